@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import itertools
 import os
 import signal
 from collections.abc import Generator, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,6 +75,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def _fsync(fd: Any) -> None:
     os.fstat(fd if isinstance(fd, int) else fd.fileno())  # raises EBADF as fsync does
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs on a loop of its own. A fixture that is an asynchronous context is entered on that loop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+            for name, value in arguments.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    arguments[name] = await stack.enter_async_context(value)
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(run())
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -71,16 +71,16 @@ HOME_WORDS: Final = re.compile(r"\b(?:nobody|somebody|whoever|anew|(?:is|are) to
 # What a figure may be at most. A ceiling is lowered with its figure; it is raised for new function only, by what that needs.
 CEILINGS: Final[dict[str, int]] = {
     "files": 361,
-    "modules with one importer": 57,
+    "modules with one importer": 56,
     "modules of the broker in no layer": 0,
-    "Callable[": 255,
+    "Callable[": 187,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_325,
-    "lines of tests": 79_007,
+    "lines of services/ottla": 60_386,
+    "lines of tests": 76_922,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
-    "files on the way of a CreateTopics": 32,
+    "files on the way of a CreateTopics": 31,
 }
 
 
@@ -104,7 +104,7 @@ def tree_of(path: Path) -> ast.Module:
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
     """What most rules ask for, found in one walk: imports, calls and attributes."""
-    return tuple(each for each in ast.walk(tree_of(path)) if isinstance(each, (ast.Import, ast.ImportFrom, ast.Call, ast.Attribute)))
+    return tuple(node for node in ast.walk(tree_of(path)) if isinstance(node, (ast.Import, ast.ImportFrom, ast.Call, ast.Attribute)))
 
 
 def importers() -> Counter[str]:
@@ -128,9 +128,9 @@ def layers_of(container: str) -> tuple[frozenset[str], ...]:
     """The layers of a package, high to low, as import-linter is told them."""
     linter = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     (contract,) = (
-        each
-        for each in linter["contracts"]
-        if each.get("containers") == [container] and each["type"] == "layers" and len(each["layers"]) > 1
+        contract
+        for contract in linter["contracts"]
+        if contract.get("containers") == [container] and contract["type"] == "layers" and len(contract["layers"]) > 1
     )
     return tuple(frozenset(re.findall(r"\w+", layer)) for layer in contract["layers"])
 
@@ -197,7 +197,7 @@ async def _walked(directory: Path) -> dict[int, Journey]:
     brokers = InProcessBrokers([BrokerId(number) for number in (1, 2, 3)], settings_of, directory / "coordination")
     await brokers.start()
     try:
-        bystander = next(each for each in brokers.running.values() if each.metadata.controller_id != each.broker_id)
+        bystander = next(broker for broker in brokers.running.values() if broker.metadata.controller_id != broker.broker_id)
         made, journey = await _followed(bystander, CREATE_TOPICS, 2, _create_topics("walked"))
         assert struct.unpack_from(">h", made, 4 + 4 + 4 + 2 + len("walked"))[0] == 0, made
         leader = bystander.metadata.topic("walked").partitions[0].leader  # type: ignore[union-attr]

@@ -21,6 +21,11 @@ class Clock(Protocol):
         ...
 
 
+def monotonic_ms(clock: Clock) -> int:
+    """Milliseconds that never go back: what deadlines are in."""
+    return int(clock.monotonic() * 1000)
+
+
 class SystemClock:
     """The machine's own clock."""
 

@@ -35,7 +35,7 @@ def run_user(server: Server, kind: str, topic: str, messages: int, seconds: floa
 
 def figures_of(name: str, outcomes: list[dict[str, Any]], paper: float | None) -> list[Figure]:
     rates = [outcome["messages"] / outcome["seconds"] for outcome in outcomes]
-    server = sum(outcome["server_cpu_seconds"] for outcome in outcomes) / sum(each["seconds"] for each in outcomes)
+    server = sum(outcome["server_cpu_seconds"] for outcome in outcomes) / sum(outcome["seconds"] for outcome in outcomes)
     note = f"server {server:.0%} busy" + (f"; the paper: {paper:,.0f}" if paper else "")
     return [figure("confluent-kafka", name, rates, "messages/s", note=note)]
 

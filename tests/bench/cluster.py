@@ -186,7 +186,9 @@ def running(servers: Servers, name: str, properties: Mapping[str, str] | None = 
         zookeeper = ZooKeeperServer(directory / "zookeeper", tick_ms=ZOOKEEPER_TICK_MS)
         try:
             zookeeper.start()
-            cluster = Cluster(zookeeper, {each: _member(servers, directory, zookeeper, each, properties or {}) for each in BROKER_IDS})
+            cluster = Cluster(
+                zookeeper, {number: _member(servers, directory, zookeeper, number, properties or {}) for number in BROKER_IDS}
+            )
             try:
                 cluster.start()
                 yield cluster

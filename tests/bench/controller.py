@@ -143,7 +143,7 @@ def take_over(brokers: Cluster) -> Takeover:
         right_at = max(pool.map(lambda each: until_right(each, leaders, gone), living))
     controller = brokers.members[brokers.view(topics=[]).controller_id]
     other = next(broker for broker in living if broker is not controller)
-    spent = [cpu_seconds(each.pid) - spent_before[each.broker_id] for each in (controller, other)]
+    spent = [cpu_seconds(member.pid) - spent_before[member.broker_id] for member in (controller, other)]
     memory = resident_bytes(controller.pid) / MIB
     brokers.start()
     brokers.until_in_sync(poll_seconds=1.0)

@@ -167,7 +167,7 @@ def measure(options: Options, read: Read, server: Server, messages: int, pem: Pa
             options.say(f"fetch, {read.name}, round {number + 1}: {ours:,.0f} of {theirs:,.0f} MB/s")
     bench = f"fetch, {read.name}"
     rates = [broker["bytes"] / broker["seconds"] / 1e6 for broker in brokers]
-    floor_rates = [each["bytes"] / each["seconds"] / 1e6 for each in floors]
+    floor_rates = [floor["bytes"] / floor["seconds"] / 1e6 for floor in floors]
     floor_name = "reading and encrypting" if read.tls else "bare sendfile"
     return [
         figure(bench, f"ratio to {floor_name}", ratios(rates, floor_rates), at_least=read.ratio),

@@ -121,7 +121,7 @@ async def rebalance(members: list[Member], group: bytes, topic: bytes, partition
             size = await member.sync(group, assignments(all_members, topic, partitions) if all_members else [])
 
     began = time.perf_counter()
-    await asyncio.gather(*(one(each) for each in members))
+    await asyncio.gather(*(one(member) for member in members))
     return time.perf_counter() - began
 
 

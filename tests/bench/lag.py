@@ -68,8 +68,10 @@ class LagSampler:
                 raise UnexpectedAnswer(f"after {timeout_seconds:.0f} s the followers have {seen[-1].followers} of {seen[-1].leader} bytes")
             time.sleep(INTERVAL_SECONDS)
         size = seen[-1].leader
-        grown_at = next(each.at for each in seen if each.leader == size)
-        caught_up_at = next(each.at for each in seen if each.leader == size and all(follower == size for follower in each.followers))
+        grown_at = next(sample.at for sample in seen if sample.leader == size)
+        caught_up_at = next(
+            sample.at for sample in seen if sample.leader == size and all(follower == size for follower in sample.followers)
+        )
         return caught_up_at - grown_at
 
     def _run(self) -> None:
@@ -88,7 +90,7 @@ def log_size(directory: Path) -> int:
 
 def lags(samples: Sequence[Sample], follower: int, begin: float, end: float) -> list[Lag]:
     """What one follower lacked at each look between two times."""
-    sizes = [each.leader for each in samples]
+    sizes = [sample.leader for sample in samples]
     found = []
     for index, sample in enumerate(samples):
         if begin <= sample.at <= end:

@@ -62,7 +62,7 @@ def run(options: Options) -> list[Figure]:
     figures = []
     for name, share, bound in (("p50", 0.5, 1.0), ("p99", 0.99, 5.0), ("p99.9", 0.999, None)):
         figures.append(figure(bench, name, [percentile_ms(broker["samples"], share) for broker in brokers], "ms", at_most=bound))
-        figures.append(figure(bench, f"{name}, floor", [percentile_ms(each["samples"], share) for each in floors], "ms"))
+        figures.append(figure(bench, f"{name}, floor", [percentile_ms(floor["samples"], share) for floor in floors], "ms"))
     figures.append(figure(bench, "CPU of one core", [100 * broker["server_cpu_seconds"] / broker["seconds"] for broker in brokers], "%"))
     figures.append(figure(bench, "generator late, p99", [1000 * broker["generator_late_p99"] for broker in brokers], "ms"))
     return figures

@@ -369,7 +369,7 @@ def fetch(load: FetchLoad) -> Outcome:
             if writable:
                 stream.send_some()
             refill(stream)
-        meter.answered(sum(answer.count for answer in answers.values()), sum(each.bytes for each in answers.values()))
+        meter.answered(sum(answer.count for answer in answers.values()), sum(answer.bytes for answer in answers.values()))
     return meter.outcome(0, sum(answer.count for answer in answers.values()))
 
 

@@ -40,7 +40,7 @@ class Watch:
         wrong = list(self._connections)
         deadline = time.perf_counter() + TIMEOUT_SECONDS
         while True:
-            wrong = [each for each in wrong if not is_so(admin.cluster_view(each, [topic]))]
+            wrong = [connection for connection in wrong if not is_so(admin.cluster_view(connection, [topic]))]
             now = time.perf_counter()
             if not wrong:
                 return now

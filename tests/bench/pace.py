@@ -94,11 +94,11 @@ def run(pace: Pace) -> dict[str, object]:
             break
         ready, _, _ = select.select(sockets, [], [], next_due - now if sending else STALL_SECONDS)
         now = time.perf_counter()
-        for each in ready:
-            received[each] += len(each.recv(65536))
-            while received[each] >= answer_size:
-                received[each] -= answer_size
-                was_due = due[each].popleft()
+        for connection in ready:
+            received[connection] += len(connection.recv(65536))
+            while received[connection] >= answer_size:
+                received[connection] -= answer_size
+                was_due = due[connection].popleft()
                 answered_at = now
                 if was_due >= measured_from:
                     samples.append((was_due, now - was_due))

@@ -72,7 +72,7 @@ def load_round(options: Options, brokers: Cluster, shape: Shape, kind: Kind, top
         maximum_bytes=options.maximum_bytes // 2,  # three copies fit in the memory that is kept touched
         other_pids=[follower.pid for follower in followers],
     )
-    logs = [each.log_directory / f"{topic}-0" for each in (leader, *followers)]
+    logs = [member.log_directory / f"{topic}-0" for member in (leader, *followers)]
     options.ballast.release()
     with LagSampler(logs[0], logs[1:]) as sampler:
         outcome = run_load(load, cpu=None)

@@ -30,7 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=5.0, help="for how long (5)")
     parser.add_argument("--rate", type=float, default=1_500.0, help="messages a second, of all producers (1500)")
     parser.add_argument(
-        "--only", nargs="+", type=str.upper, choices=[each.name for each in Kind], metavar="KIND", help="only these kinds of faults"
+        "--only", nargs="+", type=str.upper, choices=[kind.name for kind in Kind], metavar="KIND", help="only these kinds of faults"
     )
     parser.add_argument("--without-transactions", action="store_true", help="no transactional clients")
     parser.add_argument("--audit", action="store_true", help="with an audit counter, whose verdicts must be those of the judge")

@@ -194,7 +194,7 @@ class _Check:
             offset = places[sequence]
             log = self._log(partition)
             value = value_of(sends.process, sequence)
-            if log.was_got(offset, value) or any(log.was_got(each, value) for each in self._other_places.get(value, ())):
+            if log.was_got(offset, value) or any(log.was_got(number, value) for number in self._other_places.get(value, ())):
                 continue
             words = partial(self._unread, sends, sequence, offset)
             self._tell(Anomaly.LOST_WRITE if NO_OFFSET < offset <= log.highest_read else Anomaly.UNSEEN, partition, words)

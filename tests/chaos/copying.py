@@ -98,13 +98,13 @@ class Copier:
         assigned = consumer.assignment()
         if not assigned:
             return
-        for each in consumer.committed(assigned, CALL_SECONDS):
-            if each.error is not None:
+        for partition in consumer.committed(assigned, CALL_SECONDS):
+            if partition.error is not None:
                 raise LifeEnds
-            if each.offset < 0:
-                each.offset = OFFSET_BEGINNING
+            if partition.offset < 0:
+                partition.offset = OFFSET_BEGINNING
             try:
-                consumer.seek(each)
+                consumer.seek(partition)
             except KafkaException as exception:
                 # It is not being read yet, or not any more: then it begins at what is committed anyway.
                 self._worker.note(exception.args[0], "seek")

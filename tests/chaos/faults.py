@@ -178,7 +178,7 @@ async def _up(broker: BrokerProcess) -> None:
 
 def directions_of(fault: Fault, broker_id: int) -> set[tuple[int, int]]:
     """From whom to whom nothing passes during a partition of the network."""
-    others = {each for each in BROKER_IDS if each != broker_id}
+    others = {number for number in BROKER_IDS if number != broker_id}
     outward, inward = set(product([broker_id], others)), set(product(others, [broker_id]))
     both_ways_to_zookeeper = {(broker_id, ZOOKEEPER), (ZOOKEEPER, broker_id)}
     match fault.kind:

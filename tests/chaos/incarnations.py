@@ -113,7 +113,7 @@ def load(path: Path) -> list[Incarnation]:
 def check(lives: list[Incarnation]) -> IncarnationVerdict:
     """Judges all of them."""
     verdict = IncarnationVerdict(incarnations=len(lives))
-    by_number = {each.number: each for each in lives}
+    by_number = {life.number: life for life in lives}
     for life in lives:
         for index, partition in enumerate(life.partitions):
             verdict.acknowledged += len(partition.acknowledged)
@@ -134,7 +134,7 @@ def _check_partition(
             verdict.findings.append(Finding(wrong, life.began_at, f"{where}: {explanation}"))
 
     former = [each for number, each in by_number.items() if number < life.number]
-    asked = max(partition.asked, *(each.partitions[index].unanswered for each in former), 0)
+    asked = max(partition.asked, *(incarnation.partitions[index].unanswered for incarnation in former), 0)
     if begin > asked:
         tell(Wrong.BEGINS_TOO_LATE, f"it begins at {begin}, and records were to be deleted up to {asked} at most")
     if begin < partition.answered:

@@ -74,12 +74,12 @@ class Reader:
             while missing and time.monotonic() < deadline and not self._worker.is_stopped:
                 got = consumer.consume(500, 0.2)
                 messages = []
-                for each in got:
-                    error = each.error()
+                for message in got:
+                    error = message.error()
                     if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                        missing.discard((str(each.topic()), each.partition() or 0))
+                        missing.discard((str(message.topic()), message.partition() or 0))
                     else:
-                        messages.append(each)
+                        messages.append(message)
                 self._worker.take_in(reads, messages)
         finally:
             consumer.close()

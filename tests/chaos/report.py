@@ -89,7 +89,7 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
         if told[finding.anomaly] <= _EXPLAINED:
             during = "; ".join(fault.what for fault in result.injected if fault.lasts_at(finding.at_ms / 1000)) or "nothing broken"
             console.print(f"{finding.anomaly}: {finding.explanation} [{during}]", highlight=False, markup=False, soft_wrap=True)
-    made_again_wrong = (f"{each.wrong}: {each.explanation}" for each in lives.findings)
+    made_again_wrong = (f"{finding.wrong}: {finding.explanation}" for finding in lives.findings)
     for text in (*made_again_wrong, *(difference.explanation for difference in result.differences), *result.troubles):
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     for name, report in result.clients.items():
@@ -115,7 +115,7 @@ def write_json(path: Path, options: Options, result: Result, left_out: Mapping[K
                 name: getattr(result.verdict, name)
                 for name in ("sent", "acknowledged", "unknown", "unknown_but_written", "failed", "sent_again", "polled")
             },
-            "anomalies": {str(each): result.verdict.counts[each] for each in Anomaly},
+            "anomalies": {str(anomaly): result.verdict.counts[anomaly] for anomaly in Anomaly},
             "findings": [asdict(finding) for finding in result.verdict.findings],
         },
         "transactions": transactions_document(result.transactions) if options.transactions else None,
@@ -124,7 +124,7 @@ def write_json(path: Path, options: Options, result: Result, left_out: Mapping[K
                 name: getattr(result.incarnations, name)
                 for name in ("incarnations", "partitions_read", "acknowledged", "deletions", "late")
             },
-            "anomalies": {str(each): result.incarnations.counts[each] for each in Wrong},
+            "anomalies": {str(wrong): result.incarnations.counts[wrong] for wrong in Wrong},
             "findings": [asdict(finding) for finding in result.incarnations.findings],
         },
         "replicas_that_differ": [asdict(difference) for difference in result.differences],

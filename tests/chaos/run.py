@@ -87,7 +87,7 @@ async def run(options: Options, say: Callable[[str], None]) -> Result:
         result.troubles.append(f"{type(error).__name__}: {error}")
     finally:
         await cluster.close()
-    result.restarts = sum(each.restarts for each in cluster.brokers.values())
+    result.restarts = sum(broker.restarts for broker in cluster.brokers.values())
     result.troubles += [
         f"broker {broker_id} ended by itself with exit code {code}; its log is {cluster.brokers[broker_id].log_file}"
         for broker_id, code in cluster.unexpected_ends

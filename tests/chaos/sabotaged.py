@@ -16,12 +16,12 @@ from tests.chaos.sabotaging import replace
 
 def acknowledge_early() -> None:
     """acks=all is answered when the leader has the message, whatever its followers have."""
-    from ottla.broker.handlers.produce import Requirement
+    from ottla.broker.handlers.produce import ProducePartitionStatus
 
-    def is_met(self: Requirement) -> bool:
+    def is_met(self: ProducePartitionStatus) -> bool:
         return self.partition.committed_offset() >= self.offset
 
-    replace(Requirement, "is_met", is_met)
+    replace(ProducePartitionStatus, "is_met", is_met)
 
 
 def skip_truncation() -> None:

@@ -27,39 +27,39 @@ def drop_aborted_transactions() -> None:
 
 def forget_marker() -> None:
     """The coordinator is told that a marker is written, which in one partition of one topic is not."""
-    from ottla.broker.transactions.markers import TransactionCalls
+    from ottla.broker.transactions.markers import MarkerWriter
     from ottla.errors import NONE
 
-    write = TransactionCalls._write
+    write = MarkerWriter._write
 
-    async def write_most(self: TransactionCalls, key: Any, marker: Any) -> int:
+    async def write_most(self: MarkerWriter, key: Any, marker: Any) -> int:
         return NONE if key == ("transactions", 1) else await write(self, key, marker)
 
-    replace(TransactionCalls, "_write", write_most)
+    replace(MarkerWriter, "_write", write_most)
 
 
 def commit_aborted() -> None:
     """What a producer aborts is marked as committed where another broker leads, as if markers had been mixed up."""
     from dataclasses import replace as changed
 
-    from ottla.broker.transactions.markers import TransactionPeers
+    from ottla.broker.transactions.markers import MarkerSender
 
-    write_marker = TransactionPeers.write_marker
+    write = MarkerSender._write
 
-    async def write_mixed_up(self: TransactionPeers, broker_id: Any, marker: Any) -> Any:
-        return await write_marker(self, broker_id, changed(marker, is_commit=True) if broker_id != self._own_id else marker)
+    async def write_mixed_up(self: Any, leader: Any, marker: Any) -> Any:
+        return await write(self, leader, changed(marker, is_commit=True) if leader != self._peers._own_id else marker)
 
-    replace(TransactionPeers, "write_marker", write_mixed_up)
+    replace(MarkerSender, "_write", write_mixed_up)
 
 
 def lose_offsets() -> None:
     """Offsets of a transaction are acknowledged and nowhere written: what was copied is copied again."""
-    from ottla.broker.groups.shard import OffsetsPartition
+    from ottla.broker.groups.shard import GroupShard
 
-    async def commit_in_transaction(self: OffsetsPartition, *arguments: Any) -> dict[Any, None]:
+    async def commit_in_transaction(self: GroupShard, *arguments: Any) -> dict[Any, None]:
         return dict.fromkeys(arguments[-1])
 
-    replace(OffsetsPartition, "commit_in_transaction", commit_in_transaction)
+    replace(GroupShard, "commit_in_transaction", commit_in_transaction)
 
 
 SABOTAGES: Final[Mapping[str, Callable[[], None]]] = {

@@ -16,7 +16,7 @@ def written(number: int, count: int, first: int = 0, begin: int | None = 0, **mo
     """All of it acknowledged at `first` and after, and read from `begin` on."""
     return PartitionLife(
         count,
-        {each: first + each for each in range(count)},
+        {number: first + number for number in range(count)},
         read=[] if begin is None else [(first + each, number, each) for each in range(count) if first + each >= begin],
         begin=begin,
         **more,

@@ -102,7 +102,7 @@ def test_replicas_differ_at_the_first_batch_that_is_not_the_same_in_both(tmp_pat
         3: _replica(tmp_path / "c", [one, two]),
     }
     found = differences(directories, "chaos", 1)
-    assert [each.explanation for each in found] == [
+    assert [difference.explanation for difference in found] == [
         "partition 0: the logs of broker 1 and broker 2 differ from the batch at offset 5 on",
         "partition 0: the logs of broker 1 and broker 3 differ from the batch at offset 9 on",
     ]

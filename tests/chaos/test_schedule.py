@@ -32,7 +32,7 @@ def test_faults_of_one_lane_follow_each_other_and_end_in_time(seed: int, minutes
         ours = [fault for fault in faults if fault.kind in lane]
         assert all(earlier.end <= later.start for earlier, later in pairwise(ours))
     assert all(fault.start >= WARM_UP_SECONDS and fault.end <= minutes * 60 for fault in faults)
-    assert [fault.start for fault in faults] == sorted(each.start for each in faults)
+    assert [fault.start for fault in faults] == sorted(fault.start for fault in faults)
 
 
 @given(st.integers())
@@ -95,5 +95,5 @@ def test_one_way_partitions_outlast_a_call_between_brokers() -> None:
     deadline_seconds = int(COMMON_PROPERTIES["controller.socket.timeout.ms"]) / 1000
     found = [fault for seed in range(20) for fault in schedule(seed, 30, BROKERS) if fault.kind in (Kind.DEAF_FOR_LONG, Kind.MUTE_FOR_LONG)]
     assert len(found) > 40
-    assert all(each.seconds > 1.5 * deadline_seconds for each in found)
-    assert any(each.seconds > 4 * deadline_seconds for each in found)
+    assert all(fault.seconds > 1.5 * deadline_seconds for fault in found)
+    assert any(fault.seconds > 4 * deadline_seconds for fault in found)

@@ -42,7 +42,7 @@ class Story:
         return self.now_ms
 
     def begin(self, process: str) -> Transaction:
-        number = sum(each.process == process for each in self.history.transactions)
+        number = sum(transaction.process == process for transaction in self.history.transactions)
         transaction = Transaction(process, number, self.tick())
         self.history.transactions.append(transaction)
         return transaction
@@ -62,7 +62,7 @@ class Story:
         transaction.end, transaction.ended_ms = End.ABORTED, self.tick()
 
     def read(self, process: str, partition: str, *entries: tuple[int, str], of: Transaction | None = None) -> None:
-        reads = next((each for each in self.history.reads if each.process == process), None)
+        reads = next((read for read in self.history.reads if read.process == process), None)
         if reads is None:
             reads = Reads(process)
             self.history.reads.append(reads)
@@ -393,7 +393,7 @@ def test_circles_are_what_can_be_reached_from_each_other(after: dict[str, set[st
 
     nodes = set(after).union(*after.values()) if after else set()
     expected = {frozenset({one} | {other for other in reachable(one) if one in reachable(other)}) for one in nodes}
-    assert {frozenset(each) for each in circles(after)} == {each for each in expected if len(each) > 1}
+    assert {frozenset(circle) for circle in circles(after)} == {each for each in expected if len(each) > 1}
     for circle in circles(after):
         way = way_back(after, circle)
         assert way[0] == way[-1]

@@ -145,10 +145,10 @@ class _Check:
 
     def _count(self) -> None:
         ends = Counter(transaction.end for transaction in self._history.transactions)
-        self.verdict.committed, self.verdict.aborted, self.verdict.unknown = (ends[each] for each in End)
-        self.verdict.unknown_but_committed = sum(each.end == End.UNKNOWN for each in self._committed)
+        self.verdict.committed, self.verdict.aborted, self.verdict.unknown = (ends[end] for end in End)
+        self.verdict.unknown_but_committed = sum(transaction.end == End.UNKNOWN for transaction in self._committed)
         self.verdict.messages = sum(len(transaction.sends) for transaction in self._history.transactions)
-        self.verdict.polled = sum(len(each.rows) for each in self._history.reads)
+        self.verdict.polled = sum(len(read.rows) for read in self._history.reads)
 
     def _tell(self, anomaly: TransactionAnomaly, at_ms: int, explanation: str) -> None:
         self.verdict.counts[anomaly] += 1
@@ -187,10 +187,10 @@ class _Check:
                     if len(places[row.name]) > 1:
                         text = f"{row.name} is at offsets {sorted(places[row.name])} of {row.partition}"
                         self._tell(TransactionAnomaly.DUPLICATE, row.at_ms, text)
-        for each in self._committed:
-            for sent in each.sends:
+        for transaction in self._committed:
+            for sent in transaction.sends:
                 if sent.offset != NO_OFFSET:
-                    self._note(sent.partition, sent.offset, sent.name, each.ended_ms, "as its producer was told")
+                    self._note(sent.partition, sent.offset, sent.name, transaction.ended_ms, "as its producer was told")
 
     def _note(self, partition: str, offset: int, name: str, at_ms: int, how: str) -> None:
         there = self._logs[partition].setdefault(offset, name)
@@ -240,7 +240,9 @@ class _Check:
     # Cycles.
 
     def _write_cycles(self) -> None:
-        by_end = sorted((each for each in self._history.transactions if each.ended_ms != NEVER), key=attrgetter("ended_ms"))
+        by_end = sorted(
+            (transaction for transaction in self._history.transactions if transaction.ended_ms != NEVER), key=attrgetter("ended_ms")
+        )
         # The highest offset in each partition of all that have ended, and whose it is.
         highest: dict[str, tuple[int, Transaction]] = {}
         position = 0
@@ -268,7 +270,7 @@ class _Check:
         return after
 
     def _circular_flow(self) -> None:
-        names = {each.name: each for each in self._committed}
+        names = {transaction.name: transaction for transaction in self._committed}
         after: dict[str, set[str]] = defaultdict(set)
         for reads in self._history.reads:
             for row in reads.rows:
@@ -279,8 +281,8 @@ class _Check:
                 if writer != reader and writer in names:
                     after[writer].add(reader)
         by_process: dict[str, list[Transaction]] = defaultdict(list)
-        for each in self._committed:
-            by_process[each.process].append(each)
+        for transaction in self._committed:
+            by_process[transaction.process].append(transaction)
         for transactions in by_process.values():
             for earlier, later in pairwise(sorted(transactions, key=attrgetter("number"))):
                 after[earlier.name].add(later.name)
@@ -300,13 +302,13 @@ class _Check:
         self.verdict.copied = len(copies)
         for original, names in sorted(copies.items()):
             if len(names) > 1:
-                at_ms = max(self._sender[each][0].began_ms if each in self._sender else 0 for each in names)
+                at_ms = max(self._sender[name][0].began_ms if name in self._sender else 0 for name in names)
                 self._tell(TransactionAnomaly.COPIED_TWICE, at_ms, f"{original} has the copies {', '.join(sorted(names))}")
-        for each in self._committed:
-            for sent in each.sends:
+        for transaction in self._committed:
+            for sent in transaction.sends:
                 if sent.partition.rpartition("-")[0] == topic and sent.name not in copies:
-                    text = f"{sent.name} of {_told(each)}, at offset {sent.offset} of {sent.partition}, has no copy"
-                    self._tell(TransactionAnomaly.NOT_COPIED, each.ended_ms, text)
+                    text = f"{sent.name} of {_told(transaction)}, at offset {sent.offset} of {sent.partition}, has no copy"
+                    self._tell(TransactionAnomaly.NOT_COPIED, transaction.ended_ms, text)
 
 
 def _at(reads: Reads, row: Got) -> str:

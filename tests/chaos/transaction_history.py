@@ -145,10 +145,18 @@ class TransactionHistory:
                     self.reads.append(Reads(process, positions, [Got(*row) for row in rows]))
 
     def _lines(self) -> Iterator[list[Any]]:
-        for each in self.transactions:
+        for transaction in self.transactions:
             yield [
                 Transaction.__name__,
-                *(each.process, each.number, each.began_ms, each.commit_asked_ms, each.ended_ms, str(each.end), each.sends),
+                *(
+                    transaction.process,
+                    transaction.number,
+                    transaction.began_ms,
+                    transaction.commit_asked_ms,
+                    transaction.ended_ms,
+                    str(transaction.end),
+                    transaction.sends,
+                ),
             ]
         for reads in self.reads:
             yield [Reads.__name__, reads.process, reads.positions, reads.rows]

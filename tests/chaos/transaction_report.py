@@ -46,6 +46,6 @@ def transactions_document(verdict: TransactionVerdict) -> dict[str, Any]:
             name: getattr(verdict, name)
             for name in ("committed", "aborted", "unknown", "unknown_but_committed", "interleaved", "messages", "copied", "polled")
         },
-        "anomalies": {str(each): verdict.counts[each] for each in TransactionAnomaly},
+        "anomalies": {str(anomaly): verdict.counts[anomaly] for anomaly in TransactionAnomaly},
         "findings": [asdict(finding) for finding in verdict.findings],
     }

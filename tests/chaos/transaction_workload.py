@@ -65,12 +65,12 @@ class TransactionalWorkload:
     async def start(self, replication_factor: int, min_insync_replicas: int) -> None:
         """Makes the topics and starts the clients."""
         config = {"min.insync.replicas": str(min_insync_replicas)}
-        topics = [NewTopic(each, PARTITIONS, replication_factor, config=config) for each in (WRITTEN, COPIES)]
+        topics = [NewTopic(name, PARTITIONS, replication_factor, config=config) for name in (WRITTEN, COPIES)]
         admin = self._admin()
         for made in admin.create_topics(topics, operation_timeout=5, request_timeout=_REQUEST_SECONDS).values():
             await asyncio.to_thread(made.result, 2 * _REQUEST_SECONDS)
-        for each in (*self._writers, *self._copiers, *self._readers):
-            await each.start()
+        for client in (*self._writers, *self._copiers, *self._readers):
+            await client.start()
 
     @property
     def _all(self) -> list[Client]:
@@ -79,12 +79,12 @@ class TransactionalWorkload:
     @property
     def reports(self) -> dict[str, dict[str, Any]]:
         """What each client last said of itself."""
-        return {each.name: each.report for each in self._all}
+        return {client.name: client.report for client in self._all}
 
     def check(self) -> None:
         """Raises when one has ended early."""
-        for each in (*self._writers, *self._copiers, *self._readers):
-            each.check()
+        for client in (*self._writers, *self._copiers, *self._readers):
+            client.check()
 
     async def finish(self, troubles: list[str]) -> TransactionHistory:
         """Ends all of them, one kind after the other, and gives what they saw.
@@ -108,14 +108,14 @@ class TransactionalWorkload:
         await self._read(self._final[1], history)
         for reader in self._readers:
             await reader.end()
-        for each in (*self._writers, *self._copiers, *self._readers):
-            await asyncio.to_thread(history.load, each.history_file)
+        for client in (*self._writers, *self._copiers, *self._readers):
+            await asyncio.to_thread(history.load, client.history_file)
         return history
 
     async def close(self) -> None:
         """Ends by force whatever still runs."""
-        for each in self._all:
-            await each.close()
+        for client in self._all:
+            await client.close()
 
     async def _read(self, reader: Client, history: TransactionHistory) -> None:
         await reader.start()
@@ -127,7 +127,7 @@ class TransactionalWorkload:
         deadline = time.monotonic() + SETTLED_SECONDS
         while True:
             try:
-                hanging = await asyncio.to_thread(self._unsettled, topic)
+                hanging = await asyncio.to_thread(self._truncation_unwritten, topic)
             except KafkaException as error:
                 hanging = [f"{topic}: {error.args[0].str()}"]
             if not hanging or time.monotonic() > deadline:
@@ -138,7 +138,7 @@ class TransactionalWorkload:
         """A new one each time: one that has seen an older leader is refused for its epoch for minutes."""
         return AdminClient({"bootstrap.servers": self._bootstrap_servers, "log_level": 0})
 
-    def _unsettled(self, topic: str) -> list[str]:
+    def _truncation_unwritten(self, topic: str) -> list[str]:
         partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
         stable = self._ends(partitions, IsolationLevel.READ_COMMITTED)
         ends = self._ends(partitions, IsolationLevel.READ_UNCOMMITTED)
@@ -179,6 +179,6 @@ class TransactionalWorkload:
         consumer = Consumer({"bootstrap.servers": self._bootstrap_servers, "group.id": GROUP, "enable.auto.commit": False, "log_level": 0})
         try:
             found = consumer.committed([TopicPartition(WRITTEN, number) for number in range(PARTITIONS)], _REQUEST_SECONDS)
-            return {f"{each.topic}-{each.partition}": each.offset for each in found}
+            return {f"{partition.topic}-{partition.partition}": partition.offset for partition in found}
         finally:
             consumer.close()

@@ -199,14 +199,16 @@ class Worker:
     def take_in(self, reads: Reads, messages: Iterable[Message], transaction: int = OUTSIDE) -> tuple[list[Message], bool]:
         """Writes down what was read. Gives the messages, and whether the consumer reads no more until it is assigned again."""
         taken, is_stuck, now_ms = [], False, self.now_ms()
-        for each in messages:
-            error = each.error()
+        for message in messages:
+            error = message.error()
             if error is not None:
                 self.note(error, f"{reads.process} reads")
                 is_stuck = is_stuck or error.name() in _STOPS_READING
                 continue
-            reads.rows.append(Got(f"{each.topic()}-{each.partition()}", each.offset() or 0, decode(each.value()), now_ms, transaction))
-            taken.append(each)
+            reads.rows.append(
+                Got(f"{message.topic()}-{message.partition()}", message.offset() or 0, decode(message.value()), now_ms, transaction)
+            )
+            taken.append(message)
         self.counts["polled"] += len(taken)
         return taken, is_stuck
 

@@ -164,13 +164,13 @@ class Workload:
 
     async def start(self) -> None:
         """Starts producers and consumers."""
-        for each in (*self._producers, *self._consumers, *self._connectors):
-            await each.start()
+        for client in (*self._producers, *self._consumers, *self._connectors):
+            await client.start()
 
     def check(self) -> None:
         """Raises when one has ended early."""
-        for each in (*self._producers, *self._consumers, *self._connectors):
-            each.check()
+        for client in (*self._producers, *self._consumers, *self._connectors):
+            client.check()
 
     @property
     def acknowledged(self) -> int:
@@ -180,7 +180,7 @@ class Workload:
     @property
     def reports(self) -> dict[str, dict[str, Any]]:
         """What each client last said of itself."""
-        return {each.name: each.report for each in (*self._producers, *self._consumers, *self._connectors, self._final)}
+        return {client.name: client.report for client in (*self._producers, *self._consumers, *self._connectors, self._final)}
 
     async def finish(self) -> tuple[History, list[str]]:
         """Ends the producers, then the consumers, reads everything once more, and gives what all of them saw, and what the group lost.
@@ -191,13 +191,13 @@ class Workload:
         async with asyncio.TaskGroup() as group:
             for producer in self._producers:
                 group.create_task(producer.end())
-        for each in (*self._consumers, *self._connectors):
-            await each.end()
+        for client in (*self._consumers, *self._connectors):
+            await client.end()
         await self._final.start()
         await self._final.end(_TO_THE_END_SECONDS, by_itself=True)
         history, of_the_group, final = History(), History(), History()
-        for each in (*self._producers, *self._consumers, *self._connectors, self._final):
-            await asyncio.to_thread(history.load, each.history_file)
+        for client in (*self._producers, *self._consumers, *self._connectors, self._final):
+            await asyncio.to_thread(history.load, client.history_file)
         for connector in self._connectors:
             await asyncio.to_thread(of_the_group.load, connector.history_file)
         await asyncio.to_thread(final.load, self._final.history_file)
@@ -205,5 +205,5 @@ class Workload:
 
     async def close(self) -> None:
         """Ends by force whatever still runs."""
-        for each in (*self._producers, *self._consumers, *self._connectors, self._final):
-            await each.close()
+        for client in (*self._producers, *self._consumers, *self._connectors, self._final):
+            await client.close()

@@ -100,7 +100,7 @@ def kafka_python_read(address: str, topic: str, count: int) -> list[Message]:
         deadline = time.monotonic() + READ_SECONDS
         while len(read) < count and time.monotonic() < deadline:
             for records in consumer.poll(1000, max_records=count - len(read)).values():
-                read += [Message(each.key, each.value, tuple(each.headers), each.timestamp) for each in records]
+                read += [Message(record.key, record.value, tuple(record.headers), record.timestamp) for record in records]
         return read
     finally:
         consumer.close()
@@ -142,7 +142,7 @@ def aiokafka_read(address: str, topic: str, count: int) -> list[Message]:
             deadline = time.monotonic() + READ_SECONDS
             while len(found) < count and time.monotonic() < deadline:
                 for records in (await consumer.getmany(timeout_ms=1000, max_records=count - len(found))).values():
-                    found += [Message(each.key, each.value, tuple(each.headers), each.timestamp) for each in records]
+                    found += [Message(record.key, record.value, tuple(record.headers), record.timestamp) for record in records]
             return found
         finally:
             await consumer.stop()

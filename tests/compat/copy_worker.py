@@ -44,7 +44,7 @@ def main(address: str, transactional_id: str, source: str, target: str) -> NoRet
     producer.init_transactions(SECONDS)
     consumer.subscribe([source])
     while True:
-        messages = [each for each in consumer.consume(AT_ONCE, 0.2) if each.error() is None]
+        messages = [message for message in consumer.consume(AT_ONCE, 0.2) if message.error() is None]
         if not messages:
             continue
         try:
@@ -78,10 +78,10 @@ def commit(producer: confluent_kafka.Producer) -> None:
 
 def rewind(consumer: confluent_kafka.Consumer) -> None:
     """Continues where the last committed transaction ended."""
-    for each in consumer.committed(consumer.assignment(), SECONDS):
-        if each.offset < 0:
-            each.offset = confluent_kafka.OFFSET_BEGINNING
-        consumer.seek(each)
+    for partition in consumer.committed(consumer.assignment(), SECONDS):
+        if partition.offset < 0:
+            partition.offset = confluent_kafka.OFFSET_BEGINNING
+        consumer.seek(partition)
 
 
 if __name__ == "__main__":

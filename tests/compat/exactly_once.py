@@ -53,7 +53,7 @@ class Reader:
     """What a reader of committed data has of the target, partition by partition."""
 
     def __init__(self, address: str) -> None:
-        self.found: dict[int, list[bytes]] = {each: [] for each in range(PARTITIONS)}
+        self.found: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
         self._consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": address,
@@ -63,7 +63,7 @@ class Reader:
                 **quiet(),
             }
         )
-        self._consumer.assign([confluent_kafka.TopicPartition("target", each, 0) for each in self.found])
+        self._consumer.assign([confluent_kafka.TopicPartition("target", number, 0) for number in self.found])
 
     @property
     def count(self) -> int:
@@ -77,7 +77,7 @@ class Reader:
             meanwhile()
 
     def _read(self, seconds: float) -> int:
-        messages = [each for each in self._consumer.consume(500, seconds) if each.error() is None]
+        messages = [message for message in self._consumer.consume(500, seconds) if message.error() is None]
         for message in messages:
             self.found[message.partition() or 0].append(message.value() or b"")
         return len(messages)
@@ -105,7 +105,8 @@ def committed_offsets(address: str) -> list[int]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "copiers", **quiet()})
     try:
         return [
-            each.offset for each in consumer.committed([confluent_kafka.TopicPartition("source", each) for each in range(PARTITIONS)], 30)
+            partition.offset
+            for partition in consumer.committed([confluent_kafka.TopicPartition("source", number) for number in range(PARTITIONS)], 30)
         ]
     finally:
         consumer.close()
@@ -122,7 +123,7 @@ def judge(address: str, log: Path, disturb: Sequence[Callable[[Worker], None]]) 
             each(worker)
         reader.read_until(total, worker.keep_alive)
         reader.read_rest()
-        assert [reader.found[each] for each in range(PARTITIONS)] == expected, log.read_text()
+        assert [reader.found[number] for number in range(PARTITIONS)] == expected, log.read_text()
         assert committed_offsets(address) == [MESSAGES] * PARTITIONS
     finally:
         worker.close()

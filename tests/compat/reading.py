@@ -40,10 +40,10 @@ def read_to_the_end(address: str, topic: str, partition: int = 0, *, isolation: 
         consumer.assign([confluent_kafka.TopicPartition(topic, partition, offset)])
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
-            for each in consumer.consume(500, 0.2):
-                error = each.error()
+            for message in consumer.consume(500, 0.2):
+                error = message.error()
                 if error is None:
-                    found.append(Entry(each.offset() or 0, each.key(), each.value()))
+                    found.append(Entry(message.offset() or 0, message.key(), message.value()))
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     return found
         raise AssertionError(f"the end of {topic}-{partition} was not reached in {SECONDS} s, after {len(found)} records")

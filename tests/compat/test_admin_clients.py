@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from ottla.testing import EmbeddedCluster
@@ -104,23 +102,20 @@ def test_kafka_python_administers_a_topic(ottla_cluster: EmbeddedCluster) -> Non
         admin.close()
 
 
-def test_aiokafka_administers_a_topic(ottla_cluster: EmbeddedCluster) -> None:
+async def test_aiokafka_administers_a_topic(ottla_cluster: EmbeddedCluster) -> None:
     from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-    async def administer() -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=ottla_cluster.bootstrap_servers)
-        await admin.start()
-        try:
-            name = "administered-by-aiokafka"
-            await admin.create_topics([NewTopic(name, 2, 1)])
-            (described,) = await admin.describe_topics([name])
-            assert len(described["partitions"]) == 2
-            await admin.delete_topics([name])
-            assert name not in await admin.list_topics()
-        finally:
-            await admin.close()
-
-    asyncio.run(administer())
+    admin = AIOKafkaAdminClient(bootstrap_servers=ottla_cluster.bootstrap_servers)
+    await admin.start()
+    try:
+        name = "administered-by-aiokafka"
+        await admin.create_topics([NewTopic(name, 2, 1)])
+        (described,) = await admin.describe_topics([name])
+        assert len(described["partitions"]) == 2
+        await admin.delete_topics([name])
+        assert name not in await admin.list_topics()
+    finally:
+        await admin.close()
 
 
 def test_producing_to_a_topic_that_is_not_there_creates_it(ottla_cluster: EmbeddedCluster) -> None:

@@ -74,15 +74,15 @@ def overridden(cluster: EmbeddedCluster, kind: ResourceType, name: str) -> dict[
 def test_a_broker_that_is_gone_is_seen_at_a_glance(cluster: EmbeddedCluster, ottla: Ottla) -> None:
     ottla(cluster, "topics", "create", "copied", "-p", "3", "-r", "3", "-c", "min.insync.replicas=3")
     cluster.create_topic("alone", partitions=3)
-    until(lambda: all(len(cluster.isr("copied", each)) == 3 for each in range(3)), "all replicas are in sync")
+    until(lambda: all(len(cluster.isr("copied", number)) == 3 for number in range(3)), "all replicas are in sync")
     ottla(cluster, "cluster", "--check")
     assert ottla(cluster, "topics", "describe", "--under-replicated") == "Every replica is in sync.\n"
 
-    gone = next(each for each in (1, 2, 3) if each != cluster.controller_id)
+    gone = next(number for number in (1, 2, 3) if number != cluster.controller_id)
     cluster.kill(gone)
     until(lambda: gone not in cluster.isr("copied", 0), "the ISR is without the broker")
     facts = json.loads(ottla(cluster, "cluster", "--json"))
-    assert [fact["broker_id"] for fact in facts["brokers"]] == [each for each in (1, 2, 3) if each != gone]
+    assert [fact["broker_id"] for fact in facts["brokers"]] == [number for number in (1, 2, 3) if number != gone]
     assert {fact["topic"] for fact in facts["under_replicated"]} == {"copied", *INTERNAL_TOPICS}  # made before a broker goes
     assert len(facts["under_min_isr"]) == 3
     assert [fact["topic"] for fact in facts["offline"]] == ["alone"]
@@ -95,7 +95,7 @@ def test_a_broker_that_is_gone_is_seen_at_a_glance(cluster: EmbeddedCluster, ott
     assert "alone-" not in ottla(cluster, "topics", "describe", "alone")  # a partition without a leader is shown, and hides nothing
 
     cluster.start_broker(gone)
-    until(lambda: all(len(cluster.isr("copied", each)) == 3 for each in range(3)), "it has caught up")
+    until(lambda: all(len(cluster.isr("copied", number)) == 3 for number in range(3)), "it has caught up")
     ottla(cluster, "cluster", "--check")
     led = [load["leader"] for load in json.loads(ottla(cluster, "topics", "describe", "copied", "--json"))[0]["partitions"]]
     assert gone not in led
@@ -109,7 +109,7 @@ def test_a_partition_without_a_leader_is_not_said_to_be_missing(cluster: Embedde
     ottla(cluster, "topics", "create", "alone", "-p", "1", "-r", "1")
     leader = cluster.leader("alone")
     cluster.kill(leader)
-    left = next(each for each in (1, 2, 3) if each != leader)
+    left = next(number for number in (1, 2, 3) if number != leader)
     until(
         lambda: '"leader": null' in ottla(cluster, "topics", "describe", "alone", "--json", "-b", cluster.address("PLAINTEXT", left)),
         "gone",
@@ -127,13 +127,13 @@ def test_partitions_move_with_a_throttle_that_is_gone_afterwards(cluster: Embedd
     printed = ottla(cluster, "reassign", "execute", str(plan), "--throttle", "100MB", "--rollback", str(back))
     assert printed.endswith("Every partition is where the plan wants it.\n")
     after = json.loads(ottla(cluster, "topics", "describe", "clicks", "--json"))[0]
-    assert [sorted(each["isr"]) for each in after["partitions"]] == [[1, 2, 3], [1, 2, 3]]
-    assert sum(each["end_offset"] for each in after["partitions"]) == 300
+    assert [sorted(partition["isr"]) for partition in after["partitions"]] == [[1, 2, 3], [1, 2, 3]]
+    assert sum(partition["end_offset"] for partition in after["partitions"]) == 300
     assert overridden(cluster, ResourceType.TOPIC, "clicks") == {}
-    assert all(not THROTTLED & set(overridden(cluster, ResourceType.BROKER, str(each))) for each in (1, 2, 3))
+    assert all(not THROTTLED & set(overridden(cluster, ResourceType.BROKER, str(number))) for number in (1, 2, 3))
     ottla(cluster, "reassign", "execute", str(back))
     again = json.loads(ottla(cluster, "topics", "describe", "clicks", "--json"))[0]
-    assert [each["replicas"] for each in again["partitions"]] == [each["replicas"] for each in before["partitions"]]
+    assert [partition["replicas"] for partition in again["partitions"]] == [partition["replicas"] for partition in before["partitions"]]
     assert "0 replicas" not in ottla(cluster, "reassign", "execute", "-t", "clicks", "--to-brokers", "1,2", "-r", "2")
 
 
@@ -141,7 +141,7 @@ def test_a_slow_move_is_listed_waits_for_nobody_and_is_taken_back(cluster: Embed
     cluster.create_topic("clicks", partitions=1)
     publish(cluster, "clicks", 6_000_000)  # more than one answer has: a throttle holds back the next one
     leader = cluster.leader("clicks")
-    target = next(each for each in (1, 2, 3) if each != leader)
+    target = next(number for number in (1, 2, 3) if number != leader)
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": "clicks", "partition": 0, "replicas": [target]}]}))
     ottla(cluster, "reassign", "execute", str(plan), "--throttle", "1kB", "--no-wait")
@@ -180,7 +180,7 @@ def test_kafka_python_moves_partitions_and_elects_leaders(cluster: EmbeddedClust
 
     cluster.create_topic("clicks", replication_factor=2)
     one, other = cluster.isr("clicks")
-    third = next(each for each in (1, 2, 3) if each not in (one, other))
+    third = next(number for number in (1, 2, 3) if number not in (one, other))
     partition = TopicPartition("clicks", 0)
     with closing(KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)) as admin:
         admin.alter_partition_reassignments({partition: [third, one]})
@@ -196,7 +196,7 @@ def test_a_drained_broker_leads_nothing_until_it_takes_part_again(zookeeper_serv
     with EmbeddedCluster(brokers=3, settings=settings) as cluster:
         for number in range(4):
             cluster.create_topic(f"clicks-{number}", partitions=3, replication_factor=3)
-        until(lambda: all(len(cluster.isr(f"clicks-{each}", 2)) == 3 for each in range(4)), "all replicas are in sync")
+        until(lambda: all(len(cluster.isr(f"clicks-{number}", 2)) == 3 for number in range(4)), "all replicas are in sync")
         ottla(cluster, "cluster", "--check")
         printed = ottla(cluster, "broker", "drain", "2", "--zookeeper", connect, "-b", cluster.bootstrap_servers)
         assert printed == "Broker 2 hands over what it leads.\nBroker 2 leads nothing any more.\n"

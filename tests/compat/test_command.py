@@ -131,7 +131,7 @@ def test_topics_from_creation_to_deletion(ottla: Ottla) -> None:
     ottla("produce", "made-by-hand", "-p", "1", given="one\ntwo\n")
     (described,) = json.loads(ottla("topics", "describe", "made-by-hand", "--json").stdout)
     assert described["configs"] == {"retention.ms": "1000"}
-    assert [(each["partition"], each["start_offset"], each["end_offset"]) for each in described["partitions"]] == [
+    assert [(partition["partition"], partition["start_offset"], partition["end_offset"]) for partition in described["partitions"]] == [
         (0, 0, 0),
         (1, 0, 2),
         (2, 0, 0),
@@ -198,7 +198,7 @@ def test_a_broker_runs_from_a_properties_file_until_it_is_asked_to_stop(tmp_path
         subprocess.run([*COMMAND, "produce", "created", "-b", address], input=b"hello\n", check=True, timeout=30)
         described = subprocess.run([*COMMAND, "topics", "describe", "--json", "-b", address], capture_output=True, check=True, timeout=30)
         (topic,) = json.loads(described.stdout)
-        assert [each["leader"] for each in topic["partitions"]] == [7, 7, 7, 7]
+        assert [partition["leader"] for partition in topic["partitions"]] == [7, 7, 7, 7]
         assert (tmp_path / "one" / "meta.properties").is_file() and (tmp_path / "two" / "meta.properties").is_file()
         broker.send_signal(signal.SIGTERM)
         _, errors = broker.communicate(timeout=60)

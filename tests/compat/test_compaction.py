@@ -119,7 +119,7 @@ def test_a_tombstone_goes_when_delete_retention_is_over_and_not_before(cluster: 
     """A reader that is not further behind than delete.retention.ms hears of each deletion."""
     short = compact(cluster, f"short-{publish.__name__}", delete_retention_ms="500")
     long = compact(cluster, f"long-{publish.__name__}", delete_retention_ms=str(HOUR_MS))
-    deleted = [b"key %d" % each for each in range(0, KEYS, 2)]
+    deleted = [b"key %d" % number for number in range(0, KEYS, 2)]
     for topic in (short, long):
         publish(cluster.bootstrap_servers, topic, [*rounds(10), *((key, None) for key in deleted)])
 
@@ -132,7 +132,7 @@ def test_a_tombstone_goes_when_delete_retention_is_over_and_not_before(cluster: 
         return values(topic)
 
     until(lambda: not set(deleted) & set(cleaned_again(short)), "the tombstones are gone", 240)
-    assert set(values(short)) == {b"key %d" % each for each in range(1, KEYS, 2)} | {b"other"}
+    assert set(values(short)) == {b"key %d" % number for number in range(1, KEYS, 2)} | {b"other"}
     for _ in range(3):
         found = cleaned_again(long)
     assert all(key in found and found[key] is None for key in deleted)
@@ -230,7 +230,7 @@ def test_the_topics_of_groups_and_transactions_are_compacted_while_they_are_used
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "busy", "enable.auto.commit": False, **quiet()}
     )
-    consumer.assign([confluent_kafka.TopicPartition(topic, each, 0) for each in range(3)])
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(3)])
     log = cluster.data_directory / "log"
     written = dict.fromkeys(("__consumer_offsets-0", "__transaction_state-0"), 0)
     limit = time.monotonic() + 240
@@ -249,8 +249,8 @@ def test_the_topics_of_groups_and_transactions_are_compacted_while_they_are_used
         # A commit takes some 500 bytes of one and 300 of the other; a few segments of 4,000 are left.
         assert all(size < 200 * number for size in sizes.values()), (number, sizes)
         cluster.restart()
-        committed = consumer.committed([confluent_kafka.TopicPartition(topic, each) for each in range(3)], 30)
-        assert [each.offset for each in committed] == [number] * 3
+        committed = consumer.committed([confluent_kafka.TopicPartition(topic, number) for number in range(3)], 30)
+        assert [partition.offset for partition in committed] == [number] * 3
         producer.begin_transaction()  # the same producer continues: its id, epoch and state were found
         producer.produce(topic, b"after", partition=0)
         producer.commit_transaction(30)

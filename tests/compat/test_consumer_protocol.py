@@ -172,7 +172,7 @@ def test_new_partitions_and_new_topics_are_read(cluster: EmbeddedCluster) -> Non
 def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_rebalances(cluster: EmbeddedCluster) -> None:
     cluster.create_topic("static", partitions=PARTITIONS)
     address = cluster.bootstrap_servers
-    members = [member(address, "static", **{"group.instance.id": each}) for each in ("a", "b")]
+    members = [member(address, "static", **{"group.instance.id": name}) for name in ("a", "b")]
     for each in members:
         each.subscribe(["static"])
     try:

@@ -65,7 +65,7 @@ def test_a_damaged_record_of_transactions_is_passed_over(tmp_path: Path, caplog:
         others.flush(30)
         del damaged
         cluster.stop()
-        path = next(each for each in sorted(log.glob("*.log")) if places_of(each, b"damaged"))
+        path = next(path for path in sorted(log.glob("*.log")) if places_of(path, b"damaged"))
         content = bytearray(path.read_bytes())
         if what == "a record":
             # All of them, so that nothing of the id is left.

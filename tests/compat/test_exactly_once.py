@@ -65,7 +65,7 @@ def test_the_coordinator_or_a_leader_is_killed(three: EmbeddedCluster, tmp_path:
         while down:
             three.start_broker(down.pop())
         deadline = time.monotonic() + SECONDS
-        concerned = [*keys.items(), *(("target", each) for each in range(PARTITIONS))]
+        concerned = [*keys.items(), *(("target", number) for number in range(PARTITIONS))]
         while any(len(three.isr(*each)) < 3 for each in concerned):
             assert time.monotonic() < deadline, "not all replicas are in sync again"
             worker.keep_alive()

@@ -58,7 +58,7 @@ async def classic_storm(port: int) -> list[float]:
             seconds.append(await rebalance(members, group, topic, PARTITIONS))
             for _ in range(ROUNDS):
                 gone, members = members[:COME_AND_GO], members[COME_AND_GO:]
-                await asyncio.gather(*(leave(each, group) for each in gone))
+                await asyncio.gather(*(leave(member, group) for member in gone))
                 members += [await Member.connect(port) for _ in range(COME_AND_GO)]
                 seconds.append(await rebalance(members, group, topic, PARTITIONS))
             assert len({member.generation_id for member in members}) == 1
@@ -140,7 +140,13 @@ class ConsumerMember:
             return
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
-            self.owned = self._now_reads({(each.topic_id, one) for each in answer.assignment.topic_partitions for one in each.partitions})
+            self.owned = self._now_reads(
+                {
+                    (topic_partition.topic_id, one)
+                    for topic_partition in answer.assignment.topic_partitions
+                    for one in topic_partition.partitions
+                }
+            )
 
     def _now_reads(self, partitions: set[Any]) -> set[Any]:
         for each in self.owned - partitions:
@@ -172,7 +178,7 @@ async def consumer_storm(port: int) -> list[float]:
                 gone, members = members[:COME_AND_GO], members[COME_AND_GO:]
                 new = [await ConsumerMember.connect(port, f"n{number}-{index}", readers) for index in range(COME_AND_GO)]
                 members += new
-                _, took = await asyncio.gather(asyncio.gather(*(each.beat(epoch=-1) for each in gone)), settled(members, readers))
+                _, took = await asyncio.gather(asyncio.gather(*(member.beat(epoch=-1) for member in gone)), settled(members, readers))
                 seconds.append(took)
                 for each in gone:
                     each.close()

@@ -44,7 +44,7 @@ def read_with_confluent(address: str, topic: str, group: str, count: int) -> lis
         found: list[int] = []
         end = time.monotonic() + SECONDS
         while len(found) < count and time.monotonic() < end:
-            found += [int(each.value() or 0) for each in consumer.consume(count - len(found), 1.0) if each.error() is None]
+            found += [int(message.value() or 0) for message in consumer.consume(count - len(found), 1.0) if message.error() is None]
         consumer.commit(asynchronous=False)
         return found
     finally:
@@ -171,7 +171,7 @@ def confluent_member(address: str, topic: str, read: list[int], stop: threading.
     )
     consumer.subscribe([topic])
     while not stop.is_set():
-        read += [int(each.value() or 0) for each in consumer.consume(100, 0.2) if each.error() is None]
+        read += [int(message.value() or 0) for message in consumer.consume(100, 0.2) if message.error() is None]
     consumer.close()
 
 

@@ -23,8 +23,8 @@ def test_a_group_is_listed_described_reset_and_deleted(ottla: Ottla, ottla_boots
     assert group not in ottla("groups", "list", "--state", "stable").stdout
     described = json.loads(ottla("groups", "describe", group, "--json").stdout)
     assert described["state"] == "Empty"
-    assert [(each["committed"], each["end"], each["lag"]) for each in described["partitions"]] == [(2, 3, 1)] * 6
-    assert all(each["lag_seconds"] >= 0 for each in described["partitions"])
+    assert [(partition["committed"], partition["end"], partition["lag"]) for partition in described["partitions"]] == [(2, 3, 1)] * 6
+    assert all(partition["lag_seconds"] >= 0 for partition in described["partitions"])
     text = ottla("groups", "describe", group).stdout
     assert text.startswith(f"{group}: Empty, classic protocol, 0 members, coordinator 1, 6 messages behind, ")
     assert text.splitlines()[3].split()[:5] == [topic, "0", "2", "3", "1"]
@@ -34,9 +34,9 @@ def test_a_group_is_listed_described_reset_and_deleted(ottla: Ottla, ottla_boots
     assert json.loads(ottla("groups", "describe", group, "--json").stdout) | {"partitions": []} == described | {"partitions": []}
     ottla("groups", "reset-offsets", group, "-t", f"{topic}:0,5", "--shift-by", "-1", "--execute")
     after = json.loads(ottla("groups", "describe", group, "--json").stdout)
-    assert [each["committed"] for each in after["partitions"]] == [1, 2, 2, 2, 2, 1]
+    assert [partition["committed"] for partition in after["partitions"]] == [1, 2, 2, 2, 2, 1]
     done = json.loads(ottla("groups", "reset-offsets", group, "--to-offset", "99", "--execute", "--json").stdout)
-    assert [each["after"] for each in done["offsets"]] == [3] * 6
+    assert [offset["after"] for offset in done["offsets"]] == [3] * 6
     ottla("groups", "reset-offsets", group, "--to-datetime", "2020-01-01", "--execute")
     assert sorted(read_with_confluent(ottla_bootstrap_servers, topic, group, 18)) == list(range(18))
 

@@ -218,8 +218,8 @@ def test_from_a_follower(tmp_path: Path) -> None:
         done.write(b"behind")
         done.commit()
         leader = brokers.leader("near", 0)
-        found: dict[int, list[bytes | None]] = {each: [] for each in (1, 2, 3)}
-        read_from: dict[int, set[int]] = {each: set() for each in found}
+        found: dict[int, list[bytes | None]] = {number: [] for number in (1, 2, 3)}
+        read_from: dict[int, set[int]] = {number: set() for number in found}
         for broker_id in found:
 
             def told(text: str, broker_id: int = broker_id) -> None:
@@ -241,19 +241,19 @@ def test_from_a_follower(tmp_path: Path) -> None:
 
         def poll(seconds: float = 0.2) -> None:
             for broker_id, reader in zip(found, readers, strict=True):
-                found[broker_id] += [each.value() for each in reader.consume(500, seconds) if each.error() is None]
+                found[broker_id] += [message.value() for message in reader.consume(500, seconds) if message.error() is None]
 
         def all_have(values: list[bytes | None]) -> bool:
             poll()
             return all(len(each) >= len(values) for each in found.values())
 
         until(lambda: all_have(expected), "what is committed is there")
-        until(lambda: all_have(expected) and all(each in read_from[each] for each in found), "each is read from where its reader is")
-        assert [found[each] for each in found] == [expected] * 3, f"the leader is {leader}"
+        until(lambda: all_have(expected) and all(number in read_from[number] for number in found), "each is read from where its reader is")
+        assert [found[number] for number in found] == [expected] * 3, f"the leader is {leader}"
         pending.abort()
         expected.append(b"behind")
         until(lambda: all_have(expected), "the end of the open one counts")
-        assert [found[each] for each in found] == [expected] * 3
+        assert [found[number] for number in found] == [expected] * 3
     finally:
         for each in readers:
             each.close()

@@ -101,7 +101,7 @@ def test_every_kind_of_example_is_there() -> None:
     """A fence that is written in another way would not be found, and not be run."""
     kinds = [example.language for example in examples()]
     assert {"console", "python", "properties"} <= set(kinds)
-    assert sum(len(list(exchanges(each.text))) for each in examples() if each.language == "console") >= 8
+    assert sum(len(list(exchanges(example.text))) for example in examples() if example.language == "console") >= 8
 
 
 def test_the_table_of_commands_is_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,8 +116,8 @@ def test_old_segments_go_and_readers_of_the_rest_do_not_notice(tmp_path: Path) -
             while len(read) < 100:
                 batch = consumer.consume(100, 5.0)
                 assert batch, f"{len(read)} of 100 were read"
-                assert [str(each.error()) for each in batch if each.error() is not None] == []
-                read += [each.key() for each in batch]
+                assert [str(message.error()) for message in batch if message.error() is not None] == []
+                read += [message.key() for message in batch]
             assert read == [message.key for message in messages[300:]]
         finally:
             consumer.close()

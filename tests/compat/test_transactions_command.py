@@ -51,7 +51,7 @@ def test_transactions_are_listed_and_described(cluster: EmbeddedCluster, ottla: 
     assert ottla("list", "--producer-id", str(listed[0]["producer_id"])).out.splitlines()[1].split()[0] == "described"
     found = json.loads(ottla("describe", "described", "--json").out)
     assert (found["state"], found["producer_id"], found["timeout_ms"]) == ("Ongoing", listed[0]["producer_id"], 60_000)
-    assert [(each["topic"], each["partition"]) for each in found["partitions"]] == [(topic, 0), (topic, 1)]
+    assert [(partition["topic"], partition["partition"]) for partition in found["partitions"]] == [(topic, 0), (topic, 1)]
     lines = ottla("describe", "described").out.splitlines()
     assert lines[1].endswith("in 2 partitions")
     assert [line.split() for line in lines[4:]] == [[topic, "0"], [topic, "1"]]
@@ -102,6 +102,6 @@ def read_committed(address: str, topic: str, partition: int, seconds: float) -> 
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0)])
-        return [each.value() for each in consumer.consume(1, seconds) if each.error() is None]
+        return [message.value() for message in consumer.consume(1, seconds) if message.error() is None]
     finally:
         consumer.close()

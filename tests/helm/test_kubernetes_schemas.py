@@ -104,5 +104,7 @@ def test_lint_finds_nothing() -> None:
 def test_an_old_cluster_gets_what_it_knows(file: Path) -> None:
     """1.20 is the oldest that `kubeVersion` names: policy/v1 came with 1.21, retention of volume claims with 1.27."""
     rendered = template(file=file, version="1.20")
-    assert {each["apiVersion"] for each in rendered.all("PodDisruptionBudget")} <= {"policy/v1beta1"}
-    assert not [each for each in rendered.all("StatefulSet") if "persistentVolumeClaimRetentionPolicy" in each["spec"]]
+    assert {pod_disruption_budget["apiVersion"] for pod_disruption_budget in rendered.all("PodDisruptionBudget")} <= {"policy/v1beta1"}
+    assert not [
+        stateful_set for stateful_set in rendered.all("StatefulSet") if "persistentVolumeClaimRetentionPolicy" in stateful_set["spec"]
+    ]

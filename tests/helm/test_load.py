@@ -50,12 +50,12 @@ def test_the_command_takes_what_it_is_given() -> None:
     assert (found["topics"], found["into"], found["master"]) == (["clicks", "orders"], "/var/lib/ottla/tables/events", "local[*]")
     assert found["bootstrap_server"] == "mine-ottla.streams.svc.cluster.local:9092"
     assert (found["audit_window"], found["compact"]) == ("1m", True)
-    mounted = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
-    given = dict(each.split("=", 1) for each in found["properties"])
+    mounted = {volume_mount["mountPath"]: volume_mount["name"] for volume_mount in container["volumeMounts"]}
+    given = dict(name.split("=", 1) for name in found["properties"])
     assert given.pop("security.protocol") == "SSL"
     assert {each.rpartition("/")[0] for each in given.values()} == {"/etc/ottla-tls"}
     assert set(mounted) == {"/tmp", "/var/lib/ottla/tables", "/etc/ottla-tls"}
-    volumes = {each["name"]: each for each in pod_of(job)["volumes"]}
+    volumes = {volume["name"]: volume for volume in pod_of(job)["volumes"]}
     assert set(volumes) == set(mounted.values())
     assert volumes["tables"]["persistentVolumeClaim"] == {"claimName": "tables"}
     assert container["envFrom"] == [{"secretRef": {"name": "load-credentials"}}]

@@ -24,11 +24,11 @@ CLUSTERS_OWN: Final = {"--wait", "--reset-then-reuse-values", "--create-namespac
 
 def flags(command: str) -> list[str]:
     """What of a `helm install` or `upgrade` also means something to `helm template`."""
-    words = [each for each in shlex.split(command, comments=True) if each not in CLUSTERS_OWN]
+    words = [word for word in shlex.split(command, comments=True) if word not in CLUSTERS_OWN]
     return words[4:] if words[:1] == ["helm"] else words
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each.startswith(("helm install", "helm upgrade", "--set"))])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith(("helm install", "helm upgrade", "--set"))])
 def test_the_chart_takes_what_the_page_sets(command: str) -> None:
     if command.startswith("helm"):
         assert shlex.split(command)[2:4] == ["mine", "helm/ottla"]
@@ -44,7 +44,7 @@ def test_there_are_commands_to_look_at() -> None:
     assert len([command for command in COMMANDS if "ottla reassign" in command]) >= 2
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if "ottla reassign" in each])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "ottla reassign" in command])
 def test_ottla_knows_the_options_of_the_page(command: str) -> None:
     words = re.search(r"ottla (reassign execute .*?)'?$", command)
     assert words is not None

@@ -46,12 +46,12 @@ def test_a_token_is_only_where_something_is_asked_for(file: Path) -> None:
     for name, spec in pod_specs(rendered).items():
         assert spec["automountServiceAccountToken"] is ("check-failover" in name), name
         for container in spec["containers"]:
-            assert not any("serviceaccount" in each["mountPath"] for each in container["volumeMounts"]), name
-    asks = any("-nodes" in each["metadata"]["name"] for each in rendered.all("ClusterRole")) or any(
-        "-services" in each["metadata"]["name"] for each in rendered.all("Role")
+            assert not any("serviceaccount" in volume_mount["mountPath"] for volume_mount in container["volumeMounts"]), name
+    asks = any("-nodes" in cluster_role["metadata"]["name"] for cluster_role in rendered.all("ClusterRole")) or any(
+        "-services" in role["metadata"]["name"] for role in rendered.all("Role")
     )
     [init] = rendered.one("StatefulSet", "broker")["spec"]["template"]["spec"]["initContainers"]
-    assert any(each["name"] == "token" for each in init["volumeMounts"]) is asks
+    assert any(volume_mount["name"] == "token" for volume_mount in init["volumeMounts"]) is asks
 
 
 def test_roles_are_no_wider_than_needed() -> None:
@@ -61,11 +61,16 @@ def test_roles_are_no_wider_than_needed() -> None:
     assert role["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert "hook-failed" in role["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
     assert role["rules"] == [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"], "resourceNames": [f"mine-ottla-broker-{each}" for each in range(3)]}
+        {
+            "apiGroups": [""],
+            "resources": ["pods"],
+            "verbs": ["delete"],
+            "resourceNames": [f"mine-ottla-broker-{number}" for number in range(3)],
+        }
     ]
     nodes = template(file=CI / "rack-from-node.yaml").all("ClusterRole")
     assert [node["rules"] for node in nodes] == [[{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]]
-    [services] = [each for each in template(file=CI / "one-node.yaml").all("Role") if each["metadata"]["name"].endswith("-services")]
+    [services] = [role for role in template(file=CI / "one-node.yaml").all("Role") if role["metadata"]["name"].endswith("-services")]
     assert services["rules"][0]["verbs"] == ["get"]
     assert len(services["rules"][0]["resourceNames"]) == 3
 
@@ -73,22 +78,22 @@ def test_roles_are_no_wider_than_needed() -> None:
 def test_a_cold_start_does_not_deadlock_and_an_update_goes_one_by_one() -> None:
     """All pods start at once and find each other before they are ready; RollingUpdate waits for each."""
     rendered = template()
-    for each in rendered.all("StatefulSet"):
-        assert each["spec"]["podManagementPolicy"] == "Parallel"
-        assert each["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
-        service = next(found for found in rendered.all("Service") if found["metadata"]["name"] == each["spec"]["serviceName"])
+    for stateful_set in rendered.all("StatefulSet"):
+        assert stateful_set["spec"]["podManagementPolicy"] == "Parallel"
+        assert stateful_set["spec"]["updateStrategy"] == {"type": "RollingUpdate"}
+        service = next(found for found in rendered.all("Service") if found["metadata"]["name"] == stateful_set["spec"]["serviceName"])
         assert service["spec"]["clusterIP"] == "None"
         assert service["spec"]["publishNotReadyAddresses"] is True
-        labels = each["spec"]["template"]["metadata"]["labels"]
+        labels = stateful_set["spec"]["template"]["metadata"]["labels"]
         assert service["spec"]["selector"].items() <= labels.items()
-        assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        assert stateful_set["spec"]["selector"]["matchLabels"].items() <= labels.items()
     bootstrap = next(found for found in rendered.all("Service") if found["metadata"]["name"] == "mine-ottla")
     assert "publishNotReadyAddresses" not in bootstrap["spec"]
 
 
 def test_probes_ask_for_what_they_are_there_for() -> None:
     container = broker_container(template())
-    startup, readiness, liveness = (container[f"{each}Probe"] for each in ("startup", "readiness", "liveness"))
+    startup, readiness, liveness = (container[f"{name}Probe"] for name in ("startup", "readiness", "liveness"))
     assert startup["periodSeconds"] * startup["failureThreshold"] == 1800, "half an hour for the recovery of logs"
     assert readiness["httpGet"]["path"] == "/readyz"
     assert startup["httpGet"]["path"] == liveness["httpGet"]["path"] == "/healthz"
@@ -98,8 +103,8 @@ def test_probes_ask_for_what_they_are_there_for() -> None:
 def test_exec_probes_have_the_time_that_they_need() -> None:
     """The default is one second, and starting a process in a container alone takes a part of it."""
     [container] = template().one("StatefulSet", "zookeeper")["spec"]["template"]["spec"]["containers"]
-    for each in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert container[each]["timeoutSeconds"] >= 5
+    for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[name]["timeoutSeconds"] >= 5
 
 
 def test_a_broker_is_drained_within_its_grace() -> None:
@@ -119,7 +124,10 @@ def test_zookeeper_outlasts_the_brokers_when_all_are_uninstalled() -> None:
 
 
 def test_budgets_let_one_go_at_a_time() -> None:
-    budgets = {each["metadata"]["name"]: each["spec"]["maxUnavailable"] for each in template().all("PodDisruptionBudget")}
+    budgets = {
+        pod_disruption_budget["metadata"]["name"]: pod_disruption_budget["spec"]["maxUnavailable"]
+        for pod_disruption_budget in template().all("PodDisruptionBudget")
+    }
     assert budgets == {"mine-ottla-broker": 1, "mine-ottla-zookeeper": 1}
     assert not template(file=CI / "single-broker.yaml").all("PodDisruptionBudget")
 
@@ -145,7 +153,7 @@ def test_each_broker_has_volumes_of_its_own_for_each_log_directory() -> None:
     claims = rendered.one("StatefulSet", "broker")["spec"]["volumeClaimTemplates"]
     assert [claim["metadata"]["name"] for claim in claims] == ["data", "data-1", "data-2"]
     assert {claim["spec"]["storageClassName"] for claim in claims} == {"fast"}
-    mounted = {each["mountPath"] for each in broker_container(rendered)["volumeMounts"]}
+    mounted = {volume_mount["mountPath"] for volume_mount in broker_container(rendered)["volumeMounts"]}
     lines = rendered.one("ConfigMap", "broker")["data"]["server.properties"].splitlines()
     [directories] = [line.partition("=")[2].split(",") for line in lines if line.startswith("log.dirs=")]
     assert {str(Path(directory).parent) for directory in directories} <= mounted
@@ -190,8 +198,8 @@ def test_nobody_is_let_in_who_has_no_business_there() -> None:
     narrowed = policy(template(file=CI / "network.yaml"))
     assert applications in narrowed["internal"]
     assert "anybody" not in narrowed["http"]
-    for each in template().pod_templates().values():
-        labels = each["metadata"]["labels"]
+    for pod_template in template().pod_templates().values():
+        labels = pod_template["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == "mine"
     assert not template(file=CI / "without-guards.yaml").all("NetworkPolicy")
 
@@ -226,9 +234,9 @@ def test_rules_and_dashboards_are_the_files_that_compose_uses() -> None:
     files = sorted((ROOT / "deploy" / "prometheus" / "rules").glob("*.yml"))
     assert files
     wanted = [group for file in files for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]]
-    made = [group for each in rendered.all("PrometheusRule") for group in each["spec"]["groups"]]
+    made = [group for prometheus_rule in rendered.all("PrometheusRule") for group in prometheus_rule["spec"]["groups"]]
     for group in wanted:
-        group["rules"] = [each for each in group["rules"] if each.get("alert") != "BrokerRestartsOften"]
+        group["rules"] = [rule for rule in group["rules"] if rule.get("alert") != "BrokerRestartsOften"]
     assert sorted(made, key=lambda each: str(each["name"])) == sorted(wanted, key=lambda each: str(each["name"]))
     boards = {
         file.name: json.loads(file.read_text(encoding="utf-8")) for file in (ROOT / "deploy" / "grafana" / "dashboards").glob("*.json")
@@ -246,13 +254,17 @@ def test_metrics_are_scraped_with_the_labels_that_the_rules_go_by() -> None:
     rendered = template(file=CI / "monitoring.yaml")
     [monitor] = rendered.all("ServiceMonitor")
     [endpoint] = monitor["spec"]["endpoints"]
-    labels = {each["targetLabel"]: each.get("replacement", each.get("sourceLabels")) for each in endpoint["relabelings"]}
+    labels = {
+        relabeling["targetLabel"]: relabeling.get("replacement", relabeling.get("sourceLabels")) for relabeling in endpoint["relabelings"]
+    }
     assert labels == {"job": "mine-ottla", "instance": ["__meta_kubernetes_pod_name"], "component": "broker"}
     chosen = [
-        each for each in rendered.all("Service") if monitor["spec"]["selector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
+        service
+        for service in rendered.all("Service")
+        if monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     ]
     assert [each["metadata"]["name"] for each in chosen] == ["mine-ottla-broker-headless"]
-    assert endpoint["port"] in {each["name"] for each in chosen[0]["spec"]["ports"]}
+    assert endpoint["port"] in {port["name"] for port in chosen[0]["spec"]["ports"]}
     assert "metrics.partition.enabled=true" in rendered.one("ConfigMap", "broker")["data"]["server.properties"]
 
 
@@ -290,7 +302,7 @@ def test_schema_registries_are_let_alone_scraped_checked_and_go_one_at_a_time() 
 
 
 def test_every_listener_is_checked_by_helm_test_and_a_broker_killed() -> None:
-    names = {each["metadata"]["name"] for each in template(file=CI / "tls.yaml").all("Pod")}
+    names = {pod["metadata"]["name"] for pod in template(file=CI / "tls.yaml").all("Pod")}
     assert names == {"mine-ottla-check-internal", "mine-ottla-check-external", "mine-ottla-check-failover"}
     external = template(file=CI / "tls-everywhere.yaml").one("Pod", "check-external")["spec"]["containers"][0]
     properties = json.loads(next(each["value"] for each in external["env"] if each["name"] == "CLIENT_PROPERTIES"))
@@ -300,7 +312,7 @@ def test_every_listener_is_checked_by_helm_test_and_a_broker_killed() -> None:
         "ssl.certificate.location": "/etc/ottla-tls/chain.pem",
         "ssl.key.location": "/etc/ottla-tls/key.pem",
     }
-    assert {each["metadata"]["name"] for each in template(file=CI / "without-guards.yaml").all("Pod")} == {"mine-ottla-check-internal"}
+    assert {pod["metadata"]["name"] for pod in template(file=CI / "without-guards.yaml").all("Pod")} == {"mine-ottla-check-internal"}
 
 
 def test_a_scale_down_is_looked_at_before_an_upgrade_and_only_then() -> None:
@@ -348,4 +360,4 @@ def test_names_stay_within_what_kubernetes_takes() -> None:
     )
     for each in rendered:
         assert len(each["metadata"]["name"]) <= 63, each["metadata"]["name"]
-    assert all(len(each["metadata"]["name"]) <= 52 for each in rendered.all("StatefulSet"))
+    assert all(len(stateful_set["metadata"]["name"]) <= 52 for stateful_set in rendered.all("StatefulSet"))

@@ -43,8 +43,8 @@ def api_server(path: str) -> dict[str, Any]:
 def started_with(rendered: Rendered, tmp_path: Path, environment: Mapping[str, str] | None = None) -> BrokerSettings:
     """What `ottla broker` reads in such a pod."""
     source, into, secret = tmp_path / "from", tmp_path / "into", tmp_path / "secret"
-    for each in (source, into, secret):
-        each.mkdir(exist_ok=True)
+    for path in (source, into, secret):
+        path.mkdir(exist_ok=True)
     for name, text in rendered.one("ConfigMap", "broker")["data"].items():
         (source / name).write_text(text, encoding="utf-8")
     tls = json.loads((source / "pod.json").read_text(encoding="utf-8")).get("tls", {})

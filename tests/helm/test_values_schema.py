@@ -92,7 +92,7 @@ def test_every_value_is_explained() -> None:
         name = ".".join(path)
         covered = any(".".join(path[:length]) in documented for length in range(1, len(path) + 1))
         assert covered or any(each.startswith(f"{name}.") for each in documented), f"{name} has no comment"
-    assert not [each for each in documented if tuple(each.split(".")) not in set(paths(VALUES))]
+    assert not [name for name in documented if tuple(name.split(".")) not in set(paths(VALUES))]
 
 
 def test_no_value_is_without_effect() -> None:

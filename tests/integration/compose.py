@@ -26,7 +26,7 @@ PORTS: Final = (
     "OTTLA_AUDIT_COUNTER_HTTP_PORT",
     "OTTLA_MIRROR_MAKER_RPC_PORT",
     "OTTLA_MIRROR_MAKER_HTTP_PORT",
-    *(f"OTTLA_SPARK_{each}_PORT" for each in ("MASTER", "MASTER_UI", "WORKER_UI", "DRIVER_UI", "DRIVER_HTTP")),
+    *(f"OTTLA_SPARK_{name}_PORT" for name in ("MASTER", "MASTER_UI", "WORKER_UI", "DRIVER_UI", "DRIVER_HTTP")),
     *(f"OTTLA_REMOTE_BROKER_{number}_{kind}" for number in (1, 2) for kind in ("PORT", "HTTP_PORT")),
     *(f"OTTLA_BROKER_{broker}_PORT" for broker in BROKERS),
     *(f"OTTLA_BROKER_{broker}_HTTP_PORT" for broker in BROKERS),

@@ -90,7 +90,7 @@ def demo(containers: Containers) -> None:
     found, read = read_back(addresses, expected.events, lambda count: None)
     say_result(disturbance, published, read, expected, found)
     if wrong := flights.differences(expected, found):
-        raise CommandFailed("what came back is not what was published:\n" + "\n".join(f"  {each}" for each in wrong))
+        raise CommandFailed("what came back is not what was published:\n" + "\n".join(f"  {name}" for name in wrong))
     say("\nNot one event was lost, and none came twice: every byte, each aircraft's flights in their order.")
 
 

@@ -108,7 +108,7 @@ def test_members_share_a_topic_through_a_rolling_restart(containers: Containers,
             published += 1
             producer.poll(0)
             for member in members:
-                seen.update(each.value() or b"" for each in member.consume(100, 0.02) if each.error() is None)
+                seen.update(message.value() or b"" for message in member.consume(100, 0.02) if message.error() is None)
 
     try:
         for member in members:
@@ -126,9 +126,9 @@ def test_members_share_a_topic_through_a_rolling_restart(containers: Containers,
         while len(seen) < published:
             assert time.monotonic() < deadline, f"{len(seen)} of {published} messages were handled"
             for member in members:
-                seen.update(each.value() or b"" for each in member.consume(100, 0.1) if each.error() is None)
-        while sorted(len(each.assignment()) for each in members) != [2, 2, 2]:
-            assert time.monotonic() < deadline, f"assigned: {[each.assignment() for each in members]}"
+                seen.update(message.value() or b"" for message in member.consume(100, 0.1) if message.error() is None)
+        while sorted(len(member.assignment()) for member in members) != [2, 2, 2]:
+            assert time.monotonic() < deadline, f"assigned: {[member.assignment() for member in members]}"
             for member in members:
                 member.consume(1, 0.1)
     finally:

@@ -94,6 +94,6 @@ class View:
 
         def is_met() -> bool:
             found = self.out_of_sync()
-            return found is not None and not [each for each in found if topic is None or each.startswith(f"{topic}-")]
+            return found is not None and not [name for name in found if topic is None or name.startswith(f"{topic}-")]
 
         wait_until("every broker is there and every replica in sync", is_met, seconds, lambda: str(self.out_of_sync())[:1500])

@@ -100,7 +100,7 @@ def read_all(bootstrap_server: str, topic: str) -> list[int]:
     found: list[int] = []
     deadline = time.monotonic() + SECONDS
     while len(found) < sum(ends.values()) and time.monotonic() < deadline:
-        found += [int(each.value() or b"-1") for each in consumer.consume(1000, 1.0) if each.error() is None]
+        found += [int(message.value() or b"-1") for message in consumer.consume(1000, 1.0) if message.error() is None]
     consumer.close()
     return found
 

@@ -80,7 +80,7 @@ def test_a_cold_start_of_everything_does_not_deadlock(installed: Cluster) -> Non
         *("exec", "--stdin", f"{FULLNAME}-broker-0", "--container=broker", "--", "ottla", "produce", "cold", "--acks", "all"),
         given=messages,
     )
-    pods = [each["metadata"]["name"] for each in installed.get("pods", f"--selector=app.kubernetes.io/instance={RELEASE}")["items"]]
+    pods = [item["metadata"]["name"] for item in installed.get("pods", f"--selector=app.kubernetes.io/instance={RELEASE}")["items"]]
     running = [pod for pod in pods if "-check-" not in pod]
     assert len(running) == 4
     installed.kubectl("delete", "pod", *running, "--grace-period=1", seconds=120)
@@ -131,13 +131,13 @@ def test_uninstall_leaves_the_volumes_and_nothing_else(installed: Cluster) -> No
     """As Kubernetes has it for a StatefulSet: what a person has not deleted is not deleted."""
     installed.helm("uninstall", RELEASE, "--wait", f"--timeout={WAIT_SECONDS}s")
     took = until(
-        "no pod is left", lambda: not [each for each in installed.get("pods")["items"] if "check-" not in each["metadata"]["name"]]
+        "no pod is left", lambda: not [item for item in installed.get("pods")["items"] if "check-" not in item["metadata"]["name"]]
     )
     print(f"\nall pods are gone after {took:.0f} s")
     own = f"app.kubernetes.io/instance={RELEASE}"
     for kind in ("statefulset", "service", "poddisruptionbudget", "networkpolicy", "role", "rolebinding", "serviceaccount"):
         assert installed.get(kind, f"--selector={own}")["items"] == [], kind
-    claims = {each["metadata"]["name"] for each in installed.get("persistentvolumeclaim")["items"]}
+    claims = {item["metadata"]["name"] for item in installed.get("persistentvolumeclaim")["items"]}
     assert claims == {*(f"data-{FULLNAME}-broker-{number}" for number in range(4)), f"data-{FULLNAME}-zookeeper-0"}
 
 

@@ -60,7 +60,7 @@ def certificate(namespace: str, addresses: list[str]) -> dict[str, str]:
 def secured() -> Iterator[Cluster]:
     with namespaced() as cluster:
         nodes = json.loads(run("kubectl", "get", "nodes", "--output=json"))["items"]
-        addresses = [each["address"] for node in nodes for each in node["status"]["addresses"] if each["type"] == "InternalIP"]
+        addresses = [address["address"] for node in nodes for address in node["status"]["addresses"] if address["type"] == "InternalIP"]
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "brokers-tls"}}
         cluster.kubectl("apply", "--filename=-", given=json.dumps({**secret, "stringData": certificate(cluster.namespace, addresses)}))
         since = time.monotonic()
@@ -123,5 +123,5 @@ def _is_another_and_ready(cluster: Cluster, ordinal: int, uid: str) -> bool:
         pod = cluster.get("pod", f"{FULLNAME}-zookeeper-{ordinal}")
     except Failed:
         return False
-    ready = [each["status"] for each in pod["status"].get("conditions", ()) if each["type"] == "Ready"]
+    ready = [condition["status"] for condition in pod["status"].get("conditions", ()) if condition["type"] == "Ready"]
     return pod["metadata"]["uid"] != uid and ready == ["True"]

@@ -72,7 +72,7 @@ class ControllerCommands:
 
     def _brokers_changed(self, new: list[BrokerRegistration], gone: Iterable[BrokerId]) -> Iterator[str]:
         self._state.brokers_came_and_went(new, gone)
-        ids = [each.broker_id for each in new]
+        ids = [registration.broker_id for registration in new]
         yield from self._performed(decisions.brokers_changed(self._state, new, gone), except_brokers=ids)
         yield from self._told(batches_of(self._state, Decision(), brokers_changed=True, except_brokers=ids))
         for batches in full_batches(self._state, ids):
@@ -133,7 +133,9 @@ class ControllerCommands:
         sender = BrokerId(int(wrong.get("sender", known.state.leader)))
         brokers = self._state.brokers
         epochs = {each: registration.broker_epoch for each, registration in brokers.items()}
-        members = tuple(IsrMember(each, int(wrong.get(str(each), epochs.get(each, -1)))) for each in _ids(isr.split(",")))
+        members = tuple(
+            IsrMember(broker_id, int(wrong.get(str(broker_id), epochs.get(broker_id, -1)))) for broker_id in _ids(isr.split(","))
+        )
         asked = IsrChange(
             topic_partition,
             int(wrong.get("leader_epoch", known.state.leader_epoch)),
@@ -242,7 +244,7 @@ class ControllerCommands:
         leads = [partition for partition in partitions if partition.state.leader == broker_id]
         follows = [partition for partition in partitions if partition.state.leader != broker_id]
         return [
-            f"{role} {_listed((each.topic_partition for each in named), {each.topic_partition for each in named if each.is_new})}"
+            f"{role} {_listed((one.topic_partition for one in named), {one.topic_partition for one in named if one.is_new})}"
             for role, named in (("lead", leads), ("follow", follows))
             if named
         ]

@@ -44,7 +44,7 @@ from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeat import Heartbeat
 from ottla.broker.groups.consumer.member import LEAVES, LEAVES_FOR_A_WHILE
 from ottla.broker.groups.records import CommittedOffset
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.errors import ApiError, MemberIdRequired, UnknownMemberId
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
@@ -113,12 +113,12 @@ class GroupCommands:
         self._shard = self._loaded()
         return ()
 
-    def _loaded(self) -> OffsetsPartition:
+    def _loaded(self) -> GroupShard:
         def unique() -> UUID:
             return UUID(int=next(self._unique))
 
         arguments: Any = (KEY, self._epoch, self._log, self._clock, unique, self._settings, self._topics)
-        shard = OffsetsPartition(*arguments)
+        shard = GroupShard(*arguments)
         shard.topics_known()
         loading = shard.load(offload_nothing)
         try:
@@ -314,7 +314,7 @@ def _partitions(text: str) -> dict[str, frozenset[int]]:
     """`clicks:0,1;views:0`; nothing for `nothing`."""
     if text in ("", "nothing"):
         return {}
-    pairs = (each.split(":") for each in text.split(";"))
+    pairs = (word.split(":") for word in text.split(";"))
     return {topic: frozenset(map(int, numbers.split(","))) for topic, numbers in pairs}
 
 

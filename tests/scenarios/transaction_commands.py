@@ -105,12 +105,14 @@ class TransactionCommands:
         yield from lines
 
     def _made(self) -> TransactionPartition:
-        return TransactionPartition(KEY, self._epoch, self._log, self._clock, self._send, self._new_id, LIMITS)  # type: ignore[arg-type]
+        return TransactionPartition(KEY, self._epoch, self._log, self._clock, self, self, LIMITS)  # type: ignore[arg-type]
 
-    async def _new_id(self) -> int:
+    async def next_id(self) -> int:
+        """As `ProducerIds`."""
         return next(self._ids)
 
-    async def _send(self, marker: TransactionMarker) -> None:
+    async def send(self, marker: TransactionMarker) -> None:
+        """As `MarkerSender`."""
         what = "COMMIT" if marker.is_commit else "ABORT"
         where = " ".join(map(str, marker.partitions)) or "nobody"
         epochs = f"producer {marker.producer_id}/{marker.producer_epoch}, coordinator epoch {marker.coordinator_epoch}"
@@ -225,7 +227,7 @@ class TransactionCommands:
 
     def _do_show(self, as_: str) -> None:
         found = sorted(self._coordinator.transactions(), key=lambda transaction: transaction.transactional_id)
-        self._lines += [f"{each.transactional_id}: {_told(each)}" for each in found] or ["nothing"]
+        self._lines += [f"{transaction.transactional_id}: {_told(transaction)}" for transaction in found] or ["nothing"]
 
 
 def _renamed(options: dict[str, str]) -> dict[str, str]:

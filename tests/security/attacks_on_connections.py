@@ -29,8 +29,8 @@ def a_full_table() -> None:
                 held.append(victim.connect())
         time.sleep(3)
         log = victim.log()
-        for each in held:
-            each.close()
+        for connection in held:
+            connection.close()
         must("Traceback" not in log, f"{log.count('Traceback')} tracebacks in 3 s")
         must(len(log) < 100_000, f"{len(log)} bytes of log in 3 s")
         until(lambda: produced(victim.ask(produce("t", batch(b"v")))) == 0, "someone can produce afterwards")
@@ -105,8 +105,8 @@ def handshakes() -> None:
                     held.append(socket.create_connection(("127.0.0.1", port), 2))
             time.sleep(1)
             grown, opened = victim.memory_mib() - before, victim.descriptors() - descriptors
-            for each in held:
-                each.close()
+            for connection in held:
+                connection.close()
             must(opened <= 60, f"{opened} handshakes are under way, where 50 connections may be")
             must(grown < 30, f"handshakes take {grown:.0f} MiB")
 
@@ -127,13 +127,13 @@ def handshakes_at_once() -> None:
             held = [socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS) for _ in range(60)]
 
             before = victim.loop_seconds()
-            for each in held:
-                each.sendall(hello)
-            for each in held:
-                must(each.recv(1) != b"", "a handshake is not answered")
+            for connection in held:
+                connection.sendall(hello)
+            for connection in held:
+                must(connection.recv(1) != b"", "a handshake is not answered")
             spent = victim.loop_seconds() - before
-            for each in held:
-                each.close()
+            for connection in held:
+                connection.close()
             must(spent < 0.15, f"sixty handshakes took {spent:.2f} s of the loop")
 
 
@@ -153,8 +153,8 @@ def idle_tls() -> None:
                 plain = socket.create_connection(("127.0.0.1", port), 10)
                 held.append(context.wrap_socket(plain, server_hostname="localhost"))
             each_kib = (victim.memory_mib() - before) * 1024 / count
-            for each in held:
-                each.close()
+            for connection in held:
+                connection.close()
             must(each_kib < 96, f"an idle connection takes {each_kib:.0f} KiB")
 
 
@@ -190,17 +190,17 @@ def all_slots() -> None:
                 asked += 1
 
         held = [victim.connect() for _ in range(count)]
-        for each in held:
-            each.sendall(slow)
+        for connection in held:
+            connection.sendall(slow)
         beside = threading.Thread(target=well_behaved)
         beside.start()
         try:
-            answered = sum(read_answer(each) is not None for each in held)
+            answered = sum(read_answer(connection) is not None for connection in held)
         finally:
             over.set()
             beside.join(PATIENCE_SECONDS)
-        for each in held:
-            each.close()
+        for connection in held:
+            connection.close()
         must(answered == count, f"{answered} of {count} questions were answered")
         must(asked >= 1, f"someone else was not answered once while {count} slow questions were")
 

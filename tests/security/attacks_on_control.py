@@ -13,13 +13,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from ottla.config.broker import BrokerSettings
 from ottla.errors import ApiError
-from ottla.interbroker.calls import Caller, PartitionToStop, StopReplicaRequest, TransactionMarker, UpdateMetadataRequest
+from ottla.interbroker.calls import Outsider, PartitionToStop, StopReplicaRequest, TransactionMarker, UpdateMetadataRequest
 from ottla.interbroker.rpc import GrpcControl
 from ottla.model import BrokerId, BrokerRegistration, TopicPartition
 from ottla.rpc.channel import RpcChannel
 from ottla.testing.certificates import Authority
 
-from .victim import must
+from .victim import MIB, must
 
 PLAIN: Final = {"listeners": "PLAINTEXT://127.0.0.1:0"}
 ONE: Final = BrokerId(1)
@@ -41,16 +41,12 @@ class Commanded:
         return command
 
 
-def _nobody(_: Caller) -> None:
-    """Epochs are not what is attacked."""
-
-
 def _attacked(properties: dict[str, str], attack: Callable[[str], Awaitable[None]]) -> list[str]:
     """The commands that got through."""
 
     async def run() -> list[str]:
         commanded: Any = Commanded()
-        served = GrpcControl(BrokerSettings.from_properties(properties), "127.0.0.1", lambda: Caller(ONE, 1, 1), _nobody)
+        served = GrpcControl(BrokerSettings.from_properties(properties), "127.0.0.1", Outsider())  # epochs are not what is attacked
         endpoint = await served.serve(ONE, commanded, commanded)
         try:
             await attack(endpoint)
@@ -63,7 +59,7 @@ def _attacked(properties: dict[str, str], attack: Callable[[str], Awaitable[None
 
 async def _commands(properties: dict[str, str], endpoint: str) -> None:
     """What someone says who knows where the port is, and has these settings."""
-    control = GrpcControl(BrokerSettings.from_properties(properties), "", lambda: Caller(BrokerId(-1), -1, -1), _nobody)
+    control = GrpcControl(BrokerSettings.from_properties(properties), "", Outsider())
     try:
         broker = control.broker(BrokerRegistration(ONE, (), control_endpoint=endpoint))
         forged = (
@@ -107,6 +103,24 @@ def what_there_is_to_call() -> None:
     must(not names, f"a stranger is told of {', '.join(names)}")
 
 
+def unread_by_nobody() -> None:
+    """What a stranger sends is not even parsed: 64 MiB may be in each of any number of messages."""
+    codes: list[grpc.StatusCode] = []
+
+    async def send(endpoint: str) -> None:
+        channel = RpcChannel(endpoint)
+        call = channel.grpc_channel.unary_unary("/ottla.rpc.v1.Broker/Drain", bytes, bytes)
+        try:
+            await call(b"\xff" * MIB, timeout=60)
+        except grpc.aio.AioRpcError as error:
+            codes.append(error.code())
+        finally:
+            await channel.close()
+
+    _attacked(PLAIN, send)
+    must(codes == [grpc.StatusCode.UNAUTHENTICATED], f"a megabyte of garbage by a stranger is answered with {codes}")
+
+
 def _tls(authority: Authority, directory: Path, name: str) -> dict[str, str]:
     keystore, truststore = authority.write(directory, name)
     pem = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM"}
@@ -134,4 +148,4 @@ def by_a_consumer() -> None:
         must(not through, f"a consumer has {', '.join(through)} done")
 
 
-ATTACKS: Final = (by_nobody, what_there_is_to_call, plain_beside_tls, by_a_consumer)
+ATTACKS: Final = (by_nobody, unread_by_nobody, what_there_is_to_call, plain_beside_tls, by_a_consumer)

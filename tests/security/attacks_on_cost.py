@@ -11,15 +11,18 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from ottla.protocol.api import ApiKey
+from ottla.protocol.api import ApiKey, max_elements
 from ottla.protocol.primitives import compact_string, string, uvarint
 
+from .sweep import SETTINGS, prepare, served, sweep
 from .victim import MIB, Victim, array, batch, config_array, fetch, fetch_partition, must, produce, read_answer, repeated, request
 
 LARGE: Final = 100 * MIB - 1024
 # Of a promised 50 ms for a request up to 1 MiB, and 1 s for the largest.
 SMALL_SECONDS: Final = 0.2
 LARGE_SECONDS: Final = 1.5
+# What the loop's own thread may take of it, with nothing of other threads in it.
+LOOP_SECONDS: Final = 0.1
 
 
 def _costs(victim: Victim, name: str, request_of: Callable[[], bytes]) -> None:
@@ -71,7 +74,7 @@ def different_names() -> None:
 
     with Victim("auto.create.topics.enable=false") as victim:
         cases: dict[str, Callable[[], bytes]] = {
-            "Metadata": lambda: request(ApiKey.METADATA, 9, array(each + b"\0" for each in names(100_000)) + b"\0\0\0\0"),
+            "Metadata": lambda: request(ApiKey.METADATA, 9, array(name + b"\0" for name in names(100_000)) + b"\0\0\0\0"),
             "Fetch": lambda: fetch(
                 array([compact_string("canary") + array(fetch_partition(index) for index in range(31_000)) + b"\0"]), session=(0, 0)
             ),
@@ -88,13 +91,23 @@ def different_names() -> None:
             "CreateTopics": lambda: request(
                 ApiKey.CREATE_TOPICS,
                 7,
-                array(each + struct.pack(">ih", 1, 1) + b"\1" + config_array([("rretention.mss", "1")]) + b"\0" for each in names(5_000))
+                array(name + struct.pack(">ih", 1, 1) + b"\1" + config_array([("rretention.mss", "1")]) + b"\0" for name in names(5_000))
                 + struct.pack(">i?", 60_000, True)
                 + b"\0",
             ),
         }
         for name, request_of in cases.items():
             _costs(victim, name, request_of)
+
+
+def every_list() -> None:
+    """A megabyte of different things in each list that may name every partition of a cluster (S3), beside those of `different_names`."""
+    with Victim(*SETTINGS) as victim:
+        prepare(victim)
+        tried = (ApiKey.FETCH, ApiKey.METADATA, ApiKey.CREATE_TOPICS)
+        names = [key.api_name for key, _, _ in served() if max_elements(key) > 10_000 and key not in tried]
+        for case, cost in sweep(victim, names, ("unknown",), last=True):
+            must(cost.loop_seconds < LOOP_SECONDS, f"{case}: the loop worked for {cost.loop_seconds:.2f} s between two turns")
 
 
 def elements() -> None:
@@ -114,6 +127,17 @@ def elements() -> None:
         _costs(
             victim, "a key of 20 MiB", lambda: request(ApiKey.FIND_COORDINATOR, 4, b"\0" + array([compact_string("k" * 20 * MIB)]) + b"\0")
         )
+
+
+def refused_again_and_again() -> None:
+    """Large requests that are refused, one after the other: of none anything is left (S10)."""
+    data = request(ApiKey.INIT_PRODUCER_ID, 4, compact_string("t" * 20 * MIB) + struct.pack(">iqh", 60_000, -1, -1) + b"\0")
+    with Victim() as victim:
+        before = victim.memory_mib()
+        for _ in range(30):
+            must(victim.ask(data) is None, "an id of 20 MiB is answered")
+        grown = victim.memory_mib() - before
+        must(grown < 150, f"of 30 requests of 20 MiB that were refused {grown:.0f} MiB are left")
 
 
 def fetch_sessions() -> None:
@@ -175,7 +199,9 @@ def texts_that_are_kept() -> None:
 ATTACKS: Final = (
     repetitions,
     different_names,
+    every_list,
     elements,
+    refused_again_and_again,
     fetch_sessions,
     described_producers,
     topics_that_are_asked_for,

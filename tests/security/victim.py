@@ -81,8 +81,8 @@ class Victim:
         self.log_path = self.directory / "broker.log"
         arguments = ["dev", "--port", str(self.port), "--data-dir", str(self.directory / "data"), "--log-level", "info"]
         arguments += ["--log-format", log_format, "-X", f"http.listener=127.0.0.1:{self.http_port}"]
-        for each in properties:
-            arguments += ["-X", each.replace("{port}", str(self.port))]
+        for name in properties:
+            arguments += ["-X", name.replace("{port}", str(self.port))]
 
         def limit() -> None:
             resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
@@ -150,13 +150,17 @@ class Victim:
 
     def held_seconds(self, attack: Callable[[], Any]) -> float:
         """The most that the broker worked, in CPU time, while someone had to wait for the event loop's turn during an attack."""
-        SECONDS.pack_into(self._longest_wait, 0, 0.0)
+        return self.longest_waits(attack)[0]
+
+    def longest_waits(self, attack: Callable[[], Any]) -> tuple[float, float]:
+        """The same, and the most that the thread of the loop worked itself between two turns."""
+        SECONDS.pack_into(self._longest_wait, 0, 0.0, 0.0)
         attack()
         # A turn that was waited for until now is noted when it comes.
         assert self.ask(request(ApiKey.API_VERSIONS, 0, b"")) is not None
         time.sleep(0.1)
-        longest: float = SECONDS.unpack_from(self._longest_wait)[0]
-        return longest
+        in_process, of_loop = SECONDS.unpack_from(self._longest_wait)
+        return in_process, of_loop
 
     def descriptors(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
@@ -287,8 +291,8 @@ class Canary(threading.Thread):
             try:
                 if connection is None:
                     connection = self._victim.connect()
-                for each in (request(ApiKey.API_VERSIONS, 0, b""), produce("canary", batch(b"canary"))):
-                    connection.sendall(each)
+                for value in (request(ApiKey.API_VERSIONS, 0, b""), produce("canary", batch(b"canary"))):
+                    connection.sendall(value)
                     if read_answer(connection) is None:
                         raise ConnectionError("closed, or silent")
                 self.answered += 1

@@ -114,7 +114,14 @@ class Asker:
             await self._look_again(topic)
             return Fetched(leader, topic_id, error, found.log_start_offset)
         data = bytes(found.records or b"")
-        aborted = [(each.first_offset, each.producer_id) for each in found.aborted_transactions or ()] if is_committed else []
+        aborted = (
+            [
+                (aborted_transaction.first_offset, aborted_transaction.producer_id)
+                for aborted_transaction in found.aborted_transactions or ()
+            ]
+            if is_committed
+            else []
+        )
         records = tuple(record for record in _records(data, aborted) if record.offset >= offset)
         ends = [header.last_offset + 1 for _, header in batches(data)]
         return Fetched(

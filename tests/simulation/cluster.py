@@ -39,6 +39,7 @@ from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.embedded_tree import Draft, Tree
 from ottla.coordination.embedded_tree import Node as Znode
 from ottla.errors import OttlaError
+from ottla.interbroker.calls import OwnBroker
 from ottla.interbroker.local import LocalControl, LocalTransport
 from ottla.lifecycle import offload_nothing
 from ottla.model import BrokerId, TopicPartition
@@ -274,7 +275,7 @@ class Cluster:
             if machine.has_forgotten:
                 machine.must_leave = {key for key in machine.must_leave if key in states and machine.broker_id in states[key].isr}
                 mine = [state for state in states.values() if machine.broker_id in state.replicas]
-                if machine.is_up and not machine.must_leave and all(machine.broker_id in each.isr for each in mine):
+                if machine.is_up and not machine.must_leave and all(machine.broker_id in state.isr for state in mine):
                     machine.has_forgotten = False
                     self.trace.tell(f"{machine.name} has caught up")
 
@@ -376,8 +377,8 @@ class Cluster:
             }
         )
 
-        def transport(*arguments: Any) -> LocalTransport:
-            machine.transport = self._hub.transport(*arguments)
+        def transport(broker: OwnBroker) -> LocalTransport:
+            machine.transport = self._hub.transport(broker)
             return machine.transport
 
         return Broker(

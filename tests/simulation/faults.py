@@ -235,10 +235,10 @@ def _drawn(seed: int) -> Plan:
 def _faults(random: Random, seconds: float, broker_count: int, all_at_once: bool) -> list[Fault]:
     # Some runs have many faults of one kind, which brings out what a mixture hides.
     kinds = list(_WEIGHTS)
-    weights = [_WEIGHTS[each] for each in kinds]
+    weights = [_WEIGHTS[kind] for kind in kinds]
     if random.random() < 0.4:
         chosen = random.sample(kinds, random.randint(1, 4))
-        weights = [_WEIGHTS[each] if each in chosen else 0 for each in kinds]
+        weights = [_WEIGHTS[kind] if kind in chosen else 0 for kind in kinds]
     pause = random.choice((2.0, 5.0, 10.0))
     at, faults = random.uniform(3.0, 6.0), []
     while at < seconds:

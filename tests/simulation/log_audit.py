@@ -430,7 +430,7 @@ def checkpoint_findings(
         yield str(error)
         return
     for key, log in logs.items():
-        if not log.must_settle and recovery_points.get(key, 0) > log.recovery_point:
+        if not log.must_checkpoint_truncation and recovery_points.get(key, 0) > log.recovery_point:
             yield f"{key}: {RECOVERY_POINT_CHECKPOINT} has {recovery_points[key]}, and the recovery point is {log.recovery_point}"
         if log_starts.get(key, 0) > log.log_start_offset:
             yield f"{key}: {LOG_START_OFFSET_CHECKPOINT} has {log_starts[key]}, and the log starts at {log.log_start_offset}"

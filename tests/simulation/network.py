@@ -139,9 +139,9 @@ class Network:
             self._release()
 
     def _release(self) -> None:
-        for each in [each for each in self._held if not self.is_blocked(each.sender, each.receiver_name)]:
-            del self._held[each]
-            each.released()
+        for stream in [stream for stream in self._held if not self.is_blocked(stream.sender, stream.receiver_name)]:
+            del self._held[stream]
+            stream.released()
 
     def slow(self, name: str, factor: float) -> None:
         """Everything from and to this node takes so many times as long; 1 ends that."""

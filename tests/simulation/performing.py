@@ -114,7 +114,7 @@ class Faults:
         cluster.note_who_caught_up()
         machine = self._victim(fault.victim)
         kind = fault.kind
-        if kind is Kind.REASSIGN and any(each.has_forgotten for each in cluster.machines.values()):
+        if kind is Kind.REASSIGN and any(machine.has_forgotten for machine in cluster.machines.values()):
             kind = Kind.PREFER_LEADERS  # who is added or taken away while someone has forgotten would leave that one alone
         if kind is Kind.TWIN and (cluster.twins or not self._may_forget(machine)):
             kind = Kind.EXPIRE
@@ -369,7 +369,7 @@ class Faults:
         """
         if machine.node is None or not machine.is_up or machine.has_forgotten:
             return False
-        if self._cluster.twins or 1 + sum(each.has_forgotten for each in self._cluster.machines.values()) >= MIN_INSYNC_REPLICAS:
+        if self._cluster.twins or 1 + sum(machine.has_forgotten for machine in self._cluster.machines.values()) >= MIN_INSYNC_REPLICAS:
             return False
         return all(
             machine.broker_id not in state.isr or any(self._is_well(replica) for replica in state.isr if replica != machine.broker_id)
@@ -386,7 +386,8 @@ class Faults:
         if self._cluster.twins and machine.broker_id not in self._cluster.twins:
             return False  # the twin may have less, and be registered at any time
         return not any(
-            machine.broker_id in state.isr and any(key in machines[each].must_leave for each in state.isr if each != machine.broker_id)
+            machine.broker_id in state.isr
+            and any(key in machines[broker_id].must_leave for broker_id in state.isr if broker_id != machine.broker_id)
             for key, state in self._cluster.states().items()
         )
 

@@ -155,8 +155,8 @@ class Producer:
         line = self._lines[partition]
         while line or not self._is_stopping:
             changed = self._changed
-            in_flight = [each for each in line if each.is_in_flight]
-            ready = next((each for each in line if not each.is_in_flight), None)
+            in_flight = [batch for batch in line if batch.is_in_flight]
+            ready = next((batch for batch in line if not batch.is_in_flight), None)
             if ready is not None and self._may_follow(ready, in_flight, line):
                 ready.is_in_flight = True
                 ready.attempts += 1
@@ -170,7 +170,7 @@ class Producer:
 
         Kafka takes any sequence from a producer that it does not know, so whoever could arrive before the first must wait.
         """
-        if any(each.has_failed for each in line):
+        if any(batch.has_failed for batch in line):
             return False
         if not in_flight:
             return True

@@ -248,7 +248,7 @@ class Registries:
             await asyncio.sleep(min(30.0, random.expovariate(1 / self._fault_every)))
             if self._is_healing:
                 return
-            leading = [each for each in self._registries if each.life is not None and each.life.leadership.is_leader]
+            leading = [registry for registry in self._registries if registry.life is not None and registry.life.leadership.is_leader]
             registry = random.choice(leading if leading and random.random() < 0.7 else self._registries)
             seconds = random.choice((random.uniform(0.05, 1.0), random.uniform(1.0, 15.0)))
             kind = random.choice(("kill", "stop", "pause", "pause", "expire", "zookeeper", "brokers", "resign", "snapshot"))

@@ -160,7 +160,7 @@ def flush_without_names() -> None:
                 raise
             self.files.directory_changed = self.appender.leader_epochs.is_dirty = False
             return log_sync.SyncJob(
-                [each.open(self.files.context.file_pool) for each in self.files.segments.since(self.recovery_point)], None
+                [segment.open(self.files.context.file_pool) for segment in self.files.segments.since(self.recovery_point)], None
             )
 
     def sync_without_names(job: log_sync.SyncJob, operations: FileOperations) -> None:

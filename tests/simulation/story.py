@@ -128,7 +128,7 @@ class Story:
                 self.invariants.acknowledge(key, offset)
         for machine in cluster.machines.values():
             outside.run(cluster.start, machine)
-        if not await cluster.wait_until(lambda: all(each.is_up for each in cluster.machines.values()), START_SECONDS):
+        if not await cluster.wait_until(lambda: all(machine.is_up for machine in cluster.machines.values()), START_SECONDS):
             self._fail("the brokers do not start")
             return
         if not await self._create_topic():
@@ -142,8 +142,8 @@ class Story:
         looking = self.loop.create_task(self._look(), context=outside.copy())
         producers = [self._producer(index) for index in range(plan.producer_count)]
         consumers = [self._reading_client(index) for index in range(plan.consumer_count)]
-        clients = [self.loop.create_task(each.run(plan.produce_every)) for each in producers]
-        clients += [self.loop.create_task(each.run(plan.consume_every)) for each in consumers]
+        clients = [self.loop.create_task(producer.run(plan.produce_every)) for producer in producers]
+        clients += [self.loop.create_task(consumer.run(plan.consume_every)) for consumer in consumers]
         clients += [self.loop.create_task(scene.run()) for scene in self.scenes]
         faults = Faults(cluster, plan, TOPIC, [CLIENT], Random(self.random.random()), self._administer)
         faults.move_log = self._move_log
@@ -373,7 +373,7 @@ class Story:
         machines = self.cluster.machines.values()
         forgetful = [machine.broker_id for machine in machines if machine.has_forgotten]
         replicas = {machine.broker_id: machine.replicas for machine in machines if machine.is_up}
-        processes = {each.name: each.replicas for each in (*machines, *self.cluster.twins.values())}
+        processes = {machine.name: machine.replicas for machine in (*machines, *self.cluster.twins.values())}
         self.invariants.look(processes, replicas, self.cluster.states(), forgetful, self.cluster.stores)
 
     async def _read_everything(self) -> None:

@@ -46,9 +46,9 @@ def test_a_tear_takes_every_form() -> None:
     found = {_survived(b"synced", b"synced and written", Random(seed)) for seed in range(300)}
     assert b"synced" in found
     assert b"synced and written" in found
-    assert any(each.endswith(b"\0") for each in found), "the size without the blocks"
-    assert any(len(each) == 18 and not b"synced and written".startswith(each.rstrip(b"\0")) for each in found), "garbage"
-    assert all(each.startswith(b"synced") for each in found)
+    assert any(value.endswith(b"\0") for value in found), "the size without the blocks"
+    assert any(len(value) == 18 and not b"synced and written".startswith(value.rstrip(b"\0")) for value in found), "garbage"
+    assert all(value.startswith(b"synced") for value in found)
 
 
 def test_a_replaced_file_is_the_old_or_the_new_one_and_with_its_directory_synced_the_new(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_set_of_tasks_has_the_order_of_their_making() -> None:
     async def story(running: VirtualLoop) -> list[int]:
         tasks = [running.create_task(asyncio.sleep(1, index)) for index in range(40)]
         done, _ = await asyncio.wait(tasks)
-        return [hash(each) for each in done]
+        return [hash(task) for task in done]
 
     first, second = run(story), run(story)
     assert [each - first[0] for each in first] == [each - second[0] for each in second]

@@ -104,7 +104,7 @@ def test_a_watch_is_told_before_an_answer_that_shows_what_it_is_about() -> None:
             writing = world.loop.spawn(world.a, a.set("/x", str(number).encode()))
             while (await world.at(world.b, b.get("/x")))[0] != str(number).encode():
                 pass
-            assert [each.event_type for each in told] == [EventType.CHANGED]
+            assert [watched_event.event_type for watched_event in told] == [EventType.CHANGED]
             await writing
 
     simulate(story)

@@ -69,7 +69,7 @@ class TraceHandler(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
             places = "; ".join(
-                f"{each.name} {each.filename.rpartition('/')[2]}:{each.lineno}" for each in traceback.extract_tb(error.__traceback__)
+                f"{frame.name} {frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
             )
             self._trace.tell(f"  {error!r} in {self._paths(places)}")
             if record.levelno >= logging.ERROR:

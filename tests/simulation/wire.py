@@ -71,9 +71,9 @@ class BrokerConnection:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(frame)
         except ConnectionError as error:
-            for each in self._waiting.values():
-                if not each.done():
-                    each.set_exception(ConnectionResetError(str(error)))
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(ConnectionResetError(str(error)))
 
 
 class FollowerConnection:
@@ -161,5 +161,5 @@ class ClientView:
                     self.leaders[key] = partition.leader_id
 
     def close(self) -> None:
-        for each in self._open.values():
-            each.close()
+        for broker_connection in self._open.values():
+            broker_connection.close()

@@ -94,13 +94,13 @@ class SimulatedZooKeeper:
 
     def expire(self, name: str) -> None:
         """ZooKeeper ends the session of a node, by name."""
-        for each in self._of(name):
-            each.expire()
+        for session in self._of(name):
+            session.expire()
 
     def lose_connection(self, name: str) -> None:
         """The connection of a node breaks, with whatever is on its way, and comes back."""
-        for each in self._of(name):
-            each.lose_connection()
+        for session in self._of(name):
+            session.lose_connection()
 
     def _of(self, name: str) -> list[SimulatedSession]:
         return [session for session in self.sessions if session.node.name == name and session.node.is_alive and not session.is_over]
@@ -302,9 +302,9 @@ class SimulatedSession:
 
     def reachable(self) -> None:
         """Both hear of each other again."""
-        for each in (self._expiry, self._patience):
-            if each is not None:
-                each.cancel()
+        for callback in (self._expiry, self._patience):
+            if callback is not None:
+                callback.cancel()
         self._expiry = self._patience = None
         if self._is_unreachable:
             self._is_unreachable = False

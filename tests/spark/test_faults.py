@@ -289,6 +289,7 @@ class Behind:
         self._loop.call(proxy.start(), 60)
         stack.callback(lambda: self._loop.call(proxy.close(), 60))
         self.servers = f"127.0.0.1:{proxy.port}"
+        self.healed = threading.Event()
         settings = {**KEPT, "advertised.listeners": f"PLAINTEXT://{self.servers}"}
         self.cluster = stack.enter_context(EmbeddedCluster(settings=settings))
         proxy.target_port = int(self.cluster.address("PLAINTEXT").rpartition(":")[2])
@@ -296,10 +297,15 @@ class Behind:
     def cut(self, how: Cut) -> None:
         """For as long as the issue says; returns at once."""
 
+        def heal() -> None:
+            self._wires.heal({(1, 2), (2, 1)}, how)
+            self.healed.set()
+
         async def cut() -> None:
             self._wires.cut({(1, 2), (2, 1)}, how)
-            asyncio.get_running_loop().call_later(CUT_SECONDS, self._wires.heal, {(1, 2), (2, 1)}, how)
+            asyncio.get_running_loop().call_later(CUT_SECONDS, heal)
 
+        self.healed.clear()
         self._loop.call(cut(), 60)
 
 
@@ -322,4 +328,5 @@ def test_a_load_outlives_a_broker_that_is_cut_off(behind: Behind, tmp_path: Path
     }
     settings = LoadSettings.of(options, str(tmp_path), "job", group=topic, max_records_per_file=20)
     assert load(settings, LocalExecutor(), at=when(step, lambda: behind.cut(how))).rows == 200
+    assert behind.healed.wait(2 * CUT_SECONDS)
     assert loaded(tmp_path) == read(behind.cluster, topic, 2)

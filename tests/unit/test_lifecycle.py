@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from ottla.lifecycle import Backoff, LoopThread, LoopThreadUnusable
+from ottla.lifecycle import Backoff, Collections, LoopThread, LoopThreadUnusable
 
 
 @pytest.fixture
@@ -111,3 +112,40 @@ def test_a_pause_doubles_with_each_failure_up_to_its_bound_however_many_there_ar
     backoff = Backoff(first_seconds=0.5, longest_seconds=3.0)
     assert [backoff.seconds(failures) for failures in (0, 1, 2, 3, 10_000)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     assert Backoff(first_seconds=0.0, longest_seconds=3.0).seconds(5) == 0.0
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    yield
+    (gc.enable if was_enabled else gc.disable)()
+
+
+@pytest.mark.usefixtures("collector")
+@pytest.mark.parametrize(("quiet_seconds", "longest_seconds"), [(0.05, 3_600.0), (3_600.0, 0.05)])
+def test_collections_are_put_off_for_a_while(quiet_seconds: float, longest_seconds: float) -> None:
+    """Either bound ends it, and it can be done again."""
+
+    async def main() -> None:
+        collections = Collections(quiet_seconds, longest_seconds)
+        for _ in range(2):
+            gc.enable()
+            collections.put_off()
+            collections.put_off()
+            assert not gc.isenabled()
+            async with asyncio.timeout(120):
+                while not gc.isenabled():  # noqa: ASYNC110  (no one tells)
+                    await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("collector")
+def test_a_collector_that_something_else_has_switched_off_stays_off() -> None:
+    async def main() -> None:
+        gc.disable()
+        Collections(quiet_seconds=0).put_off()
+        await asyncio.sleep(0.01)
+        assert not gc.isenabled()
+
+    asyncio.run(main())

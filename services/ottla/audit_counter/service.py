@@ -31,7 +31,7 @@ from ottla.metrics.cells import Histogram
 from ottla.model import TopicPartition
 from ottla.protocol.list_offsets_client import EARLIEST, LATEST
 from ottla.record.audit_records import NO_OFFSETS, TOPIC, VERDICTS_TOPIC, WRONG, AuditRecord, Tally, Verdict, decode, tally_columns
-from ottla.record.batch import LOG_APPEND_TIME
+from ottla.record.batch import LOG_APPEND_TIME, batches
 from ottla.record.columnar import read_columns
 from ottla.record.digests import (
     Identities,
@@ -685,12 +685,18 @@ class _LogCount:
         self.moved: dict[int, Moved] = {}
         self.found: Mapping[tuple[str, int], list[tuple[str, Tally]]] = {}  # pieces
         self._placed: dict[int, list[Identities]] = {}
+        self._next_offsets: dict[int, int] = {}
 
     def take(self, fetched: Fetched, stop: int) -> int:
-        """Counts what was fetched below an offset, and gives how many records that are."""
+        """Counts what was fetched below an offset, and gives how many records that are.
+
+        Raises:
+            OffsetOutOfRange: records between were compacted away.
+        """
         count = 0
         goes_back = False
         partition = fetched.partition.partition
+        self._check_whole(fetched)
         aborted = [(transaction.producer_id, transaction.first_offset) for transaction in fetched.aborted]
         for columns in read_columns(fetched.records, start_offset=fetched.offset, end_offset=stop, aborted=aborted):
             count += len(columns)
@@ -705,6 +711,14 @@ class _LogCount:
         if goes_back:
             self._note_moved(fetched, stop)
         return count
+
+    def _check_whole(self, fetched: Fetched) -> None:
+        expected = self._next_offsets.get(fetched.partition.partition, fetched.offset)
+        for _, header in batches(fetched.records):
+            if header.base_offset > expected or header.record_count <= header.last_offset_delta:
+                raise OffsetOutOfRange(f"{fetched.partition}: records were compacted away at offset {expected} or behind it")
+            expected = header.last_offset + 1
+        self._next_offsets[fetched.partition.partition] = expected
 
     def _note_moved(self, fetched: Fetched, stop: int) -> None:
         """Looks for records in windows that their batch's header, by its first and its highest time, does not say."""

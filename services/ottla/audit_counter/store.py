@@ -28,7 +28,7 @@ from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Named
 from ottla.audit_counter.windows import Gap, SessionStanding, is_countable
 from ottla.errors import OttlaError
 from ottla.record.audit_records import WRONG, AuditRecord, Tally, Verdict, fields_of, tally_of
-from ottla.record.digests import OffsetSums
+from ottla.record.digests import Latencies, OffsetSums
 
 log: Final = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _RECENT_COUNTS: Final = 4_096
 _RECENT_SESSIONS: Final = 16_384
 _HOUR_MS: Final = 3_600_000
 _FOLDED_AFTER_MS: Final = 2 * _HOUR_MS
-_FOLDED_AT_ONCE: Final = 100  # topics; the store does nothing else meanwhile
+_FOLDED_AT_ONCE: Final = 20  # topics, some 5 ms each; the store does nothing else meanwhile
 # In place of where a range begins, in a row that windows were folded into.
 _FOLDED: Final = -1
 _SCHEMA: Final = """
@@ -467,15 +467,18 @@ class Store:
         ).fetchall()
 
     def tiers(self, topic: str, from_ms: int, to_ms: int, tier: str | None = None) -> list[tuple[int, str, Tally]]:
-        """What tiers had of windows that begin in [from_ms, to_ms), partitions and hosts added up: start, tier, counts."""
+        """What tiers had of windows that begin in [from_ms, to_ms), partitions and hosts added up: start, tier, counts and latencies."""
         found: dict[tuple[int, str], Tally] = {}
-        columns = ", ".join(name for name in _COUNTS if name != "sketch")
-        for start_ms, name, *values in self._connection.execute(
-            f"SELECT start_ms, tier, {columns} FROM counts WHERE topic = ? AND start_ms >= ? AND start_ms < ? AND tier LIKE ?",
+        for start_ms, name, spent, *counts in self._connection.execute(
+            "SELECT start_ms, tier, latencies, attempted, acknowledged, failed, count, size FROM counts"
+            " WHERE topic = ? AND start_ms >= ? AND start_ms < ? AND tier LIKE ?",
             (topic, from_ms, to_ms, tier or "%"),
         ):
-            known = found.setdefault((start_ms, name), Tally())
-            known.merge(_tally([*values[: _COUNTS.index("sketch")], None, *values[_COUNTS.index("sketch") :]]))
+            attempted, acknowledged, failed, count, size = counts
+            tally = Tally(attempted, acknowledged, failed, count, size, offsets=None, latencies=Latencies(dict(json.loads(spent))))
+            known = found.setdefault((start_ms, name), tally)
+            if known is not tally:
+                known.merge(tally)
         return [(start_ms, name, tally) for (start_ms, name), tally in sorted(found.items())]
 
     def partitions(self, topic: str, from_ms: int, to_ms: int) -> list[tuple[str, int, Tally]]:

@@ -471,8 +471,15 @@ def _as_the_log_told(former: EdgeVerdict, said: EdgeVerdict) -> EdgeVerdict:
     """A verdict that is said again, with the names that a log has for what differs: it is not read again."""
     if not said.is_unnamed or former.verdict not in WRONG or _difference(former) != _difference(said):
         return said
-    told = former.verdict, former.reason, former.missing, former.surplus, former.named, former.hosts
-    return replace(said, **dict(zip(("verdict", "reason", "missing", "surplus", "named", "hosts"), told, strict=True)))
+    return replace(
+        said,
+        verdict=former.verdict,
+        reason=former.reason,
+        missing=former.missing,
+        surplus=former.surplus,
+        named=former.named,
+        hosts=former.hosts,
+    )
 
 
 def _difference(said: EdgeVerdict) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -62,7 +62,7 @@ class Replicas(Protocol):
         """Gives replicas up; gives the error code of each."""
         ...
 
-    async def set_strays_aside(self, all_replicas: AllReplicas) -> Sequence[TopicPartition]:
+    async def rename_stray_logs(self, all_replicas: AllReplicas) -> Sequence[TopicPartition]:
         """Gives up what is none of these, and keeps its files under another name."""
         ...
 
@@ -71,8 +71,13 @@ class Replicas(Protocol):
         ...
 
 
-class TopicSettingsKnown(Protocol):
-    """Where what topics set for themselves is kept: `ottla.broker.controller.service.ControllerService`."""
+class Service(Protocol):
+    """This broker's part in the control of the cluster: `ottla.broker.controller.service.ControllerService`."""
+
+    @property
+    def registration(self) -> BrokerRegistration | None:
+        """The latest; None before the first."""
+        ...
 
     def learn_topic_overrides(self, overrides: Mapping[str, Mapping[str, str]]) -> None:
         """Takes in what topics set, before anything is opened by it."""
@@ -82,38 +87,25 @@ class TopicSettingsKnown(Protocol):
         """Takes in that topics are gone."""
         ...
 
-
-class NoTransactions:
-    """For a broker that has yet to be put together."""
-
-    async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
-        raise BrokerNotAvailable("this broker starts")
-
-    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
-        raise BrokerNotAvailable("this broker starts")
-
-
-def _ignore_topics(deleted: Sequence[str], all_known: bool) -> None:
-    """For a broker that has yet to be put together."""
-
-
-class Drains(Protocol):
-    """What hands over, and takes part again: `ottla.broker.controller.service.ControllerService`."""
-
+    # Hands over what this broker leads, and takes part again.
     async def drain(self) -> None: ...
-
     async def undrain(self) -> None: ...
 
+    # The latest controller's epoch, and a broker's registration, as ZooKeeper has them now.
+    async def begun_epoch(self) -> int: ...
+    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None: ...
 
-class Confirmed(Protocol):
-    """What ZooKeeper says of epochs: `ottla.broker.controller.service.ControllerService`."""
 
-    async def begun_epoch(self) -> int:
-        """The latest controller's."""
-        ...
+class Coordinators(Protocol):
+    """What is coordinated here by topics: `ottla.broker.groups.coordinator.GroupCoordinator`."""
 
-    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None:
-        """A broker's registration."""
+    def topics_changed(self, deleted: Sequence[str], all_known: bool) -> None:
+        """The controller has sent topics.
+
+        Args:
+            deleted: those that are gone.
+            all_known: whether all that there are are known by now.
+        """
         ...
 
 
@@ -122,32 +114,28 @@ class ControlApplier(BrokerControl):
 
     Args:
         broker_id: which.
-        registration: the latest registration; None before the first.
+        service: has its registration and what topics set for themselves, and asks ZooKeeper about epochs ahead of what is known here.
         metadata: what clients are answered from.
         replicas: the partitions here.
-        settings: what topics set for themselves.
-        drains: hands over what this broker leads.
+        groups: have to know which topics are gone.
+        transactions: does what other brokers ask of them.
     """
 
     def __init__(
         self,
         broker_id: BrokerId,
-        registration: Callable[[], BrokerRegistration | None],
+        service: Service,
         metadata: MetadataCache,
         replicas: Replicas,
-        settings: TopicSettingsKnown,
-        drains: Drains,
+        groups: Coordinators,
+        transactions: TransactionControl,
     ) -> None:
         self._broker_id = broker_id
-        self._registration = registration
+        self._service = service
         self._metadata = metadata
         self._replicas = replicas
-        self._settings = settings
-        self._drains = drains
-        self.transactions: TransactionControl = NoTransactions()  # who does what other brokers ask of transactions
-        self.confirmed: Confirmed | None = None  # who is asked about epochs that are ahead of what is known here
-        # Given the topics that are gone, and whether all that there are are known by now.
-        self.topics_changed: Callable[[Sequence[str], bool], None] = _ignore_topics
+        self._groups = groups
+        self._transactions = transactions
         self.metadata_epoch = NOT_REGISTERED  # the broker epoch under which the controller sent all state
         self.drained_epoch = NOT_REGISTERED  # the one under which this broker was asked to hand over
         self._controller_epoch = -1
@@ -165,7 +153,7 @@ class ControlApplier(BrokerControl):
 
     def session_lost(self) -> None:
         """The registration has ended: nothing is led any more, and what was meant for it is refused, even if it waits for its turn."""
-        self._ended = self._registration() or self._ended
+        self._ended = self._service.registration or self._ended
         self._replicas.stop_leading_all()
 
     def controller_changed(self, controller_id: BrokerId, controller_epoch: int) -> None:
@@ -178,7 +166,7 @@ class ControlApplier(BrokerControl):
         async with self._one_at_a_time:
             await self._confirm(request)
             self._take(request)
-            self._settings.learn_topic_overrides(request.topic_configs)
+            self._service.learn_topic_overrides(request.topic_configs)
             self._metadata.update_known(request.partitions)
             written_epochs = self._replicas.written_epochs(request.partitions)
             possible = [partition for partition in request.partitions if partition.topic_partition not in written_epochs]
@@ -189,9 +177,9 @@ class ControlApplier(BrokerControl):
                 self._check(request)
             if request.all_replicas is not None:
                 self._check(request)  # its controller may have been replaced meanwhile, and this is not to be undone
-                await self._replicas.set_strays_aside(request.all_replicas)
+                await self._replicas.rename_stray_logs(request.all_replicas)
             if request.all_topics_known:
-                self.topics_changed((), True)
+                self._groups.topics_changed((), True)
             for key, epoch in written_epochs.items():
                 log.warning(
                     "%s: LeaderAndIsr refused: the log has records of leader epoch %d, which is not below the controller's", key, epoch
@@ -206,11 +194,11 @@ class ControlApplier(BrokerControl):
             self._take(request)
             gone = [] if request.all_topics is None else self._metadata.topics_beside(request.all_topics)
             deleted = list(dict.fromkeys((*request.deleted_topics, *gone)))
-            self._settings.forget_topics(deleted)
-            self._settings.learn_topic_overrides(request.topic_configs)
+            self._service.forget_topics(deleted)
+            self._service.learn_topic_overrides(request.topic_configs)
             self._metadata.put_brokers(request.brokers)
             replaced = self._metadata.update(request.partitions, deleted, is_all=request.all_topics is not None)
-            self.topics_changed([*deleted, *replaced], request.all_topics_known)
+            self._groups.topics_changed([*deleted, *replaced], request.all_topics_known)
             if request.all_topics is not None:  # the last request of those that follow a registration
                 self.metadata_epoch = request.broker_epoch
 
@@ -224,39 +212,37 @@ class ControlApplier(BrokerControl):
     async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
         """Says where logs end. They are all there before this broker registers, and nothing is written to a partition without a leader."""
         async with self._one_at_a_time:
-            if self._registration() is not None:  # else the registration that the question names is not read back yet
+            if self._service.registration is not None:  # else the registration that the question names is not read back yet
                 self._check(request)
             return self._replicas.log_ends(request.partitions)
 
     async def drain(self) -> None:
         """Hands over what it leads."""
-        registration = self._registration()
+        registration = self._service.registration
         if registration is not None:
             self.drained_epoch = registration.broker_epoch
-        await self._drains.drain()
+        await self._service.drain()
 
     async def undrain(self) -> None:
         """Takes part again."""
-        await self._drains.undrain()
+        await self._service.undrain()
         self.drained_epoch = NOT_REGISTERED
 
     async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
         """Writes a marker for another broker that coordinates the transaction. The epochs in it say whether it may."""
-        return await self.transactions.write_transaction_marker(marker)
+        return await self._transactions.write_transaction_marker(marker)
 
     async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         """Says what is known here of a transaction."""
-        return await self.transactions.verify_transaction(question)
+        return await self._transactions.verify_transaction(question)
 
     async def _confirm(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
         """Refuses an epoch ahead of what is known here that ZooKeeper does not know either: its sender has made it up."""
-        if self.confirmed is None:
-            return
-        if request.controller_epoch > self._controller_epoch and request.controller_epoch > await self.confirmed.begun_epoch():
+        if request.controller_epoch > self._controller_epoch and request.controller_epoch > await self._service.begun_epoch():
             raise StaleControllerEpoch(f"broker {self._broker_id}: no controller has begun epoch {request.controller_epoch}")
-        own = self._registration()
+        own = self._service.registration
         if own is not None and request.broker_epoch > own.broker_epoch:
-            registered = await self.confirmed.registration_of(self._broker_id)
+            registered = await self._service.registration_of(self._broker_id)
             if registered is None or request.broker_epoch > registered.broker_epoch:
                 raise StaleBrokerEpoch(f"broker {self._broker_id}: request for broker epoch {request.broker_epoch}, which it never had")
 
@@ -276,7 +262,7 @@ class ControlApplier(BrokerControl):
 
     def _is_for(self, broker_epoch: int) -> bool:
         """Whether that is the registration that stands, or a later one that is not read back yet. Epochs go back with ZooKeeper's zxids."""
-        own, ended = self._registration(), self._ended
+        own, ended = self._service.registration, self._ended
         if own is None or broker_epoch < own.broker_epoch:
             return False
         return own is not ended if broker_epoch == own.broker_epoch else ended is None or broker_epoch != ended.broker_epoch
@@ -286,7 +272,7 @@ class ControlApplier(BrokerControl):
         if self._is_closed:
             raise BrokerNotAvailable(f"broker {self._broker_id} stops")
         if not self._is_for(request.broker_epoch):
-            own = NOT_REGISTERED if (registered := self._registration()) is None else registered.broker_epoch
+            own = NOT_REGISTERED if (registered := self._service.registration) is None else registered.broker_epoch
             raise StaleBrokerEpoch(f"broker {self._broker_id}: request for broker epoch {request.broker_epoch}, the current one is {own}")
         if request.controller_epoch < self._controller_epoch:
             raise StaleControllerEpoch(

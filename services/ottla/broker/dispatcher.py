@@ -24,6 +24,7 @@ from ottla.broker.handlers.waiting import begun
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.request_meters import ApiMeter
 from ottla.errors import InvalidRequest, KafkaStorageError
+from ottla.lifecycle import Collections
 from ottla.model import ANONYMOUS, INTERNAL_TOPICS, Principal, TopicPartition
 from ottla.network.connection import Connection
 from ottla.protocol import messages
@@ -57,6 +58,7 @@ class InFlight:
         self._most = most
         self._count = 0
         self._waiting: deque[Callable[[], None]] = deque()
+        self.collections: Final = Collections()
 
     @property
     def full(self) -> bool:
@@ -206,6 +208,8 @@ class Session:
         self._sending = None
 
     def _complain(self, error: Exception) -> None:
+        # Its frames have the request, of up to 100 MiB, and the future that has the error: a circle, which only a collection would end.
+        error.__traceback__ = error.__cause__ = error.__context__ = None
         peer = self._connection.peer
         if isinstance(error, KafkasControl):
             log.debug("%s:%d: %s; connection closed", peer.host, peer.port, error)
@@ -372,6 +376,7 @@ class Session:
         body = buffer[header.body_position : end].toreadonly()
         context = self._context(header)
         if len(body) > READ_BESIDE_BYTES:
+            self._in_flight.collections.put_off()
             times = self._connection.last_active, self._began, self._time()
             reading = self._parts.offload(_decode, api, memoryview(bytes(body)), header.api_version)
             self._wait_for(reading, lambda request: self._handle(api, request, context, times), works=True)
@@ -402,6 +407,7 @@ class Session:
         if isinstance(response, EncodedBody) or not messages.has_more_elements_than(WRITE_BESIDE_ELEMENTS, response):
             self._answer(_encode(api, context, response), meter, times)
             return
+        self._in_flight.collections.put_off()
         waited = times or (self._connection.last_active, self._began, self._time())
         writing = self._parts.offload(_encode, api, context, response)
         self._wait_for(writing, lambda encoded: self._answer(encoded, meter, waited), works=True)

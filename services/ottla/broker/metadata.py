@@ -19,7 +19,7 @@ from uuid import UUID
 
 from ottla.clock import Clock, SystemClock
 from ottla.interbroker.calls import PartitionAssignment
-from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription
+from ottla.model import INTERNAL_TOPICS, NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
 
 # A partition that the controller has not sent, between others that it has.
 NOT_TOLD: Final = PartitionState(NO_LEADER, -1, (), ())
@@ -67,6 +67,10 @@ class MetadataCache:
             self._in_order = sorted(self._topics)
         return [self._topics[name] for name in self._in_order]
 
+    def names(self) -> list[str]:
+        """The topics that a group may subscribe to by a pattern. Internal ones are subscribed to by name, or not at all."""
+        return [topic.name for topic in self.topics() if topic.name not in INTERNAL_TOPICS]
+
     def topic_name(self, topic_id: UUID) -> str | None:
         return self._names.get(topic_id)
 
@@ -76,6 +80,16 @@ class MetadataCache:
         if description is None or not 0 <= partition < len(description.partitions):
             return None
         return description.partitions[partition]
+
+    def partition_count(self, topic: str, at_creation: int) -> int:
+        """How many partitions a topic has; while there is none, as many as it would be created with."""
+        description = self._topics.get(topic)
+        return at_creation if description is None else len(description.partitions)
+
+    def leader(self, key: TopicPartition) -> BrokerId | None:
+        """The broker that leads a partition, NO_LEADER, or None when there is no such partition."""
+        state = self.partition(*key)
+        return None if state is None else state.leader
 
     def put_topic(self, description: TopicDescription) -> None:
         """Replaces what is known of a topic; one of the same name may have had another id."""

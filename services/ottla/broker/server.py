@@ -10,12 +10,12 @@ import asyncio
 import errno
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from ottla.broker import handlers
 from ottla.broker.applying import ControlApplier
@@ -49,16 +49,15 @@ from ottla.coordination.errors import ConnectionLoss, SessionExpired
 from ottla.coordination.interface import Coordination
 from ottla.coordination.sessions import CoordinationSessions, OpenSession, former_session_seconds, sessions_of
 from ottla.errors import OttlaError, PortInUse
-from ottla.interbroker.calls import Caller, ControlTransport
+from ottla.interbroker.calls import MakeTransport
 from ottla.interbroker.local import LocalControl
 from ottla.lifecycle import Offload, Tasks, ThreadOffload, speaking, speaking_broker
-from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, Endpoint, TopicPartition
+from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, Endpoint
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.complaints import Complaints
 from ottla.network.listener import AnyListener, ConnectionLimits, Listener
 from ottla.network.tls import TlsSettings, client_context, server_context
 from ottla.storage.batch_opener import BatchOpener
-from ottla.storage.clean_shutdown import NO_BROKER_EPOCH
 from ottla.storage.compaction.cleaner import LogCleaner
 from ottla.storage.compaction.runner import InlineRunner, ProcessRunner
 from ottla.storage.file_pool import descriptors_for_sockets
@@ -69,12 +68,7 @@ from ottla.wire.connection import OVERHEAD, SocketConnection, open_connection
 
 log = logging.getLogger(__name__)
 
-# How a broker reaches the others, made from who it is when it calls, and what refuses callers that are out of date.
-MakeTransport: TypeAlias = Callable[
-    [Callable[[], Caller], Callable[[Caller], None], Callable[[BrokerId], Awaitable[BrokerRegistration | None]]], ControlTransport
-]
-
-# Disk reads, fsyncs and decoding beside the loop. More threads than cores, because most of them wait for the disk.
+# Disk reads, fsyncs and decoding outside the loop. More threads than cores, because most of them wait for the disk.
 OFFLOAD_THREADS: Final = 8
 # A peer that takes nothing of an answer for so long is gone, whatever TCP believes.
 STALL_SECONDS: Final = 30.0
@@ -242,24 +236,18 @@ class Broker:
         broker_id, metadata = self.broker_id, self.metadata
         speaking_broker.set(broker_id)
 
-        make_transport = self._make_transport or transport_of(settings, self._host)
-        transport = make_transport(
-            lambda: service.caller(), lambda caller: service.check_caller(caller), lambda broker_id: service.registration_of(broker_id)
-        )
-        stack.push_async_callback(transport.close)
         service = self._service = ControllerService(
             coordination,
             settings,
             self._clock,
             self._random,
-            transport,
+            self._make_transport or transport_of(settings, self._host),
             self._settings_changed,
             self._controller_changed,
             former_session_seconds(settings),
         )
-
-        def broker_epoch() -> int:
-            return NO_BROKER_EPOCH if service.registration is None else service.registration.broker_epoch
+        transport = service.transport
+        stack.push_async_callback(transport.close)
 
         # Anyone who brings an offload has no processes to start.
         opener = BatchOpener(offload, has_process=self._offload is None)
@@ -271,33 +259,18 @@ class Broker:
         )
         throttles = self._throttles = ReplicationThrottles(self._clock, settings)
         connect = self._connect or self._over_sockets()
-        fetchers = self._fetchers = Fetchers(
-            broker_id, broker_epoch, settings, self._clock, connect, replicas.partitions.get, throttles.follower
-        )
+        fetchers = self._fetchers = Fetchers(broker_id, service, settings, self._clock, connect, replicas.partitions, throttles.follower)
         replicas.following = fetchers
         logs.directory_failed = self._directory_failed
         log_moves = LogMoves(logs, settings.log_directories, offload, replicas.log_moved)
         runner = ProcessRunner() if self._offload is None else InlineRunner(offload)
         cleaner = self._cleaner = LogCleaner(logs.logs, replicas.high_watermarks, settings, self._clock, offload, runner)
-        applier = self._applier = ControlApplier(broker_id, lambda: service.registration, metadata, replicas, service, service)
         internal = InternalTopics(replicas, produces, self._clock, offload)
         groups = self._groups = group_coordinator(settings, internal, self._clock, self._random, offload, metadata)
         producer_ids = ProducerIds(service.allocate_producer_ids)
-        transactions = transactions_of(
-            settings,
-            internal,
-            self._clock,
-            offload,
-            metadata,
-            producer_ids.next_id,
-            transport.broker,
-            self._transaction_ended,
-            lambda: service.settings.transaction_partition_verification_enable,
-        )
-        applier.confirmed = service
-        applier.transactions, self._transactions = transactions.calls, transactions.coordinator
-        replicas.leads_internal = self._leads_internal
-        applier.topics_changed = groups.topics_changed
+        transactions = transactions_of(settings, internal, self._clock, offload, metadata, producer_ids, transport, groups, service)
+        replicas.coordinate({OFFSETS_TOPIC: groups, TRANSACTIONS_TOPIC: transactions.coordinator})
+        applier = self._applier = ControlApplier(broker_id, service, metadata, replicas, groups, transactions.calls)
         user_info = settings.confluent_basic_auth_user_info
         schema_ids = SchemaIds(settings.confluent_schema_registry_url, user_info.value if user_info else None, self._clock)
         stack.callback(schema_ids.close)
@@ -345,7 +318,7 @@ class Broker:
         stack.push_async_callback(log_moves.close)
         cleaner.start()
         stack.push_async_callback(cleaner.close)
-        replicas.start(service.alter_partition, broker_epoch)
+        replicas.start(service)
         stack.push_async_callback(replicas.close)
         groups.start()
         stack.push_async_callback(groups.close)
@@ -416,32 +389,14 @@ class Broker:
 
     async def _close_logs(self) -> None:
         await self._beside.wait()
-        registration = self._service.registration
-        epoch = NO_BROKER_EPOCH if registration is None else registration.broker_epoch
-        await self._logs.shutdown(clean=not self._is_killed, broker_epoch=epoch)
-
-    def _leads_internal(self, key: TopicPartition, leader_epoch: int | None) -> None:
-        """What this broker coordinates follows from what it leads of the internal topics."""
-        coordinator = self._groups if key.topic == OFFSETS_TOPIC else self._transactions
-        if leader_epoch is None:
-            coordinator.resign(key.partition)
-        else:
-            coordinator.lead(key.partition, leader_epoch)
-
-    def _transaction_ended(self, key: TopicPartition, producer_id: int, is_commit: bool) -> None:
-        """Offsets that were committed in a transaction count, or do not, once its end is known in their partition."""
-        if key.topic == OFFSETS_TOPIC:
-            self._groups.transaction_ended(key.partition, producer_id, is_commit)
+        await self._logs.shutdown(clean=not self._is_killed, broker_epoch=self._service.broker_epoch)
 
     def _directory_failed(self, directory: Path, reason: str) -> None:
         """A log directory has failed: others are to lead what was in it. With the last of them nothing is left to serve."""
         self._replicas.directory_failed()
-        self._begin_beside(self._service.log_directory_failed())
+        self._beside.begin(self._service.log_directory_failed())
         if len(self._logs.offline_directories) == len(self._settings.log_directories):
             self._all_failed.set()
-
-    def _begin_beside(self, work: Coroutine[Any, Any, None]) -> None:
-        self._beside.begin(work)
 
     def _session_lost(self) -> None:
         """Others may lead by now what this broker led, so it stops at once."""
@@ -466,7 +421,7 @@ class Broker:
                 self._limits.update(*connection_bounds(settings), settings.connections_per_address)
                 log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
                 _log_settings_without_effect(overrides)
-                self._begin_beside(self._service.advertise(self._endpoints(settings)))
+                self._beside.begin(self._service.advertise(self._endpoints(settings)))
 
     def _tls_between_brokers(self) -> ssl.SSLContext | None:
         listener = self._settings.inter_broker_listener

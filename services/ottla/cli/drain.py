@@ -125,15 +125,12 @@ def _settings(config: Path | None, overrides: dict[str, str], zookeeper: str | N
 
 async def _call(settings: BrokerSettings, broker_id: BrokerId, control: str | None, is_end: bool) -> None:
     from ottla.errors import ApiError
-    from ottla.interbroker.calls import Caller
+    from ottla.interbroker.calls import Outsider
 
     try:
         from ottla.interbroker.rpc import GrpcControl
     except ModuleNotFoundError as error:
         raise CommandFailed("grpcio is not installed: pip install 'ottla[server]'") from error
-
-    def admit_none(_: Caller) -> None:
-        """Nothing is served here, so no call comes."""
 
     # In plain text a broker answers those only who can read what it has registered.
     if control is not None and (settings.zookeeper_connect is None or settings.control_address.is_tls):
@@ -141,7 +138,7 @@ async def _call(settings: BrokerSettings, broker_id: BrokerId, control: str | No
     else:
         registration = await _registered(settings, broker_id)
         registration = registration if control is None else replace(registration, control_endpoint=control)
-    transport = GrpcControl(settings, "", lambda: Caller(BrokerId(-1), -1, -1), admit_none)
+    transport = GrpcControl(settings, "", Outsider())
     try:
         broker = transport.broker(registration)
         await (broker.undrain() if is_end else broker.drain())

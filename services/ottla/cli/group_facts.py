@@ -7,7 +7,7 @@ not read. The second needs that message, so one is fetched from each partition t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -200,24 +200,21 @@ def latest_offsets(admin: AdminClient, where: Connection, keys: Keys) -> dict[tu
     """Where partitions end; one that is gone is left out."""
     from confluent_kafka.admin import OffsetSpec
 
-    latest: Callable[[], OffsetSpec] = OffsetSpec.latest
-    return _offsets(admin, where, keys, latest())
+    return _offsets(admin, where, keys, OffsetSpec.latest())  # type: ignore[no-untyped-call]  # its package has no types for it
 
 
 def earliest_offsets(admin: AdminClient, where: Connection, keys: Keys) -> dict[tuple[str, int], int]:
     """Where partitions begin; one that is gone is left out."""
     from confluent_kafka.admin import OffsetSpec
 
-    earliest: Callable[[], OffsetSpec] = OffsetSpec.earliest
-    return _offsets(admin, where, keys, earliest())
+    return _offsets(admin, where, keys, OffsetSpec.earliest())  # type: ignore[no-untyped-call]  # its package has no types for it
 
 
 def offsets_since(admin: AdminClient, where: Connection, keys: Keys, timestamp_ms: int) -> dict[tuple[str, int], int]:
     """The first offset of each partition that is as young; -1 where none is, and nothing for a partition that is gone."""
     from confluent_kafka.admin import OffsetSpec
 
-    for_timestamp: Callable[[int], OffsetSpec] = OffsetSpec.for_timestamp
-    return _offsets(admin, where, keys, for_timestamp(timestamp_ms))
+    return _offsets(admin, where, keys, OffsetSpec.for_timestamp(timestamp_ms))
 
 
 def _offsets(admin: AdminClient, where: Connection, keys: Keys, spec: OffsetSpec) -> dict[tuple[str, int], int]:

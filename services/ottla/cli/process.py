@@ -7,6 +7,7 @@ file waits for the service. Its first line is the process id, its second the add
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import time
@@ -187,6 +188,8 @@ async def _run(name: str, served: Served, ready: Callable[[], None]) -> None:
     except OSError as error:
         raise CommandFailed(f"the {name} cannot start: {error}") from error
     try:
+        # What is there by now, mostly code, stays: no full collection looks through it again.
+        gc.freeze()
         ready()
         failed = asyncio.ensure_future(served.failed())
         await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import socket
@@ -44,8 +43,6 @@ def schema_registry(
         registry = SchemaRegistry(settings, host_name=socket.getfqdn())
 
         def ready(url: str) -> None:
-            # The schemas that were replayed stay: a full collection that looks at 50,000 of them holds everybody up for 80 ms.
-            gc.freeze()
             sentence = f"Ottla schema registry is ready on {url} ({seconds_since_start():.2f} s)"
             if chosen_format == "json":
                 log.info("%s", sentence)

@@ -22,7 +22,7 @@ import enum
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from ottla.errors import (
@@ -34,6 +34,7 @@ from ottla.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.model import (
+    NO_LEADER,
     UNKNOWN_TRANSACTION,
     BrokerId,
     BrokerRegistration,
@@ -638,6 +639,35 @@ class Caller:
     controller_epoch: int  # the latest that it knows of
 
 
+class OwnBroker(Protocol):
+    """A broker, as its own way to the others sees it: `ottla.broker.controller.service.ControllerService`."""
+
+    def caller(self) -> Caller:
+        """Who it is now: its registration's epoch and the controller's."""
+        ...
+
+    def check_caller(self, caller: Caller) -> None:
+        """Raises StaleBrokerEpoch or StaleControllerEpoch for a caller that is out of date."""
+        ...
+
+    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None:
+        """Reads a broker's registration, for what it has to be shown; None where there is none to read."""
+        ...
+
+
+class Outsider:
+    """Who calls brokers and is none, such as a command. It has no epochs, and serves nothing."""
+
+    def caller(self) -> Caller:
+        return Caller(NO_LEADER, -1, -1)
+
+    def check_caller(self, caller: Caller) -> None:
+        """Refuses no one, as no call comes."""
+
+    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None:
+        return None
+
+
 class ControlTransport(Protocol):
     """How the brokers of a cluster reach each other."""
 
@@ -665,6 +695,10 @@ class ControlTransport(Protocol):
     async def close(self) -> None:
         """Ends what `serve` began, and every way to other brokers."""
         ...
+
+
+# How a broker reaches the others, made from who it is.
+MakeTransport: TypeAlias = Callable[[OwnBroker], ControlTransport]
 
 
 class Carrier(Protocol):

@@ -25,6 +25,7 @@ from ottla.interbroker.calls import (
     Caller,
     ControllerControl,
     ControllerRequest,
+    OwnBroker,
     RemoteBroker,
     RemoteController,
     Request,
@@ -73,14 +74,9 @@ class LocalControl:
         self._served: dict[BrokerId, LocalTransport] = {}
         self._cut: set[frozenset[BrokerId]] = set()
 
-    def transport(self, caller: Callable[[], Caller], check_caller: Callable[[Caller], None], _: object = None) -> LocalTransport:
-        """A broker's way to the others.
-
-        Args:
-            caller: who that broker is now.
-            check_caller: raises StaleBrokerEpoch or StaleControllerEpoch for a caller that is out of date.
-        """
-        return LocalTransport(self, caller, check_caller)
+    def transport(self, broker: OwnBroker) -> LocalTransport:
+        """A broker's way to the others."""
+        return LocalTransport(self, broker)
 
     def partition(self, one: BrokerId, other: BrokerId) -> None:
         """Cuts two brokers off from each other. Calls under way are answered; later ones raise BrokerNotAvailable."""
@@ -129,10 +125,9 @@ class LocalTransport:
 
     secret: str | None = None
 
-    def __init__(self, hub: LocalControl, caller: Callable[[], Caller], check_caller: Callable[[Caller], None]) -> None:
+    def __init__(self, hub: LocalControl, broker: OwnBroker) -> None:
         self._hub = hub
-        self._caller = caller
-        self._check_caller = check_caller
+        self._broker = broker
         self._own = NO_LEADER
         self._served: tuple[BrokerControl, ControllerControl] | None = None
         self._performing: Final = Tasks()
@@ -148,7 +143,7 @@ class LocalTransport:
 
     async def call(self, receiver: BrokerId, request: Request[A]) -> A:
         """Makes a call. The caller is as it is now, as in a request that is on its way."""
-        return await self._hub.call(Call(self._own, receiver, OPERATIONS[type(request)].name), self._caller(), request)
+        return await self._hub.call(Call(self._own, receiver, OPERATIONS[type(request)].name), self._broker.caller(), request)
 
     async def serve(self, own: BrokerId, broker_control: BrokerControl, controller_control: ControllerControl) -> str | None:
         """Makes this broker reachable at the hub; there is no endpoint to register."""
@@ -196,7 +191,7 @@ class LocalTransport:
         if isinstance(request, BrokerRequest):
             return cast("A", await broker.call(request))
         assert isinstance(request, ControllerRequest), request
-        self._check_caller(caller)
+        self._broker.check_caller(caller)
         return cast("A", await controller.call(request))
 
     def _ended(self, task: asyncio.Task[Any]) -> None:

@@ -13,7 +13,7 @@ Invariant: no method is spelled here; what can be called is the table's affair (
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
@@ -27,8 +27,8 @@ from ottla.interbroker.admission import PROOF_KEY, SECRET_BYTES, ByName, BySecre
 from ottla.interbroker.calls import (
     OPERATIONS,
     BrokerControl,
-    Caller,
     ControllerControl,
+    OwnBroker,
     RemoteBroker,
     RemoteController,
     Request,
@@ -44,8 +44,6 @@ from ottla.rpc.server import RpcServer, RpcService, UnaryMethod
 from ottla.rpc.tls import RpcTls, read_tls
 
 A = TypeVar("A")
-CheckCaller = Callable[[Caller], None]
-Registered = Callable[[BrokerId], Awaitable[BrokerRegistration | None]]
 
 BROKER_SERVICE: Final[str] = codec.BROKER_SERVICE.full_name
 CONTROLLER_SERVICE: Final[str] = codec.CONTROLLER_SERVICE.full_name
@@ -59,20 +57,22 @@ GRACE_SECONDS: Final = 2.0
 class _Secret:
     """What a broker wants to be shown: read when it is first called, and again after it was the wrong one."""
 
-    def __init__(self, registration: BrokerRegistration, registered: Registered | None) -> None:
+    def __init__(self, registration: BrokerRegistration, own: OwnBroker) -> None:
         self._broker_id = registration.broker_id
         self._known = registration.control_secret
-        self._registered = registered
+        self._is_wrong = self._known is None
+        self._own = own
 
     async def get(self) -> str | None:
-        if self._known is None and self._registered is not None:
-            registration = await self._registered(self._broker_id)
-            self._known = None if registration is None else registration.control_secret
+        if self._is_wrong:
+            registration = await self._own.registration_of(self._broker_id)
+            if registration is not None:
+                self._known = registration.control_secret
+                self._is_wrong = self._known is None
         return self._known
 
     def forget(self) -> None:
-        if self._registered is not None:
-            self._known = None
+        self._is_wrong = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +91,19 @@ class GrpcControl:
     Args:
         settings: `control.…`, and the timeout of a call, `controller.socket.timeout.ms`.
         host: this machine's name, for a listener on every interface.
-        caller: who this broker is now: its registration's epoch and the controller's.
-        check_caller: raises StaleBrokerEpoch or StaleControllerEpoch for a caller that is out of date.
-        registered: reads a broker's registration, for what it has to be shown; by default that which a call is made by.
+        own: who this broker is when it calls, and who may call it.
 
     Raises:
         ConfigurationError: keys or certificates cannot be used.
     """
 
-    def __init__(
-        self,
-        settings: BrokerSettings,
-        host: str,
-        caller: Callable[[], Caller],
-        check_caller: CheckCaller,
-        registered: Registered | None = None,
-    ) -> None:
+    def __init__(self, settings: BrokerSettings, host: str, own: OwnBroker) -> None:
         self._settings = settings
         self._host = host
-        self._caller = caller
-        self._check_caller = check_caller
+        self._own = own
         self._timeout_seconds = settings.controller_socket_timeout_ms / 1000
         self._limits = RpcLimits(max_message_bytes=settings.control_message_max_bytes)
         self._tls = _tls_of(settings)
-        self._registered = registered
         # What callers have to show; over TLS it is their certificate.
         self.secret = None if self._tls else secrets.token_hex(SECRET_BYTES)
         self._admission = BySecret(self.secret) if self.secret else ByName(_allowed(settings, self._tls))
@@ -145,8 +134,8 @@ class GrpcControl:
         """
         assert self._server is None, f"broker {own} is served already"
         services = [
-            _service(BROKER_SERVICE, broker_control, self._check_caller),
-            _service(CONTROLLER_SERVICE, controller_control, self._check_caller),
+            _service(BROKER_SERVICE, broker_control, self._own),
+            _service(CONTROLLER_SERVICE, controller_control, self._own),
         ]
         server = RpcServer(services, self._limits, self._tls, FOLLOW_READINESS, admission=self._admission)
         address = self._settings.control_address
@@ -177,8 +166,8 @@ class GrpcControl:
         if way is None or (way.endpoint, way.broker_epoch) != (endpoint, registration.broker_epoch):
             self.forget([broker_id])
             channel = RpcChannel(endpoint, self._limits, self._tls)
-            way = self._ways[broker_id] = _Way(endpoint, registration.broker_epoch, channel, _Secret(registration, self._registered))
-        return _Carrier(way.channel, None if self._tls else way.secret, self._caller, self._timeout_seconds)
+            way = self._ways[broker_id] = _Way(endpoint, registration.broker_epoch, channel, _Secret(registration, self._own))
+        return _Carrier(way.channel, None if self._tls else way.secret, self._own, self._timeout_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,14 +176,14 @@ class _Carrier:
 
     channel: RpcChannel
     secret: _Secret | None
-    caller: Callable[[], Caller]
+    own: OwnBroker
     timeout_seconds: float  # for a request that has none of its own
 
     async def call(self, request: Request[A]) -> A:
         """Sends the request under its method's name, and gives the answer."""
         coder, method = codec.codec_of(type(request)), codec.method_of(type(request))
         path = f"/{method.containing_service.full_name}/{method.name}"
-        message, seconds = await coder.encode_request(request, self.caller()), deadline_seconds(request, self.timeout_seconds)
+        message, seconds = await coder.encode_request(request, self.own.caller()), deadline_seconds(request, self.timeout_seconds)
         known = None if self.secret is None else await self.secret.get()
         metadata = () if known is None else ((PROOF_KEY, proof_of(known, path)),)
         try:
@@ -219,23 +208,21 @@ class _Unreachable:
         raise BrokerNotAvailable(f"{OPERATIONS[type(request)].name}: broker {self.broker_id} has registered no control endpoint")
 
 
-def _service(name: str, control: BrokerControl | ControllerControl, check_caller: CheckCaller) -> RpcService:
+def _service(name: str, control: BrokerControl | ControllerControl, own: OwnBroker) -> RpcService:
     """The methods of a service, answered by `control`."""
     methods = {}
     for operation in OPERATIONS.values():
         if operation.is_for_controller is (name == CONTROLLER_SERVICE):
             coder = codec.codec_of(operation.request)
-            answer = partial(_answer, control, check_caller, coder)
+            answer = partial(_answer, control, own, coder)
             methods[operation.rpc] = UnaryMethod(coder.request_message, coder.answer_message, answer)
     return RpcService.of_methods(name, methods)
 
 
-async def _answer(
-    control: BrokerControl | ControllerControl, check_caller: CheckCaller, coder: codec.Codec, message: Message, _: object
-) -> Message:
+async def _answer(control: BrokerControl | ControllerControl, own: OwnBroker, coder: codec.Codec, message: Message, _: object) -> Message:
     caller = coder.caller_of(message)
     if caller is not None:
-        check_caller(caller)
+        own.check_caller(caller)
     request: Any = await coder.decode_request(message)
     return coder.encode_answer(await control.call(request))
 

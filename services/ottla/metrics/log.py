@@ -54,7 +54,7 @@ DIRECTORIES_FULL: Final = Metric(
 FLUSH_SECONDS: Final = Metric(
     "ottla_log_flush_seconds",
     "histogram",
-    "Time that flushes of a log to the disk took, beside the event loop.",
+    "Time that flushes of a log to the disk took, outside the event loop.",
     (),
     (KafkaName("kafka_log_logflushstats_logflushrateandtimems"),),
 )
@@ -84,7 +84,7 @@ UNCLEANABLE: Final = Metric(
     (),
     (KafkaName("kafka_log_logcleanermanager_uncleanable_partitions_count"),),
 )
-CLEANER_RUN_SECONDS: Final = Metric("ottla_cleaner_run_seconds", "histogram", "Time that cleaning one log took, beside the event loop.")
+CLEANER_RUN_SECONDS: Final = Metric("ottla_cleaner_run_seconds", "histogram", "Time that cleaning one log took, outside the event loop.")
 
 METRICS: Final = (
     SIZE_BYTES,

@@ -55,7 +55,7 @@ PAUSED_READS: Final = Metric(
 COLD_READS: Final = Metric(
     "ottla_network_cold_reads_total",
     "counter",
-    "Stretches of at most 1 MiB that were read from the disk, beside the event loop, before they could be sent.",
+    "Stretches of at most 1 MiB that were read from the disk, outside the event loop, before they could be sent.",
 )
 CERTIFICATE_EXPIRY: Final = Metric(
     "ottla_tls_certificate_expiry_timestamp_seconds",

@@ -70,7 +70,7 @@ class Connection(asyncio.BufferedProtocol):
     """One accepted socket.
 
     Args:
-        listener_name: the listener that accepted it.
+        peer: as it was when the connection was accepted. A peer may be gone by the time that it is asked for.
         max_frame_size: bytes of a frame above which the connection is closed (`socket.request.max.bytes`).
         buffers: shared by all connections of the broker.
         open_receiver: makes the receiver once the peer is known, or returns None to refuse the connection.
@@ -87,7 +87,6 @@ class Connection(asyncio.BufferedProtocol):
         "_held",
         "_kept",
         "_large",
-        "_listener_name",
         "_max_frame_size",
         "_needed",
         "_offload",
@@ -111,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        listener_name: str,
+        peer: Peer,
         max_frame_size: int,
         buffers: ReceiveBuffers,
         offload: Offload,
@@ -120,7 +119,6 @@ class Connection(asyncio.BufferedProtocol):
         traffic: Traffic,
         complaints: Complaints,
     ) -> None:
-        self._listener_name = listener_name
         self._max_frame_size = max_frame_size
         self._buffers = buffers
         self._offload = offload
@@ -140,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent = 0  # bytes in the transport at the last look, and when they were last seen to change
         self._unsent_changed = 0.0
         self._time: Callable[[], float] = _never  # the loop's; kept, because asking for the loop costs a system call
-        self.peer = Peer("", 0, listener_name)
+        self.peer: Final = peer
         self._kept = 0  # bytes of `_tail` that count for the bound
         self.complaints = complaints
         self.last_active = 0.0  # when something was last received
@@ -158,8 +156,6 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        address = transport.get_extra_info("peername") or ("", 0)
-        self.peer = Peer(address[0], address[1], self._listener_name)
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.set_write_buffer_limits(high=WRITE_HIGH_MARK)
         self._time = asyncio.get_running_loop().time
@@ -340,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
             "%s:%d on %s announced a frame of %d bytes, socket.request.max.bytes is %d: connection closed",
             self.peer.host,
             self.peer.port,
-            self._listener_name,
+            self.peer.listener_name,
             size,
             self._max_frame_size,
         )

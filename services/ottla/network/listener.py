@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from ottla.lifecycle import Offload, Tasks, ThreadOffload
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.complaints import PAUSE_SECONDS, Complaints
-from ottla.network.connection import Connection, FrameReceiver
+from ottla.network.connection import Connection, FrameReceiver, Peer
 from ottla.network.tls import ServerTls
 from ottla.network.traffic import Traffic
 
@@ -211,7 +211,7 @@ class Listener:
                 self._complaints.warn(log, host, "%s:%d on %s refused: %s", host, address[1], self.name, reason)
                 continue
             accepted.setblocking(False)
-            self._handshakes.begin(self._connect(accepted, host))
+            self._handshakes.begin(self._connect(accepted, Peer(host, address[1], self.name)))
 
     def _wait_for_descriptors(self, error: OSError) -> None:
         """The process can open no more: those that are connected continue, and others wait in the backlog."""
@@ -222,9 +222,11 @@ class Listener:
         self._stop_accepting()
         loop.call_later(ACCEPT_PAUSE_SECONDS, self._accept_from_now_on)
 
-    async def _connect(self, accepted: socket.socket, host: str) -> None:
+    async def _connect(self, accepted: socket.socket, peer: Peer) -> None:
         """Makes an accepted socket a connection, after its handshake if there is one."""
-        connection = self._protocol()
+        connection = Connection(
+            peer, self._max_frame_size, self._buffers, self._offload, self._opened, self._closed, self.traffic, self._complaints
+        )
         loop = asyncio.get_running_loop()
         shaken: asyncio.Future[None] = loop.create_future()
         tls = None if self._tls is None else ServerTls(connection, self._tls, shaken, self._handshaking)
@@ -241,11 +243,11 @@ class Listener:
             connection.close_reason = "stopped"  # it may have been made in this turn of the loop
             raise
         except (OSError, TimeoutError) as error:  # an SSLError is one of these
-            self._complaints.warn(log, host, "%s on %s: no connection: %s", host, self.name, error)
+            self._complaints.warn(log, peer.host, "%s on %s: no connection: %s", peer.host, self.name, error)
         finally:
             if not connection.is_made:
                 accepted.close()
-                self._limits.leave(host)
+                self._limits.leave(peer.host)
 
     async def close(self) -> None:
         """Stops accepting and closes every connection."""
@@ -275,11 +277,6 @@ class Listener:
         self._close_sockets()
         for connection in list(self._connections):
             connection.abort("stopped")
-
-    def _protocol(self) -> Connection:
-        return Connection(
-            self.name, self._max_frame_size, self._buffers, self._offload, self._opened, self._closed, self.traffic, self._complaints
-        )
 
     def _opened(self, connection: Connection) -> FrameReceiver:
         self.traffic.opened += 1

@@ -45,7 +45,7 @@ class Sender:
 
     Args:
         transport: what bytes are written to.
-        offload: runs disk reads beside the loop.
+        offload: runs disk reads outside the loop.
         encrypted: whether the transport encrypts, so that sendfile cannot be used.
         now: the loop's time.
         idle: called when everything queued has been sent.

@@ -25,4 +25,4 @@ class Traffic:
         self.sent_bytes = 0  # as handed over; a connection that ends takes what was not out yet with it
         self.sendfile_bytes = 0
         self.paused_reads = 0
-        self.cold_reads = 0  # stretches that were read from the disk beside the loop before they could be sent
+        self.cold_reads = 0  # stretches that were read from the disk outside the loop before they could be sent

@@ -104,26 +104,31 @@ def encode_response(api_key: int, version: int, correlation_id: int, response: A
 
 
 def has_more_elements_than(count: int, response: Any) -> bool:
-    """Whether the arrays of a response, and those in their structs, have more than so many elements; looks no further than needed."""
+    """Whether all the arrays of a response have more than so many elements together; looks no further than needed."""
     found = 0
-    schema: Any = type(response)
-    for name in _arrays(schema):
-        elements = getattr(response, name) or ()
-        found += len(elements)
-        if found > count:
-            return True
-        struct_class: Any = type(elements[0]) if elements else None
-        for nested in _arrays(struct_class):
-            found += sum(len(getattr(element, nested) or ()) for element in elements)
-        if found > count:
-            return True
+    structs = [response]
+    for looked_into in structs:  # which grows
+        for name, is_array in _looked_into(looked_into.__class__):
+            value = getattr(looked_into, name)
+            if not value:
+                continue
+            if not is_array:
+                structs.append(value)
+                continue
+            found += len(value)
+            if found > count:
+                return True
+            if _looked_into(value[0].__class__):
+                structs.extend(value)
     return False
 
 
 @functools.cache
-def _arrays(schema: Any) -> tuple[str, ...]:
-    """The fields of a kio class that are arrays; none of what is no such class."""
-    return tuple(field.name for field in schema_fields(schema) if field.is_array) if is_dataclass(schema) else ()
+def _looked_into(schema: Any) -> tuple[tuple[str, bool], ...]:
+    """The fields of a kio class that are arrays or structs, and whether each is an array; none of what is no such class."""
+    if not is_dataclass(schema):
+        return ()
+    return tuple((field.name, field.is_array) for field in schema_fields(schema) if field.is_array or field.struct)
 
 
 @functools.cache

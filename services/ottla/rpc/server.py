@@ -19,7 +19,7 @@ import grpc
 from google.protobuf.message import Message
 from grpc_reflection.v1alpha import reflection
 
-from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, UnknownServerError
+from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, InvalidRequest, UnknownServerError
 from ottla.lifecycle import Tasks
 from ottla.rpc.health import SERVICE_NAME, Health
 from ottla.rpc.limits import RpcLimits
@@ -180,6 +180,8 @@ class _Calls(grpc.aio.ServerInterceptor):
         coders = handler.request_deserializer, handler.response_serializer
         if method.split("/")[1] not in self._names:
             return grpc.stream_stream_rpc_method_handler(self._admitting(method, handler.stream_stream), *coders)  # reflection
+        if handler.unary_unary is not None and self._admission is not None:
+            return grpc.stream_unary_rpc_method_handler(self._answering(method, _of_one(handler.unary_unary)), *coders)
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(self._answering(method, handler.unary_unary), *coders)
         if handler.stream_unary is not None:
@@ -261,6 +263,17 @@ class _Calls(grpc.aio.ServerInterceptor):
         """Ends what still runs although its caller has gone."""
         self._running.cancel()
         await self._running.wait()
+
+
+def _of_one(perform: Answer) -> Answer:
+    """A unary method as one of a stream of requests, of which nothing is read and parsed before its caller is let in."""
+
+    async def answer(requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        async for request in requests:
+            return await perform(request, context)
+        raise InvalidRequest("a call without a request")
+
+    return answer
 
 
 def _ended(task: asyncio.Task[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a scrape needs and the loop must not fetch: looked up beside the loop, a moment before, and kept for a while.
+"""What a scrape needs and the loop must not fetch: looked up outside the loop, a moment before, and kept for a while.
 
 A scrape waits for it, but not for long: on a disk that hangs an operator wants to see the rest of the metrics.
 """

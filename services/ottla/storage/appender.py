@@ -236,7 +236,7 @@ class Appender:
         self.active = new
         self._created_ms = self._files.context.clock.time_ms()
         self._load_active()
-        self._files.context.flush_soon(self._files.topic_partition)
+        self._files.context.owner.flush_soon(self._files.topic_partition)
 
     def _make_room(self, size: int, last_offset: int, max_timestamp: int) -> None:
         """What `stage` does when a batch may not fit into the active segment, or is the first of one."""

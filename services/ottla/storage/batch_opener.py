@@ -1,4 +1,4 @@
-"""Opens batches beside the loop: small ones in a thread, large ones in a process that has a bound of memory and of time.
+"""Opens batches outside the loop: small ones in a thread, large ones in a process that has a bound of memory and of time.
 
 A producer's batch is stored as it came. The exceptions are topics that want their records' keys or a codec of their own, and
 look-ups by time. What a batch unpacks to is only known once it is unpacked, so a thread tries with small limits first; that

@@ -59,7 +59,7 @@ class Log:
 
     __slots__ = (
         "_producers_unknown",
-        "_unsettled",
+        "_truncation_unwritten",
         "appender",
         "cleaned_up_to",
         "directory",
@@ -90,7 +90,7 @@ class Log:
         self.cleaned_up_to = loaded.cleaned_up_to
         self._producers_unknown = False  # a truncation could not read what their batches are now
         # The checkpointed recovery point lies beyond the end that a truncation left, in this life or in the one before.
-        self._unsettled = loaded.ends_before_checkpoint
+        self._truncation_unwritten = loaded.ends_before_checkpoint
 
     @property
     def log_end_offset(self) -> int:
@@ -268,7 +268,7 @@ class Log:
     def truncate_to(self, offset: int) -> None:
         """Drops the batch that has `offset` and everything after it: what a follower does with what its leader does not have.
 
-        The recovery point goes back with it; until the checkpoint says so too (`settle`), a crash would take what is
+        The recovery point goes back with it; until the checkpoint says so too (`checkpoint_truncation`), a crash would take what is
         appended next for synced.
 
         Raises:
@@ -332,11 +332,11 @@ class Log:
         log.info("%s: truncated fully, start offset is now %d", self.topic_partition, offset)
 
     @property
-    def must_settle(self) -> bool:
+    def must_checkpoint_truncation(self) -> bool:
         """Whether something of a truncation is still to be done: until then nothing may be appended."""
-        return self._unsettled or self._producers_unknown
+        return self._truncation_unwritten or self._producers_unknown
 
-    async def settle(self) -> None:
+    async def checkpoint_truncation(self) -> None:
         """Waits until the checkpoint of recovery points says that the log was cut.
 
         Raises:
@@ -344,16 +344,16 @@ class Log:
         """
         if self._producers_unknown:
             self.reload_producers()
-        if not self._unsettled:
+        if not self._truncation_unwritten:
             return
         truncations = self.files.truncations
         try:
-            await self.files.context.checkpoint()
+            await self.files.context.owner.write_recovery_points(self.directory.parent)
         except OSError as error:
             raise self.files.storage_error("writing the recovery point after a truncation", error) from error
         self.files.check_online()
         if truncations == self.files.truncations:
-            self._unsettled = False
+            self._truncation_unwritten = False
 
     def reload_producers(self) -> None:
         """Makes the producers' states what the log says: the latest snapshot, and the batches after it. It blocks."""
@@ -393,7 +393,7 @@ class Log:
         """
         self.files.check_online()
         try:
-            await self.files.context.checkpoint()
+            await self.files.context.owner.write_recovery_points(self.directory.parent)
         except OSError as error:
             raise self.files.storage_error("writing the recovery point", error) from error
 
@@ -436,7 +436,7 @@ class Log:
         self.files.segments.replace([*segments[:first], new, *segments[behind:]])
         self.reader.forget()
         self.files.directory_changed = True
-        self.files.context.delete_later(deleted, self.settings.file_delete_delay_ms)
+        self.files.context.owner.delete_later(deleted, self.settings.file_delete_delay_ms)
 
     async def note_clean(self, end_offset: int) -> None:
         """Remembers that everything before an offset has been cleaned, once that is on the disk.
@@ -451,7 +451,7 @@ class Log:
             if truncations != self.files.truncations:
                 return
             self.cleaned_up_to = end_offset
-            await self.files.context.checkpoint()
+            await self.files.context.owner.write_recovery_points(self.directory.parent)
         except OSError as error:
             raise self.files.storage_error(f"writing that it is clean up to {end_offset}", error) from error
 
@@ -520,7 +520,7 @@ class Log:
     def _ends_at(self, offset: int, snapshots: Sequence[int]) -> None:
         """The log ends at an earlier offset now. `snapshots` of the producers have files."""
         # Nothing was cut of what the checkpoint takes for synced: then it is as right as before.
-        self._unsettled |= self.flusher.recovery_point > offset
+        self._truncation_unwritten |= self.flusher.recovery_point > offset
         self.flusher.recovery_point = min(self.flusher.recovery_point, offset)
         self.cleaned_up_to = min(self.cleaned_up_to, offset)
         self.files.end_at(offset, snapshots)

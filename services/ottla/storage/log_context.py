@@ -6,7 +6,7 @@ Tests put a failing `FileOperations` here, the simulation its own clock and offl
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -44,13 +44,49 @@ class FileOperations(Protocol):
     def ftruncate(self, fd: int, length: int, /) -> None: ...
 
 
-def _delete_now(paths: Sequence[str], delay_ms: int) -> None:
-    for path in paths:
-        Path(path).unlink()
+class LogOwner(Protocol):
+    """What a log has done for it; paths are those of log directories: `ottla.storage.log_manager.LogManager`."""
+
+    def flush_soon(self, topic_partition: TopicPartition) -> None:
+        """A sealed segment waits to be synced; the log cannot do it where it stands, in the middle of an append."""
+        ...
+
+    def fail_directory(self, path: Path, error: OSError) -> None:
+        """An fsync failed, or the disk itself has an error. No log in the directory can be trusted to write."""
+        ...
+
+    def refused(self, path: Path, error: OSError) -> None:
+        """The system has refused something: for want of space, or for another reason."""
+        ...
+
+    def delete_later(self, paths: Sequence[str], delay_ms: int) -> None:
+        """Deletes files that were renamed to `.deleted`, after `file.delete.delay.ms`."""
+        ...
+
+    async def write_recovery_points(self, path: Path) -> None:
+        """Writes the recovery points of the directory's logs; raises OSError."""
+        ...
 
 
-async def _nothing_to_checkpoint() -> None:
-    """A log by itself has no checkpoint."""
+class NoOwner:
+    """For a log by itself."""
+
+    def flush_soon(self, topic_partition: TopicPartition) -> None:
+        """Nothing flushes it."""
+
+    def fail_directory(self, path: Path, error: OSError) -> None:
+        """No other log is there."""
+
+    def refused(self, path: Path, error: OSError) -> None:
+        """Nothing looks for space."""
+
+    def delete_later(self, paths: Sequence[str], delay_ms: int) -> None:
+        """Deletes at once."""
+        for path in paths:
+            Path(path).unlink()
+
+    async def write_recovery_points(self, path: Path) -> None:
+        """There is no checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +98,5 @@ class LogContext:
     opener: BatchOpener
     file_pool: FilePool
     files: FileOperations = os
-    # A sealed segment waits to be synced; the log cannot do it where it stands, in the middle of an append.
-    flush_soon: Callable[[TopicPartition], None] = lambda topic_partition: None
-    # The directory has failed: an fsync, or an error of the disk itself. No log in it can be trusted to write.
-    directory_failed: Callable[[OSError], None] = lambda error: None
-    # The system has refused something: for want of space, or for another reason.
-    refused: Callable[[OSError], None] = lambda error: None
-    # Files that were renamed to `.deleted` and go after `file.delete.delay.ms`.
-    delete_later: Callable[[Sequence[str], int], None] = _delete_now
-    # Writes the recovery points of the directory's logs; raises OSError.
-    checkpoint: Callable[[], Awaitable[None]] = _nothing_to_checkpoint
+    owner: LogOwner = field(default_factory=NoOwner)
     counts: LogCounts = field(default_factory=LogCounts)

@@ -136,7 +136,7 @@ class LogFiles:
         finally:
             if renamed:
                 self.directory_changed = True
-                self.context.delete_later(renamed, self.settings.file_delete_delay_ms)
+                self.context.owner.delete_later(renamed, self.settings.file_delete_delay_ms)
 
     def write_indexes(self, segment: Segment) -> None:
         """Brings what a segment's indexes have in memory to their files, as far as that is possible now."""
@@ -155,7 +155,7 @@ class LogFiles:
 
     def storage_error(self, doing: str, error: OSError, passing: frozenset[int] = PASSING) -> KafkaStorageError:
         """The error to raise for one of the system's; the directory fails with it unless it is one that passes."""
-        self.context.refused(error)
+        self.context.owner.refused(self.directory.parent, error)
         if error.errno not in passing and not isinstance(error, FileNotFoundError):
             self.fail_directory(error)
         return KafkaStorageError(f"{self.topic_partition}: {doing}: {error}")
@@ -164,4 +164,4 @@ class LogFiles:
         """Takes the log offline, and says so of its directory."""
         if self.failure is None:
             self.fail(str(error))
-            self.context.directory_failed(error)
+            self.context.owner.fail_directory(self.directory.parent, error)

@@ -16,8 +16,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -118,7 +117,6 @@ class LogManager:
         self._deletes: Final = DelayedDeletes(clock, offload)
         self._full: Final = FullDirectories(clock, offload)
         self._directories: dict[Path, LogDirectory] = {}
-        self._contexts: dict[Path, LogContext] = {}
         self._offline: dict[Path, str] = {}
         self._logs: dict[TopicPartition, Log] = {}
         self._partition_counts: dict[Path, int] = {}
@@ -136,23 +134,7 @@ class LogManager:
         self._sealed: dict[TopicPartition, None] = {}  # logs that rolled and wait for an fsync, in order
         self._sealed_event = asyncio.Event()
         self._periodic: Final = Periodic()
-        context = LogContext(
-            clock,
-            offload,
-            self._opener,
-            self._file_pool,
-            files,
-            flush_soon=self._note_sealed,
-            delete_later=self._deletes.add,
-            counts=self.counts,
-        )
-        for path in self._paths:
-            self._contexts[path] = replace(
-                context,
-                directory_failed=partial(self._fail_directory, path),
-                refused=partial(self._full.note, path),
-                checkpoint=partial(self._write_recovery_points, path),
-            )
+        self._context: Final = LogContext(clock, offload, self._opener, self._file_pool, files, self, self.counts)
 
     # Looking.
 
@@ -302,7 +284,7 @@ class LogManager:
         try:
             directory = await self._offload(open_directory, path, self._settings.broker_id, cluster_id, self._clock.time_ms())
         except OSError as error:
-            self._fail_directory(path, error)
+            self.fail_directory(path, error)
             return
         self._directories[path] = directory
         self._partition_counts[path] = 0
@@ -323,7 +305,7 @@ class LogManager:
             try:
                 loaded = await self._offload(load_logs, directory, few, intervals)
             except OSError as error:
-                self._fail_directory(directory.path, error)
+                self.fail_directory(directory.path, error)
                 return
             for (key, path), found in zip(few, loaded, strict=True):
                 if isinstance(found, NoRoomForLog):
@@ -392,7 +374,7 @@ class LogManager:
         log.error("%s is damaged: %s", key, self._damaged[key])
 
     def _add(self, key: TopicPartition, path: Path, loaded: LoadedLog) -> Log:
-        added = Log(key, path, self.topic_settings(key.topic), loaded, self._contexts[path.parent])
+        added = Log(key, path, self.topic_settings(key.topic), loaded, self._context)
         self._logs[key] = added
         self._partition_counts[path.parent] += 1
         return added
@@ -525,8 +507,12 @@ class LogManager:
         return directory
 
     def refused(self, path: Path, error: OSError) -> None:
-        """The system has refused what a move wanted to write."""
+        """The system has refused what a log or a move wanted to write."""
         self._full.note(path, error)
+
+    def delete_later(self, paths: Sequence[str], delay_ms: int) -> None:
+        """Deletes files that have been renamed, after a while."""
+        self._deletes.add(paths, delay_ms)
 
     def let_go(self, topic_partition: TopicPartition, path: Path) -> None:
         """The move is over: nothing of it has the name in that log directory, or the partition's log has it."""
@@ -575,10 +561,10 @@ class LogManager:
         if aside is not None:
             log.info("%s is deleted: directory %s is removed in %d ms", topic_partition, aside, delay_ms)
 
-    def set_aside(self, topic_partition: TopicPartition) -> None:
+    def rename_stray(self, topic_partition: TopicPartition) -> None:
         """Takes a log out that this broker has and should not have. Its directory gets another name; the files stay."""
         leaving = _Leaving(topic_partition, stray_directory_name(topic_partition, self._new_id()), None)
-        aside = self._take_out(leaving, "it was set aside")
+        aside = self._take_out(leaving, "it was renamed as a stray")
         if aside is not None:
             log.error("%s: stray log renamed to %s, inspect and delete it", topic_partition, aside)
 
@@ -614,7 +600,7 @@ class LogManager:
                 self._held.add(directory)
                 self._leaving[directory] = leaving
             else:
-                self._fail_directory(path, error)
+                self.fail_directory(path, error)
             return False
         if leaving.delete_delay_ms is not None:
             self._deletes.add([str(path / leaving.name)], leaving.delete_delay_ms)
@@ -706,7 +692,8 @@ class LogManager:
                 except OSError as error:
                     self._checkpoint_failed(directory.path, error)
 
-    async def _write_recovery_points(self, path: Path) -> None:
+    async def write_recovery_points(self, path: Path) -> None:
+        """Writes the recovery points of one directory's logs; raises OSError."""
         await self._checkpoints.write_recovery_points(self._directories[path])
 
     def _known_high_watermarks(self) -> Mapping[TopicPartition, int]:
@@ -748,7 +735,8 @@ class LogManager:
             return False
         return True
 
-    def _note_sealed(self, topic_partition: TopicPartition) -> None:
+    def flush_soon(self, topic_partition: TopicPartition) -> None:
+        """A log has rolled: what it wrote before has to be on the disk."""
         self._sealed[topic_partition] = None
         self._sealed_event.set()
 
@@ -764,9 +752,9 @@ class LogManager:
         if error.errno in PASSING:
             self._full.note(path, error)
         else:
-            self._fail_directory(path, error)
+            self.fail_directory(path, error)
 
-    def _fail_directory(self, path: Path, error: OSError) -> None:
+    def fail_directory(self, path: Path, error: OSError) -> None:
         """Takes a directory and its logs offline, for good: a disk that has failed once is not to be trusted."""
         if path in self._offline:
             return

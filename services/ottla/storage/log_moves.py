@@ -1,6 +1,6 @@
 """Moving logs from one log directory to another while they are in use (KIP-113).
 
-    <target>/<topic>-<partition>.<id>-future     the copy grows here, beside the loop
+    <target>/<topic>-<partition>.<id>-future     the copy grows here, outside the loop
     <target>/<topic>-<partition>                 its name before it takes the log's place
 
 A copy catches up in rounds. When only a little is missing it gets the partition's name, and that name is synced. Then the
@@ -253,7 +253,7 @@ class LogMoves:
 
 def _is_quiet(source: Log) -> bool:
     """Whether nothing of the log is between memory and disk that would be missing from the copy."""
-    return source.appender.next_offset == source.log_end_offset and not source.must_settle
+    return source.appender.next_offset == source.log_end_offset and not source.must_checkpoint_truncation
 
 
 def _empty(directory: Path) -> None:

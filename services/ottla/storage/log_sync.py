@@ -142,7 +142,7 @@ def sync_directory(descriptor: int) -> None:
 
 
 async def timed_sync(context: LogContext, job: SyncJob, operations: FileOperations) -> None:
-    """Does the job beside the loop, and counts how long that took. Raises OSError."""
+    """Does the job outside the loop, and counts how long that took. Raises OSError."""
     began = context.clock.monotonic()
     try:
         await context.offload(sync, job, operations)

@@ -7,7 +7,7 @@ answer for are asked for again, at their leaders of that time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -181,14 +181,19 @@ async def _ask_once(
 
     outcomes: dict[TopicPartition, V | Exception] = {}
     by_leader: dict[BrokerId, list[TopicPartition]] = {}
-    for partition, leader in zip(asked, await asyncio.gather(*map(led, asked)), strict=True):
+    for partition, leader in zip(asked, await _all(list(map(led, asked))), strict=True):
         if isinstance(leader, Exception):
             outcomes[partition] = leader
         else:
             by_leader.setdefault(leader, []).append(partition)
-    for found in await asyncio.gather(*(asked_of(leader, partitions) for leader, partitions in by_leader.items())):
+    for found in await _all([asked_of(leader, partitions) for leader, partitions in by_leader.items()]):
         outcomes.update(found)
     return outcomes
+
+
+async def _all(work: Sequence[Coroutine[Any, Any, V]]) -> Sequence[V]:
+    """What each gives; a single one without a task of its own, as it is for a fetch of one partition after the other."""
+    return [await work[0]] if len(work) == 1 else await asyncio.gather(*work)
 
 
 def by_topic(partitions: Iterable[TopicPartition], build: Callable[[TopicPartition], V]) -> list[tuple[str, list[V]]]:

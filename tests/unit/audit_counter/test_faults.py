@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.chaos.cluster import free_ports
@@ -351,7 +352,7 @@ async def test_a_cut_between_counter_and_brokers_changes_no_verdict(tmp_path: Pa
     ports = free_ports(2)
     proxy = Proxy(wires, 1, ports[1], lambda port, own: 0)
     await proxy.start()
-    listeners = {
+    listeners: dict[str, Any] = {
         "listeners": f"PLAINTEXT://127.0.0.1:{ports[0]},CUT://127.0.0.1:{ports[1]}",
         "advertised_listeners": f"PLAINTEXT://127.0.0.1:{ports[0]},CUT://127.0.0.1:{proxy.port}",
         "listener_security_protocol_map": "PLAINTEXT:PLAINTEXT,CUT:PLAINTEXT",

@@ -14,14 +14,15 @@ import pytest
 from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Message, Pipeline, in_a_loop, pipeline
 from tests.unit.wire.clusters import cluster_of
 
-from ottla.audit_counter.service import AuditCounter, Event
+from ottla.audit_counter.service import AuditCounter, Event, _LogCount
 from ottla.audit_counter.verdicts import EdgeVerdict
 from ottla.client.auditing import ConsumerAudit, new_session
-from ottla.errors import LeaderNotAvailable
+from ottla.errors import LeaderNotAvailable, OffsetOutOfRange
 from ottla.model import TopicPartition
 from ottla.record.audit_records import WRONG, Verdict
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import create_partitions, delete_records
+from ottla.wire.fetching import Fetched
 from ottla.wire.producing import BatchProducer
 
 PRODUCED = "producer->log"
@@ -357,3 +358,21 @@ async def test_a_log_whose_head_was_deleted_has_lost_nothing(tmp_path: Path) -> 
             "producer->broker": (Verdict.COMPLETE, 0),
             edge: (Verdict.LOSS, 1),
         }
+
+
+@pytest.mark.parametrize("compacted", ["a batch", "records of a batch"])
+def test_a_log_that_was_compacted_has_lost_nothing(compacted: str) -> None:
+    """It cannot tell any more what there was: that is no answer, and never one that something is missing."""
+
+    def fetched(*sizes: tuple[int, int, int]) -> Fetched:
+        data = b""
+        for base_offset, delta, count in sizes:  # of a batch that was cleaned the last records are there
+            records = [Record(base_offset + index, 1_000 + index, b"key", b"value") for index in range(delta + 1)]
+            data += build_batch(records[-count:], base_offset=base_offset)
+        last = sizes[-1][0] + sizes[-1][1]
+        return Fetched(TopicPartition("clicks", 0), sizes[0][0], last + 1, memoryview(data), last + 1, last + 1, 0)
+
+    whole = _LogCount(0, MINUTE)
+    assert [whole.take(one, 100) for one in (fetched((5, 4, 5), (10, 0, 1)), fetched((11, 2, 3)))] == [6, 3]
+    with pytest.raises(OffsetOutOfRange, match="compacted"):
+        whole.take(fetched((20, 0, 1)) if compacted == "a batch" else fetched((14, 4, 1)), 100)

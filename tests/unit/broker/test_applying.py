@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -22,6 +22,7 @@ from ottla.interbroker.calls import (
     PartitionToStop,
     StopReplicaRequest,
     StopReplicaResponse,
+    TransactionControl,
     UpdateMetadataRequest,
 )
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
@@ -30,7 +31,7 @@ ONE, TWO = BrokerId(1), BrokerId(2)
 ORDERS = TopicPartition("orders", 0)
 STATE = PartitionState(ONE, 3, (ONE, TWO), (ONE, TWO), 4)
 ASSIGNMENT = PartitionAssignment("orders", UUID(int=9), 0, STATE, 5)
-REGISTRATIONS = tuple(BrokerRegistration(each, (), broker_epoch=10 + each) for each in (ONE, TWO))
+REGISTRATIONS = tuple(BrokerRegistration(broker_id, (), broker_epoch=10 + broker_id) for broker_id in (ONE, TWO))
 
 
 class Told:
@@ -59,7 +60,7 @@ class Told:
         self.events.append(("stop", *partitions))
         return {partition.topic_partition: 0 for partition in partitions}
 
-    async def set_strays_aside(self, all_replicas: AllReplicas) -> Sequence[TopicPartition]:
+    async def rename_stray_logs(self, all_replicas: AllReplicas) -> Sequence[TopicPartition]:
         self.events.append(("strays", all_replicas))
         return ()
 
@@ -74,6 +75,23 @@ class Told:
 
 
 @dataclass
+class ZooKeeper:
+    """What it says of epochs."""
+
+    controller_epoch: int
+    registration: BrokerRegistration
+    asked: int = 0
+
+    async def begun_epoch(self) -> int:
+        self.asked += 1
+        return self.controller_epoch
+
+    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None:
+        self.asked += 1
+        return self.registration
+
+
+@dataclass
 class World:
     """An applier and what is around it."""
 
@@ -81,9 +99,18 @@ class World:
     told: Told = field(default_factory=Told)
     metadata: MetadataCache = field(default_factory=MetadataCache)
     drained: int = 0
+    topics: list[tuple[list[str], bool]] = field(default_factory=list)
+    are_applied_first: bool = True  # leaderships, whenever groups hear of topics
+    zookeeper: ZooKeeper = field(default_factory=lambda: ZooKeeper(2**31 - 1, BrokerRegistration(ONE, (), broker_epoch=2**62)))
 
     def __post_init__(self) -> None:
-        self.applier = ControlApplier(ONE, lambda: self.registration, self.metadata, self.told, self.told, self)
+        self.learn_topic_overrides, self.forget_topics = self.told.learn_topic_overrides, self.told.forget_topics
+        self.begun_epoch, self.registration_of = self.zookeeper.begun_epoch, self.zookeeper.registration_of
+        self.applier = ControlApplier(ONE, self, self.metadata, self.told, self, cast("TransactionControl", None))
+
+    def topics_changed(self, deleted: Sequence[str], all_known: bool) -> None:
+        self.topics.append((sorted(deleted), all_known))
+        self.are_applied_first &= ("apply", ASSIGNMENT) in self.told.events
 
     async def drain(self) -> None:
         self.drained += 1
@@ -100,27 +127,18 @@ def update_metadata(controller_epoch: int = 4, broker_epoch: int = 11, **more: A
     return UpdateMetadataRequest(TWO, controller_epoch, broker_epoch, **{"partitions": (ASSIGNMENT,), "brokers": REGISTRATIONS, **more})
 
 
-def test_coordinators_are_told_of_topics_after_metadata_and_leaderships_and_of_all_when_all_are_known() -> None:
+async def test_coordinators_are_told_of_topics_after_metadata_and_leaderships_and_of_all_when_all_are_known() -> None:
     world = World()
-    told: list[tuple[list[str], bool]] = []
-
-    def topics_changed(deleted: Sequence[str], all_known: bool) -> None:
-        assert ("apply", ASSIGNMENT) in world.told.events
-        told.append((sorted(deleted), all_known))
-
-    async def run() -> None:
-        world.applier.topics_changed = topics_changed
-        await tell(world, leader_and_isr())
-        await tell(world, replace(leader_and_isr(), all_topics_known=True))
-        await tell(world, update_metadata(all_topics_known=True))
-        other = replace(ASSIGNMENT, topic_id=UUID(int=10))
-        await tell(world, update_metadata(partitions=(other,), deleted_topics=("gone",)))
-        await tell(world, update_metadata(partitions=(), all_topics=(), all_topics_known=True))
-        with pytest.raises(StaleControllerEpoch):
-            await tell(world, update_metadata(controller_epoch=3, deleted_topics=("orders",), all_topics_known=True))
-
-    asyncio.run(run())
-    assert told == [([], True), ([], True), (["gone", "orders"], False), (["orders"], True)]
+    await tell(world, leader_and_isr())
+    await tell(world, replace(leader_and_isr(), all_topics_known=True))
+    await tell(world, update_metadata(all_topics_known=True))
+    other = replace(ASSIGNMENT, topic_id=UUID(int=10))
+    await tell(world, update_metadata(partitions=(other,), deleted_topics=("gone",)))
+    await tell(world, update_metadata(partitions=(), all_topics=(), all_topics_known=True))
+    with pytest.raises(StaleControllerEpoch):
+        await tell(world, update_metadata(controller_epoch=3, deleted_topics=("orders",), all_topics_known=True))
+    assert world.are_applied_first
+    assert world.topics == [([], True), ([], True), (["gone", "orders"], False), (["orders"], True)]
 
 
 def stop_replica(controller_epoch: int = 4, broker_epoch: int = 11) -> StopReplicaRequest:
@@ -155,18 +173,14 @@ def test_a_leader_epoch_that_a_log_is_ahead_of_is_refused_and_the_others_are_app
     assert ("apply", other) in world.told.events
 
 
-def test_a_client_that_is_refused_by_a_former_leader_is_told_the_next_one() -> None:
+async def test_a_client_that_is_refused_by_a_former_leader_is_told_the_next_one() -> None:
     """It asks at once, before the controller has told what is for clients; sent back it would wait for a second or for ever."""
     world = World()
     known_at_apply = []
     follows = replace(ASSIGNMENT, state=replace(STATE, leader=TWO, leader_epoch=STATE.leader_epoch + 1), partition_epoch=6)
-
-    async def run() -> None:
-        await tell(world, update_metadata())
-        world.told.during_apply = lambda: known_at_apply.append(world.metadata.partition("orders", 0))
-        await tell(world, replace(leader_and_isr(), partitions=(follows,)))
-
-    asyncio.run(run())
+    await tell(world, update_metadata())
+    world.told.during_apply = lambda: known_at_apply.append(world.metadata.partition("orders", 0))
+    await tell(world, replace(leader_and_isr(), partitions=(follows,)))
     assert known_at_apply == [follows.state]
 
 
@@ -178,20 +192,17 @@ def test_metadata_is_what_clients_are_told() -> None:
     assert world.told.events == [("forget", "gone"), ("learn", {"orders": {}})]
 
 
-def test_a_broker_that_may_have_missed_deletions_is_told_all_that_there_is() -> None:
-    async def run() -> None:
-        world = World()
-        await tell(world, update_metadata(partitions=tuple(replace(ASSIGNMENT, topic=name) for name in ("orders", "missed", "gone"))))
-        world.told.events.clear()
-        assert not world.metadata.complete.is_set()
-        await tell(world, update_metadata(deleted_topics=("gone",), all_topics=("orders", "not-told-yet")))
-        assert world.metadata.complete.is_set()
-        assert [topic.name for topic in world.metadata.topics()] == ["orders"]
-        assert world.told.events[0] == ("forget", "gone", "missed")
-        await tell(world, update_metadata())
-        assert [topic.name for topic in world.metadata.topics()] == ["orders"]
-
-    asyncio.run(run())
+async def test_a_broker_that_may_have_missed_deletions_is_told_all_that_there_is() -> None:
+    world = World()
+    await tell(world, update_metadata(partitions=tuple(replace(ASSIGNMENT, topic=name) for name in ("orders", "missed", "gone"))))
+    world.told.events.clear()
+    assert not world.metadata.complete.is_set()
+    await tell(world, update_metadata(deleted_topics=("gone",), all_topics=("orders", "not-told-yet")))
+    assert world.metadata.complete.is_set()
+    assert [topic.name for topic in world.metadata.topics()] == ["orders"]
+    assert world.told.events[0] == ("forget", "gone", "missed")
+    await tell(world, update_metadata())
+    assert [topic.name for topic in world.metadata.topics()] == ["orders"]
 
 
 ALL_REPLICAS = AllReplicas({"orders": frozenset({0})})
@@ -203,26 +214,20 @@ def test_a_broker_that_may_have_missed_stops_is_told_all_that_it_has_once_it_lea
     assert world.told.events[-2:] == [("apply", ASSIGNMENT), ("strays", ALL_REPLICAS)]
 
 
-def test_nothing_is_set_aside_on_the_word_of_a_controller_that_was_replaced_meanwhile() -> None:
-    async def run() -> None:
-        world = World()
-        world.told.during_apply = lambda: world.applier.controller_changed(ONE, 6)
-        with pytest.raises(StaleControllerEpoch):
-            await tell(world, replace(leader_and_isr(), all_replicas=ALL_REPLICAS))
-        assert world.told.events[-1] == ("apply", ASSIGNMENT)
-
-    asyncio.run(run())
+async def test_nothing_is_set_aside_on_the_word_of_a_controller_that_was_replaced_meanwhile() -> None:
+    world = World()
+    world.told.during_apply = lambda: world.applier.controller_changed(ONE, 6)
+    with pytest.raises(StaleControllerEpoch):
+        await tell(world, replace(leader_and_isr(), all_replicas=ALL_REPLICAS))
+    assert world.told.events[-1] == ("apply", ASSIGNMENT)
 
 
-def test_nothing_is_set_aside_in_a_session_that_ended_meanwhile() -> None:
-    async def run() -> None:
-        world = World()
-        world.told.during_apply = world.applier.session_lost
-        with pytest.raises(StaleBrokerEpoch):
-            await tell(world, replace(leader_and_isr(), all_replicas=ALL_REPLICAS))
-        assert "strays" not in {event[0] for event in world.told.events}
-
-    asyncio.run(run())
+async def test_nothing_is_set_aside_in_a_session_that_ended_meanwhile() -> None:
+    world = World()
+    world.told.during_apply = world.applier.session_lost
+    with pytest.raises(StaleBrokerEpoch):
+        await tell(world, replace(leader_and_isr(), all_replicas=ALL_REPLICAS))
+    assert "strays" not in {event[0] for event in world.told.events}
 
 
 def test_replicas_are_given_up() -> None:
@@ -240,50 +245,39 @@ def test_draining_is_handing_over() -> None:
 
 
 @pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
-def test_a_former_controller_is_refused_before_anything_changes(request_of: Callable[..., Any]) -> None:
-    async def run() -> None:
-        world = World()
-        await tell(world, leader_and_isr(controller_epoch=5))
-        world.told.events.clear()
-        with pytest.raises(StaleControllerEpoch, match="epoch 4, the current one is 5"):
-            await tell(world, request_of(controller_epoch=4))
-        assert world.told.events == []
-        assert not world.metadata.complete.is_set()
-
-    asyncio.run(run())
+async def test_a_former_controller_is_refused_before_anything_changes(request_of: Callable[..., Any]) -> None:
+    world = World()
+    await tell(world, leader_and_isr(controller_epoch=5))
+    world.told.events.clear()
+    with pytest.raises(StaleControllerEpoch, match="epoch 4, the current one is 5"):
+        await tell(world, request_of(controller_epoch=4))
+    assert world.told.events == []
+    assert not world.metadata.complete.is_set()
 
 
 @pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
-def test_a_request_that_arrives_behind_a_later_one_is_refused_before_anything_changes(request_of: Callable[..., Any]) -> None:
+async def test_a_request_that_arrives_behind_a_later_one_is_refused_before_anything_changes(request_of: Callable[..., Any]) -> None:
     """Its topic may have been deleted and created again since: the ids of two topics of one name are in no order."""
-
-    async def run() -> None:
-        world = World()
-        again = replace(ASSIGNMENT, topic_id=UUID(int=10), state=replace(STATE, leader_epoch=0), partition_epoch=0, is_new=True)
-        await tell(world, replace(leader_and_isr(), partitions=(again,), request_number=8))
-        world.told.events.clear()
-        with pytest.raises(StaleControllerEpoch, match="request 5 of controller 2, epoch 4, arrived after request 8"):
-            await tell(world, replace(request_of(), request_number=5))
-        assert world.told.events == []
-        assert world.metadata.partition("orders", 0) is None
-
-    asyncio.run(run())
+    world = World()
+    again = replace(ASSIGNMENT, topic_id=UUID(int=10), state=replace(STATE, leader_epoch=0), partition_epoch=0, is_new=True)
+    await tell(world, replace(leader_and_isr(), partitions=(again,), request_number=8))
+    world.told.events.clear()
+    with pytest.raises(StaleControllerEpoch, match="request 5 of controller 2, epoch 4, arrived after request 8"):
+        await tell(world, replace(request_of(), request_number=5))
+    assert world.told.events == []
+    assert world.metadata.partition("orders", 0) is None
 
 
-def test_a_request_that_waits_for_its_turn_is_judged_by_what_was_taken_before_it() -> None:
+async def test_a_request_that_waits_for_its_turn_is_judged_by_what_was_taken_before_it() -> None:
     """In the order in which they arrive, and one that is delivered twice does no harm."""
-
-    async def run() -> None:
-        world = World()
-        numbers = (3, 5, 5, 4, 6)
-        answers = await asyncio.gather(
-            *(tell(world, replace(stop_replica(), request_number=number)) for number in numbers), return_exceptions=True
-        )
-        refused = [number for number, answer in zip(numbers, answers, strict=True) if isinstance(answer, StaleControllerEpoch)]
-        assert refused == [4]
-        assert len(world.told.events) == 4
-
-    asyncio.run(run())
+    world = World()
+    numbers = (3, 5, 5, 4, 6)
+    answers = await asyncio.gather(
+        *(tell(world, replace(stop_replica(), request_number=number)) for number in numbers), return_exceptions=True
+    )
+    refused = [number for number, answer in zip(numbers, answers, strict=True) if isinstance(answer, StaleControllerEpoch)]
+    assert refused == [4]
+    assert len(world.told.events) == 4
 
 
 @pytest.mark.parametrize(
@@ -295,27 +289,21 @@ def test_a_request_that_waits_for_its_turn_is_judged_by_what_was_taken_before_it
         {"request_number": 0},  # a controller of a release that sends no numbers
     ],
 )
-def test_another_controller_and_another_life_of_the_broker_have_numbers_of_their_own(later: Mapping[str, Any]) -> None:
-    async def run() -> None:
-        world = World()
-        await tell(world, replace(stop_replica(), request_number=9))
-        await tell(world, replace(stop_replica(), **{"request_number": 1, **later}))
-        assert len(world.told.events) == 2
-
-    asyncio.run(run())
+async def test_another_controller_and_another_life_of_the_broker_have_numbers_of_their_own(later: Mapping[str, Any]) -> None:
+    world = World()
+    await tell(world, replace(stop_replica(), request_number=9))
+    await tell(world, replace(stop_replica(), **{"request_number": 1, **later}))
+    assert len(world.told.events) == 2
 
 
-def test_a_controller_that_is_known_otherwise_puts_an_end_to_the_one_before() -> None:
-    async def run() -> None:
-        world = World()
-        world.applier.controller_changed(ONE, 5)
-        assert world.metadata.controller_id == ONE
-        with pytest.raises(StaleControllerEpoch):
-            await tell(world, leader_and_isr(controller_epoch=4))
-        world.applier.controller_changed(NO_LEADER, 5)
-        assert world.metadata.controller_id == NO_LEADER
-
-    asyncio.run(run())
+async def test_a_controller_that_is_known_otherwise_puts_an_end_to_the_one_before() -> None:
+    world = World()
+    world.applier.controller_changed(ONE, 5)
+    assert world.metadata.controller_id == ONE
+    with pytest.raises(StaleControllerEpoch):
+        await tell(world, leader_and_isr(controller_epoch=4))
+    world.applier.controller_changed(NO_LEADER, 5)
+    assert world.metadata.controller_id == NO_LEADER
 
 
 @pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
@@ -342,95 +330,63 @@ def test_a_registration_that_the_controller_saw_sooner_than_we_did_is_ours() -> 
 
 # The next one is greater, but where ZooKeeper was restored from a copy: an epoch is a zxid.
 @pytest.mark.parametrize(("epoch", "former"), [(20, 11), (4, 11), (11, 10)])
-def test_after_its_session_has_ended_a_broker_leads_nothing_until_it_has_registered_anew(epoch: int, former: int) -> None:
-    async def run() -> None:
-        world = World()
-        await tell(world, update_metadata(all_topics=frozenset({"orders"})))
-        world.told.events.clear()
-        world.applier.session_lost()
-        assert world.told.events == ["stop leading"]
-        with pytest.raises(StaleBrokerEpoch):
-            await tell(world, leader_and_isr())
-        world.registration = BrokerRegistration(ONE, (), broker_epoch=epoch)
-        with pytest.raises(StaleBrokerEpoch):
-            await tell(world, leader_and_isr(broker_epoch=former))
-        await tell(world, update_metadata(broker_epoch=epoch, all_topics=frozenset({"orders"})))
-        await tell(world, leader_and_isr(broker_epoch=epoch))
-        assert (world.applier.metadata_epoch, world.told.events[-1]) == (epoch, ("apply", ASSIGNMENT))
-
-    asyncio.run(run())
+async def test_after_its_session_has_ended_a_broker_leads_nothing_until_it_has_registered_anew(epoch: int, former: int) -> None:
+    world = World()
+    await tell(world, update_metadata(all_topics=frozenset({"orders"})))
+    world.told.events.clear()
+    world.applier.session_lost()
+    assert world.told.events == ["stop leading"]
+    with pytest.raises(StaleBrokerEpoch):
+        await tell(world, leader_and_isr())
+    world.registration = BrokerRegistration(ONE, (), broker_epoch=epoch)
+    with pytest.raises(StaleBrokerEpoch):
+        await tell(world, leader_and_isr(broker_epoch=former))
+    await tell(world, update_metadata(broker_epoch=epoch, all_topics=frozenset({"orders"})))
+    await tell(world, leader_and_isr(broker_epoch=epoch))
+    assert (world.applier.metadata_epoch, world.told.events[-1]) == (epoch, ("apply", ASSIGNMENT))
 
 
-def test_a_session_that_ends_while_leaders_are_made_leaves_none_of_them() -> None:
-    async def run() -> None:
-        world = World()
-        world.told.during_apply = world.applier.session_lost
-        with pytest.raises(StaleBrokerEpoch):
-            await tell(world, leader_and_isr())
-        assert world.told.events[-2:] == ["stop leading", "stop leading"]
-
-    asyncio.run(run())
+async def test_a_session_that_ends_while_leaders_are_made_leaves_none_of_them() -> None:
+    world = World()
+    world.told.during_apply = world.applier.session_lost
+    with pytest.raises(StaleBrokerEpoch):
+        await tell(world, leader_and_isr())
+    assert world.told.events[-2:] == ["stop leading", "stop leading"]
 
 
-def test_requests_are_taken_in_turn_and_judged_when_their_turn_has_come() -> None:
-    async def run() -> None:
-        world = World()
-        world.told.during_apply = lambda: world.applier.controller_changed(ONE, 6)
-        outcomes = await asyncio.gather(*(tell(world, each) for each in (leader_and_isr(), update_metadata())), return_exceptions=True)
-        assert outcomes[0] == LeaderAndIsrResponse({ORDERS: 0})
-        assert isinstance(outcomes[1], StaleControllerEpoch)
-
-    asyncio.run(run())
+async def test_requests_are_taken_in_turn_and_judged_when_their_turn_has_come() -> None:
+    world = World()
+    world.told.during_apply = lambda: world.applier.controller_changed(ONE, 6)
+    outcomes = await asyncio.gather(*(tell(world, request) for request in (leader_and_isr(), update_metadata())), return_exceptions=True)
+    assert outcomes[0] == LeaderAndIsrResponse({ORDERS: 0})
+    assert isinstance(outcomes[1], StaleControllerEpoch)
 
 
-def test_a_broker_that_stops_finishes_what_it_has_begun_and_begins_nothing_more() -> None:
-    async def run() -> None:
-        world = World()
-        closing: list[asyncio.Task[None]] = []
-        world.told.during_apply = lambda: closing.append(asyncio.ensure_future(world.applier.close()))
-        assert await tell(world, leader_and_isr()) == LeaderAndIsrResponse({ORDERS: 0})
-        await asyncio.wait_for(closing[0], 120)
-        with pytest.raises(BrokerNotAvailable, match="broker 1 stops"):
-            await tell(world, stop_replica())
-        assert world.told.events[-1] == ("apply", ASSIGNMENT)
-
-    asyncio.run(run())
-
-
-@dataclass
-class ZooKeeper:
-    """What it says of epochs."""
-
-    controller_epoch: int = 4
-    asked: int = 0
-
-    async def begun_epoch(self) -> int:
-        self.asked += 1
-        return self.controller_epoch
-
-    async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None:
-        self.asked += 1
-        return REGISTRATIONS[0]
+async def test_a_broker_that_stops_finishes_what_it_has_begun_and_begins_nothing_more() -> None:
+    world = World()
+    closing: list[asyncio.Task[None]] = []
+    world.told.during_apply = lambda: closing.append(asyncio.ensure_future(world.applier.close()))
+    assert await tell(world, leader_and_isr()) == LeaderAndIsrResponse({ORDERS: 0})
+    await asyncio.wait_for(closing[0], 120)
+    with pytest.raises(BrokerNotAvailable, match="broker 1 stops"):
+        await tell(world, stop_replica())
+    assert world.told.events[-1] == ("apply", ASSIGNMENT)
 
 
 @pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
-def test_an_epoch_from_the_future_is_refused_unless_zookeeper_knows_it(request_of: Any) -> None:
+async def test_an_epoch_from_the_future_is_refused_unless_zookeeper_knows_it(request_of: Any) -> None:
     """Anyone who forged one upwards would depose the controller for good; the broker asks once for each that is news."""
-    world, zookeeper = World(), ZooKeeper()
-    world.applier.confirmed = zookeeper
-
-    async def run() -> None:
-        with pytest.raises(StaleControllerEpoch):
-            await tell(world, request_of(controller_epoch=2**31 - 1))
-        with pytest.raises(StaleBrokerEpoch):
-            await tell(world, request_of(broker_epoch=2**62))
-        asked = zookeeper.asked
-        await tell(world, request_of())
-        await tell(world, request_of())
-        zookeeper.controller_epoch = 5
-        await tell(world, request_of(controller_epoch=5))
-        with pytest.raises(StaleControllerEpoch):
-            await tell(world, request_of(controller_epoch=4))
-        assert zookeeper.asked - asked <= 2
-
-    asyncio.run(run())
+    zookeeper = ZooKeeper(4, REGISTRATIONS[0])
+    world = World(zookeeper=zookeeper)
+    with pytest.raises(StaleControllerEpoch):
+        await tell(world, request_of(controller_epoch=2**31 - 1))
+    with pytest.raises(StaleBrokerEpoch):
+        await tell(world, request_of(broker_epoch=2**62))
+    asked = zookeeper.asked
+    await tell(world, request_of())
+    await tell(world, request_of())
+    zookeeper.controller_epoch = 5
+    await tell(world, request_of(controller_epoch=5))
+    with pytest.raises(StaleControllerEpoch):
+        await tell(world, request_of(controller_epoch=4))
+    assert zookeeper.asked - asked <= 2

@@ -38,22 +38,18 @@ def is_sound(log: bytes) -> bool:
     return position == len(log)
 
 
-def test_pipelined_produces_are_answered_in_order_and_stored_in_order(tmp_path: Path) -> None:
+async def test_pipelined_produces_are_answered_in_order_and_stored_in_order(broker: Wired) -> None:
     """More in one write than a connection may be owed answers at a time, and of several versions."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", 2)
-        client = await broker.connect()
-        count = 3_000
-        client.write(*(produce(("events", n % 2, batch(b"%d" % n)), correlation_id=n, version=7 + n % 5) for n in range(count)))
-        for n in range(count):
-            assert await client.produced(7 + n % 5) == (n, [(0, n // 2)])
-        for partition in (0, 1):
-            log = broker.log_bytes("events", partition)
-            assert is_sound(log)
-            assert values(log) == [(n // 2, b"%d" % n) for n in range(partition, count, 2)]
-
-    run(tmp_path, scenario)
+    broker.topic("events", 2)
+    client = await broker.connect()
+    count = 3_000
+    client.write(*(produce(("events", n % 2, batch(b"%d" % n)), correlation_id=n, version=7 + n % 5) for n in range(count)))
+    for n in range(count):
+        assert await client.produced(7 + n % 5) == (n, [(0, n // 2)])
+    for partition in (0, 1):
+        log = broker.log_bytes("events", partition)
+        assert is_sound(log)
+        assert values(log) == [(n // 2, b"%d" % n) for n in range(partition, count, 2)]
 
 
 def test_more_small_produces_in_one_read_than_may_be_unanswered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,74 +67,63 @@ def test_more_small_produces_in_one_read_than_may_be_unanswered(tmp_path: Path, 
     run(tmp_path, scenario)
 
 
-def test_a_fetch_behind_produces_sees_them_and_is_answered_after_them(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", flush_messages="1")
-        client = await broker.connect()
-        client.write(
-            produce(("events", 0, batch(b"a")), correlation_id=1),
-            produce(("events", 0, batch(b"b")), correlation_id=2),
-            fetch(("events", 0, 0), correlation_id=3),
-            produce(("events", 0, batch(b"c")), correlation_id=4),
-            fetch(("events", 0, 2), correlation_id=5),
-            framed(ApiKey.API_VERSIONS, 0, 6, b""),
-        )
-        assert await client.produced() == (1, [(0, 0)])
-        assert await client.produced() == (2, [(0, 1)])
-        correlation_id, [(error, records)] = await client.fetched()
-        assert (correlation_id, error, values(records)) == (3, 0, [(0, b"a"), (1, b"b")])
-        assert await client.produced() == (4, [(0, 2)])
-        correlation_id, [(error, records)] = await client.fetched()
-        assert (correlation_id, error, values(records)) == (5, 0, [(2, b"c")])
-        assert (await client.answer(ApiKey.API_VERSIONS, 0))[0] == 6
-
-    run(tmp_path, scenario)
+async def test_a_fetch_behind_produces_sees_them_and_is_answered_after_them(broker: Wired) -> None:
+    broker.topic("events", flush_messages="1")
+    client = await broker.connect()
+    client.write(
+        produce(("events", 0, batch(b"a")), correlation_id=1),
+        produce(("events", 0, batch(b"b")), correlation_id=2),
+        fetch(("events", 0, 0), correlation_id=3),
+        produce(("events", 0, batch(b"c")), correlation_id=4),
+        fetch(("events", 0, 2), correlation_id=5),
+        framed(ApiKey.API_VERSIONS, 0, 6, b""),
+    )
+    assert await client.produced() == (1, [(0, 0)])
+    assert await client.produced() == (2, [(0, 1)])
+    correlation_id, [(error, records)] = await client.fetched()
+    assert (correlation_id, error, values(records)) == (3, 0, [(0, b"a"), (1, b"b")])
+    assert await client.produced() == (4, [(0, 2)])
+    correlation_id, [(error, records)] = await client.fetched()
+    assert (correlation_id, error, values(records)) == (5, 0, [(2, b"c")])
+    assert (await client.answer(ApiKey.API_VERSIONS, 0))[0] == 6
 
 
-def test_what_comes_behind_a_waiting_fetch_waits_for_it(tmp_path: Path) -> None:
+async def test_what_comes_behind_a_waiting_fetch_waits_for_it(broker: Wired) -> None:
     """Kafka mutes the channel; another connection's append then lets the fetch go."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        broker.topic("others")
-        reader, writer = await broker.connect(), await broker.connect()
-        reader.write(fetch(("events", 0, 0), correlation_id=1, max_wait_ms=60_000), produce(("others", 0, batch(b"z")), correlation_id=2))
-        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-        writer.write(produce(("others", 0, batch(b"first"))))
-        assert await writer.produced() == (1, [(0, 0)])
-        writer.write(produce(("events", 0, batch(b"a"))))
-        assert await writer.produced() == (1, [(0, 0)])
-        correlation_id, [(_, records)] = await reader.fetched()
-        assert (correlation_id, values(records)) == (1, [(0, b"a")])
-        assert await reader.produced() == (2, [(0, 1)])
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    broker.topic("others")
+    reader, writer = await broker.connect(), await broker.connect()
+    reader.write(fetch(("events", 0, 0), correlation_id=1, max_wait_ms=60_000), produce(("others", 0, batch(b"z")), correlation_id=2))
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+    writer.write(produce(("others", 0, batch(b"first"))))
+    assert await writer.produced() == (1, [(0, 0)])
+    writer.write(produce(("events", 0, batch(b"a"))))
+    assert await writer.produced() == (1, [(0, 0)])
+    correlation_id, [(_, records)] = await reader.fetched()
+    assert (correlation_id, values(records)) == (1, [(0, b"a")])
+    assert await reader.produced() == (2, [(0, 1)])
 
 
-def test_acks_all_waits_for_the_high_watermark_and_later_answers_wait_behind_it(tmp_path: Path) -> None:
+async def test_acks_all_waits_for_the_high_watermark_and_later_answers_wait_behind_it(broker: Wired) -> None:
     """Two replicas are in sync until the controller says otherwise."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, BrokerId(2)))
-        broker.topic("others")
-        client = await broker.connect()
-        client.write(
-            produce(("events", 0, batch(b"a")), correlation_id=1, acks=-1),
-            produce(("others", 0, batch(b"b")), correlation_id=2),
-            produce(("events", 0, batch(b"c")), correlation_id=3, acks=1),
-            framed(ApiKey.API_VERSIONS, 0, 4, b""),
-        )
-        await until(lambda: len(broker.produces) == 1 and broker.partition("events").log.log_end_offset == 2)
-        other = await broker.connect()
-        other.write(fetch(("events", 0, 0), correlation_id=9))
-        assert await other.fetched() == (9, [(0, b"")]), "what is not committed is not shown"
-        broker.change_isr("events", (BROKER,))
-        assert await client.produced() == (1, [(0, 0)])
-        assert await client.produced() == (2, [(0, 0)])
-        assert await client.produced() == (3, [(0, 1)])
-        assert (await client.answer(ApiKey.API_VERSIONS, 0))[0] == 4
-
-    run(tmp_path, scenario)
+    broker.topic("events", isr=(BROKER, BrokerId(2)))
+    broker.topic("others")
+    client = await broker.connect()
+    client.write(
+        produce(("events", 0, batch(b"a")), correlation_id=1, acks=-1),
+        produce(("others", 0, batch(b"b")), correlation_id=2),
+        produce(("events", 0, batch(b"c")), correlation_id=3, acks=1),
+        framed(ApiKey.API_VERSIONS, 0, 4, b""),
+    )
+    await until(lambda: len(broker.produces) == 1 and broker.partition("events").log.log_end_offset == 2)
+    other = await broker.connect()
+    other.write(fetch(("events", 0, 0), correlation_id=9))
+    assert await other.fetched() == (9, [(0, b"")]), "what is not committed is not shown"
+    broker.change_isr("events", (BROKER,))
+    assert await client.produced() == (1, [(0, 0)])
+    assert await client.produced() == (2, [(0, 0)])
+    assert await client.produced() == (3, [(0, 1)])
+    assert (await client.answer(ApiKey.API_VERSIONS, 0))[0] == 4
 
 
 @pytest.mark.parametrize("version", [7, 8, 9, 11])
@@ -167,52 +152,40 @@ def test_what_one_move_of_the_high_watermark_commits_is_answered_in_one_write(
     run(tmp_path, scenario)
 
 
-def test_acks_all_that_is_repeated_and_not_committed_in_time_is_told_so(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, BrokerId(2)))
-        client = await broker.connect()
-        for correlation_id in (1, 2):
-            client.write(produce(("events", 0, batch(b"a")), correlation_id=correlation_id, acks=-1, timeout_ms=20))
-            assert await client.produced() == (correlation_id, [(7, -1)])  # REQUEST_TIMED_OUT
-
-    run(tmp_path, scenario)
+async def test_acks_all_that_is_repeated_and_not_committed_in_time_is_told_so(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, BrokerId(2)))
+    client = await broker.connect()
+    for correlation_id in (1, 2):
+        client.write(produce(("events", 0, batch(b"a")), correlation_id=correlation_id, acks=-1, timeout_ms=20))
+        assert await client.produced() == (correlation_id, [(7, -1)])  # REQUEST_TIMED_OUT
 
 
-def test_acks_all_that_is_not_committed_in_time_is_told_so(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, BrokerId(2)))
-        client = await broker.connect()
-        client.write(produce(("events", 0, batch(b"a")), acks=-1, timeout_ms=20))
-        assert await client.produced() == (1, [(7, -1)])  # REQUEST_TIMED_OUT
-
-    run(tmp_path, scenario)
+async def test_acks_all_that_is_not_committed_in_time_is_told_so(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, BrokerId(2)))
+    client = await broker.connect()
+    client.write(produce(("events", 0, batch(b"a")), acks=-1, timeout_ms=20))
+    assert await client.produced() == (1, [(7, -1)])  # REQUEST_TIMED_OUT
 
 
-def test_a_partition_that_is_deleted_ends_the_waiting(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, BrokerId(2)))
-        client, reader = await broker.connect(), await broker.connect()
-        client.write(produce(("events", 0, batch(b"a")), acks=-1))
-        reader.write(fetch(("events", 0, 0), max_wait_ms=60_000))
-        await until(lambda: len(broker.produces) == 1 and len(broker.parts.fetch_purgatory) == 1)
-        await broker.parts.replicas.stop([PartitionToStop(TopicPartition("events", 0), -1, delete=True, topic_id=topic_id("events"))])
-        assert await client.produced() == (1, [(6, -1)])  # NOT_LEADER_OR_FOLLOWER
-        assert await reader.fetched() == (1, [(3, b"")])  # UNKNOWN_TOPIC_OR_PARTITION
-
-    run(tmp_path, scenario)
+async def test_a_partition_that_is_deleted_ends_the_waiting(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, BrokerId(2)))
+    client, reader = await broker.connect(), await broker.connect()
+    client.write(produce(("events", 0, batch(b"a")), acks=-1))
+    reader.write(fetch(("events", 0, 0), max_wait_ms=60_000))
+    await until(lambda: len(broker.produces) == 1 and len(broker.parts.fetch_purgatory) == 1)
+    await broker.parts.replicas.stop([PartitionToStop(TopicPartition("events", 0), -1, delete=True, topic_id=topic_id("events"))])
+    assert await client.produced() == (1, [(6, -1)])  # NOT_LEADER_OR_FOLLOWER
+    assert await reader.fetched() == (1, [(3, b"")])  # UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_client_that_goes_away_leaves_nobody_waiting(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, BrokerId(2)))
-        client, reader = await broker.connect(), await broker.connect()
-        client.write(produce(("events", 0, batch(b"a")), acks=-1), produce(("events", 0, batch(b"b")), acks=-1))
-        reader.write(fetch(("events", 0, 0), max_wait_ms=60_000))
-        await until(lambda: len(broker.produces) == 2 and len(broker.parts.fetch_purgatory) == 1)
-        await broker.close_clients()
-        await until(lambda: len(broker.produces) == 0 and len(broker.parts.fetch_purgatory) == 0)
-
-    run(tmp_path, scenario)
+async def test_a_client_that_goes_away_leaves_nobody_waiting(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, BrokerId(2)))
+    client, reader = await broker.connect(), await broker.connect()
+    client.write(produce(("events", 0, batch(b"a")), acks=-1), produce(("events", 0, batch(b"b")), acks=-1))
+    reader.write(fetch(("events", 0, 0), max_wait_ms=60_000))
+    await until(lambda: len(broker.produces) == 2 and len(broker.parts.fetch_purgatory) == 1)
+    await broker.close_clients()
+    await until(lambda: len(broker.produces) == 0 and len(broker.parts.fetch_purgatory) == 0)
 
 
 BAD = {
@@ -262,97 +235,81 @@ def test_what_kafkas_controller_sends_again_and_again_is_no_warning(tmp_path: Pa
 
     with caplog.at_level("DEBUG"):
         run(tmp_path, scenario)
-    (record,) = (each for each in caplog.records if "API key 6 (version 8) is not served" in each.getMessage())
+    (record,) = (record for record in caplog.records if "API key 6 (version 8) is not served" in record.getMessage())
     assert record.levelname == "DEBUG"
 
 
-def test_api_versions_of_an_unknown_version_is_answered_in_version_0(tmp_path: Path) -> None:
+async def test_api_versions_of_an_unknown_version_is_answered_in_version_0(broker: Wired) -> None:
     """KIP-511: UNSUPPORTED_VERSION with the versions of ApiVersions itself; the connection continues."""
-
-    async def scenario(broker: Wired) -> None:
-        client = await broker.connect()
-        client.write(framed(ApiKey.API_VERSIONS, 77, 5, b"\xff" * 9), framed(ApiKey.API_VERSIONS, 0, 6, b""))
-        correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 0)
-        assert (correlation_id, int(response.error_code)) == (5, 35)
-        assert [(key.api_key, key.min_version, key.max_version) for key in response.api_keys] == [(18, 0, 4)]
-        correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 0)
-        assert (correlation_id, int(response.error_code)) == (6, 0)
-
-    run(tmp_path, scenario)
+    client = await broker.connect()
+    client.write(framed(ApiKey.API_VERSIONS, 77, 5, b"\xff" * 9), framed(ApiKey.API_VERSIONS, 0, 6, b""))
+    correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 0)
+    assert (correlation_id, int(response.error_code)) == (5, 35)
+    assert [(key.api_key, key.min_version, key.max_version) for key in response.api_keys] == [(18, 0, 4)]
+    correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 0)
+    assert (correlation_id, int(response.error_code)) == (6, 0)
 
 
-def test_acks_0_is_not_answered_and_an_error_closes_the_connection(tmp_path: Path) -> None:
+async def test_acks_0_is_not_answered_and_an_error_closes_the_connection(broker: Wired) -> None:
     """So that the client asks for metadata. What was good before the error stays."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        client.write(produce(("events", 0, batch(b"a")), acks=0), produce(("events", 0, batch(b"b")), correlation_id=2))
-        assert await client.produced() == (2, [(0, 1)])
-        client.write(produce(("events", 0, batch(b"c")), acks=0), produce(("nowhere", 0, batch(b"d")), acks=0))
-        assert await client.is_closed()
-        assert values(broker.log_bytes("events")) == [(0, b"a"), (1, b"b"), (2, b"c")]
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    client = await broker.connect()
+    client.write(produce(("events", 0, batch(b"a")), acks=0), produce(("events", 0, batch(b"b")), correlation_id=2))
+    assert await client.produced() == (2, [(0, 1)])
+    client.write(produce(("events", 0, batch(b"c")), acks=0), produce(("nowhere", 0, batch(b"d")), acks=0))
+    assert await client.is_closed()
+    assert values(broker.log_bytes("events")) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_a_group_that_can_not_be_written_is_refused_whole_and_loses_nothing_else(tmp_path: Path) -> None:
+async def test_a_group_that_can_not_be_written_is_refused_whole_and_loses_nothing_else(broker: Wired) -> None:
     """ENOSPC leaves half a batch (traps.md): the log is cut back, the other partition's group is stored, and the next one is."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("full", 1)
-        broker.topic("roomy", 1)
-        client = await broker.connect()
-        client.write(produce(("full", 0, batch(b"before"))))
-        assert await client.produced() == (1, [(0, 0)])
-        size = len(broker.log_bytes("full"))
-        with failing_files(broker.partition("full").log.directory, writes_after=100, error=errno.ENOSPC):
-            client.write(
-                produce(("full", 0, batch(b"lost" * 10)), correlation_id=2),
-                produce(("roomy", 0, batch(b"kept")), correlation_id=3),
-                produce(("full", 0, batch(b"lost too")), correlation_id=4),
-                produce(("roomy", 0, batch(b"kept")), ("full", 0, batch(b"lost")), correlation_id=5),
-            )
-            assert await client.produced() == (2, [(KAFKA_STORAGE_ERROR, -1)])
-            assert await client.produced() == (3, [(0, 0)])
-            assert await client.produced() == (4, [(KAFKA_STORAGE_ERROR, -1)])
-            correlation_id, answers = await client.produced()
-            assert (correlation_id, answers[1]) == (5, (KAFKA_STORAGE_ERROR, -1))
-            assert len(broker.log_bytes("full")) == size
-            client.write(fetch(("full", 0, 0), correlation_id=6))
-            assert [values(records) for _, records in (await client.fetched())[1]] == [[(0, b"before")]]
-        client.write(produce(("full", 0, batch(b"after")), correlation_id=7))
-        assert await client.produced() == (7, [(0, 1)])
-        assert is_sound(broker.log_bytes("full"))
-        assert is_sound(broker.log_bytes("roomy"))
-        assert values(broker.log_bytes("full")) == [(0, b"before"), (1, b"after")]
-
-    run(tmp_path, scenario)
+    broker.topic("full", 1)
+    broker.topic("roomy", 1)
+    client = await broker.connect()
+    client.write(produce(("full", 0, batch(b"before"))))
+    assert await client.produced() == (1, [(0, 0)])
+    size = len(broker.log_bytes("full"))
+    with failing_files(broker.partition("full").log.directory, writes_after=100, error=errno.ENOSPC):
+        client.write(
+            produce(("full", 0, batch(b"lost" * 10)), correlation_id=2),
+            produce(("roomy", 0, batch(b"kept")), correlation_id=3),
+            produce(("full", 0, batch(b"lost too")), correlation_id=4),
+            produce(("roomy", 0, batch(b"kept")), ("full", 0, batch(b"lost")), correlation_id=5),
+        )
+        assert await client.produced() == (2, [(KAFKA_STORAGE_ERROR, -1)])
+        assert await client.produced() == (3, [(0, 0)])
+        assert await client.produced() == (4, [(KAFKA_STORAGE_ERROR, -1)])
+        correlation_id, answers = await client.produced()
+        assert (correlation_id, answers[1]) == (5, (KAFKA_STORAGE_ERROR, -1))
+        assert len(broker.log_bytes("full")) == size
+        client.write(fetch(("full", 0, 0), correlation_id=6))
+        assert [values(records) for _, records in (await client.fetched())[1]] == [[(0, b"before")]]
+    client.write(produce(("full", 0, batch(b"after")), correlation_id=7))
+    assert await client.produced() == (7, [(0, 1)])
+    assert is_sound(broker.log_bytes("full"))
+    assert is_sound(broker.log_bytes("roomy"))
+    assert values(broker.log_bytes("full")) == [(0, b"before"), (1, b"after")]
 
 
-def test_an_idempotent_producer_may_send_again_what_a_full_disk_refused(tmp_path: Path) -> None:
+async def test_an_idempotent_producer_may_send_again_what_a_full_disk_refused(broker: Wired) -> None:
     """Its sequences are forgotten with the group, so the same batch is not taken for a duplicate.
 
     One that comes too early is not told of a gap, for which librdkafka takes a new epoch, but what the one before was told.
     """
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        mine: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
-        first, second, third = (batch(b"%d" % n, base_sequence=n, **mine) for n in range(3))
-        client.write(produce(("events", 0, first)))
-        assert await client.produced() == (1, [(0, 0)])
-        with failing_files(broker.partition("events").log.directory, writes_after=0, error=errno.ENOSPC):
-            client.write(produce(("events", 0, second)), produce(("events", 0, third)))
-            assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
-            assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
-        client.write(produce(("events", 0, third)), produce(("events", 0, second)), produce(("events", 0, third)))
+    broker.topic("events")
+    client = await broker.connect()
+    mine: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0}
+    first, second, third = (batch(b"%d" % n, base_sequence=n, **mine) for n in range(3))
+    client.write(produce(("events", 0, first)))
+    assert await client.produced() == (1, [(0, 0)])
+    with failing_files(broker.partition("events").log.directory, writes_after=0, error=errno.ENOSPC):
+        client.write(produce(("events", 0, second)), produce(("events", 0, third)))
         assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
-        assert await client.produced() == (1, [(0, 1)])
-        assert await client.produced() == (1, [(0, 2)])
-
-    run(tmp_path, scenario)
+        assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
+    client.write(produce(("events", 0, third)), produce(("events", 0, second)), produce(("events", 0, third)))
+    assert await client.produced() == (1, [(KAFKA_STORAGE_ERROR, -1)])
+    assert await client.produced() == (1, [(0, 1)])
+    assert await client.produced() == (1, [(0, 2)])
 
 
 class Gate:
@@ -442,18 +399,14 @@ def test_at_queued_max_requests_connections_wait_their_turn(tmp_path: Path) -> N
     run(tmp_path, scenario, offload=gate, most_in_flight=2)
 
 
-def test_whoever_waits_for_a_turn_and_goes_away_takes_no_turn() -> None:
+async def test_whoever_waits_for_a_turn_and_goes_away_takes_no_turn() -> None:
     called = []
-
-    async def scenario() -> None:
-        in_flight = InFlight(1)
-        in_flight.enter()
-        assert in_flight.full
-        in_flight.when_free(lambda: called.append("gone"))
-        in_flight.when_free(lambda: called.append("waiting"))
-        in_flight.leave()
-        await asyncio.sleep(0)
-        assert called == ["gone", "waiting"]
-        assert not in_flight.full
-
-    asyncio.run(scenario())
+    in_flight = InFlight(1)
+    in_flight.enter()
+    assert in_flight.full
+    in_flight.when_free(lambda: called.append("gone"))
+    in_flight.when_free(lambda: called.append("waiting"))
+    in_flight.leave()
+    await asyncio.sleep(0)
+    assert called == ["gone", "waiting"]
+    assert not in_flight.full

@@ -204,8 +204,8 @@ def test_after_two_minutes_a_session_makes_room_for_a_larger_one_of_its_kind(ses
     for epoch in (1, 2, 3):
         assert begun(sessions, *range(9)) == 0
         clock.advance(seconds=EVICTION_SECONDS / 3)
-        for each in (larger, smaller):
-            sessions.begin(request(each, epoch), False)
+        for number in (larger, smaller):
+            sessions.begin(request(number, epoch), False)
     assert begun(sessions, 0, 1) == 0, "of the same size it is no better"
     newest = begun(sessions, 0, 1, 2)
     assert living(sessions) == {larger, newest}

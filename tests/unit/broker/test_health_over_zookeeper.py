@@ -17,9 +17,9 @@ from ottla.config.broker import BrokerSettings
 from ottla.config.connect_string import ConnectString
 from ottla.coordination.interface import Coordination
 from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
-from ottla.interbroker.calls import Caller
+from ottla.interbroker.calls import Outsider
 from ottla.interbroker.rpc import BROKER_SERVICE, CONTROLLER_SERVICE, GrpcControl
-from ottla.model import BrokerId, BrokerRegistration
+from ottla.model import BrokerRegistration
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.health import LIVENESS, THE_SERVER, is_serving
 from ottla.testing.zookeeper import ZooKeeperServer
@@ -70,7 +70,7 @@ def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
         connection.close()
 
 
-def test_by_grpc_a_broker_is_ready_unless_its_session_has_ended_or_it_was_drained(
+async def test_by_grpc_a_broker_is_ready_unless_its_session_has_ended_or_it_was_drained(
     zookeeper_server: ZooKeeperServer, tmp_path: Path
 ) -> None:
     """Without `http.listener`, and with nothing but the standard health service: what `grpc_health_probe` sees.
@@ -78,50 +78,46 @@ def test_by_grpc_a_broker_is_ready_unless_its_session_has_ended_or_it_was_draine
     That a session has ended ZooKeeper tells as soon as the broker reaches it again, and then it is back in no time: the
     turns of its readiness are noted, and the new one is held up until it was asked.
     """
+    chroot = f"/{uuid4().hex}"
+    proxy = ZooKeeperProxy(zookeeper_server.port)
+    await proxy.start()
+    try:
+        async with started(settings_for(tmp_path, f"127.0.0.1:{proxy.port}{chroot}")) as broker:
+            registration = broker._service.registration
+            assert registration is not None and registration.control_endpoint is not None
+            channel = RpcChannel(registration.control_endpoint)
+            await until_ready(channel, True)
+            assert await health(channel) == {THE_SERVER: True, BROKER_SERVICE: True, CONTROLLER_SERVICE: True, LIVENESS: True}
 
-    async def scenario() -> None:
-        chroot = f"/{uuid4().hex}"
-        proxy = ZooKeeperProxy(zookeeper_server.port)
-        await proxy.start()
-        try:
-            async with started(settings_for(tmp_path, f"127.0.0.1:{proxy.port}{chroot}")) as broker:
-                registration = broker._service.registration
-                assert registration is not None and registration.control_endpoint is not None
-                channel = RpcChannel(registration.control_endpoint)
-                await until_ready(channel, True)
-                assert await health(channel) == {THE_SERVER: True, BROKER_SERVICE: True, CONTROLLER_SERVICE: True, LIVENESS: True}
+            may_rejoin, rejoin = asyncio.Event(), broker._service.rejoin
 
-                may_rejoin, rejoin = asyncio.Event(), broker._service.rejoin
+            async def held(coordination: Coordination) -> BrokerRegistration:
+                await may_rejoin.wait()
+                return await rejoin(coordination)
 
-                async def held(coordination: Coordination) -> BrokerRegistration:
-                    await may_rejoin.wait()
-                    return await rejoin(coordination)
+            broker._service.rejoin = held  # type: ignore[method-assign]
+            tool = await open_session(ZooKeeperOptions(ConnectString.parse(zookeeper_server.address + chroot)))
+            gone = asyncio.Event()
+            await tool.exists("/brokers/ids/1", lambda _: gone.set())
+            proxy.refuses = True
+            proxy.cut()
+            await asyncio.wait_for(gone.wait(), 120)
+            await tool.close()
+            proxy.refuses = False
+            await until_ready(channel, False)
+            assert await health(channel) == {THE_SERVER: False, BROKER_SERVICE: False, CONTROLLER_SERVICE: True, LIVENESS: True}
+            may_rejoin.set()
+            await until_ready(channel, True)
 
-                broker._service.rejoin = held  # type: ignore[method-assign]
-                tool = await open_session(ZooKeeperOptions(ConnectString.parse(zookeeper_server.address + chroot)))
-                gone = asyncio.Event()
-                await tool.exists("/brokers/ids/1", lambda _: gone.set())
-                proxy.refuses = True
-                proxy.cut()
-                await asyncio.wait_for(gone.wait(), 120)
-                await tool.close()
-                proxy.refuses = False
-                await until_ready(channel, False)
-                assert await health(channel) == {THE_SERVER: False, BROKER_SERVICE: False, CONTROLLER_SERVICE: True, LIVENESS: True}
-                may_rejoin.set()
-                await until_ready(channel, True)
-
-                other = GrpcControl(settings_for(tmp_path, "nowhere:1"), "", lambda: Caller(BrokerId(-1), -1, -1), lambda _: None)
-                assert registration.control_secret is not None
-                await other.broker(replace(registration, endpoints=())).drain()
-                await until_ready(channel, False)
-                assert (await health(channel))[LIVENESS]
-                await other.close()
-                await channel.close()
-        finally:
-            await proxy.close()
-
-    asyncio.run(scenario())
+            other = GrpcControl(settings_for(tmp_path, "nowhere:1"), "", Outsider())
+            assert registration.control_secret is not None
+            await other.broker(replace(registration, endpoints=())).drain()
+            await until_ready(channel, False)
+            assert (await health(channel))[LIVENESS]
+            await other.close()
+            await channel.close()
+    finally:
+        await proxy.close()
 
 
 def test_a_zookeeper_that_is_away_takes_neither_life_nor_readiness(own_zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:

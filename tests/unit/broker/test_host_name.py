@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from pathlib import Path
 
@@ -24,23 +23,19 @@ from ottla.config.broker import BrokerSettings
         ({"listeners": "PLAINTEXT://:0", "advertised.listeners": "PLAINTEXT://kafka.example:9092"}, "kafka.example"),
     ],
 )
-def test_a_listener_on_every_interface_is_advertised_by_the_machines_name(
+async def test_a_listener_on_every_interface_is_advertised_by_the_machines_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str], expected: str
 ) -> None:
     """A client, or a broker on another machine, that is told `localhost` connects to itself."""
     monkeypatch.setattr(server, "canonical_host_name", lambda: "broker.test")
     settings = BrokerSettings.from_properties({"broker.id": "1", "log.dirs": str(tmp_path), **properties})
-
-    async def scenario() -> None:
-        broker = Broker(settings)
-        await broker.start()
-        try:
-            assert broker.bootstrap_servers.rpartition(":")[0] == expected
-            assert [each.endpoints[0].host for each in broker.metadata.brokers.values()] == [expected]
-        finally:
-            await broker.stop()
-
-    asyncio.run(scenario())
+    broker = Broker(settings)
+    await broker.start()
+    try:
+        assert broker.bootstrap_servers.rpartition(":")[0] == expected
+        assert [each.endpoints[0].host for each in broker.metadata.brokers.values()] == [expected]
+    finally:
+        await broker.stop()
 
 
 def test_the_name_is_the_one_with_a_domain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_topics_are_found_by_name_and_id_and_listed_by_name() -> None:
 def test_a_broker_that_goes_is_remembered_for_a_moment_and_not_longer() -> None:
     clock = ManualClock()
     metadata = MetadataCache(clock)
-    one, two = (BrokerRegistration(each, (Endpoint("PLAINTEXT", f"broker-{each}", 9092),)) for each in (ONE, TWO))
+    one, two = (BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", f"broker-{broker_id}", 9092),)) for broker_id in (ONE, TWO))
     metadata.put_brokers([one, two])
     assert metadata.just_gone() == []
     metadata.put_brokers([one])

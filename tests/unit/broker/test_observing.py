@@ -172,91 +172,83 @@ def test_a_broker_that_comes_back_is_ready_when_its_replicas_have_caught_up(tmp_
         cluster.start_broker(2)
         port = http_port(cluster, 2)
         until(lambda: ready(port)[0] == 200)
-        assert [cluster.isr("clicks", each) for each in (0, 1)] == [[1, 2], [1, 2]]
+        assert [cluster.isr("clicks", number) for number in (0, 1)] == [[1, 2], [1, 2]]
 
 
-def test_http_answers_before_a_broker_knows_where_the_cluster_is(tmp_path: Path) -> None:
+async def test_http_answers_before_a_broker_knows_where_the_cluster_is(tmp_path: Path) -> None:
     """A liveness probe that asked ZooKeeper would have every broker killed while it is away."""
     settings = BrokerSettings.from_properties(
         {"broker.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "log"), **HTTP}
     )
+    connecting, go_on = asyncio.Event(), asyncio.Event()
 
-    async def run() -> None:
-        connecting, go_on = asyncio.Event(), asyncio.Event()
+    async def never() -> Any:
+        connecting.set()
+        await go_on.wait()
+        raise OttlaError("there is no ZooKeeper")
 
-        async def never() -> Any:
-            connecting.set()
-            await go_on.wait()
-            raise OttlaError("there is no ZooKeeper")
-
-        broker = Broker(settings, never)
-        starting = asyncio.ensure_future(broker.start())
-        await connecting.wait()
-        port, loop = broker.http_port, asyncio.get_running_loop()
-        assert (await loop.run_in_executor(None, get, port, "/healthz"))[0] == 200
-        status, said = await loop.run_in_executor(None, ready, port)
-        assert status == 503
-        assert said == {
-            "status": "not ready",
-            "state": "starting",
-            "registered": False,
-            "controller_known": False,
-            "replicas_in_sync": False,
-            "reason": "it is starting, not registered, not controller known, not replicas in sync",
-        }
-        found = await loop.run_in_executor(None, metrics, port)
-        assert found["ottla_broker_state"] == 0 and found["ottla_ready"] == 0
-        go_on.set()
-        with pytest.raises(OttlaError, match="there is no ZooKeeper"):
-            await starting
-        with pytest.raises(ConnectionError):
-            await loop.run_in_executor(None, get, port, "/healthz")
-
-    asyncio.run(run())
+    broker = Broker(settings, never)
+    starting = asyncio.ensure_future(broker.start())
+    await connecting.wait()
+    port, loop = broker.http_port, asyncio.get_running_loop()
+    assert (await loop.run_in_executor(None, get, port, "/healthz"))[0] == 200
+    status, said = await loop.run_in_executor(None, ready, port)
+    assert status == 503
+    assert said == {
+        "status": "not ready",
+        "state": "starting",
+        "registered": False,
+        "controller_known": False,
+        "replicas_in_sync": False,
+        "reason": "it is starting, not registered, not controller known, not replicas in sync",
+    }
+    found = await loop.run_in_executor(None, metrics, port)
+    assert found["ottla_broker_state"] == 0 and found["ottla_ready"] == 0
+    go_on.set()
+    with pytest.raises(OttlaError, match="there is no ZooKeeper"):
+        await starting
+    with pytest.raises(ConnectionError):
+        await loop.run_in_executor(None, get, port, "/healthz")
 
 
-def test_while_logs_are_read_the_state_says_so_and_while_it_stops_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_while_logs_are_read_the_state_says_so_and_while_it_stops_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = BrokerSettings.from_properties(
         {"broker.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "log"), **HTTP}
     )
+    from ottla.storage.log_manager import LogManager
 
-    async def run() -> None:
-        from ottla.storage.log_manager import LogManager
+    loop = asyncio.get_running_loop()
+    reached, go_on = asyncio.Event(), asyncio.Event()
 
-        loop = asyncio.get_running_loop()
-        reached, go_on = asyncio.Event(), asyncio.Event()
+    def held(method: Any) -> Any:
+        async def hold(*arguments: Any, **keywords: Any) -> Any:
+            reached.set()
+            await go_on.wait()
+            return await method(*arguments, **keywords)
 
-        def held(method: Any) -> Any:
-            async def hold(*arguments: Any, **keywords: Any) -> Any:
-                reached.set()
-                await go_on.wait()
-                return await method(*arguments, **keywords)
+        return hold
 
-            return hold
-
-        async def state_of(work: asyncio.Future[None], expected: int) -> tuple[str, int]:
-            await reached.wait()
-            status, said = await loop.run_in_executor(None, ready, broker.http_port)
+    async def state_of(work: asyncio.Future[None], expected: int) -> tuple[str, int]:
+        await reached.wait()
+        status, said = await loop.run_in_executor(None, ready, broker.http_port)
+        found = await loop.run_in_executor(None, metrics, broker.http_port)
+        deadline = loop.time() + 120
+        while found["ottla_broker_state"] != expected and loop.time() < deadline:  # an earlier scrape is given again for a while
+            await asyncio.sleep(0.05)
             found = await loop.run_in_executor(None, metrics, broker.http_port)
-            deadline = loop.time() + 120
-            while found["ottla_broker_state"] != expected and loop.time() < deadline:  # an earlier scrape is given again for a while
-                await asyncio.sleep(0.05)
-                found = await loop.run_in_executor(None, metrics, broker.http_port)
-            go_on.set()
-            await work
-            reached.clear()
-            go_on.clear()
-            assert status == 503 and found["ottla_ready"] == 0
-            return said["state"], int(found["ottla_broker_state"])
+        go_on.set()
+        await work
+        reached.clear()
+        go_on.clear()
+        assert status == 503 and found["ottla_ready"] == 0
+        return said["state"], int(found["ottla_broker_state"])
 
-        broker = Broker(settings)
-        monkeypatch.setattr(LogManager, "start", held(LogManager.start))
-        monkeypatch.setattr(LogManager, "shutdown", held(LogManager.shutdown))
-        assert await state_of(asyncio.ensure_future(broker.start()), 1) == ("recovering", 1)
-        assert (await loop.run_in_executor(None, ready, broker.http_port))[0] == 200
-        assert await state_of(asyncio.ensure_future(broker.stop()), 4) == ("stopping", 4)
-
-    asyncio.run(run())
+    broker = Broker(settings)
+    monkeypatch.setattr(LogManager, "start", held(LogManager.start))
+    monkeypatch.setattr(LogManager, "shutdown", held(LogManager.shutdown))
+    assert await state_of(asyncio.ensure_future(broker.start()), 1) == ("recovering", 1)
+    assert (await loop.run_in_executor(None, ready, broker.http_port))[0] == 200
+    assert await state_of(asyncio.ensure_future(broker.stop()), 4) == ("stopping", 4)
 
 
 def test_a_port_that_is_taken_keeps_a_broker_from_starting(tmp_path: Path) -> None:
@@ -278,7 +270,7 @@ def test_without_a_listener_nothing_of_http_is_imported(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip() == "[]"
 
 
-def test_a_broker_whose_first_attempt_fails_is_measured_anew_and_answers_in_between(tmp_path: Path) -> None:
+async def test_a_broker_whose_first_attempt_fails_is_measured_anew_and_answers_in_between(tmp_path: Path) -> None:
     """A session that ends while a broker starts makes for another attempt; someone scrapes all the while."""
     from ottla.clock import SystemClock
     from ottla.coordination.errors import ConnectionLoss
@@ -287,32 +279,28 @@ def test_a_broker_whose_first_attempt_fails_is_measured_anew_and_answers_in_betw
     settings = BrokerSettings.from_properties(
         {"broker.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "log"), **HTTP}
     )
+    from contextlib import AsyncExitStack
 
-    async def run() -> None:
-        from contextlib import AsyncExitStack
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as stack:
+        open_session = sessions_of(settings, settings.coordination_path, SystemClock(), stack)
+        broker = Broker(settings, open_session)
+        hand_over = broker._first_word
+        states: list[float] = []
 
-        loop = asyncio.get_running_loop()
-        async with AsyncExitStack() as stack:
-            open_session = sessions_of(settings, settings.coordination_path, SystemClock(), stack)
-            broker = Broker(settings, open_session)
-            hand_over = broker._first_word
-            states: list[float] = []
+        async def lost_once() -> None:
+            assert "ottla_broker_partitions" in await loop.run_in_executor(None, metrics, broker.http_port)
+            if not states:
+                states.append(0)
+                raise ConnectionLoss("the first answer did not come")
+            await hand_over()
 
-            async def lost_once() -> None:
-                assert "ottla_broker_partitions" in await loop.run_in_executor(None, metrics, broker.http_port)
-                if not states:
-                    states.append(0)
-                    raise ConnectionLoss("the first answer did not come")
-                await hand_over()
-
-            broker._first_word = lost_once  # type: ignore[method-assign]
-            starting = asyncio.ensure_future(broker.start())
-            while not states:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            found = await loop.run_in_executor(None, metrics, broker.http_port)
-            assert found["ottla_ready"] == 0
-            await starting
-            assert (await loop.run_in_executor(None, ready, broker.http_port))[0] == 200
-            await broker.stop()
-
-    asyncio.run(run())
+        broker._first_word = lost_once  # type: ignore[method-assign]
+        starting = asyncio.ensure_future(broker.start())
+        while not states:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        found = await loop.run_in_executor(None, metrics, broker.http_port)
+        assert found["ottla_ready"] == 0
+        await starting
+        assert (await loop.run_in_executor(None, ready, broker.http_port))[0] == 200
+        await broker.stop()

@@ -87,56 +87,49 @@ class World:
         self.health.begin(self)
 
 
-def test_replicas_are_asked_for_until_all_were_in_sync_at_once_and_never_again() -> None:
+async def test_replicas_are_asked_for_until_all_were_in_sync_at_once_and_never_again() -> None:
     """Once met it is latched: a replica that lags later must not take a broker out of service."""
+    world = World()
+    lagging, caught_up = PartitionState(TWO, 1, (TWO,), (ONE, TWO)), PartitionState(TWO, 1, (TWO, ONE), (ONE, TWO))
+    world.begin()
+    world.health.phase = Phase.RUNNING
+    await world.health.look()
+    assert world.walks == 0  # no one has told it what it has
 
-    async def run() -> None:
-        world = World()
-        lagging, caught_up = PartitionState(TWO, 1, (TWO,), (ONE, TWO)), PartitionState(TWO, 1, (TWO, ONE), (ONE, TWO))
-        world.begin()
-        world.health.phase = Phase.RUNNING
-        await world.health.look()
-        assert world.walks == 0  # no one has told it what it has
+    world.broker_epoch = world.metadata_epoch = 1
+    world.states = [caught_up] * (2 * AT_ONCE) + [lagging]
+    assert not (await world.health.look()).is_ready
+    assert world.health.replicas_behind == 1
+    world.states = [caught_up]
+    assert (await world.health.look()).is_ready
+    walks = world.walks
+    world.states = [lagging]
+    assert (await world.health.look()).is_ready
+    assert world.walks == walks
+    assert world.shown == [True]
 
-        world.broker_epoch = world.metadata_epoch = 1
-        world.states = [caught_up] * (2 * AT_ONCE) + [lagging]
-        assert not (await world.health.look()).is_ready
-        assert world.health.replicas_behind == 1
-        world.states = [caught_up]
-        assert (await world.health.look()).is_ready
-        walks = world.walks
-        world.states = [lagging]
-        assert (await world.health.look()).is_ready
-        assert world.walks == walks
-        assert world.shown == [True]
-
-        world.broker_epoch = -1  # the session has ended
-        assert not (await world.health.look()).is_ready
-        world.broker_epoch = world.metadata_epoch = 2
-        assert (await world.health.look()).is_ready
-        world.drained_epoch = 2
-        assert (await world.health.look()).phase is Phase.DRAINING
-        await world.health.enter(Phase.STOPPING)
-        await world.health.close()
-        assert world.shown == [True, False, True, False]
-
-    asyncio.run(run())
+    world.broker_epoch = -1  # the session has ended
+    assert not (await world.health.look()).is_ready
+    world.broker_epoch = world.metadata_epoch = 2
+    assert (await world.health.look()).is_ready
+    world.drained_epoch = 2
+    assert (await world.health.look()).phase is Phase.DRAINING
+    await world.health.enter(Phase.STOPPING)
+    await world.health.close()
+    assert world.shown == [True, False, True, False]
 
 
-def test_health_is_looked_at_by_itself() -> None:
-    async def run() -> None:
-        world = World()
-        ready = asyncio.Event()
+async def test_health_is_looked_at_by_itself() -> None:
+    world = World()
+    ready = asyncio.Event()
 
-        async def show(is_ready: bool) -> None:
-            ready.set()
+    async def show(is_ready: bool) -> None:
+        ready.set()
 
-        world.health.show = show
-        world.begin()
-        world.broker_epoch = world.metadata_epoch = 1
-        world.health.phase = Phase.RUNNING
-        async with asyncio.timeout(120):
-            await ready.wait()
-        await world.health.close()
-
-    asyncio.run(run())
+    world.health.show = show
+    world.begin()
+    world.broker_epoch = world.metadata_epoch = 1
+    world.health.phase = Phase.RUNNING
+    async with asyncio.timeout(120):
+        await ready.wait()
+    await world.health.close()

@@ -11,6 +11,7 @@ import io
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -33,12 +34,12 @@ from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.schema_ids import SchemaIds
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import AllowAll
-from ottla.broker.transactions.coordinator import TransactionCoordinator, transactions_of
+from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC, transactions_of
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.interbroker.calls import PartitionAssignment
 from ottla.lifecycle import Offload, offload_nothing
-from ottla.model import BrokerId, PartitionState, TopicDescription, TopicPartition
+from ottla.model import BrokerId, PartitionState, TopicDescription
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.listener import ConnectionLimits, Listener
 from ottla.protocol.api import ApiKey, response_header_size
@@ -188,13 +189,17 @@ class Client:
         """Correlation id, and error code and base offset of each partition of a Produce response."""
         correlation_id, response = await self.answer(ApiKey.PRODUCE, version)
         return correlation_id, [
-            (int(each.error_code), each.base_offset) for topic in response.responses for each in topic.partition_responses
+            (int(partition_response.error_code), partition_response.base_offset)
+            for topic in response.responses
+            for partition_response in topic.partition_responses
         ]
 
     async def fetched(self, version: int = 12) -> tuple[int, list[tuple[int, bytes]]]:
         """Correlation id, and error code and records of each partition of a Fetch response."""
         correlation_id, response = await self.answer(ApiKey.FETCH, version)
-        return correlation_id, [(int(each.error_code), bytes(each.records)) for topic in response.responses for each in topic.partitions]
+        return correlation_id, [
+            (int(partition.error_code), bytes(partition.records)) for topic in response.responses for partition in topic.partitions
+        ]
 
     async def is_closed(self) -> bool:
         """Waits for the server to close, having answered nothing more."""
@@ -266,6 +271,13 @@ def topic_id(name: str) -> UUID:
     return uuid5(_TOPIC_IDS, name)
 
 
+@dataclass
+class Unchanging:
+    """Where settings are as they were given."""
+
+    settings: BrokerSettings
+
+
 @asynccontextmanager
 async def wired(
     directory: Path,
@@ -285,18 +297,9 @@ async def wired(
     metadata = MetadataCache()
     internal = InternalTopics(replicas, produces, clock, offload)
     groups = group_coordinator(settings, internal, clock, Random(1), offload, metadata)
-    transactions = transactions_of(
-        settings,
-        internal,
-        clock,
-        offload,
-        metadata,
-        ProducerIds(_block_of_producer_ids).next_id,
-        cast("Any", None),
-        lambda key, producer_id, is_commit: groups.transaction_ended(key.partition, producer_id, is_commit),
-        lambda: settings.transaction_partition_verification_enable,
-    )
-    replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
+    ids, transport = ProducerIds(_block_of_producer_ids), cast("Any", None)
+    transactions = transactions_of(settings, internal, clock, offload, metadata, ids, transport, groups, Unchanging(settings))
+    replicas.coordinate({OFFSETS_TOPIC: GroupsThatKnowTopics(groups), TRANSACTIONS_TOPIC: transactions.coordinator})
     parts = BrokerParts(
         settings=settings,
         clock=clock,
@@ -347,18 +350,16 @@ async def _block_of_producer_ids() -> range:
     return range(1000, 2000)
 
 
-def internal_leaderships(groups: GroupCoordinator, transactions: TransactionCoordinator) -> Callable[[TopicPartition, int | None], None]:
-    """What a broker coordinates follows from what it leads, as the server has it."""
+class GroupsThatKnowTopics:
+    """A coordinator of groups that hears of all topics as soon as it leads, as a controller says it right behind."""
 
-    def leads_internal(key: TopicPartition, leader_epoch: int | None) -> None:
-        coordinator = groups if key.topic == OFFSETS_TOPIC else transactions
-        if leader_epoch is None:
-            coordinator.resign(key.partition)
-        else:
-            coordinator.lead(key.partition, leader_epoch)
-            groups.topics_changed((), True)  # as the controller says right behind
+    def __init__(self, groups: GroupCoordinator) -> None:
+        self._groups = groups
+        self.resign = groups.resign
 
-    return leads_internal
+    def lead(self, index: int, leader_epoch: int) -> None:
+        self._groups.lead(index, leader_epoch)
+        self._groups.topics_changed((), True)
 
 
 def run(directory: Path, scenario: Callable[[Wired], Any], **options: Any) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.coordination import znodes
 from ottla.coordination.interface import Create
 from ottla.errors import RequestTimedOut
-from ottla.interbroker.calls import BrokerControl, Caller
+from ottla.interbroker.calls import BrokerControl, Caller, Outsider
 from ottla.interbroker.rpc import GrpcControl
 from ottla.model import BrokerId, BrokerRegistration, Endpoint
 from ottla.testing.zookeeper import ZooKeeperServer
@@ -44,6 +44,16 @@ class Drained(BrokerControl):
         await self.drain()
 
 
+@dataclass
+class Served(Outsider):
+    """A broker that lets every caller in, and notes them."""
+
+    callers: list[Caller]
+
+    def check_caller(self, caller: Caller) -> None:
+        self.callers.append(caller)
+
+
 @contextmanager
 def control_endpoint(broker: Any, *, from_zookeeper: bool = False) -> Iterator[BrokerRegistration]:
     """Where the broker is told, and what it would register; the server has a loop of its own, in a thread."""
@@ -54,7 +64,7 @@ def control_endpoint(broker: Any, *, from_zookeeper: bool = False) -> Iterator[B
     thread.start()
 
     async def start() -> tuple[GrpcControl, str | None]:
-        control = GrpcControl(settings, "localhost", lambda: Caller(TWO, 1, 1), callers.append)
+        control = GrpcControl(settings, "localhost", Served(callers))
         return control, await control.serve(TWO, broker, broker)
 
     try:

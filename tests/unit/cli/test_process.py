@@ -13,7 +13,7 @@ def test_a_pid_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     PidFile(os.getpid(), "127.0.0.1:9092").write(path)
     assert path.read_text() == f"{os.getpid()}\n127.0.0.1:9092\n"
     assert PidFile.read(path) == PidFile(os.getpid(), "127.0.0.1:9092")
-    assert [each.name for each in tmp_path.iterdir()] == ["ottla.pid"]
+    assert [path.name for path in tmp_path.iterdir()] == ["ottla.pid"]
 
 
 def test_a_missing_or_foreign_file_is_no_pid_file(tmp_path: Path) -> None:

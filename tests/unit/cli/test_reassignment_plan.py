@@ -46,7 +46,7 @@ def test_every_topic_is_even_in_replicas_and_leaders_and_so_is_the_whole(cluster
     for each, replicas in plan.items():
         assert len(set(replicas)) == len(replicas) == len(current[each])
         assert set(replicas) <= set(racks)
-    for topic in {each.topic for each in current}:
+    for topic in {partition.topic for partition in current}:
         of_topic = [replicas for each, replicas in plan.items() if each.topic == topic]
         assert spread(racks, [broker for replicas in of_topic for broker in replicas]) <= 1
         assert spread(racks, [replicas[0] for replicas in of_topic]) <= 1

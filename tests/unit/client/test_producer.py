@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -192,6 +193,27 @@ def test_a_failed_delivery_surfaces_at_result_or_at_flush(cluster: EmbeddedClust
     producer.send("clicks", b"a")
     with pytest.raises(DeliveryFailed, match="1 sends have failed"):
         producer.close()
+
+
+def test_a_delivery_is_done_without_another_call(cluster: EmbeddedCluster, topic: str) -> None:
+    """Deliveries are asked for every fifty messages only, and by whoever wants to know."""
+    with Producer(settings(cluster, "async", queue_buffering_max_ms=1)) as producer:
+        delivery = producer.send(topic, b"a")
+        end = time.monotonic() + 60
+        while not delivery.is_done:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("handler", [None, CallbackHandler()])
+def test_what_comes_before_a_message_that_cannot_be_encoded_is_sent(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, handler: CallbackHandler | None
+) -> None:
+    with Producer(settings(cluster, "async"), encoder=str.encode, callback_handler=handler) as producer:
+        with pytest.raises(TypeError):
+            producer.send(topic, ["a", b"no text", "b"], partition=0)
+        producer.flush()
+    assert written(reader, topic, 0) == [b"a"]
 
 
 def test_a_full_queue_waits_as_long_as_it_is_told() -> None:

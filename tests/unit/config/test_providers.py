@@ -25,7 +25,7 @@ def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def written(secrets: Path, *lines: str, providers: str = "file,dir,env") -> Path:
     path = secrets.parent / "server.properties"
-    names = [each for each in providers.split(",") if each]
+    names = [word for word in providers.split(",") if word]
     classes = [f"config.providers.{name}.class=org.apache.kafka.common.config.provider.{CLASSES[name]}" for name in names]
     path.write_text("\n".join([*lines, *([f"config.providers={providers}"] if names else []), *classes]))
     return path
@@ -96,7 +96,7 @@ def test_a_class_that_is_javas_own_is_refused_by_name(secrets: Path) -> None:
 
 def test_the_example_of_the_documentation_is_read(secrets: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "zookeeper.md").read_text()
-    (example,) = [each for each in page.split("```") if each.startswith("properties\nconfig.providers=")]
+    (example,) = [word for word in page.split("```") if word.startswith("properties\nconfig.providers=")]
     (secrets / "zookeeper").write_text("a password")
     path = secrets.parent / "server.properties"
     path.write_text(example.removeprefix("properties\n").replace("/run/secrets", str(secrets)))

@@ -37,13 +37,13 @@ def test_a_service_may_do_little_and_its_health_is_known(name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_port_is_published_where_its_variable_says_and_else_to_this_machine_alone(name: str) -> None:
-    for each in SERVICES[name].get("ports", ()):
-        assert each.startswith("${OTTLA_BIND_ADDRESS:-127.0.0.1}:${OTTLA_"), each
+    for port in SERVICES[name].get("ports", ()):
+        assert port.startswith("${OTTLA_BIND_ADDRESS:-127.0.0.1}:${OTTLA_"), port
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_data_lies_on_a_volume_that_is_declared(name: str) -> None:
-    mounted = [each.partition(":")[0] for each in SERVICES[name].get("volumes", ())]
+    mounted = [volume.partition(":")[0] for volume in SERVICES[name].get("volumes", ())]
     named = [each for each in mounted if not each.startswith(".")]
     assert named == DATA.get(name, [name])
     assert set(named) <= set(COMPOSE["volumes"])
@@ -73,7 +73,7 @@ def test_the_schema_registry_is_told_what_exists_and_where_it_is_reached() -> No
     assert settings.http_address is not None and settings.http_address.port == 9404
     assert settings.advertised_host("a-container") == "schema-registry"
     assert settings.kafkastore_topic_replication_factor == len(settings.bootstrap_servers.split(",")) == 3
-    assert [f"{settings.kafkastore_checkpoint_dir}"] == [each.partition(":")[2] for each in service["volumes"]]
+    assert [f"{settings.kafkastore_checkpoint_dir}"] == [volume.partition(":")[2] for volume in service["volumes"]]
 
 
 def test_the_mirror_maker_copies_from_a_second_cluster_and_only_with_its_profile() -> None:
@@ -100,7 +100,7 @@ def test_spark_comes_with_its_profile_and_the_driver_finds_the_tables_where_the_
     _, worker, driver = trio
     assert worker["command"][-1] == "spark://spark-master:7077"
     assert {"--master=spark://spark-master:7077", "--into=/var/lib/ottla/tables/topics"} <= set(driver["command"])
-    assert [each for each in worker["volumes"] if each in driver["volumes"]] == ["spark-tables:/var/lib/ottla/tables"]
+    assert [volume for volume in worker["volumes"] if volume in driver["volumes"]] == ["spark-tables:/var/lib/ottla/tables"]
     assert f"--bootstrap-server={','.join(f'{broker}:9092' for broker in BROKERS)}" in driver["command"]
     defaults = dict(re.findall(r"^(spark\.[\w.]+) +(\S+)$", (ROOT / "services/spark/spark-defaults.conf").read_text("utf-8"), re.MULTILINE))
     offered = worker["environment"]

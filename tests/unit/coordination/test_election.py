@@ -42,46 +42,39 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_the_next_holder_has_the_next_epoch_and_the_former_one_can_write_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
-        first_session, second_session = await zookeeper.session(), await zookeeper.session()
-        first, second = Candidate(first_session, "first"), Candidate(second_session, "second")
-        await first.election.start()
-        await second.election.start()
-        (own,), (seen,) = first.terms, second.terms
-        assert own.is_own and not seen.is_own
-        assert (own.holder, own.epoch) == (seen.holder, seen.epoch) == (b"first", 1)
+async def test_the_next_holder_has_the_next_epoch_and_the_former_one_can_write_nothing(tmp_path: Path) -> None:
+    zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
+    first_session, second_session = await zookeeper.session(), await zookeeper.session()
+    first, second = Candidate(first_session, "first"), Candidate(second_session, "second")
+    await first.election.start()
+    await second.election.start()
+    (own,), (seen,) = first.terms, second.terms
+    assert own.is_own and not seen.is_own
+    assert (own.holder, own.epoch) == (seen.holder, seen.epoch) == (b"first", 1)
 
-        await zookeeper.expire(first_session)
-        await until(lambda: len(second.terms) == 2)
-        assert second.ends == 1
-        assert second.terms[1].is_own and (second.terms[1].holder, second.terms[1].epoch) == (b"second", 2)
-        assert own.epoch_version is not None
-        third_session = await zookeeper.session()
-        with pytest.raises(BadVersion):
-            await third_session.transaction([SetData(OFFICE.epoch_path, b"9", own.epoch_version), Create("/of-the-former-holder")])
-        for each in (first, second):
-            each.election.close()
-            await each.election.wait_closed()
-        await zookeeper.close()
-
-    asyncio.run(run())
-
-
-def test_a_term_that_could_not_begin_is_begun_again_in_the_same_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.coordination.election._BACKOFF", Backoff(first_seconds=0.01, longest_seconds=5.0))
-
-    async def run() -> None:
-        zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
-        candidate = Candidate(await zookeeper.session(), "only")
-        candidate.fails = 2
-        await candidate.election.start()
-        await until(lambda: candidate.terms)
-        (term,) = candidate.terms
-        assert term.is_own and term.epoch == 1
+    await zookeeper.expire(first_session)
+    await until(lambda: len(second.terms) == 2)
+    assert second.ends == 1
+    assert second.terms[1].is_own and (second.terms[1].holder, second.terms[1].epoch) == (b"second", 2)
+    assert own.epoch_version is not None
+    third_session = await zookeeper.session()
+    with pytest.raises(BadVersion):
+        await third_session.transaction([SetData(OFFICE.epoch_path, b"9", own.epoch_version), Create("/of-the-former-holder")])
+    for candidate in (first, second):
         candidate.election.close()
         await candidate.election.wait_closed()
-        await zookeeper.close()
+    await zookeeper.close()
 
-    asyncio.run(run())
+
+async def test_a_term_that_could_not_begin_is_begun_again_in_the_same_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.coordination.election._BACKOFF", Backoff(first_seconds=0.01, longest_seconds=5.0))
+    zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
+    candidate = Candidate(await zookeeper.session(), "only")
+    candidate.fails = 2
+    await candidate.election.start()
+    await until(lambda: candidate.terms)
+    (term,) = candidate.terms
+    assert term.is_own and term.epoch == 1
+    candidate.election.close()
+    await candidate.election.wait_closed()
+    await zookeeper.close()

@@ -16,11 +16,12 @@ from ottla.config.connect_string import ConnectString
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.errors import CoordinationError
 from ottla.coordination.listener.jute import MalformedFrame, Reader, framed, string
-from ottla.coordination.listener.server import LARGEST_FRAME, CoordinationListener
+from ottla.coordination.listener.server import LARGEST_BACKLOG, LARGEST_FRAME, SMALL_FRAME, CoordinationListener
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
 
 OPEN = struct.pack(">iqiqi", 0, 0, 1_000, 0, 16) + bytes(17)
-GET_CHILDREN, SET_WATCHES = 8, 101
+GET_DATA, GET_CHILDREN, MULTI_READ, SET_WATCHES = 4, 8, 22, 101
+LARGE = 900_000  # bytes of a znode that nearly fills a request
 
 
 @asynccontextmanager
@@ -68,84 +69,71 @@ def resumed(session_id: int, password: bytes) -> bytes:
     return struct.pack(">iqiqi", 0, 0, 1_000, session_id, len(password)) + password + b"\0"
 
 
-def test_a_session_goes_on_over_a_new_connection_and_with_its_password_only() -> None:
-    async def main() -> None:
-        async with listening() as (_, listener):
-            client, timeout_ms, session_id, password = await Client.connected(listener.port)
-            assert timeout_ms == 1_000
-            other, refused_ms, refused_id, _ = await Client.connected(listener.port, resumed(session_id, bytes(16)))
-            assert (refused_ms, refused_id) == (0, 0)
-            assert await other.is_cut()
-            _, _, again, _ = await Client.connected(listener.port, resumed(session_id, password))
-            assert again == session_id
-            assert await client.is_cut()  # the session has moved
-
-    asyncio.run(main())
+async def test_a_session_goes_on_over_a_new_connection_and_with_its_password_only() -> None:
+    async with listening() as (_, listener):
+        client, timeout_ms, session_id, password = await Client.connected(listener.port)
+        assert timeout_ms == 1_000
+        other, refused_ms, refused_id, _ = await Client.connected(listener.port, resumed(session_id, bytes(16)))
+        assert (refused_ms, refused_id) == (0, 0)
+        assert await other.is_cut()
+        _, _, again, _ = await Client.connected(listener.port, resumed(session_id, password))
+        assert again == session_id
+        assert await client.is_cut()  # the session has moved
 
 
-def test_a_silent_session_expires_with_its_ephemerals() -> None:
-    async def main() -> None:
-        async with listening() as (zookeeper, listener):
-            look = await zookeeper.session()
-            gone = asyncio.Event()
-            client, _, session_id, password = await Client.connected(listener.port)
-            await client.ask(struct.pack(">ii", 1, 1) + string("/e") + struct.pack(">ii", 0, 0) + struct.pack(">i", 1))
-            stat = await look.exists("/e", lambda event: gone.set())
-            assert stat is not None
-            assert stat.ephemeral_owner == session_id
-            async with asyncio.timeout(120):
-                await gone.wait()
-            assert await client.is_cut()
-            _, timeout_ms, _, _ = await Client.connected(listener.port, resumed(session_id, password))
-            assert timeout_ms == 0
-
-    asyncio.run(main())
+async def test_a_silent_session_expires_with_its_ephemerals() -> None:
+    async with listening() as (zookeeper, listener):
+        look = await zookeeper.session()
+        gone = asyncio.Event()
+        client, _, session_id, password = await Client.connected(listener.port)
+        await client.ask(struct.pack(">ii", 1, 1) + string("/e") + struct.pack(">ii", 0, 0) + struct.pack(">i", 1))
+        stat = await look.exists("/e", lambda event: gone.set())
+        assert stat is not None
+        assert stat.ephemeral_owner == session_id
+        async with asyncio.timeout(120):
+            await gone.wait()
+        assert await client.is_cut()
+        _, timeout_ms, _, _ = await Client.connected(listener.port, resumed(session_id, password))
+        assert timeout_ms == 0
 
 
-def test_watches_are_set_again_and_what_changed_meanwhile_fires_at_once() -> None:
+async def test_watches_are_set_again_and_what_changed_meanwhile_fires_at_once() -> None:
     """SetWatches (101), which a client sends behind its new connection."""
-
-    async def main() -> None:
-        async with listening() as (zookeeper, listener):
-            look = await zookeeper.session()
-            await look.create("/a")
-            client, _, _, _ = await Client.connected(listener.port)
-            since = zookeeper.zxid
-            await look.set("/a", b"new")
-            one = struct.pack(">i", 1) + string("/a")
-            frame = struct.pack(">iiq", -8, SET_WATCHES, since) + one + struct.pack(">i", 1) + string("/b") + one
-            client.writer.write(framed(frame))
-            event = await client.read()
-            assert struct.unpack_from(">iqiii", event) == (-1, -1, 0, 3, 3)  # changed, while connected
-            assert struct.unpack_from(">i", await client.read())[0] == -8
-            await look.create("/b")
-            assert struct.unpack_from(">iqii", await client.read())[3] == 1  # created
-            await look.create("/a/child")
-            assert struct.unpack_from(">iqii", await client.read())[3] == 4  # children
-
-    asyncio.run(main())
+    async with listening() as (zookeeper, listener):
+        look = await zookeeper.session()
+        await look.create("/a")
+        client, _, _, _ = await Client.connected(listener.port)
+        since = zookeeper.zxid
+        await look.set("/a", b"new")
+        one = struct.pack(">i", 1) + string("/a")
+        frame = struct.pack(">iiq", -8, SET_WATCHES, since) + one + struct.pack(">i", 1) + string("/b") + one
+        client.writer.write(framed(frame))
+        event = await client.read()
+        assert struct.unpack_from(">iqiii", event) == (-1, -1, 0, 3, 3)  # changed, while connected
+        assert struct.unpack_from(">i", await client.read())[0] == -8
+        await look.create("/b")
+        assert struct.unpack_from(">iqii", await client.read())[3] == 1  # created
+        await look.create("/a/child")
+        assert struct.unpack_from(">iqii", await client.read())[3] == 4  # children
 
 
-def test_a_digest_that_is_asked_for_has_to_be_given() -> None:
-    async def main() -> None:
-        async with listening(DigestCredentials("me", "secret")) as (_, listener):
-            for credentials in (None, DigestCredentials("me", "guessed")):
-                with pytest.raises(CoordinationError):
-                    session = await open_session(
-                        ZooKeeperOptions(ConnectString.parse(f"127.0.0.1:{listener.port}"), 4.0, 1.0, credentials=credentials)
-                    )
-                    try:
-                        await session.create("/a")
-                    finally:
-                        await session.close()
-            options = ZooKeeperOptions(
-                ConnectString.parse(f"127.0.0.1:{listener.port}"), 4.0, 4.0, credentials=DigestCredentials("me", "secret")
-            )
-            session = await open_session(options)
-            assert await session.create("/a") == "/a"
-            await session.close()
-
-    asyncio.run(main())
+async def test_a_digest_that_is_asked_for_has_to_be_given() -> None:
+    async with listening(DigestCredentials("me", "secret")) as (_, listener):
+        for credentials in (None, DigestCredentials("me", "guessed")):
+            with pytest.raises(CoordinationError):
+                session = await open_session(
+                    ZooKeeperOptions(ConnectString.parse(f"127.0.0.1:{listener.port}"), 4.0, 1.0, credentials=credentials)
+                )
+                try:
+                    await session.create("/a")
+                finally:
+                    await session.close()
+        options = ZooKeeperOptions(
+            ConnectString.parse(f"127.0.0.1:{listener.port}"), 4.0, 4.0, credentials=DigestCredentials("me", "secret")
+        )
+        session = await open_session(options)
+        assert await session.create("/a") == "/a"
+        await session.close()
 
 
 @pytest.mark.parametrize(
@@ -159,17 +147,59 @@ def test_a_digest_that_is_asked_for_has_to_be_given() -> None:
         framed(OPEN) + framed(struct.pack(">iiqi", 1, SET_WATCHES, 0, 1 << 30)),
     ],
 )
-def test_frames_that_lie_end_their_connection_and_no_other(sent: bytes) -> None:
+async def test_frames_that_lie_end_their_connection_and_no_other(sent: bytes) -> None:
+    async with listening() as (_, listener):
+        good, _, _, _ = await Client.connected(listener.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(sent)
+        async with asyncio.timeout(120):
+            await reader.read()
+        assert struct.unpack_from(">iqi", await good.ask(struct.pack(">ii", -2, 11)))[2] == 0
+        unknown = await good.ask(struct.pack(">ii", 7, 9999))
+        assert struct.unpack_from(">iqi", unknown)[2] == -6
+
+
+def test_one_znode_read_again_and_again_in_one_request_is_not_answered() -> None:
+    """Fourteen bytes for each time: 75,000 fit into a frame, and would be 67 GB."""
+    read = struct.pack(">i?i", GET_DATA, False, -1) + string("/large") + b"\0"
+    times = LARGEST_BACKLOG // LARGE + 1
+
     async def main() -> None:
-        async with listening() as (_, listener):
-            good, _, _, _ = await Client.connected(listener.port)
-            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-            writer.write(sent)
+        async with listening() as (zookeeper, listener):
+            await (await zookeeper.session()).create("/large", bytes(LARGE))
+            client, *_ = await Client.connected(listener.port)
+            client.writer.write(framed(struct.pack(">ii", 1, MULTI_READ) + read * times + struct.pack(">i?i", -1, True, -1)))
+            assert await client.is_cut()
+
+    asyncio.run(main())
+
+
+def test_a_client_that_has_not_said_who_it_is_sends_small_frames_only() -> None:
+    async def main() -> None:
+        async with listening(DigestCredentials("me", "secret")) as (_, listener):
+            stranger = Client(*await asyncio.open_connection("127.0.0.1", listener.port))
+            stranger.writer.write(framed(OPEN + bytes(SMALL_FRAME)))
+            assert await stranger.is_cut()
+            unauthorized, *_ = await Client.connected(listener.port)
+            unauthorized.writer.write(framed(struct.pack(">ii", -2, 11) + bytes(SMALL_FRAME)))
+            assert await unauthorized.is_cut()
+
+    asyncio.run(main())
+
+
+def test_a_client_that_takes_no_answers_is_cut_with_its_session() -> None:
+    """Of its connection nothing is left, also what it had not taken."""
+
+    async def main() -> None:
+        async with listening() as (zookeeper, listener):
+            await (await zookeeper.session()).create("/large", bytes(LARGE))
+            client, *_ = await Client.connected(listener.port)
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a stream's transport reads
+            ask = framed(struct.pack(">ii", 1, GET_DATA) + string("/large") + b"\0")
+            client.writer.write(ask * 20)
             async with asyncio.timeout(120):
-                await reader.read()
-            assert struct.unpack_from(">iqi", await good.ask(struct.pack(">ii", -2, 11)))[2] == 0
-            unknown = await good.ask(struct.pack(">ii", 7, 9999))
-            assert struct.unpack_from(">iqi", unknown)[2] == -6
+                while listener._connections:  # noqa: ASYNC110  (no one tells)
+                    await asyncio.sleep(0.05)
 
     asyncio.run(main())
 

@@ -33,7 +33,7 @@ def test_operations_are_cut_into_requests_that_fit_and_none_is_lost(sizes: list[
 
     operations = [Create(f"/n{index}", bytes(size)) for index, size in enumerate(sizes)]
     parts = list(split_by_size(operations, reserved, chroot_size))
-    assert [each for part in parts for each in part] == operations
+    assert [operation for part in parts for operation in part] == operations
     for part in parts:
         validate_operations(part, chroot_size)
         assert size_of(part) <= MAX_REQUEST_SIZE - reserved
@@ -41,7 +41,7 @@ def test_operations_are_cut_into_requests_that_fit_and_none_is_lost(sizes: list[
         assert size_of([*one, following[0]]) > MAX_REQUEST_SIZE - reserved
 
 
-def test_an_answer_that_does_not_come_counts_as_lost() -> None:
+async def test_an_answer_that_does_not_come_counts_as_lost() -> None:
     class Silent:
         def __init__(self, session: EmbeddedSession) -> None:
             self._session = session
@@ -53,20 +53,17 @@ def test_an_answer_that_does_not_come_counts_as_lost() -> None:
             await asyncio.Event().wait()
             raise AssertionError("no one sets it")
 
-    async def main() -> None:
-        service = EmbeddedZooKeeper(None, SystemClock())
-        session = await service.session()
-        bounded = BoundedCoordination(Silent(session), 0.01)  # type: ignore[arg-type]
-        with pytest.raises(ConnectionLoss, match=r"/a: no answer within 0\.01 s"):
-            await bounded.transaction([Check("/a", 0)])
-        assert await bounded.create("/a/b", b"1", make_parents=True) == "/a/b"
-        assert (await bounded.get("/a/b"))[0] == b"1"
-        assert (await bounded.set("/a/b", b"2")).version == 1
-        assert await bounded.children("/a") == ["b"]
-        await bounded.delete("/a/b")
-        assert await bounded.exists("/a/b") is None
-        assert bounded.session_id == session.session_id
-        await bounded.close()
-        await service.close()
-
-    asyncio.run(main())
+    service = EmbeddedZooKeeper(None, SystemClock())
+    session = await service.session()
+    bounded = BoundedCoordination(Silent(session), 0.01)  # type: ignore[arg-type]
+    with pytest.raises(ConnectionLoss, match=r"/a: no answer within 0\.01 s"):
+        await bounded.transaction([Check("/a", 0)])
+    assert await bounded.create("/a/b", b"1", make_parents=True) == "/a/b"
+    assert (await bounded.get("/a/b"))[0] == b"1"
+    assert (await bounded.set("/a/b", b"2")).version == 1
+    assert await bounded.children("/a") == ["b"]
+    await bounded.delete("/a/b")
+    assert await bounded.exists("/a/b") is None
+    assert bounded.session_id == session.session_id
+    await bounded.close()
+    await service.close()

@@ -52,7 +52,7 @@ def rules() -> list[Rule]:
     return [
         Rule(path, rule.get("alert") or rule["record"], rule["expr"], rule)
         for path in RULES
-        for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]
+        for group in yaml.load(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))["groups"]
         for rule in group["rules"]
     ]
 

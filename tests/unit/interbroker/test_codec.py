@@ -279,8 +279,12 @@ def test_what_a_newer_release_says_and_this_one_does_not_know_is_refused() -> No
 
 
 def test_the_enums_have_the_same_numbers() -> None:
-    assert dict(controller_pb2.ConfigChange.Operation.items()) == {each.name: each.value for each in ConfigOperation}
-    assert dict(controller_pb2.ElectLeadersRequest.ElectionType.items()) == {each.name: each.value for each in ElectionType}
+    assert dict(controller_pb2.ConfigChange.Operation.items()) == {
+        config_operation.name: config_operation.value for config_operation in ConfigOperation
+    }
+    assert dict(controller_pb2.ElectLeadersRequest.ElectionType.items()) == {
+        election_type.name: election_type.value for election_type in ElectionType
+    }
 
 
 def test_no_field_of_a_registration_is_left_out() -> None:

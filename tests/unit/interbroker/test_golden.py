@@ -13,6 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import pytest
+from tests.unit.interbroker.callers import Known
 
 from ottla.config.broker import BrokerSettings
 from ottla.interbroker.calls import (
@@ -183,7 +184,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     async def run() -> None:
         settings = BrokerSettings.from_properties({"listeners": "PLAINTEXT://127.0.0.1:0"})
         receiver = Receiver()
-        served, calling = (GrpcControl(settings, "localhost", lambda: Caller(TWO, 2**40, 4), lambda _: None) for _ in range(2))
+        served, calling = (GrpcControl(settings, "localhost", Known(Caller(TWO, 2**40, 4))) for _ in range(2))
         endpoint = await served.serve(ONE, receiver, receiver)
         registration = BrokerRegistration(ONE, (), broker_epoch=5, control_endpoint=endpoint, control_secret=served.secret)
         try:

@@ -28,7 +28,7 @@ class Given:
 
 
 async def slices(registry: Registry, accept: str = "", names: Names = "native") -> list[bytes]:
-    return [each async for each in registry.render(accept, names).body]
+    return [value async for value in registry.render(accept, names).body]
 
 
 def text_of(registry: Registry, accept: str = "", names: Names = "native") -> str:

@@ -349,8 +349,8 @@ KNOWN = b"value of the liar"
 RECORDS_BEFORE = len(batch(KNOWN).partition(KNOWN)[0])
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("partition_by", ["number", "key"])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("partition_by", [pytest.param("number", marks=pytest.mark.long), "key"])
 def test_a_source_that_lies_harms_no_other_link_and_is_copied_again_when_it_says_the_truth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int, partition_by: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from ottla.metrics.mirror import METRICS
 from ottla.mirror_maker.membership import LINKS, ROOT, MadeLinks
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import Collector, MirrorMaker
+from ottla.mirror_maker.sync.topics import own_settings
 from ottla.model import TopicPartition
 from ottla.wire.admin import ConfigResource, ResourceType, create_partitions, describe_configs
 from ottla.wire.fetching import FetchFailed
@@ -374,5 +376,37 @@ def test_mirror_maker_2s_records_are_in_the_target(tmp_path: Path) -> None:
                 assert found["A.checkpoints.internal"].key == b"\0\7readers\0\x08A.clicks\0\0\0\0"
                 assert found["A.checkpoints.internal"].value == b"\0\0" + bytes(7) + b"\1" + bytes(7) + b"\1" + b"\0\0"
                 assert found["mm2-offset-syncs.A.internal"].key == b"\0\6clicks\0\0\0\0"
+
+    asyncio.run(main())
+
+
+def test_what_is_switched_off_is_not_done_and_what_is_excluded_stays_behind(tmp_path: Path) -> None:
+    off = ("sync.topic.configs", "sync.group.offsets", "emit.heartbeats", "emit.checkpoints")
+
+    async def main() -> None:
+        async with two_sides(tmp_path) as (a, b):
+            for name in ("clicks", "views"):
+                await create_topic(a.cluster, name, retention_ms="12345678")
+            await publish(a, CLICKS, b"0", b"1")
+            for group in ("billing", "billing-old", "shipping"):
+                await commit_offsets(a.cluster, group, {CLICKS: CommittedOffset(1)})
+            names = {"topics": "clicks,views", "topics.exclude": "vi.*", "groups": "billing.*", "groups.exclude": ".*-old"}
+            async with worker(a, b, None, **names, **{f"{name}.enabled": "false" for name in off}) as one:
+                await arrives(b, COPIED, b"0", b"1")
+                begun = one.links["A-B"].counts.transactions
+                await publish(a, CLICKS, b"2")
+                await arrives(b, COPIED, b"0", b"1", b"2")
+                await asyncio.sleep(2.5)  # in which groups are looked at twice
+                assert one.links["A-B"].counts.transactions > begun
+                await b.cluster.refresh(None)
+                assert {name for name in b.cluster.metadata.topics if not name.startswith("__")} == {"A.clicks", "ottla-mirror-A-B"}
+                assert await own_settings(b.cluster, ["A.clicks"], re.compile("(?!)")) == {"A.clicks": {}}
+                assert await committed_offsets(b.cluster, "billing") == {}
+            async with worker(a, b, None, **names) as one:
+                async with asyncio.timeout(SECONDS):
+                    while not await committed_offsets(b.cluster, "billing"):  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+                await asyncio.sleep(1.5)
+                assert [await committed_offsets(b.cluster, group) for group in ("billing-old", "shipping")] == [{}, {}]
 
     asyncio.run(main())

@@ -18,137 +18,111 @@ from tests.examples import examples
 from ottla.lifecycle import offload_nothing
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.complaints import Complaints
-from ottla.network.connection import Connection
+from ottla.network.connection import Connection, Peer
 from ottla.network.traffic import Traffic
 
 from .serving import KIB, MIB, CountingBuffers, Recorder, Wire, frame, numbered, rest, serving, until
 
 
-def test_frames_arrive_whole_wherever_the_stream_is_cut(wire: Wire) -> None:
+async def test_frames_arrive_whole_wherever_the_stream_is_cut(wire: Wire) -> None:
     """We cut in two at each byte in turn."""
     bodies = [b"", b"a", numbered(10), numbered(70)]
     stream = b"".join(map(frame, bodies))
-
-    async def scenario() -> None:
-        async with serving(wire) as server:
-            peer, receiver = await server.connect_and_see()
-            for cut in range(len(stream) + 1):
-                receiver.frames.clear()
-                peer.write(stream[:cut])
-                for _ in range(3):
-                    await asyncio.sleep(0)
-                peer.write(stream[cut:])
-                await until(lambda: len(receiver.frames) == len(bodies))
-                assert receiver.frames == bodies
-
-    asyncio.run(scenario())
-
-
-def test_thousands_of_frames_in_one_write_are_all_taken_in_order(wire: Wire) -> None:
-    bodies = [struct.pack(">I", index) * (index % 40) for index in range(10_000)]
-
-    async def scenario() -> None:
-        async with serving(wire) as server:
-            peer, receiver = await server.connect_and_see()
-            await peer.send(b"".join(map(frame, bodies)))
+    async with serving(wire) as server:
+        peer, receiver = await server.connect_and_see()
+        for cut in range(len(stream) + 1):
+            receiver.frames.clear()
+            peer.write(stream[:cut])
+            for _ in range(3):
+                await asyncio.sleep(0)
+            peer.write(stream[cut:])
             await until(lambda: len(receiver.frames) == len(bodies))
             assert receiver.frames == bodies
-            await until(lambda: receiver.completed == len(bodies))
-
-    asyncio.run(scenario())
 
 
-def test_a_large_frame_grows_its_buffer_and_small_ones_around_it_are_untouched(wire: Wire) -> None:
+async def test_thousands_of_frames_in_one_write_are_all_taken_in_order(wire: Wire) -> None:
+    bodies = [struct.pack(">I", index) * (index % 40) for index in range(10_000)]
+    async with serving(wire) as server:
+        peer, receiver = await server.connect_and_see()
+        await peer.send(b"".join(map(frame, bodies)))
+        await until(lambda: len(receiver.frames) == len(bodies))
+        assert receiver.frames == bodies
+        await until(lambda: receiver.completed == len(bodies))
+
+
+async def test_a_large_frame_grows_its_buffer_and_small_ones_around_it_are_untouched(wire: Wire) -> None:
     bodies = [b"before", numbered(5 * MIB), b"between", numbered(300 * KIB, 1), numbered(5 * MIB, 2), b"after"]
     buffers = CountingBuffers()
-
-    async def scenario() -> None:
-        async with serving(wire, buffers=buffers) as server:
-            peer, receiver = await server.connect_and_see()
-            await peer.send(b"".join(map(frame, bodies)))
-            await until(lambda: len(receiver.frames) == len(bodies))
-            assert receiver.frames == bodies
-
-    asyncio.run(scenario())
+    async with serving(wire, buffers=buffers) as server:
+        peer, receiver = await server.connect_and_see()
+        await peer.send(b"".join(map(frame, bodies)))
+        await until(lambda: len(receiver.frames) == len(bodies))
+        assert receiver.frames == bodies
     assert buffers.out == []
 
 
-def test_announcing_a_large_frame_costs_no_more_than_what_has_come_of_it(wire: Wire) -> None:
+async def test_announcing_a_large_frame_costs_no_more_than_what_has_come_of_it(wire: Wire) -> None:
     buffers = CountingBuffers()
-
-    async def scenario() -> None:
-        async with serving(wire, buffers=buffers) as server:
-            peer, _ = await server.connect_and_see()
-            await peer.send(struct.pack(">i", 100 * MIB) + b"x")
-            await until(lambda: bool(buffers.out))
-            await peer.send(bytes(600 * KIB))
-            await rest()
-            assert buffers.out == [MIB]
-
-    asyncio.run(scenario())
+    async with serving(wire, buffers=buffers) as server:
+        peer, _ = await server.connect_and_see()
+        await peer.send(struct.pack(">i", 100 * MIB) + b"x")
+        await until(lambda: bool(buffers.out))
+        await peer.send(bytes(600 * KIB))
+        await rest()
+        assert buffers.out == [MIB]
     assert buffers.largest == MIB
     assert buffers.out == []
 
 
 @pytest.mark.parametrize("size", [2**31 - 1, -1, -(2**31), 1001])
-def test_an_impossible_size_closes_the_connection_and_names_the_bound(wire: Wire, size: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_impossible_size_closes_the_connection_and_names_the_bound(
+    wire: Wire, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """What came before it is taken, and the read that it came in is completed: staged batches point into its buffer."""
-
-    async def scenario() -> None:
-        async with serving(wire, max_frame_size=1000) as server:
-            peer, receiver = await server.connect_and_see()
-            await peer.send(frame(b"good") + struct.pack(">i", size) + bytes(2000) + frame(b"behind"))
-            await until(lambda: receiver.lost)
-            assert receiver.frames == [b"good"]
-            assert receiver.completed == 1
-            assert await peer.read_to_the_end() == b""
-
-    asyncio.run(scenario())
+    async with serving(wire, max_frame_size=1000) as server:
+        peer, receiver = await server.connect_and_see()
+        await peer.send(frame(b"good") + struct.pack(">i", size) + bytes(2000) + frame(b"behind"))
+        await until(lambda: receiver.lost)
+        assert receiver.frames == [b"good"]
+        assert receiver.completed == 1
+        assert await peer.read_to_the_end() == b""
     assert f"announced a frame of {size} bytes, socket.request.max.bytes is 1000: connection closed" in caplog.text
 
 
-def test_refused_frames_stop_the_reading_and_come_again_in_order(wire: Wire) -> None:
+async def test_refused_frames_stop_the_reading_and_come_again_in_order(wire: Wire) -> None:
     bodies = [numbered(997, index) for index in range(3_000)]
-
-    async def scenario() -> None:
-        async with serving(wire, send_buffer_bytes=64 * KIB) as server:
-            peer, receiver = await server.connect_and_see()
-            receiver.refusing = True
-            peer.write(b"".join(map(frame, bodies)))
-            await until(lambda: receiver.connection.read_pauses == 1)
-            await rest()
-            assert receiver.frames == []
-            assert receiver.connection.read_pauses == 1, "while a frame is refused nothing more is read"
-            receiver.connection.resume()
-            assert receiver.frames == []
-            while len(receiver.frames) < len(bodies):  # now and then one is taken and the next refused
-                receiver.refusing = False
-                receiver.connection.resume()
-                await asyncio.sleep(0)
-                receiver.refusing = True
-            assert receiver.frames == bodies
-
-    asyncio.run(scenario())
-
-
-def test_a_refused_large_frame_is_kept_and_offered_again(wire: Wire) -> None:
-    body = numbered(3 * MIB)
-
-    async def scenario() -> None:
-        async with serving(wire) as server:
-            peer, receiver = await server.connect_and_see()
-            receiver.refusing = True
-            await peer.send(frame(body) + frame(b"next"))
-            await until(lambda: receiver.connection.read_pauses == 1)
+    async with serving(wire, send_buffer_bytes=64 * KIB) as server:
+        peer, receiver = await server.connect_and_see()
+        receiver.refusing = True
+        peer.write(b"".join(map(frame, bodies)))
+        await until(lambda: receiver.connection.read_pauses == 1)
+        await rest()
+        assert receiver.frames == []
+        assert receiver.connection.read_pauses == 1, "while a frame is refused nothing more is read"
+        receiver.connection.resume()
+        assert receiver.frames == []
+        while len(receiver.frames) < len(bodies):  # now and then one is taken and the next refused
             receiver.refusing = False
             receiver.connection.resume()
-            await until(lambda: len(receiver.frames) == 2)
-            assert receiver.frames == [body, b"next"]
+            await asyncio.sleep(0)
+            receiver.refusing = True
+        assert receiver.frames == bodies
 
-    asyncio.run(scenario())
+
+async def test_a_refused_large_frame_is_kept_and_offered_again(wire: Wire) -> None:
+    body = numbered(3 * MIB)
+    async with serving(wire) as server:
+        peer, receiver = await server.connect_and_see()
+        receiver.refusing = True
+        await peer.send(frame(body) + frame(b"next"))
+        await until(lambda: receiver.connection.read_pauses == 1)
+        receiver.refusing = False
+        receiver.connection.resume()
+        await until(lambda: len(receiver.frames) == 2)
+        assert receiver.frames == [body, b"next"]
 
 
-def test_a_peer_that_does_not_read_is_not_read_from_and_gets_everything_later(wire: Wire) -> None:
+async def test_a_peer_that_does_not_read_is_not_read_from_and_gets_everything_later(wire: Wire) -> None:
     """Memory is bounded: a peer may ask for 64 MiB, and only about what the sockets take is made."""
     answer_size, count = 64 * KIB, 1_000
     made = 0
@@ -158,19 +132,16 @@ def test_a_peer_that_does_not_read_is_not_read_from_and_gets_everything_later(wi
         made += 1
         connection.send([frame(body.ljust(answer_size - 4, b"."))])
 
-    async def scenario() -> None:
-        async with serving(wire, answer=answer, send_buffer_bytes=64 * KIB) as server:
-            peer, receiver = await server.connect_and_see(receive_buffer_bytes=64 * KIB)
-            receiver.waits_for_peer = True
-            peer.write(b"".join(frame(str(index).encode()) for index in range(count)))
-            await until(lambda: receiver.connection.congested)
-            await rest()
-            assert made < 100
-            for index in range(count):
-                assert await peer.read(answer_size) == frame(str(index).encode().ljust(answer_size - 4, b"."))
-            assert made == count
-
-    asyncio.run(scenario())
+    async with serving(wire, answer=answer, send_buffer_bytes=64 * KIB) as server:
+        peer, receiver = await server.connect_and_see(receive_buffer_bytes=64 * KIB)
+        receiver.waits_for_peer = True
+        peer.write(b"".join(frame(str(index).encode()) for index in range(count)))
+        await until(lambda: receiver.connection.congested)
+        await rest()
+        assert made < 100
+        for index in range(count):
+            assert await peer.read(answer_size) == frame(str(index).encode().ljust(answer_size - 4, b"."))
+        assert made == count
 
 
 @settings(max_examples=examples(20), deadline=None)
@@ -189,7 +160,9 @@ def test_whatever_the_reads_and_refusals_the_frames_are_the_same(bodies: list[by
 
         buffers = ReceiveBuffers()
         scribble = bytes(len(buffers.shared))
-        connection = Connection("TEST", MIB, buffers, offload_nothing, opened, lambda _: None, Traffic(), Complaints(lambda: 0.0))
+        connection = Connection(
+            Peer("127.0.0.1", 9, "TEST"), MIB, buffers, offload_nothing, opened, lambda _: None, Traffic(), Complaints(lambda: 0.0)
+        )
         transport = FakeTransport()
         connection.connection_made(transport)
         position = 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
+import struct
 
 import pytest
 from tests.loops import LoopClock
@@ -39,151 +41,135 @@ def test_limits_are_counted_in_all_and_by_address() -> None:
         (ConnectionLimits(100, 100, {"127.0.0.1": 2}), "max.connections.per.ip is 2 for 127.0.0.1"),
     ],
 )
-def test_one_connection_too_many_is_closed_and_told_in_the_log(
+async def test_one_connection_too_many_is_closed_and_told_in_the_log(
     wire: Wire, limits: ConnectionLimits, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The others continue, and when one of them has left the next may come."""
-
-    async def scenario() -> None:
-        async with serving(wire, limits=limits) as server:
-            first, _ = await server.connect_and_see()
-            second, receiver = await server.connect_and_see()
-            assert await server.is_refused()
-            assert len(server.receivers) == 2
-            await second.send(frame(b"still here"))
-            await until(lambda: receiver.frames == [b"still here"])
-            first.close()
-            await until(lambda: server.listener.connection_count == 1)
-            _, third = await server.connect_and_see()
-            assert not third.lost
-
-    asyncio.run(scenario())
+    async with serving(wire, limits=limits) as server:
+        first, _ = await server.connect_and_see()
+        second, receiver = await server.connect_and_see()
+        assert await server.is_refused()
+        assert len(server.receivers) == 2
+        await second.send(frame(b"still here"))
+        await until(lambda: receiver.frames == [b"still here"])
+        first.close()
+        await until(lambda: server.listener.connection_count == 1)
+        _, third = await server.connect_and_see()
+        assert not third.lost
     assert reason in caplog.text
     assert limits.total == 0
 
 
-def test_an_idle_connection_is_closed_and_one_in_use_is_not(wire: Wire) -> None:
-    async def scenario() -> None:
-        clock = LoopClock()
-        async with serving(wire) as server:
-            idle, _ = await server.connect_and_see()
-            busy, receiver = await server.connect_and_see()
-            await idle.send(frame(b"once"))
-            while not server.receivers[0].lost:
-                await busy.send(frame(b"again"))
-                await until(lambda: bool(receiver.frames))
-                receiver.frames.clear()
-                clock.put_forward(seconds=100)
-                await rest(2)
-            assert not receiver.lost
-            assert await idle.read_to_the_end() == b""
-
-    asyncio.run(scenario())
+async def test_a_peer_that_is_gone_before_it_is_accepted_leaves_its_place() -> None:
+    """Such a socket does not say any more whose it is; after some of them an address had no place left, for ever."""
+    async with serving(Wire(), limits=ConnectionLimits(100, 3, {})) as server:
+        for count in range(1, 11):
+            # Nothing is accepted meanwhile: this is the loop's thread.
+            with socket.create_connection(("127.0.0.1", server.listener.port)) as gone:
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await until(lambda count=count: server.listener.traffic.opened == count and not server.listener.connection_count)  # type: ignore[misc]
+        assert not server.listener.traffic.closed["refused"]
+        _, receiver = await server.connect_and_see()
+        assert not receiver.lost
 
 
-def test_at_queued_max_request_bytes_connections_wait_and_go_on(wire: Wire) -> None:
+async def test_an_idle_connection_is_closed_and_one_in_use_is_not(wire: Wire) -> None:
+    clock = LoopClock()
+    async with serving(wire) as server:
+        idle, _ = await server.connect_and_see()
+        busy, receiver = await server.connect_and_see()
+        await idle.send(frame(b"once"))
+        while not server.receivers[0].lost:
+            await busy.send(frame(b"again"))
+            await until(lambda: bool(receiver.frames))
+            receiver.frames.clear()
+            clock.put_forward(seconds=100)
+            await rest(2)
+        assert not receiver.lost
+        assert await idle.read_to_the_end() == b""
+
+
+async def test_at_queued_max_request_bytes_connections_wait_and_go_on(wire: Wire) -> None:
     """Three frames of 3 MiB and room for one at a time: all arrive, and memory stays within the bound."""
     buffers = CountingBuffers(4 * MIB)
     bodies = [numbered(3 * MIB, index) for index in range(3)]
-
-    async def scenario() -> None:
-        async with serving(wire, buffers=buffers) as server:
-            pairs = [await server.connect_and_see() for _ in bodies]
-            sending = [asyncio.create_task(peer.send(frame(body) + frame(b"next"))) for (peer, _), body in zip(pairs, bodies, strict=True)]
-            await until(lambda: all(len(receiver.frames) == 2 for _, receiver in pairs))
-            await asyncio.gather(*sending)
-            assert [receiver.frames for _, receiver in pairs] == [[body, b"next"] for body in bodies]
-
-    asyncio.run(scenario())
+    async with serving(wire, buffers=buffers) as server:
+        pairs = [await server.connect_and_see() for _ in bodies]
+        sending = [asyncio.create_task(peer.send(frame(body) + frame(b"next"))) for (peer, _), body in zip(pairs, bodies, strict=True)]
+        await until(lambda: all(len(receiver.frames) == 2 for _, receiver in pairs))
+        await asyncio.gather(*sending)
+        assert [receiver.frames for _, receiver in pairs] == [[body, b"next"] for body in bodies]
     assert buffers.refusals > 0
     assert buffers.out == []
 
 
-def test_a_frame_above_queued_max_request_bytes_comes_alone(wire: Wire) -> None:
+async def test_a_frame_above_queued_max_request_bytes_comes_alone(wire: Wire) -> None:
     buffers = CountingBuffers(2 * MIB)
     body = numbered(9 * MIB)
-
-    async def scenario() -> None:
-        async with serving(wire, buffers=buffers) as server:
-            peer, receiver = await server.connect_and_see()
-            await peer.send(frame(body))
-            await until(lambda: receiver.frames == [body])
-
-    asyncio.run(scenario())
+    async with serving(wire, buffers=buffers) as server:
+        peer, receiver = await server.connect_and_see()
+        await peer.send(frame(body))
+        await until(lambda: receiver.frames == [body])
     assert buffers.out == []
 
 
-def test_whoever_waits_for_memory_and_goes_away_does_not_keep_others_waiting(wire: Wire) -> None:
+async def test_whoever_waits_for_memory_and_goes_away_does_not_keep_others_waiting(wire: Wire) -> None:
     buffers = CountingBuffers(2 * MIB)
-
-    async def scenario() -> None:
-        async with serving(wire, buffers=buffers) as server:
-            holder, first = await server.connect_and_see()
-            await holder.send(frame(numbered(2 * MIB))[: 1500 * KIB])
-            await until(lambda: sum(buffers.out) >= 2 * MIB)
-            waiting = [await server.connect_and_see() for _ in range(2)]
-            sending = []
-            for index, (peer, _) in enumerate(waiting):
-                sending.append(asyncio.create_task(peer.send(frame(numbered(MIB, index)))))
-                await until(lambda index=index: buffers.refusals > index)  # type: ignore[misc]
-            await rest()
-            sending[0].cancel()
-            waiting[0][0].reset()
-            # Reading is paused, so that the end is seen only when it continues.
-            await rest()
-            holder.reset()
-            await until(lambda: first.lost)
-            await until(lambda: waiting[1][1].frames == [numbered(MIB, 1)])
-            await asyncio.gather(*sending, return_exceptions=True)
-
-    asyncio.run(scenario())
+    async with serving(wire, buffers=buffers) as server:
+        holder, first = await server.connect_and_see()
+        await holder.send(frame(numbered(2 * MIB))[: 1500 * KIB])
+        await until(lambda: sum(buffers.out) >= 2 * MIB)
+        waiting = [await server.connect_and_see() for _ in range(2)]
+        sending = []
+        for index, (peer, _) in enumerate(waiting):
+            sending.append(asyncio.create_task(peer.send(frame(numbered(MIB, index)))))
+            await until(lambda index=index: buffers.refusals > index)  # type: ignore[misc]
+        await rest()
+        sending[0].cancel()
+        waiting[0][0].reset()
+        # Reading is paused, so that the end is seen only when it continues.
+        await rest()
+        holder.reset()
+        await until(lambda: first.lost)
+        await until(lambda: waiting[1][1].frames == [numbered(MIB, 1)])
+        await asyncio.gather(*sending, return_exceptions=True)
     assert buffers.out == []
 
 
-def test_the_listener_stops_with_idle_connections(wire: Wire) -> None:
-    async def scenario() -> None:
-        async with serving(wire) as server:
-            pairs = [await server.connect_and_see() for _ in range(5)]
-            await server.listener.close()
-            for peer, receiver in pairs:
-                assert await peer.read_to_the_end() == b""
-                assert receiver.lost
-
-    asyncio.run(scenario())
+async def test_the_listener_stops_with_idle_connections(wire: Wire) -> None:
+    async with serving(wire) as server:
+        pairs = [await server.connect_and_see() for _ in range(5)]
+        await server.listener.close()
+        for peer, receiver in pairs:
+            assert await peer.read_to_the_end() == b""
+            assert receiver.lost
 
 
-def test_noise_at_a_tls_listener_is_no_connection(tls: Wire) -> None:
-    async def scenario() -> None:
-        async with serving(tls) as server:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
-            writer.write(b"not a handshake" * 100)
-            assert len(await asyncio.wait_for(reader.read(), 120)) < 20  # an alert at most
-            writer.close()
-            _, receiver = await server.connect_and_see()
-            assert not receiver.lost
-            assert len(server.receivers) == 1
-
-    asyncio.run(scenario())
+async def test_noise_at_a_tls_listener_is_no_connection(tls: Wire) -> None:
+    async with serving(tls) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
+        writer.write(b"not a handshake" * 100)
+        assert len(await asyncio.wait_for(reader.read(), 120)) < 20  # an alert at most
+        writer.close()
+        _, receiver = await server.connect_and_see()
+        assert not receiver.lost
+        assert len(server.receivers) == 1
 
 
-def test_a_frame_that_is_not_finished_in_its_time_ends_its_connection(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_frame_that_is_not_finished_in_its_time_ends_its_connection(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever trickles in meanwhile: idle time counts from the last byte, a frame's from its first."""
     monkeypatch.setattr(listener_module, "SWEEP_SECONDS", 0.01)
     monkeypatch.setattr(listener_module, "FRAME_SECONDS", 0.3)
-
-    async def scenario() -> None:
-        async with serving(wire) as server:
-            slow, slow_receiver = await server.connect_and_see()
-            other, receiver = await server.connect_and_see()
-            await slow.send(frame(b"x" * 100_000)[:4])
-            while not slow_receiver.lost:
-                with contextlib.suppress(OSError):
-                    await slow.send(b"x")
-                await other.send(frame(b"whole"))
-                await asyncio.sleep(0.01)
-            assert not receiver.lost
-
-    asyncio.run(scenario())
+    async with serving(wire) as server:
+        slow, slow_receiver = await server.connect_and_see()
+        other, receiver = await server.connect_and_see()
+        await slow.send(frame(b"x" * 100_000)[:4])
+        while not slow_receiver.lost:
+            with contextlib.suppress(OSError):
+                await slow.send(b"x")
+            await other.send(frame(b"whole"))
+            await asyncio.sleep(0.01)
+        assert not receiver.lost
 
 
 def test_one_address_has_its_part_of_what_frames_may_take() -> None:

@@ -27,78 +27,62 @@ SMALL = {"receive_buffer_bytes": 64 * KIB}
 
 
 @pytest.mark.parametrize("size", [1, 8 * KIB, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1, 3 * CHUNK_SIZE + 7])
-def test_regions_and_bytes_arrive_in_the_order_they_were_given(wire: Wire, tmp_path: Path, size: int) -> None:
+async def test_regions_and_bytes_arrive_in_the_order_they_were_given(wire: Wire, tmp_path: Path, size: int) -> None:
     data = numbered(size)
     region = region_of(tmp_path / "segment", data)
-
-    async def scenario() -> None:
-        async with serving(wire) as server:
-            peer, receiver = await server.connect_and_see()
-            receiver.connection.send([b"head", region, b"between", region, b"tail"])
-            receiver.connection.send([b"next"])
-            wanted = b"head" + data + b"between" + data + b"tail" + b"next"
-            assert await peer.read(len(wanted)) == wanted
-
-    asyncio.run(scenario())
+    async with serving(wire) as server:
+        peer, receiver = await server.connect_and_see()
+        receiver.connection.send([b"head", region, b"between", region, b"tail"])
+        receiver.connection.send([b"next"])
+        wanted = b"head" + data + b"between" + data + b"tail" + b"next"
+        assert await peer.read(len(wanted)) == wanted
 
 
-def test_what_is_sent_while_a_region_ends_is_neither_lost_nor_early(wire: Wire, tmp_path: Path) -> None:
+async def test_what_is_sent_while_a_region_ends_is_neither_lost_nor_early(wire: Wire, tmp_path: Path) -> None:
     """Answers that come in each turn of the loop, so also in the one in which the sending task ends."""
     data = numbered(700 * KIB)
     region = region_of(tmp_path / "segment", data)
+    async with serving(wire, send_buffer_bytes=64 * KIB) as server:
+        peer, receiver = await server.connect_and_see(**SMALL)
+        for turn in range(40):
+            receiver.connection.send([region])
+            wanted = bytearray(data)
+            received = bytearray()
 
-    async def scenario() -> None:
-        async with serving(wire, send_buffer_bytes=64 * KIB) as server:
-            peer, receiver = await server.connect_and_see(**SMALL)
-            for turn in range(40):
-                receiver.connection.send([region])
-                wanted = bytearray(data)
-                received = bytearray()
+            async def read(received: bytearray = received) -> None:
+                while True:
+                    received += await peer.reader.read(64 * KIB)
 
-                async def read(received: bytearray = received) -> None:
-                    while True:
-                        received += await peer.reader.read(64 * KIB)
-
-                reading = asyncio.create_task(read())
-                after = 3
-                while after:
-                    after -= not receiver.connection.congested
-                    answer = b"%d,%d;" % (turn, len(wanted))
-                    receiver.connection.send([answer])
-                    wanted += answer
-                    await asyncio.sleep(0)
-                await until(lambda received=received, wanted=wanted: len(received) == len(wanted))  # type: ignore[misc]
-                reading.cancel()
-                assert received == wanted
-
-    asyncio.run(scenario())
+            reading = asyncio.create_task(read())
+            after = 3
+            while after:
+                after -= not receiver.connection.congested
+                answer = b"%d,%d;" % (turn, len(wanted))
+                receiver.connection.send([answer])
+                wanted += answer
+                await asyncio.sleep(0)
+            await until(lambda received=received, wanted=wanted: len(received) == len(wanted))  # type: ignore[misc]
+            reading.cancel()
+            assert received == wanted
 
 
-def test_a_small_region_leaves_with_one_plain_sendfile_and_no_task(tmp_path: Path) -> None:
+async def test_a_small_region_leaves_with_one_plain_sendfile_and_no_task(tmp_path: Path) -> None:
     region = region_of(tmp_path / "segment", numbered(8 * KIB))
-
-    async def scenario() -> None:
-        async with serving(Wire()) as server:
-            peer, receiver = await server.connect_and_see()
-            receiver.connection.send([b"head", region, b"tail"])
-            assert not receiver.connection.congested
-            assert await peer.read(8 + 8 * KIB) == b"head" + numbered(8 * KIB) + b"tail"
-
-    asyncio.run(scenario())
+    async with serving(Wire()) as server:
+        peer, receiver = await server.connect_and_see()
+        receiver.connection.send([b"head", region, b"tail"])
+        assert not receiver.connection.congested
+        assert await peer.read(8 + 8 * KIB) == b"head" + numbered(8 * KIB) + b"tail"
 
 
-def test_a_position_inside_the_file_is_kept_to(wire: Wire, tmp_path: Path) -> None:
+async def test_a_position_inside_the_file_is_kept_to(wire: Wire, tmp_path: Path) -> None:
     data = numbered(3 * MIB)
     whole = region_of(tmp_path / "segment", data)
-
-    async def scenario() -> None:
-        async with serving(wire) as server:
-            peer, receiver = await server.connect_and_see()
-            for position, size in ((1, MIB), (2 * MIB, MIB), (5, 2 * MIB), (len(data) - 1, 1)):
-                receiver.connection.send([FileRegion(whole.file, position, size, True)])
-                assert await peer.read(size) == data[position : position + size]
-
-    asyncio.run(scenario())
+    async with serving(wire) as server:
+        peer, receiver = await server.connect_and_see()
+        for position, size in ((1, MIB), (2 * MIB, MIB), (5, 2 * MIB), (len(data) - 1, 1)):
+            receiver.connection.send([FileRegion(whole.file, position, size, True)])
+            assert await peer.read(size) == data[position : position + size]
 
 
 async def stall(server: Server, region: FileRegion) -> None:
@@ -110,131 +94,99 @@ async def stall(server: Server, region: FileRegion) -> None:
     assert receiver.connection.congested
 
 
-def test_a_peer_that_stalls_is_cut_by_the_sweeper(
+async def test_a_peer_that_stalls_is_cut_by_the_sweeper(
     wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listener_module, "SWEEP_SECONDS", 0.01)
     region = region_of(tmp_path / "segment", numbered(8 * MIB))
-
-    async def scenario() -> None:
-        async with serving(wire, stall_seconds=0.15, send_buffer_bytes=64 * KIB) as server:
-            await stall(server, region)
-            await until(lambda: server.receivers[0].lost)
-
-    asyncio.run(scenario())
+    async with serving(wire, stall_seconds=0.15, send_buffer_bytes=64 * KIB) as server:
+        await stall(server, region)
+        await until(lambda: server.receivers[0].lost)
     assert "has read nothing for" in caplog.text
 
 
-def test_a_peer_that_stalls_on_plain_bytes_is_cut_too(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_stalls_on_plain_bytes_is_cut_too(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "SWEEP_SECONDS", 0.01)
-
-    async def scenario() -> None:
-        async with serving(wire, stall_seconds=0.15, send_buffer_bytes=64 * KIB) as server:
-            _, receiver = await server.connect_and_see(**SMALL)
-            receiver.connection.send([bytes(MIB)] * 8)
-            await until(lambda: receiver.lost)
-
-    asyncio.run(scenario())
+    async with serving(wire, stall_seconds=0.15, send_buffer_bytes=64 * KIB) as server:
+        _, receiver = await server.connect_and_see(**SMALL)
+        receiver.connection.send([bytes(MIB)] * 8)
+        await until(lambda: receiver.lost)
 
 
-def test_a_peer_that_reads_slowly_is_left_alone(wire: Wire, tmp_path: Path) -> None:
+async def test_a_peer_that_reads_slowly_is_left_alone(wire: Wire, tmp_path: Path) -> None:
     """Longer than the bound in all, and never that long without a byte. Method: between two reads the loop's clock is put forward."""
     data = numbered(4 * MIB)
     region = region_of(tmp_path / "segment", data)
-
-    async def scenario() -> None:
-        clock = LoopClock()
-        async with serving(wire, stall_seconds=600, idle_seconds=1e9, send_buffer_bytes=64 * KIB) as server:
-            peer, receiver = await server.connect_and_see(**SMALL)
-            receiver.connection.send([region, data])
-            received = bytearray()
-            while len(received) < 2 * len(data):
-                received += await peer.read(min(256 * KIB, 2 * len(data) - len(received)))
-                clock.put_forward(seconds=60)
-                await rest(2)  # the sweeper's timer is due
-            assert received == data + data
-
-    asyncio.run(scenario())
+    clock = LoopClock()
+    async with serving(wire, stall_seconds=600, idle_seconds=1e9, send_buffer_bytes=64 * KIB) as server:
+        peer, receiver = await server.connect_and_see(**SMALL)
+        receiver.connection.send([region, data])
+        received = bytearray()
+        while len(received) < 2 * len(data):
+            received += await peer.read(min(256 * KIB, 2 * len(data) - len(received)))
+            clock.put_forward(seconds=60)
+            await rest(2)  # the sweeper's timer is due
+        assert received == data + data
 
 
 @pytest.mark.parametrize("ending", ["close", "reset"])
-def test_a_peer_that_goes_away_during_a_region_leaves_nothing_behind(wire: Wire, tmp_path: Path, ending: str) -> None:
+async def test_a_peer_that_goes_away_during_a_region_leaves_nothing_behind(wire: Wire, tmp_path: Path, ending: str) -> None:
     region = region_of(tmp_path / "segment", numbered(8 * MIB))
-
-    async def scenario() -> None:
-        async with serving(wire, send_buffer_bytes=64 * KIB, stall_seconds=0.2) as server:
-            peer, receiver = await server.connect_and_see(**SMALL)
-            receiver.connection.send([b"head", region])
-            await peer.read(100 * KIB)
-            getattr(peer, ending)()
-            await until(lambda: receiver.lost)
-            receiver.connection.send([b"too late", region])
-
-    asyncio.run(scenario())
+    async with serving(wire, send_buffer_bytes=64 * KIB, stall_seconds=0.2) as server:
+        peer, receiver = await server.connect_and_see(**SMALL)
+        receiver.connection.send([b"head", region])
+        await peer.read(100 * KIB)
+        getattr(peer, ending)()
+        await until(lambda: receiver.lost)
+        receiver.connection.send([b"too late", region])
 
 
-def test_the_listener_closes_in_the_middle_of_a_region(wire: Wire, tmp_path: Path) -> None:
+async def test_the_listener_closes_in_the_middle_of_a_region(wire: Wire, tmp_path: Path) -> None:
     region = region_of(tmp_path / "segment", numbered(8 * MIB))
-
-    async def scenario() -> None:
-        async with serving(wire, send_buffer_bytes=64 * KIB) as server:
-            for _ in range(3):
-                await stall(server, region)
-            await asyncio.wait_for(server.listener.close(), 120)
-            assert all(receiver.lost for receiver in server.receivers)
-
-    asyncio.run(scenario())
+    async with serving(wire, send_buffer_bytes=64 * KIB) as server:
+        for _ in range(3):
+            await stall(server, region)
+        await asyncio.wait_for(server.listener.close(), 120)
+        assert all(receiver.lost for receiver in server.receivers)
 
 
-def test_a_file_cut_under_a_region_closes_the_connection_and_no_other_bytes_are_sent(
+async def test_a_file_cut_under_a_region_closes_the_connection_and_no_other_bytes_are_sent(
     wire: Wire, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     data = numbered(8 * MIB)
     path = tmp_path / "segment"
     region = region_of(path, data)
-
-    async def scenario() -> None:
-        async with serving(wire, send_buffer_bytes=64 * KIB) as server:
-            peer, receiver = await server.connect_and_see(**SMALL)
-            receiver.connection.send([b"head", region, b"never"])
-            receiver.connection.send([b"never"])
-            assert await peer.read(4) == b"head"
-            os.truncate(path, 5 * MIB)
-            received = await peer.read_to_the_end()
-            assert received == data[: len(received)]
-            assert len(received) <= 5 * MIB
-
-    asyncio.run(scenario())
+    async with serving(wire, send_buffer_bytes=64 * KIB) as server:
+        peer, receiver = await server.connect_and_see(**SMALL)
+        receiver.connection.send([b"head", region, b"never"])
+        receiver.connection.send([b"never"])
+        assert await peer.read(4) == b"head"
+        os.truncate(path, 5 * MIB)
+        received = await peer.read_to_the_end()
+        assert received == data[: len(received)]
+        assert len(received) <= 5 * MIB
     assert f"the file ends at byte {5 * MIB}" in caplog.text
 
 
-def test_a_file_shorter_than_its_region_from_the_start(wire: Wire, tmp_path: Path) -> None:
+async def test_a_file_shorter_than_its_region_from_the_start(wire: Wire, tmp_path: Path) -> None:
     region = region_of(tmp_path / "segment", b"short")
     region.size = 100
-
-    async def scenario() -> None:
-        async with serving(wire) as server:
-            peer, receiver = await server.connect_and_see()
-            receiver.connection.send([b"head", region, b"never"])
-            assert b"headshort".startswith(await peer.read_to_the_end())
-            await until(lambda: receiver.lost)
-
-    asyncio.run(scenario())
+    async with serving(wire) as server:
+        peer, receiver = await server.connect_and_see()
+        receiver.connection.send([b"head", region, b"never"])
+        assert b"headshort".startswith(await peer.read_to_the_end())
+        await until(lambda: receiver.lost)
 
 
-def test_a_deleted_file_is_sent_whole(wire: Wire, tmp_path: Path) -> None:
+async def test_a_deleted_file_is_sent_whole(wire: Wire, tmp_path: Path) -> None:
     """Retention may delete a segment while consumers read it (design document): a region keeps its file open."""
     data = numbered(4 * MIB)
-
-    async def scenario() -> None:
-        async with serving(wire, send_buffer_bytes=64 * KIB) as server:
-            peer, receiver = await server.connect_and_see(**SMALL)
-            receiver.connection.send([region_of(tmp_path / "segment", data)])
-            (tmp_path / "segment").unlink()
-            (tmp_path / "another").write_bytes(bytes(len(data)))
-            assert await peer.read(len(data)) == data
-
-    asyncio.run(scenario())
+    async with serving(wire, send_buffer_bytes=64 * KIB) as server:
+        peer, receiver = await server.connect_and_see(**SMALL)
+        receiver.connection.send([region_of(tmp_path / "segment", data)])
+        (tmp_path / "segment").unlink()
+        (tmp_path / "another").write_bytes(bytes(len(data)))
+        assert await peer.read(len(data)) == data
 
 
 def is_reading(receiver: Recorder) -> bool:
@@ -243,30 +195,26 @@ def is_reading(receiver: Recorder) -> bool:
     return transport.is_reading()
 
 
-def test_answers_behind_a_stalled_region_stop_the_reading_before_they_fill_the_memory(wire: Wire, tmp_path: Path) -> None:
+async def test_answers_behind_a_stalled_region_stop_the_reading_before_they_fill_the_memory(wire: Wire, tmp_path: Path) -> None:
     """Produce is taken while a region is under way, so a peer could otherwise pile up answers without end."""
     data = numbered(4 * MIB)
     region = region_of(tmp_path / "segment", data)
     answer = numbered(10 * KIB, 3)
-
-    async def scenario() -> None:
-        async with serving(wire, send_buffer_bytes=64 * KIB, answer=lambda connection, _: connection.send([answer])) as server:
-            peer, receiver = await server.connect_and_see(**SMALL)
-            receiver.connection.send([region])
-            body = bytes(30 * KIB)
-            count = 400
-            sending = asyncio.create_task(peer.send(frame(body) * count))
-            await until(lambda: not is_reading(receiver))
-            await rest()
-            assert len(receiver.frames) < 2 * WRITE_HIGH_MARK // len(answer)
-            assert await peer.read(len(data)) == data
-            assert await peer.read(count * len(answer)) == answer * count
-            await sending
-
-    asyncio.run(scenario())
+    async with serving(wire, send_buffer_bytes=64 * KIB, answer=lambda connection, _: connection.send([answer])) as server:
+        peer, receiver = await server.connect_and_see(**SMALL)
+        receiver.connection.send([region])
+        body = bytes(30 * KIB)
+        count = 400
+        sending = asyncio.create_task(peer.send(frame(body) * count))
+        await until(lambda: not is_reading(receiver))
+        await rest()
+        assert len(receiver.frames) < 2 * WRITE_HIGH_MARK // len(answer)
+        assert await peer.read(len(data)) == data
+        assert await peer.read(count * len(answer)) == answer * count
+        await sending
 
 
-def test_what_is_not_in_memory_is_brought_in_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_in_memory_is_brought_in_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No sendfile before its megabyte has been read by a thread; what is in memory is not read again.
 
     The first answers are given here: a kernel that is asked starts to read, and a quick disk is ready before it is asked again.
@@ -275,34 +223,26 @@ def test_what_is_not_in_memory_is_brought_in_beside_the_loop(tmp_path: Path, mon
     region = region_of(tmp_path / "segment", data, warm=False)
     offload = RecordingOffload()
     monkeypatch.setattr(send, "is_resident", lambda *place: bool(offload.calls) and is_resident(*place))
-
-    async def scenario() -> None:
-        async with serving(Wire(), offload=offload) as server:
-            peer, receiver = await server.connect_and_see()
-            receiver.connection.send([b"head", region, b"tail"])
-            assert receiver.connection.congested
-            assert await peer.read(len(data) + 8) == b"head" + data + b"tail"
-
-    asyncio.run(scenario())
+    async with serving(Wire(), offload=offload) as server:
+        peer, receiver = await server.connect_and_see()
+        receiver.connection.send([b"head", region, b"tail"])
+        assert receiver.connection.congested
+        assert await peer.read(len(data) + 8) == b"head" + data + b"tail"
     # Where the file system cannot say what is in memory, each of the four ranges is brought in.
     assert len(offload.calls) in (1, 4)
     assert offload.calls[0][0] == "bring_in"
     assert offload.calls[0][1][1:] == (0, MIB)
 
 
-def test_a_region_of_which_nothing_is_in_memory_comes_by_the_megabyte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_region_of_which_nothing_is_in_memory_comes_by_the_megabyte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "is_resident", lambda *_: False)
     data = numbered(3 * MIB + 100)
     region = region_of(tmp_path / "segment", data, warm=False)
     offload = RecordingOffload()
-
-    async def scenario() -> None:
-        async with serving(Wire(), offload=offload) as server:
-            peer, receiver = await server.connect_and_see()
-            receiver.connection.send([region])
-            assert await peer.read(len(data)) == data
-
-    asyncio.run(scenario())
+    async with serving(Wire(), offload=offload) as server:
+        peer, receiver = await server.connect_and_see()
+        receiver.connection.send([region])
+        assert await peer.read(len(data)) == data
     assert {name for name, _ in offload.calls} == {"bring_in"}
     assert [arguments[1:] for _, arguments in offload.calls] == [
         (0, MIB),
@@ -312,18 +252,14 @@ def test_a_region_of_which_nothing_is_in_memory_comes_by_the_megabyte(tmp_path: 
     ]
 
 
-def test_a_cold_region_is_copied_by_a_thread_on_tls(tls: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cold_region_is_copied_by_a_thread_on_tls(tls: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "is_resident", lambda *_: False)
     data = numbered(600 * KIB)
     offload = RecordingOffload()
-
-    async def scenario() -> None:
-        async with serving(tls, offload=offload) as server:
-            peer, receiver = await server.connect_and_see()
-            receiver.connection.send([region_of(tmp_path / "segment", data, warm=False)])
-            assert await peer.read(len(data)) == data
-
-    asyncio.run(scenario())
+    async with serving(tls, offload=offload) as server:
+        peer, receiver = await server.connect_and_see()
+        receiver.connection.send([region_of(tmp_path / "segment", data, warm=False)])
+        assert await peer.read(len(data)) == data
     assert [name for name, _ in offload.calls] == ["pread"] * 3
 
 
@@ -346,26 +282,22 @@ def test_cold_and_resident_regions_from_real_threads(wire: Wire, tmp_path: Path,
     threads.close()
 
 
-def test_a_connection_that_ends_while_its_region_is_brought_in(wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_ends_while_its_region_is_brought_in(wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(send, "is_resident", lambda *_: False)
     region = region_of(tmp_path / "segment", numbered(MIB), warm=False)
+    disk = asyncio.Event()
 
-    async def scenario() -> None:
-        disk = asyncio.Event()
+    async def slow(function: Callable[..., object], /, *arguments: object) -> object:
+        await disk.wait()
+        return function(*arguments)
 
-        async def slow(function: Callable[..., object], /, *arguments: object) -> object:
-            await disk.wait()
-            return function(*arguments)
-
-        async with serving(wire, offload=slow) as server:  # type: ignore[arg-type]
-            peer, receiver = await server.connect_and_see()
-            receiver.connection.send([region])
-            await rest()
-            peer.reset()
-            await until(lambda: receiver.lost)
-            disk.set()
-
-    asyncio.run(scenario())
+    async with serving(wire, offload=slow) as server:  # type: ignore[arg-type]
+        peer, receiver = await server.connect_and_see()
+        receiver.connection.send([region])
+        await rest()
+        peer.reset()
+        await until(lambda: receiver.lost)
+        disk.set()
 
 
 def test_a_disk_that_fails_under_a_region_closes_the_connection_and_is_told(

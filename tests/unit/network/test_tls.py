@@ -96,26 +96,22 @@ def test_what_is_wrong_is_said_with_the_settings_name(certificate: Path, wrong: 
         server_context(TlsSettings(**{"keystore_location": str(certificate), **wrong}))
 
 
-def test_a_connection_that_ends_while_a_step_of_its_handshake_is_computed_waits_for_the_step(tls: Wire) -> None:
+async def test_a_connection_that_ends_while_a_step_of_its_handshake_is_computed_waits_for_the_step(tls: Wire) -> None:
     """OpenSSL works in a thread, without the interpreter's lock, on buffers that a lost connection reads."""
-
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
-        computed, shaken = loop.create_future(), loop.create_future()
-        handshake = ServerTls(asyncio.Protocol(), tls.server, shaken, lambda *_: computed)  # type: ignore[arg-type]
-        transport, _ = await loop.connect_accepted_socket(lambda: handshake, ours)
-        client = asyncio.ensure_future(asyncio.open_connection(sock=theirs, ssl=tls.client, server_hostname="localhost"))
-        await until(lambda: not transport.is_reading())
-        transport.abort()
-        await rest()
-        assert not shaken.done()
-        computed.set_result(None)
-        await shaken
-        with pytest.raises(ConnectionError):
-            await client
-
-    asyncio.run(scenario())
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    computed, shaken = loop.create_future(), loop.create_future()
+    handshake = ServerTls(asyncio.Protocol(), tls.server, shaken, lambda *_: computed)  # type: ignore[arg-type]
+    transport, _ = await loop.connect_accepted_socket(lambda: handshake, ours)
+    client = asyncio.ensure_future(asyncio.open_connection(sock=theirs, ssl=tls.client, server_hostname="localhost"))
+    await until(lambda: not transport.is_reading())
+    transport.abort()
+    await rest()
+    assert not shaken.done()
+    computed.set_result(None)
+    await shaken
+    with pytest.raises(ConnectionError):
+        await client
 
 
 def test_a_keystore_given_as_text_leaves_no_file(certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,15 +127,11 @@ def test_a_broker_shows_its_keystore_to_other_brokers_and_trusts_their_authority
     assert asyncio.run(talk(Wire(server_context(settings), client_context(settings, check_host_name=True)))) == "TLSv1.3"
 
 
-def test_without_a_truststore_a_broker_trusts_the_systems_authorities_only(certificate: Path) -> None:
+async def test_without_a_truststore_a_broker_trusts_the_systems_authorities_only(certificate: Path) -> None:
     settings = TlsSettings(keystore_location=str(certificate))
-
-    async def refused() -> None:
-        async with serving(Wire(server_context(settings), client_context(settings, check_host_name=True))) as server:
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await server.connect()
-
-    asyncio.run(refused())
+    async with serving(Wire(server_context(settings), client_context(settings, check_host_name=True))) as server:
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await server.connect()
 
 
 def test_a_client_needs_no_certificate_of_its_own(certificate: Path) -> None:

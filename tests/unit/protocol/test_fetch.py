@@ -220,7 +220,7 @@ def test_a_replica_state_that_is_too_short_is_refused() -> None:
 ANSWER = st.builds(
     FetchAnswer,
     INT,
-    st.sampled_from([int(each) for each in ErrorCode]),
+    st.sampled_from([int(code) for code in ErrorCode]),
     LONG,
     LONG,
     LONG,

@@ -10,6 +10,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,6 +27,7 @@ from ottla.errors import InvalidRequest
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey, is_flexible, response_header_size
 from ottla.protocol.fetch_client import MalformedResponse
+from ottla.protocol.messages import has_more_elements_than, response_schema
 from ottla.protocol.primitives import decode_request_header, uvarint
 from ottla.protocol.schemas import NOT_TAGGED, SchemaField, schema_fields
 
@@ -310,6 +312,31 @@ def test_a_response_drops_what_its_version_lacks() -> None:
         assert partition.error_code == 5
         assert getattr(partition, "leader_epoch", None) == (3 if version >= 7 else None)
     assert messages.response_schema(ApiKey.CREATE_TOPICS, 2)("CreatableTopicConfigs", name="a") is None
+
+
+def test_the_elements_of_an_answer_are_counted_at_every_depth() -> None:
+    """OffsetFetch has partitions of topics of groups; a heartbeat's assignment is a struct with arrays."""
+    of = response_schema(ApiKey.OFFSET_FETCH, 9)
+    fields = {"committed_offset": 1, "committed_leader_epoch": -1, "metadata": "", "error_code": 0}
+    partitions = [of("OffsetFetchResponsePartitions", partition_index=index, **fields) for index in range(10)]
+    topics = [of("OffsetFetchResponseTopics", name="t", partitions=partitions)]
+    group = of("OffsetFetchResponseGroup", group_id="g", topics=topics, error_code=0)
+    answer = of("OffsetFetchResponse", throttle_time=0, groups=[group])
+    assert has_more_elements_than(11, answer) and not has_more_elements_than(12, answer)
+
+    of = response_schema(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0)
+    assigned = [of("TopicPartitions", topic_id=UUID(int=1), partitions=list(range(5)))]
+    beat = of(
+        "ConsumerGroupHeartbeatResponse",
+        throttle_time=0,
+        error_code=0,
+        error_message=None,
+        member_id="m",
+        member_epoch=1,
+        heartbeat_interval=5_000,
+        assignment=of("Assignment", topic_partitions=assigned),
+    )
+    assert has_more_elements_than(5, beat) and not has_more_elements_than(6, beat)
 
 
 def test_importing_messages_imports_no_schema_and_loading_one_imports_no_hypothesis() -> None:

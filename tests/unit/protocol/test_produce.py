@@ -139,7 +139,7 @@ ANSWERS = st.lists(
             st.builds(
                 PartitionAnswer,
                 INT,
-                st.sampled_from([int(each) for each in ErrorCode]),
+                st.sampled_from([int(code) for code in ErrorCode]),
                 LONG,
                 st.just(-1) | st.integers(0, 1 << 41),
                 LONG,

@@ -355,8 +355,8 @@ def test_batches_are_as_large_as_they_may_be() -> None:
     count = 20_000
     values = pyarrow.array([bytes(200)] * count)
     built = list(build_batches(np.full(count, 1_700_000_000_000), pyarrow.chunked_array([values]), codec=NONE))
-    assert [len(each) > 990_000 for each in built] == [True] * (len(built) - 1) + [False]
-    assert sum(read_header(each).record_count for each in built) == count
+    assert [len(value) > 990_000 for value in built] == [True] * (len(built) - 1) + [False]
+    assert sum(read_header(value).record_count for value in built) == count
 
 
 def test_columns_that_make_no_records_are_refused() -> None:

@@ -27,24 +27,20 @@ async def raised_at_the_caller(error: BaseException) -> ApiError:
         return caught.value
 
 
-def test_every_error_of_the_table_arrives_as_itself() -> None:
+async def test_every_error_of_the_table_arrives_as_itself() -> None:
     """control plane: the same exception class is raised on the other side, with its message."""
+    raising: list[ApiError] = []
 
-    async def run() -> None:
-        raising: list[ApiError] = []
+    async def fail(_: broker_pb2.UpdateMetadataRequest) -> None:
+        raise raising[0]
 
-        async def fail(_: broker_pb2.UpdateMetadataRequest) -> None:
-            raise raising[0]
-
-        async with serving(fail) as served:
-            for kind in ApiError.__subclasses__():
-                raising[:] = [kind(f"{kind.__name__}: 17 of 4")]
-                with pytest.raises(ApiError) as caught:
-                    await served.call()
-                assert type(caught.value) is kind
-                assert caught.value.message == f"{kind.__name__}: 17 of 4"
-
-    asyncio.run(run())
+    async with serving(fail) as served:
+        for kind in ApiError.__subclasses__():
+            raising[:] = [kind(f"{kind.__name__}: 17 of 4")]
+            with pytest.raises(ApiError) as caught:
+                await served.call()
+            assert type(caught.value) is kind
+            assert caught.value.message == f"{kind.__name__}: 17 of 4"
 
 
 @pytest.mark.parametrize("message", ["größer als erlaubt: ✓\n\0 \U0001f409", "%41 100%"])
@@ -66,36 +62,29 @@ def test_an_unforeseen_exception_is_told_to_the_log_and_not_to_the_caller(caplog
     assert "the inside of the server" in caplog.text
 
 
-def test_a_status_of_a_server_that_is_not_ours_is_told_by_its_code() -> None:
+async def test_a_status_of_a_server_that_is_not_ours_is_told_by_its_code() -> None:
     """A method that is not there: gRPC itself answers, without a detail."""
-
-    async def run() -> None:
-        async with serving() as served:
-            method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = served.channel.grpc_channel.unary_unary(
-                "/ottla.rpc.v1.Broker/Levitate", request_serializer=bytes
-            )
-            with pytest.raises(errors.UnsupportedVersion, match=rf"127\.0\.0\.1:{served.port}: UNIMPLEMENTED"):
-                await served.channel.call(method, b"", DEADLINE)
-
-    asyncio.run(run())
+    async with serving() as served:
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = served.channel.grpc_channel.unary_unary(
+            "/ottla.rpc.v1.Broker/Levitate", request_serializer=bytes
+        )
+        with pytest.raises(errors.UnsupportedVersion, match=rf"127\.0\.0\.1:{served.port}: UNIMPLEMENTED"):
+            await served.channel.call(method, b"", DEADLINE)
 
 
-def test_other_tools_read_the_status_as_googles_model_of_errors_has_it() -> None:
+async def test_other_tools_read_the_status_as_googles_model_of_errors_has_it() -> None:
     """google.rpc.Status in `grpc-status-details-bin`, its code and message those of the call; what grpcurl prints."""
 
-    async def run() -> None:
-        async def fail(_: broker_pb2.UpdateMetadataRequest) -> None:
-            raise errors.StaleBrokerEpoch("epoch 4 is older than 7")
+    async def fail(_: broker_pb2.UpdateMetadataRequest) -> None:
+        raise errors.StaleBrokerEpoch("epoch 4 is older than 7")
 
-        async with serving(fail) as served, grpc.aio.insecure_channel(f"127.0.0.1:{served.port}") as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await broker_pb2_grpc.BrokerStub(channel).UpdateMetadata(broker_pb2.UpdateMetadataRequest(), timeout=DEADLINE)
-            failure = caught.value
-            assert (failure.code(), failure.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "epoch 4 is older than 7")
-            status = Status.FromString(dict(failure.trailing_metadata())[DETAILS_KEY])
-            assert (status.code, status.message) == (failure.code().value[0], failure.details())
-            detail = ErrorDetail()
-            assert status.details[0].Unpack(detail)
-            assert detail == ErrorDetail(code=77, message="epoch 4 is older than 7")
-
-    asyncio.run(run())
+    async with serving(fail) as served, grpc.aio.insecure_channel(f"127.0.0.1:{served.port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await broker_pb2_grpc.BrokerStub(channel).UpdateMetadata(broker_pb2.UpdateMetadataRequest(), timeout=DEADLINE)
+        failure = caught.value
+        assert (failure.code(), failure.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "epoch 4 is older than 7")
+        status = Status.FromString(dict(failure.trailing_metadata())[DETAILS_KEY])
+        assert (status.code, status.message) == (failure.code().value[0], failure.details())
+        detail = ErrorDetail()
+        assert status.details[0].Unpack(detail)
+        assert detail == ErrorDetail(code=77, message="epoch 4 is older than 7")

@@ -80,55 +80,42 @@ async def until_closed(streams: Streams) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_answers_come_one_by_one_and_end() -> None:
-    async def run() -> None:
-        async with serving() as (streams, _, channel):
-            assert [each async for each in watch(channel, b"news")] == [b"news0", b"news1", b"news2"]
-            assert streams.open == 0
-
-    asyncio.run(run())
+async def test_answers_come_one_by_one_and_end() -> None:
+    async with serving() as (streams, _, channel):
+        assert [value async for value in watch(channel, b"news")] == [b"news0", b"news1", b"news2"]
+        assert streams.open == 0
 
 
 @pytest.mark.parametrize(("request_", "error"), [(b"refused", InvalidRequest), (b"broken", UnknownServerError)])
-def test_what_a_stream_raises_is_the_callers_error_after_what_came(request_: bytes, error: type[Exception]) -> None:
-    async def run() -> None:
-        async with serving() as (_, _, channel):
-            received = []
-            with pytest.raises(error):
-                async for each in watch(channel, request_):
-                    received.append(each)  # noqa: PERF401 - what came before the error counts
-            assert len(received) == 3
-
-    asyncio.run(run())
+async def test_what_a_stream_raises_is_the_callers_error_after_what_came(request_: bytes, error: type[Exception]) -> None:
+    async with serving() as (_, _, channel):
+        received = []
+        with pytest.raises(error):
+            async for value in watch(channel, request_):
+                received.append(value)  # noqa: PERF401 - what came before the error counts
+        assert len(received) == 3
 
 
-def test_a_stream_ends_when_its_caller_goes() -> None:
-    async def run() -> None:
-        async with serving() as (streams, _, channel):
-            stream = watch(channel, b"forever")
-            assert await anext(stream) == b"forever0"
-            assert streams.open == 1
-            await stream.aclose()  # type: ignore[attr-defined]
-            await until_closed(streams)
-
-    asyncio.run(run())
+async def test_a_stream_ends_when_its_caller_goes() -> None:
+    async with serving() as (streams, _, channel):
+        stream = watch(channel, b"forever")
+        assert await anext(stream) == b"forever0"
+        assert streams.open == 1
+        await stream.aclose()  # type: ignore[attr-defined]
+        await until_closed(streams)
 
 
-def test_a_server_that_stops_ends_its_streams_at_once() -> None:
+async def test_a_server_that_stops_ends_its_streams_at_once() -> None:
     """And does not wait for them as for calls: a watch has no end of its own."""
-
-    async def run() -> None:
-        async with serving() as (streams, server, channel):
-            stream = watch(channel, b"forever")
-            for _ in range(3):
-                await anext(stream)
-            async with asyncio.timeout(120):
-                await server.stop(60)
-            with pytest.raises(BrokerNotAvailable):
-                await anext(stream)
-            await until_closed(streams)
-
-    asyncio.run(run())
+    async with serving() as (streams, server, channel):
+        stream = watch(channel, b"forever")
+        for _ in range(3):
+            await anext(stream)
+        async with asyncio.timeout(120):
+            await server.stop(60)
+        with pytest.raises(BrokerNotAvailable):
+            await anext(stream)
+        await until_closed(streams)
 
 
 def test_requests_can_stream_too() -> None:

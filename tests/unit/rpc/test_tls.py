@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -34,43 +33,30 @@ def identity(authority: Authority, trusting: Authority | None = None) -> RpcTls:
     )
 
 
-def test_brokers_of_one_authority_call_each_other(ours: Authority) -> None:
-    async def run() -> None:
-        async with serving(tls=identity(ours), channel_tls=identity(ours)) as served:
+async def test_brokers_of_one_authority_call_each_other(ours: Authority) -> None:
+    async with serving(tls=identity(ours), channel_tls=identity(ours)) as served:
+        await served.call()
+
+
+async def test_a_caller_of_another_authority_is_turned_away(ours: Authority, strangers: Authority) -> None:
+    """It trusts the server, but the server does not trust it."""
+    async with serving(tls=identity(ours), channel_tls=identity(strangers, trusting=ours)) as served:
+        with pytest.raises(BrokerNotAvailable):
             await served.call()
 
-    asyncio.run(run())
+
+async def test_a_server_of_another_authority_is_not_called(ours: Authority, strangers: Authority) -> None:
+    async with serving(tls=identity(strangers, trusting=ours), channel_tls=identity(ours)) as served:
+        with pytest.raises(BrokerNotAvailable):
+            await served.call()
 
 
-def test_a_caller_of_another_authority_is_turned_away(ours: Authority, strangers: Authority) -> None:
-    """It trusts the server, but the server does not trust it."""
-
-    async def run() -> None:
-        async with serving(tls=identity(ours), channel_tls=identity(strangers, trusting=ours)) as served:
-            with pytest.raises(BrokerNotAvailable):
-                await served.call()
-
-    asyncio.run(run())
-
-
-def test_a_server_of_another_authority_is_not_called(ours: Authority, strangers: Authority) -> None:
-    async def run() -> None:
-        async with serving(tls=identity(strangers, trusting=ours), channel_tls=identity(ours)) as served:
-            with pytest.raises(BrokerNotAvailable):
-                await served.call()
-
-    asyncio.run(run())
-
-
-def test_a_caller_that_speaks_plain_text_is_turned_away(ours: Authority) -> None:
-    async def run() -> None:
-        async with serving(tls=identity(ours)) as served:
-            plain = RpcChannel(f"127.0.0.1:{served.port}")
-            with pytest.raises(BrokerNotAvailable):
-                await Served(served.server, plain, served.port).call()
-            await plain.close()
-
-    asyncio.run(run())
+async def test_a_caller_that_speaks_plain_text_is_turned_away(ours: Authority) -> None:
+    async with serving(tls=identity(ours)) as served:
+        plain = RpcChannel(f"127.0.0.1:{served.port}")
+        with pytest.raises(BrokerNotAvailable):
+            await Served(served.server, plain, served.port).call()
+        await plain.close()
 
 
 def test_keys_and_certificates_are_read_from_files(ours: Authority, tmp_path: Path) -> None:
@@ -106,33 +92,26 @@ def test_what_can_not_be_used_is_refused_with_its_name(ours: Authority, tmp_path
         read_tls(keystore=keystore, truststore=str(tmp_path / "empty.pem"))
 
 
-def test_a_server_for_any_client_asks_for_no_certificate_and_is_trusted_or_not(ours: Authority, strangers: Authority) -> None:
+async def test_a_server_for_any_client_asks_for_no_certificate_and_is_trusted_or_not(ours: Authority, strangers: Authority) -> None:
     """The one-sided TLS of a service that has other means to know its clients, or none. Between brokers it is not used."""
-
-    async def run() -> None:
-        server = server_of(nothing, tls=identity(ours), asks_for_certificates=False)
-        port = await server.start("127.0.0.1", 0)
-        try:
-            for authority, is_trusted in ((ours, True), (strangers, False)):
-                channel = RpcChannel(f"127.0.0.1:{port}", tls=RpcAuthorities(authority.pem))
-                if is_trusted:
+    server = server_of(nothing, tls=identity(ours), asks_for_certificates=False)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        for authority, is_trusted in ((ours, True), (strangers, False)):
+            channel = RpcChannel(f"127.0.0.1:{port}", tls=RpcAuthorities(authority.pem))
+            if is_trusted:
+                await Served(server, channel, port).call()
+            else:
+                with pytest.raises(BrokerNotAvailable):
                     await Served(server, channel, port).call()
-                else:
-                    with pytest.raises(BrokerNotAvailable):
-                        await Served(server, channel, port).call()
-                await channel.close()
-        finally:
-            await server.stop(0)
-
-    asyncio.run(run())
-
-
-def test_a_client_without_a_certificate_does_not_get_into_a_server_of_brokers(ours: Authority) -> None:
-    async def run() -> None:
-        async with serving(tls=identity(ours)) as served:
-            channel = RpcChannel(f"127.0.0.1:{served.port}", tls=RpcAuthorities(ours.pem))
-            with pytest.raises(BrokerNotAvailable):
-                await Served(served.server, channel, served.port).call()
             await channel.close()
+    finally:
+        await server.stop(0)
 
-    asyncio.run(run())
+
+async def test_a_client_without_a_certificate_does_not_get_into_a_server_of_brokers(ours: Authority) -> None:
+    async with serving(tls=identity(ours)) as served:
+        channel = RpcChannel(f"127.0.0.1:{served.port}", tls=RpcAuthorities(ours.pem))
+        with pytest.raises(BrokerNotAvailable):
+            await Served(served.server, channel, served.port).call()
+        await channel.close()

@@ -84,6 +84,31 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
     asyncio.run(run())
 
 
+def test_of_half_bodies_that_are_too_much_together_the_largest_is_cut_and_others_are_served() -> None:
+    """2 MB each of 10,000 connections would be 20 GB."""
+
+    def post(size: int, body: bytes) -> bytes:
+        return b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + body
+
+    async def run() -> None:
+        limits = HttpLimits(connections=100, deadline_seconds=3_600, body_bytes=100_000, bodies_bytes=1_000_000)
+        async with listening(limits) as (listener, client):
+            small_reader, small = await asyncio.open_connection("127.0.0.1", client.port)
+            small.write(post(10, b"12345"))
+            half = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(50)]
+            for _, writer in half:
+                writer.write(post(100_000, bytes(90_000)))
+            async with asyncio.timeout(120):
+                while listener.connection_count > 12:  # noqa: ASYNC110  (no one tells)
+                    await asyncio.sleep(0.02)
+                small.write(b"67890")
+                assert await small_reader.readuntil(b"1234567890")
+            for _, writer in (*half, (small_reader, small)):
+                writer.close()
+
+    asyncio.run(run())
+
+
 def test_a_head_that_is_too_large_is_refused() -> None:
     async def run() -> None:
         async with listening() as (_, client):

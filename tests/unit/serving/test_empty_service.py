@@ -37,7 +37,7 @@ def asked(address: str, path: str) -> tuple[int, str]:
 def test_it_has_at_most_sixty_lines_of_its_own() -> None:
     """What is not its docstring, an import or empty."""
     text = Path(empty_service.__file__).read_text(encoding="utf-8")
-    body = [each for each in ast.parse(text).body[1:] if not isinstance(each, (ast.Import, ast.ImportFrom))]
+    body = [statement for statement in ast.parse(text).body[1:] if not isinstance(statement, (ast.Import, ast.ImportFrom))]
     assert sum(bool(line.strip()) for line in text.splitlines()[body[0].lineno - 2 :]) <= 60
 
 
@@ -50,39 +50,36 @@ def test_settings_are_read_and_refused_as_a_brokers_are() -> None:
         EmptySettings.from_properties({"log.dirs": "/data"})  # a broker's
 
 
-def test_it_is_ready_while_it_is_registered_and_registers_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        service = EmptyService(EmptySettings(http_listener="127.0.0.1:0", directory=str(tmp_path)))
-        await service.start()
-        channel = RpcChannel(f"127.0.0.1:{service.rpc_port}")
-        address = service.surface.address
-        try:
-            status, said = await asyncio.to_thread(asked, address, "/readyz")
-            assert (status, json.loads(said)) == (200, {"status": "ready", "registered": True})
-            assert (await asyncio.to_thread(asked, address, "/healthz"))[0] == 200
-            assert await is_serving(channel, 20)
-            _, metrics = await asyncio.to_thread(asked, address, "/metrics")
-            for name in ("ottla_ready 1.0", "ottla_build_info{", "ottla_event_loop_lag_seconds_count", "process_resident_memory_bytes"):
-                assert f"\n{name}" in metrics
+async def test_it_is_ready_while_it_is_registered_and_registers_again(tmp_path: Path) -> None:
+    service = EmptyService(EmptySettings(http_listener="127.0.0.1:0", directory=str(tmp_path)))
+    await service.start()
+    channel = RpcChannel(f"127.0.0.1:{service.rpc_port}")
+    address = service.surface.address
+    try:
+        status, said = await asyncio.to_thread(asked, address, "/readyz")
+        assert (status, json.loads(said)) == (200, {"status": "ready", "registered": True})
+        assert (await asyncio.to_thread(asked, address, "/healthz"))[0] == 200
+        assert await is_serving(channel, 20)
+        _, metrics = await asyncio.to_thread(asked, address, "/metrics")
+        for name in ("ottla_ready 1.0", "ottla_build_info{", "ottla_event_loop_lag_seconds_count", "process_resident_memory_bytes"):
+            assert f"\n{name}" in metrics
 
-            session = service.sessions._session
-            assert isinstance(session, EmbeddedSession)
-            await session.end(SessionEvent.EXPIRED)
-            async with asyncio.timeout(120):
-                while service.sessions._session is session or (await asyncio.to_thread(asked, address, "/readyz"))[0] != 200:  # noqa: ASYNC110 - its state
-                    await asyncio.sleep(0.05)
-        finally:
-            await service.stop()
-        with pytest.raises(urllib.error.URLError):
-            await asyncio.to_thread(asked, address, "/healthz")
-        with pytest.raises(BrokerNotAvailable):
-            await is_serving(channel, 20)
-        await channel.close()
-        zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
-        assert await (await zookeeper.session()).exists("/empty") is None, "its registration went with it"
-        await zookeeper.close()
-
-    asyncio.run(run())
+        session = service.sessions._session
+        assert isinstance(session, EmbeddedSession)
+        await session.end(SessionEvent.EXPIRED)
+        async with asyncio.timeout(120):
+            while service.sessions._session is session or (await asyncio.to_thread(asked, address, "/readyz"))[0] != 200:  # noqa: ASYNC110 - its state
+                await asyncio.sleep(0.05)
+    finally:
+        await service.stop()
+    with pytest.raises(urllib.error.URLError):
+        await asyncio.to_thread(asked, address, "/healthz")
+    with pytest.raises(BrokerNotAvailable):
+        await is_serving(channel, 20)
+    await channel.close()
+    zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
+    assert await (await zookeeper.session()).exists("/empty") is None, "its registration went with it"
+    await zookeeper.close()
 
 
 def test_as_a_process_it_runs_until_it_is_told_to_stop(tmp_path: Path) -> None:

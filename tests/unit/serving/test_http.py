@@ -74,201 +74,165 @@ async def asked(limits: HttpLimits | None = None, tls: ssl.SSLContext | None = N
         assert world.endpoint.connection_count == 0
 
 
-def test_each_path_answers_and_nothing_else_does() -> None:
-    async def run() -> None:
-        async with asked() as world:
-            status, headers, body = await world.get("/healthz")
-            assert (status, headers["cache-control"]) == (200, "no-store")
-            said = json.loads(body)
-            assert said["status"] == "alive" and 0 <= said["event_loop_lag_seconds"] < 10
+async def test_each_path_answers_and_nothing_else_does() -> None:
+    async with asked() as world:
+        status, headers, body = await world.get("/healthz")
+        assert (status, headers["cache-control"]) == (200, "no-store")
+        said = json.loads(body)
+        assert said["status"] == "alive" and 0 <= said["event_loop_lag_seconds"] < 10
 
-            assert (await world.get("/readyz"))[0] == 200
-            world.ready = (False, {"status": "not ready", "registered": False})
-            status, _, body = await world.get("/readyz")
-            assert (status, json.loads(body)) == (503, {"status": "not ready", "registered": False})
-            assert (await world.get("/healthz"))[0] == 200  # which is another question
+        assert (await world.get("/readyz"))[0] == 200
+        world.ready = (False, {"status": "not ready", "registered": False})
+        status, _, body = await world.get("/readyz")
+        assert (status, json.loads(body)) == (503, {"status": "not ready", "registered": False})
+        assert (await world.get("/healthz"))[0] == 200  # which is another question
 
-            for path in ("/", "/nothing", "/metrics/jmx", "/../etc/passwd"):
-                assert (await world.get(path))[0] == 404
-            for method in ("POST", "DELETE"):
-                assert (await world.get("/metrics", method=method))[0] == 405
-            status, headers, body = await world.get("/metrics", method="HEAD")
-            assert status == 200 and int(headers["content-length"]) > 0 and body == b""
-
-    asyncio.run(run())
+        for path in ("/", "/nothing", "/metrics/jmx", "/../etc/passwd"):
+            assert (await world.get(path))[0] == 404
+        for method in ("POST", "DELETE"):
+            assert (await world.get("/metrics", method=method))[0] == 405
+        status, headers, body = await world.get("/metrics", method="HEAD")
+        assert status == 200 and int(headers["content-length"]) > 0 and body == b""
 
 
-def test_metrics_come_in_the_format_that_is_asked_for() -> None:
-    async def run() -> None:
-        async with asked() as world:
-            status, headers, body = await world.get("/metrics")
-            assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
-            assert b"\nottla_ready 1.0\n" in body and len(body) == int(headers["content-length"])
-            _, headers, body = await world.get("/metrics", "Accept: application/openmetrics-text; version=1.0.0,text/plain;q=0.5\r\n")
-            assert headers["content-type"].startswith("application/openmetrics-text") and body.endswith(b"# EOF\n")
-            _, _, body = await world.get("/metrics/kafka")
-            assert b"requesthandleravgidle_percent" in body and b"ottla_" not in body
-
-    asyncio.run(run())
+async def test_metrics_come_in_the_format_that_is_asked_for() -> None:
+    async with asked() as world:
+        status, headers, body = await world.get("/metrics")
+        assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert b"\nottla_ready 1.0\n" in body and len(body) == int(headers["content-length"])
+        _, headers, body = await world.get("/metrics", "Accept: application/openmetrics-text; version=1.0.0,text/plain;q=0.5\r\n")
+        assert headers["content-type"].startswith("application/openmetrics-text") and body.endswith(b"# EOF\n")
+        _, _, body = await world.get("/metrics/kafka")
+        assert b"requesthandleravgidle_percent" in body and b"ottla_" not in body
 
 
-def test_a_connection_is_kept_for_the_next_scrape() -> None:
-    async def run() -> None:
-        async with asked() as world:
-            reader, writer = await world.open()
-            for _ in range(3):
-                writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 120)
-                assert head.startswith(b"HTTP/1.1 200")
-                await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
-            writer.close()
-
-    asyncio.run(run())
+async def test_a_connection_is_kept_for_the_next_scrape() -> None:
+    async with asked() as world:
+        reader, writer = await world.open()
+        for _ in range(3):
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 120)
+            assert head.startswith(b"HTTP/1.1 200")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+        writer.close()
 
 
 @pytest.mark.parametrize(
     "words",
     [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000000\r\n\r\n"],
 )
-def test_who_does_not_finish_a_request_is_cut_off(words: bytes) -> None:
+async def test_who_does_not_finish_a_request_is_cut_off(words: bytes) -> None:
     """Slowloris: headers byte by byte for ever. The deadline is for the whole request, whatever comes in between."""
+    async with asked(HttpLimits(deadline_seconds=0.3, idle_seconds=1, body_bytes=1 << 40)) as world:
+        reader, writer = await world.open()
+        writer.write(words)
 
-    async def run() -> None:
-        async with asked(HttpLimits(deadline_seconds=0.3, idle_seconds=1, body_bytes=1 << 40)) as world:
-            reader, writer = await world.open()
-            writer.write(words)
+        async def trickle() -> None:
+            while True:
+                writer.write(b"a")
+                await asyncio.sleep(0.05)
 
-            async def trickle() -> None:
-                while True:
-                    writer.write(b"a")
-                    await asyncio.sleep(0.05)
-
-            trickling = asyncio.ensure_future(trickle())
-            with pytest.raises((ConnectionError, asyncio.IncompleteReadError, EOFError)):
-                async with asyncio.timeout(120):
-                    while await reader.read(4096):
-                        pass
-                    raise EOFError
-            trickling.cancel()
-            writer.close()
-
-    asyncio.run(run())
-
-
-def test_who_takes_nothing_of_an_answer_is_cut_off_and_costs_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-
-    async def run() -> None:
-        async with asked(HttpLimits(deadline_seconds=0.5)) as world:
-            body = b"x" * (32 << 20)
-
-            async def scrape(*_: object) -> Any:
-                from ottla.serving.scrapes import Scrape
-
-                return Scrape("text/plain", body)
-
-            monkeypatch.setattr(world.scrapes, "scrape", scrape)
-            _, writer = await world.open()
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        trickling = asyncio.ensure_future(trickle())
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError, EOFError)):
             async with asyncio.timeout(120):
-                while world.endpoint.connection_count == 0:  # noqa: ASYNC110 - no one says so
-                    await asyncio.sleep(0)
-                (connection,) = world.endpoint._state.connections
-                while world.endpoint.connection_count:
-                    assert connection.transport.get_write_buffer_size() <= 3 * PIECE_BYTES
-                    await asyncio.sleep(0.01)
-            writer.close()
-
-    asyncio.run(run())
+                while await reader.read(4096):
+                    pass
+                raise EOFError
+        trickling.cancel()
+        writer.close()
 
 
-def test_a_probe_gets_in_however_many_connections_somebody_holds() -> None:
+async def test_who_takes_nothing_of_an_answer_is_cut_off_and_costs_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asked(HttpLimits(deadline_seconds=0.5)) as world:
+        body = b"x" * (32 << 20)
+
+        async def scrape(*_: object) -> Any:
+            from ottla.serving.scrapes import Scrape
+
+            return Scrape("text/plain", body)
+
+        monkeypatch.setattr(world.scrapes, "scrape", scrape)
+        _, writer = await world.open()
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(120):
+            while world.endpoint.connection_count == 0:  # noqa: ASYNC110 - no one says so
+                await asyncio.sleep(0)
+            (connection,) = world.endpoint._state.connections
+            while world.endpoint.connection_count:
+                assert connection.transport.get_write_buffer_size() <= 3 * PIECE_BYTES
+                await asyncio.sleep(0.01)
+        writer.close()
+
+
+async def test_a_probe_gets_in_however_many_connections_somebody_holds() -> None:
     """A liveness probe that finds no room would have the broker killed."""
-
-    async def run() -> None:
-        async with asked() as world:
-            held = [await world.open() for _ in range(HttpLimits().connections + 20)]
-            assert world.endpoint.connection_count <= HttpLimits().connections
-            assert (await world.get("/healthz"))[0] == 200
-            for _, writer in held:
-                writer.close()
-
-    asyncio.run(run())
+    async with asked() as world:
+        held = [await world.open() for _ in range(HttpLimits().connections + 20)]
+        assert world.endpoint.connection_count <= HttpLimits().connections
+        assert (await world.get("/healthz"))[0] == 200
+        for _, writer in held:
+            writer.close()
 
 
 @pytest.mark.parametrize("words", [b"\x16\x03\x01\x02\x00\x01", b"GET / SPDY/1.1\r\n\r\n", b"GET /" + b"a" * 40_000, b"\r\n" * 40_000])
-def test_what_is_no_request_is_refused_and_the_next_one_answered(words: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        async with asked() as world:
-            reader, writer = await world.open()
-            writer.write(words + b"\r\n\r\n")
-            answer = b""
-            with suppress(ConnectionError):
-                answer = await asyncio.wait_for(reader.read(), 120)
-            assert answer[:12] in (b"", b"HTTP/1.1 400")
-            writer.close()
-            assert (await world.get("/healthz"))[0] == 200
-
-    asyncio.run(run())
+async def test_what_is_no_request_is_refused_and_the_next_one_answered(words: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async with asked() as world:
+        reader, writer = await world.open()
+        writer.write(words + b"\r\n\r\n")
+        answer = b""
+        with suppress(ConnectionError):
+            answer = await asyncio.wait_for(reader.read(), 120)
+        assert answer[:12] in (b"", b"HTTP/1.1 400")
+        writer.close()
+        assert (await world.get("/healthz"))[0] == 200
     assert not [record for record in caplog.records if record.levelname != "INFO"], "a stranger must not fill the log"
 
 
-def test_scrapes_at_the_same_time_are_one_scrape() -> None:
-    async def run() -> None:
-        async with asked() as world:
-            rendered = 0
-            render = Registry.render
+async def test_scrapes_at_the_same_time_are_one_scrape() -> None:
+    async with asked() as world:
+        rendered = 0
+        render = Registry.render
 
-            def counted(self: Registry, *arguments: Any) -> Any:
-                nonlocal rendered
-                rendered += 1
-                return render(self, *arguments)
+        def counted(self: Registry, *arguments: Any) -> Any:
+            nonlocal rendered
+            rendered += 1
+            return render(self, *arguments)
 
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Registry, "render", counted)
-                bodies = await asyncio.gather(*(world.get("/metrics") for _ in range(20)))
-            assert rendered <= 3  # those that came when the first was over, and what it took had passed four times
-            assert {status for status, _, _ in bodies} == {200}
-
-    asyncio.run(run())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Registry, "render", counted)
+            bodies = await asyncio.gather(*(world.get("/metrics") for _ in range(20)))
+        assert rendered <= 3  # those that came when the first was over, and what it took had passed four times
+        assert {status for status, _, _ in bodies} == {200}
 
 
-def test_a_scrape_that_fails_is_an_error_and_the_next_one_is_made_anew() -> None:
-    async def run() -> None:
-        async with asked() as world:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Registry, "render", lambda *_: 1 / 0)
-                assert (await world.get("/metrics"))[0] == 500
-            assert (await world.get("/metrics"))[0] == 200
-
-    asyncio.run(run())
+async def test_a_scrape_that_fails_is_an_error_and_the_next_one_is_made_anew() -> None:
+    async with asked() as world:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Registry, "render", lambda *_: 1 / 0)
+            assert (await world.get("/metrics"))[0] == 500
+        assert (await world.get("/metrics"))[0] == 200
 
 
-def test_a_port_that_is_taken_is_told_with_the_setting() -> None:
-    async def run() -> None:
-        async with asked() as world:
-            other = Asked()
-            taken = Listener("HTTP", "127.0.0.1", world.endpoint.port, "PLAINTEXT")
-            with pytest.raises(OttlaError, match=f"http.listener = 127.0.0.1:{world.endpoint.port}: cannot listen there: .*in use"):
-                await other.endpoint.start(taken)
-            await other.endpoint.close()
-            with pytest.raises(OttlaError, match=r"http.listener = nowhere.invalid:0: cannot listen there"):
-                await other.endpoint.start(Listener("HTTP", "nowhere.invalid", 0, "PLAINTEXT"))
-
-    asyncio.run(run())
+async def test_a_port_that_is_taken_is_told_with_the_setting() -> None:
+    async with asked() as world:
+        other = Asked()
+        taken = Listener("HTTP", "127.0.0.1", world.endpoint.port, "PLAINTEXT")
+        with pytest.raises(OttlaError, match=f"http.listener = 127.0.0.1:{world.endpoint.port}: cannot listen there: .*in use"):
+            await other.endpoint.start(taken)
+        await other.endpoint.close()
+        with pytest.raises(OttlaError, match=r"http.listener = nowhere.invalid:0: cannot listen there"):
+            await other.endpoint.start(Listener("HTTP", "nowhere.invalid", 0, "PLAINTEXT"))
 
 
-def test_a_stop_lets_go_of_those_who_hold_connections() -> None:
-    async def run() -> None:
-        async with asked() as world:
-            readers = [await world.open() for _ in range(3)]
-            readers[0][1].write(b"GET /healthz HTTP/1.1\r\n")
-        for reader, writer in readers:
-            with suppress(ConnectionError):
-                assert await asyncio.wait_for(reader.read(), 120) == b""
-            writer.close()
-
-    asyncio.run(run())
+async def test_a_stop_lets_go_of_those_who_hold_connections() -> None:
+    async with asked() as world:
+        readers = [await world.open() for _ in range(3)]
+        readers[0][1].write(b"GET /healthz HTTP/1.1\r\n")
+    for reader, writer in readers:
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 120) == b""
+        writer.close()
 
 
 def posted(body: bytes, announced: str) -> bytes:
@@ -277,44 +241,36 @@ def posted(body: bytes, announced: str) -> bytes:
 
 @pytest.mark.parametrize("size", [0, 1_000, 1_001, 100_000])
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_body_is_taken_up_to_its_bound_and_a_larger_one_refused(size: int, is_chunked: bool) -> None:
+async def test_a_body_is_taken_up_to_its_bound_and_a_larger_one_refused(size: int, is_chunked: bool) -> None:
     """Whether its size is announced or it comes in chunks (RFC 9112, 7.1), whose end is not known before."""
     if is_chunked:
         chunks = b"".join(b"%x\r\n%s\r\n" % (min(500, size - at), b"x" * min(500, size - at)) for at in range(0, size, 500))
         words = posted(chunks + b"0\r\n\r\n", "Transfer-Encoding: chunked")
     else:
         words = posted(b"x" * size, f"Content-Length: {size}")
-
-    async def run() -> None:
-        async with asked(HttpLimits(body_bytes=1_000)) as world:
-            reader, writer = await world.open()
-            writer.write(words)
-            answer = b""
-            with suppress(ConnectionError):  # what was not read of a refused body resets the connection
-                while received := await asyncio.wait_for(reader.read(4096), 120):
-                    answer += received
-            assert answer.startswith(b"HTTP/1.1 200" if size <= 1_000 else b"HTTP/1.1 413")
-            assert (b"\r\n\r\n%d bytes" % size in answer) == (size <= 1_000)
-            writer.close()
-
-    asyncio.run(run())
+    async with asked(HttpLimits(body_bytes=1_000)) as world:
+        reader, writer = await world.open()
+        writer.write(words)
+        answer = b""
+        with suppress(ConnectionError):  # what was not read of a refused body resets the connection
+            while received := await asyncio.wait_for(reader.read(4096), 120):
+                answer += received
+        assert answer.startswith(b"HTTP/1.1 200" if size <= 1_000 else b"HTTP/1.1 413")
+        assert (b"\r\n\r\n%d bytes" % size in answer) == (size <= 1_000)
+        writer.close()
 
 
-def test_over_tls_the_same_is_answered(tmp_path: Path) -> None:
+async def test_over_tls_the_same_is_answered(tmp_path: Path) -> None:
     keystore, truststore = Authority("probes").write(tmp_path, "service")
     trusting = ssl.create_default_context(cafile=truststore)
-
-    async def run() -> None:
-        async with asked(tls=server_context(TlsSettings(keystore_location=keystore))) as world:
-            assert world.endpoint.url.startswith("https://127.0.0.1:")
-            reader, writer = await asyncio.open_connection("127.0.0.1", world.endpoint.port, ssl=trusting, server_hostname="localhost")
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            assert (await asyncio.wait_for(reader.read(), 120)).startswith(b"HTTP/1.1 200")
-            writer.close()
-            plain, writer = await world.open()
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            with suppress(ConnectionError):
-                assert b"HTTP" not in await asyncio.wait_for(plain.read(), 120)
-            writer.close()
-
-    asyncio.run(run())
+    async with asked(tls=server_context(TlsSettings(keystore_location=keystore))) as world:
+        assert world.endpoint.url.startswith("https://127.0.0.1:")
+        reader, writer = await asyncio.open_connection("127.0.0.1", world.endpoint.port, ssl=trusting, server_hostname="localhost")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await asyncio.wait_for(reader.read(), 120)).startswith(b"HTTP/1.1 200")
+        writer.close()
+        plain, writer = await world.open()
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        with suppress(ConnectionError):
+            assert b"HTTP" not in await asyncio.wait_for(plain.read(), 120)
+        writer.close()

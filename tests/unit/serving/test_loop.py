@@ -20,21 +20,18 @@ def longest(snapshot: HistogramSnapshot) -> float:
     return BOUNDS[index - 1] if index else 0.0
 
 
-def test_a_loop_that_was_blocked_was_late_by_as_much() -> None:
-    async def scenario() -> None:
-        probe = LoopProbe()
-        probe.start()
-        try:
-            await until(lambda: probe.lag.snapshot().count > 0)
-            time.sleep(0.4)  # noqa: ASYNC251 - what must never happen
-            before = probe.lag.snapshot().count
-            await until(lambda: probe.lag.snapshot().count > before)
-            assert longest(probe.lag.snapshot()) >= 0.25
-            assert probe.lag.snapshot().count == before + 1, "it was late once, not for each probe that was missed"
-        finally:
-            probe.close()
-
-    asyncio.run(scenario())
+async def test_a_loop_that_was_blocked_was_late_by_as_much() -> None:
+    probe = LoopProbe()
+    probe.start()
+    try:
+        await until(lambda: probe.lag.snapshot().count > 0)
+        time.sleep(0.4)  # noqa: ASYNC251 - what must never happen
+        before = probe.lag.snapshot().count
+        await until(lambda: probe.lag.snapshot().count > before)
+        assert longest(probe.lag.snapshot()) >= 0.25
+        assert probe.lag.snapshot().count == before + 1, "it was late once, not for each probe that was missed"
+    finally:
+        probe.close()
 
 
 def test_the_busy_ratio_is_what_is_not_spent_waiting() -> None:
@@ -58,46 +55,38 @@ def test_the_busy_ratio_is_what_is_not_spent_waiting() -> None:
     assert any(0.0 <= asyncio.run(busy_share(0.0, 0.05)) < 0.6 for _ in range(10))
 
 
-def test_a_loop_is_left_as_it_was_found_when_the_last_one_has_gone() -> None:
+async def test_a_loop_is_left_as_it_was_found_when_the_last_one_has_gone() -> None:
     """Brokers of a test cluster share one loop; timing it twice would count each wait twice."""
-
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        selector = loop._selector  # type: ignore[attr-defined]
-        probes = [LoopProbe() for _ in range(3)]
-        for probe in probes:
-            probe.start()
-        assert "select" in vars(selector)
-        timing = waiting_time(loop)
-        assert timing is not None
-        began, waited = loop.time(), timing.seconds
-        await asyncio.sleep(0.1)
-        assert timing.seconds - waited <= loop.time() - began
-        for probe in probes:
-            probe.close()
-            probe.close()
-        assert "select" not in vars(selector)
-
-    asyncio.run(scenario())
-
-
-def test_a_loop_without_a_selector_has_a_lag_and_no_ratio() -> None:
-    """As a simulation's; what cannot be told is left out."""
-
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        probe = LoopProbe()
-        selector = loop._selector  # type: ignore[attr-defined]
-        del loop._selector  # type: ignore[attr-defined]
-        try:
-            probe.start()
-        finally:
-            loop._selector = selector  # type: ignore[attr-defined]
-        families = [each for each in probe.collect() if isinstance(each, Family)]
+    loop = asyncio.get_running_loop()
+    selector = loop._selector  # type: ignore[attr-defined]
+    probes = [LoopProbe() for _ in range(3)]
+    for probe in probes:
+        probe.start()
+    assert "select" in vars(selector)
+    timing = waiting_time(loop)
+    assert timing is not None
+    began, waited = loop.time(), timing.seconds
+    await asyncio.sleep(0.1)
+    assert timing.seconds - waited <= loop.time() - began
+    for probe in probes:
         probe.close()
-        assert [family.metric for family in families] == [service.EVENT_LOOP_LAG]
+        probe.close()
+    assert "select" not in vars(selector)
 
-    asyncio.run(scenario())
+
+async def test_a_loop_without_a_selector_has_a_lag_and_no_ratio() -> None:
+    """As a simulation's; what cannot be told is left out."""
+    loop = asyncio.get_running_loop()
+    probe = LoopProbe()
+    selector = loop._selector  # type: ignore[attr-defined]
+    del loop._selector  # type: ignore[attr-defined]
+    try:
+        probe.start()
+    finally:
+        loop._selector = selector  # type: ignore[attr-defined]
+    families = [family for family in probe.collect() if isinstance(family, Family)]
+    probe.close()
+    assert [family.metric for family in families] == [service.EVENT_LOOP_LAG]
 
 
 def test_the_window_covers_a_scrape_interval_and_no_more_is_kept() -> None:

@@ -185,6 +185,7 @@ def test_decisions_of_many_batches_are_read_from_a_partition_that_others_write_t
     assert consumed(cluster, TopicPartition(TOPIC, partition_of("0")), 1 << 60)
 
 
+@pytest.mark.long
 def test_a_stream_that_dies_anywhere_writes_every_row_once(cluster: EmbeddedCluster) -> None:
     """Method: 60 seeded deaths of a driver, at a step or between tasks, with attempts that die, run twice or come late.
 

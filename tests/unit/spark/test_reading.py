@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -233,6 +234,31 @@ def test_a_stream_waits_for_its_minimum_until_the_delay_is_over_and_keeps_its_ma
             start = reader.latestOffset(start, limit)
             assert start == {topic: {"0": reached}}
         assert reader.reportLatestOffset() == {topic: {"0": 66}}
+    finally:
+        reader.stop()
+
+
+def test_a_checkpoint_of_another_topic_is_a_loss_and_one_of_a_later_release_is_refused(cluster: EmbeddedCluster) -> None:
+    """What a query's reader is given is what the checkpoint has: of Spark's own Kafka source too, whose JSON is the same."""
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource")
+    from ottla.spark.source import StreamReader
+
+    topic, other = cluster.create_topic("kept"), cluster.create_topic("never-read")
+    fill(cluster, topic, 8)
+    everything = limits.ReadAllAvailable()
+    reader = StreamReader(SourceSettings.of({"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}, is_stream=True))
+    try:
+        start = json.loads(f'{{"{topic}":{{"0":5}}}}')
+        end = reader.latestOffset(start, everything)
+        assert [one.value for one in reader.partitions(start, end)] == [(OffsetRange(TopicPartition(topic, 0), 5, 8),)]
+        with pytest.raises(ValueError, match="the offsets of another source than of topics, or of a later release"):
+            reader.latestOffset(json.loads(f'{{"{topic}":{{"0":{{"offset":5}}}}}}'), everything)
+    finally:
+        reader.stop()
+    reader = StreamReader(SourceSettings.of({"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": other}, is_stream=True))
+    try:
+        with pytest.raises(DataLost, match="kept-0: the partition is not there any more"):
+            reader.partitions(start, reader.latestOffset(start, everything))
     finally:
         reader.stop()
 

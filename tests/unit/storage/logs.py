@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ottla.record.records import Record, build_batch
 from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.file_pool import FilePool
 from ottla.storage.log import Log
-from ottla.storage.log_context import LogContext
+from ottla.storage.log_context import LogContext, NoOwner
 from ottla.storage.recovery import load_log
 from ottla.testing import ManualClock
 
@@ -123,13 +123,26 @@ class LogMaker:
         return Log(PARTITION, self.directory, topic_settings, loaded, self.context)
 
 
+@dataclass(frozen=True)
+class Owner(NoOwner):
+    """Notes what it is asked to delete, and the errors of disks."""
+
+    deletions: list[tuple[list[str], int]]
+    failures: list[OSError]
+
+    def delete_later(self, paths: Sequence[str], delay_ms: int) -> None:
+        self.deletions.append((list(paths), delay_ms))
+
+    def fail_directory(self, path: Path, error: OSError) -> None:
+        self.failures.append(error)
+
+
 def log_maker(directory: Path, clock: ManualClock, files: FailingFiles) -> LogMaker:
     """For tests that need a directory of their own for each example."""
     deletions: list[tuple[list[str], int]] = []
     failures: list[OSError] = []
-    delete_later: Callable[[Sequence[str], int], None] = lambda paths, delay: deletions.append((list(paths), delay))  # noqa: E731
     opener = BatchOpener(offload_nothing, has_process=False)
-    context = LogContext(clock, offload_nothing, opener, FilePool(100), files, delete_later=delete_later, directory_failed=failures.append)
+    context = LogContext(clock, offload_nothing, opener, FilePool(100), files, Owner(deletions, failures))
     return LogMaker(directory, clock, context, deletions, failures)
 
 

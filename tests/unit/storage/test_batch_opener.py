@@ -26,26 +26,23 @@ BOMB = seal(
 )
 
 
-def test_small_batches_are_opened_in_a_thread_and_large_ones_in_a_process() -> None:
-    async def scenario() -> None:
-        offload = ThreadOffload(1, "test")
-        opener = BatchOpener(offload, has_process=True)
-        try:
-            assert (await opener.opened(SMALL, StoredAs(has_keys=True))).batch == SMALL
-            assert await opener.first_at_or_after(SMALL, 1_001, 0) == (1_001, 1)
-            assert await opener.first_at_or_after(SMALL, 9_000, 0) is None
-            assert opener._process is None
-            again = await opener.opened(LARGE, StoredAs(has_keys=True, codec=GZIP))
-            assert [record.value for record in read_records(again.batch)] == [b"v" * 100] * 20_000
-            assert await opener.first_at_or_after(LARGE, 15_000, 0) == (15_000, 14_000)
-            assert opener._process is not None
-            with pytest.raises(CorruptMessage):
-                await opener.opened(LARGE[:-1], StoredAs(has_keys=True))
-        finally:
-            await opener.close()
-            offload.close()
-
-    asyncio.run(scenario())
+async def test_small_batches_are_opened_in_a_thread_and_large_ones_in_a_process() -> None:
+    offload = ThreadOffload(1, "test")
+    opener = BatchOpener(offload, has_process=True)
+    try:
+        assert (await opener.opened(SMALL, StoredAs(has_keys=True))).batch == SMALL
+        assert await opener.first_at_or_after(SMALL, 1_001, 0) == (1_001, 1)
+        assert await opener.first_at_or_after(SMALL, 9_000, 0) is None
+        assert opener._process is None
+        again = await opener.opened(LARGE, StoredAs(has_keys=True, codec=GZIP))
+        assert [record.value for record in read_records(again.batch)] == [b"v" * 100] * 20_000
+        assert await opener.first_at_or_after(LARGE, 15_000, 0) == (15_000, 14_000)
+        assert opener._process is not None
+        with pytest.raises(CorruptMessage):
+            await opener.opened(LARGE[:-1], StoredAs(has_keys=True))
+    finally:
+        await opener.close()
+        offload.close()
 
 
 def test_a_batch_that_is_too_large_is_named_once_and_not_opened_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -72,23 +69,19 @@ def test_a_batch_that_is_too_large_is_named_once_and_not_opened_again(caplog: py
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
-def test_a_job_that_a_busy_machine_did_not_get_to_may_be_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_a_busy_machine_did_not_get_to_may_be_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of its batch, and the client is to try again."""
-
-    async def scenario() -> None:
-        offload = ThreadOffload(1, "test")
-        opener = BatchOpener(offload, has_process=True)
-        try:
-            with monkeypatch.context() as patch:
-                patch.setattr(batch_opener, "JOB_SECONDS", 0.0)
-                with pytest.raises(RequestTimedOut):
-                    await opener.first_at_or_after(LARGE, 15_000, 0)
-            assert await opener.first_at_or_after(LARGE, 15_000, 0) == (15_000, 14_000)
-        finally:
-            await opener.close()
-            offload.close()
-
-    asyncio.run(scenario())
+    offload = ThreadOffload(1, "test")
+    opener = BatchOpener(offload, has_process=True)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(batch_opener, "JOB_SECONDS", 0.0)
+            with pytest.raises(RequestTimedOut):
+                await opener.first_at_or_after(LARGE, 15_000, 0)
+        assert await opener.first_at_or_after(LARGE, 15_000, 0) == (15_000, 14_000)
+    finally:
+        await opener.close()
+        offload.close()
 
 
 def test_a_batch_that_takes_its_time_to_open_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,14 +100,10 @@ def test_a_batch_that_takes_its_time_to_open_is_too_large(monkeypatch: pytest.Mo
     assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
-def test_records_at_offsets_that_their_batch_does_not_have_are_refused() -> None:
+async def test_records_at_offsets_that_their_batch_does_not_have_are_refused() -> None:
     """No cleaner could do with them; Kafka asks as much of a compressed batch (`LogValidator`)."""
     lie = build_batch([Record(0, 1, b"k", b"v"), Record(5, 1, b"k", b"v")])
-
-    async def scenario() -> None:
-        with pytest.raises(InvalidRecord, match="record 1 has the offset 5"):
-            await BatchOpener(offload_nothing, has_process=False).opened(
-                seal(read_header(lie)._replace(last_offset_delta=1), lie[61:]), StoredAs(has_keys=True)
-            )
-
-    asyncio.run(scenario())
+    with pytest.raises(InvalidRecord, match="record 1 has the offset 5"):
+        await BatchOpener(offload_nothing, has_process=False).opened(
+            seal(read_header(lie)._replace(last_offset_delta=1), lie[61:]), StoredAs(has_keys=True)
+        )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -31,10 +30,6 @@ from .failing_calls import failing
 from .logs import PARTITION, LogMaker, append, batch_of
 
 MINUTE_MS = 60_000
-
-
-def run(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(scene())
 
 
 def cleaner_with(broker: Broker, logs: Mapping[TopicPartition, Log]) -> LogCleaner:
@@ -75,131 +70,110 @@ def test_a_log_that_ends_before_what_was_cleaned_is_dirty_from_its_start() -> No
     assert first_dirty_offset(101, 10, 100) == 10
 
 
-def test_the_active_segment_and_what_is_not_on_the_disk_or_not_committed_stay(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = make_log(**COMPACTED)
-        for number in range(4):
-            put(log, ("a", str(number)))
-            log.appender.roll()
-        put(log, ("a", "active"))
-        assert [partition_log.dirty_bytes for partition_log in await cleaner_of(log, clock).cleanable_logs()] == [0]
-        await log.flush()
-        found = (await cleaner_of(log, clock, high_watermark=3).cleanable_logs())[0]
-        assert (found.end_offset, found.dirty_ratio) == (3, 1.0)
-        assert (await cleaner_of(log, clock).cleanable_logs())[0].end_offset == 4
-        unknown = cleaner_of(log, clock)
-        unknown._high_watermarks = dict  # type: ignore[misc]  # no one has said what is committed
-        assert await unknown.cleanable_logs() == []
-
-    run(scene)
-
-
-def test_a_topic_that_is_only_deleted_from_is_not_cleaned(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = make_log(min_cleanable_dirty_ratio=0.0)
-        put(log, ("a", "1"))
+async def test_the_active_segment_and_what_is_not_on_the_disk_or_not_committed_stay(make_log: LogMaker, clock: ManualClock) -> None:
+    log = make_log(**COMPACTED)
+    for number in range(4):
+        put(log, ("a", str(number)))
         log.appender.roll()
-        await log.flush()
-        assert await cleaner_of(log, clock).clean_filthiest() is None
-
-    run(scene)
-
-
-def test_records_younger_than_the_least_lag_stay(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = make_log(**COMPACTED, min_compaction_lag_ms=MINUTE_MS)
-        put(log, ("a", "1"), timestamp=clock.time_ms() - 2 * MINUTE_MS)
-        log.appender.roll()
-        put(log, ("a", "2"), timestamp=clock.time_ms() - MINUTE_MS - 1)
-        log.appender.roll()
-        put(log, ("a", "3"), timestamp=clock.time_ms() - MINUTE_MS + 1)
-        await clean(log, clock)
-        assert log.cleaned_up_to == 2
-        assert values_of(log) == {1: ("a", "2"), 2: ("a", "3")}
-
-    run(scene)
+    put(log, ("a", "active"))
+    assert [partition_log.dirty_bytes for partition_log in await cleaner_of(log, clock).cleanable_logs()] == [0]
+    await log.flush()
+    found = (await cleaner_of(log, clock, high_watermark=3).cleanable_logs())[0]
+    assert (found.end_offset, found.dirty_ratio) == (3, 1.0)
+    assert (await cleaner_of(log, clock).cleanable_logs())[0].end_offset == 4
+    unknown = cleaner_of(log, clock)
+    unknown._high_watermarks = dict  # type: ignore[misc]  # no one has said what is committed
+    assert await unknown.cleanable_logs() == []
 
 
-def test_a_record_that_has_waited_for_the_longest_lag_makes_its_log_due(make_log: LogMaker, clock: ManualClock) -> None:
+async def test_a_topic_that_is_only_deleted_from_is_not_cleaned(make_log: LogMaker, clock: ManualClock) -> None:
+    log = make_log(min_cleanable_dirty_ratio=0.0)
+    put(log, ("a", "1"))
+    log.appender.roll()
+    await log.flush()
+    assert await cleaner_of(log, clock).clean_filthiest() is None
+
+
+async def test_records_younger_than_the_least_lag_stay(make_log: LogMaker, clock: ManualClock) -> None:
+    log = make_log(**COMPACTED, min_compaction_lag_ms=MINUTE_MS)
+    put(log, ("a", "1"), timestamp=clock.time_ms() - 2 * MINUTE_MS)
+    log.appender.roll()
+    put(log, ("a", "2"), timestamp=clock.time_ms() - MINUTE_MS - 1)
+    log.appender.roll()
+    put(log, ("a", "3"), timestamp=clock.time_ms() - MINUTE_MS + 1)
+    await clean(log, clock)
+    assert log.cleaned_up_to == 2
+    assert values_of(log) == {1: ("a", "2"), 2: ("a", "3")}
+
+
+async def test_a_record_that_has_waited_for_the_longest_lag_makes_its_log_due(make_log: LogMaker, clock: ManualClock) -> None:
     """And its segment is rolled by then, as by `segment.ms`: the active one is not cleaned."""
+    log = make_log(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=MINUTE_MS)
+    for number in range(50):
+        put(log, (f"key {number}", "x" * 100), timestamp=clock.time_ms())
+    clock.advance(milliseconds=MINUTE_MS + 1)
+    put(log, ("a", "1"), timestamp=clock.time_ms())
+    assert len(log.segments) == 2
+    await clean(log, clock)
+    put(log, ("key 1", "2"), timestamp=clock.time_ms())
+    log.appender.roll()
+    await log.flush()
+    assert await cleaner_of(log, clock).clean_filthiest() is None
+    clock.advance(milliseconds=MINUTE_MS + 1)
+    assert await cleaner_of(log, clock).clean_filthiest() == PARTITION
+    assert 1 not in values_of(log)
 
-    async def scene() -> None:
-        log = make_log(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=MINUTE_MS)
-        for number in range(50):
-            put(log, (f"key {number}", "x" * 100), timestamp=clock.time_ms())
-        clock.advance(milliseconds=MINUTE_MS + 1)
-        put(log, ("a", "1"), timestamp=clock.time_ms())
-        assert len(log.segments) == 2
-        await clean(log, clock)
-        put(log, ("key 1", "2"), timestamp=clock.time_ms())
+
+async def test_a_map_that_fills_up_cleans_the_segments_that_fit_and_the_others_the_next_time(
+    make_log: LogMaker, clock: ManualClock
+) -> None:
+    log = make_log(**COMPACTED)
+    for number in range(4):
+        put(log, *((f"{number} {key}", "x") for key in range(30)))
+        put(log, *((f"{number} {key}", "y") for key in range(30)))
         log.appender.roll()
-        await log.flush()
-        assert await cleaner_of(log, clock).clean_filthiest() is None
-        clock.advance(milliseconds=MINUTE_MS + 1)
-        assert await cleaner_of(log, clock).clean_filthiest() == PARTITION
-        assert 1 not in values_of(log)
-
-    run(scene)
+    await clean(log, clock, log_cleaner_dedupe_buffer_size=24 * 83, log_cleaner_io_buffer_load_factor=0.9)
+    assert log.cleaned_up_to == 120
+    await clean(log, clock, log_cleaner_dedupe_buffer_size=24 * 83)
+    assert log.cleaned_up_to == 240
+    assert {value for _, value in values_of(log).values()} == {"y"}
 
 
-def test_a_map_that_fills_up_cleans_the_segments_that_fit_and_the_others_the_next_time(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = make_log(**COMPACTED)
-        for number in range(4):
-            put(log, *((f"{number} {key}", "x") for key in range(30)))
-            put(log, *((f"{number} {key}", "y") for key in range(30)))
-            log.appender.roll()
-        await clean(log, clock, log_cleaner_dedupe_buffer_size=24 * 83, log_cleaner_io_buffer_load_factor=0.9)
-        assert log.cleaned_up_to == 120
-        await clean(log, clock, log_cleaner_dedupe_buffer_size=24 * 83)
-        assert log.cleaned_up_to == 240
-        assert {value for _, value in values_of(log).values()} == {"y"}
-
-    run(scene)
-
-
-def test_a_map_too_small_for_one_segment_is_told_by_name_until_the_settings_change(
+async def test_a_map_too_small_for_one_segment_is_told_by_name_until_the_settings_change(
     make_log: LogMaker, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene() -> None:
-        log = make_log(**COMPACTED)
-        put(log, *((f"key {key}", "x") for key in range(100)))
-        put(log, *((f"key {key}", "x") for key in range(100)))
-        log.appender.roll()
-        await log.flush()
-        cleaner = cleaner_of(log, clock, log_cleaner_dedupe_buffer_size=24 * 50)
-        assert await cleaner.clean_filthiest() is None
-        assert "clicks-0: the offset map takes 42 keys, and the segment at 0 has more" in caplog.text
-        assert cleaner.uncleanable[PARTITION].startswith("OffsetMapTooSmall")
-        assert (cleaner.uncleanable_partitions_count, cleaner.counts.crc_errors) == (1, 0)
-        assert log.cleaned_up_to == 0
-        assert not file_names(log.directory, ".cleaned")
-        assert await cleaner.clean_filthiest() is None
-        larger = cleaner_of(log, clock)._settings
-        cleaner.update_settings(larger)
-        assert await cleaner.clean_filthiest() == PARTITION
-
-    run(scene)
+    log = make_log(**COMPACTED)
+    put(log, *((f"key {key}", "x") for key in range(100)))
+    put(log, *((f"key {key}", "x") for key in range(100)))
+    log.appender.roll()
+    await log.flush()
+    cleaner = cleaner_of(log, clock, log_cleaner_dedupe_buffer_size=24 * 50)
+    assert await cleaner.clean_filthiest() is None
+    assert "clicks-0: the offset map takes 42 keys, and the segment at 0 has more" in caplog.text
+    assert cleaner.uncleanable[PARTITION].startswith("OffsetMapTooSmall")
+    assert (cleaner.uncleanable_partitions_count, cleaner.counts.crc_errors) == (1, 0)
+    assert log.cleaned_up_to == 0
+    assert not file_names(log.directory, ".cleaned")
+    assert await cleaner.clean_filthiest() is None
+    larger = cleaner_of(log, clock)._settings
+    cleaner.update_settings(larger)
+    assert await cleaner.clean_filthiest() == PARTITION
 
 
-def test_a_log_that_is_tried_again_later_is_forgotten_when_it_is_deleted(tmp_path: Path) -> None:
+async def test_a_log_that_is_tried_again_later_is_forgotten_when_it_is_deleted(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "a", log_cleanup_policy="compact", log_cleaner_min_cleanable_ratio="0.0", log_cleaner_backoff_ms="60000")
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        kept, deleted = (logs.create(TopicPartition("table", index), None) for index in range(2))
-        cleaner = cleaner_with(broker, logs.logs)
-        cleaner._not_before = {each.topic_partition: broker.clock.monotonic() + 50 for each in (kept, deleted)}
-        await logs.delete(deleted.topic_partition)
-        await cleaner.clean_filthiest()
-        assert list(cleaner._not_before) == [kept.topic_partition]
-        broker.clock.advance(seconds=51)
-        await cleaner.clean_filthiest()
-        assert not cleaner._not_before
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    kept, deleted = (logs.create(TopicPartition("table", index), None) for index in range(2))
+    cleaner = cleaner_with(broker, logs.logs)
+    cleaner._not_before = {partition_log.topic_partition: broker.clock.monotonic() + 50 for partition_log in (kept, deleted)}
+    await logs.delete(deleted.topic_partition)
+    await cleaner.clean_filthiest()
+    assert list(cleaner._not_before) == [kept.topic_partition]
+    broker.clock.advance(seconds=51)
+    await cleaner.clean_filthiest()
+    assert not cleaner._not_before
+    await logs.shutdown()
 
 
 @pytest.mark.parametrize("position", [16, 17, 25, HEADER_SIZE + 3, 8])
@@ -212,11 +186,11 @@ def test_a_corrupt_batch_stops_the_cleaning_of_its_log_loudly_and_of_no_other(
         logs = broker.manager()
         await logs.start()
         bad, good = (logs.create(TopicPartition("table", index), None) for index in range(2))
-        for each in (bad, good):
-            put(each, ("a", "1"))
-            put(each, ("a", "2"))
-            each.appender.roll()
-            await each.flush()
+        for partition_log in (bad, good):
+            put(partition_log, ("a", "1"))
+            put(partition_log, ("a", "2"))
+            partition_log.appender.roll()
+            await partition_log.flush()
         damage(bad, position)
         cleaner = cleaner_with(broker, logs.logs)
         with caplog.at_level(logging.ERROR):
@@ -264,7 +238,7 @@ def test_where_logs_are_clean_up_to_is_in_kafkas_checkpoint_and_known_after_a_st
         assert again is not None
         assert again.cleaned_up_to == 2
         again.truncate_to(1)
-        await again.settle()
+        await again.checkpoint_truncation()
         assert checkpoint.read_text() == "0\n1\ntable 3 1\n"
         await logs.shutdown()
 
@@ -288,188 +262,156 @@ INTERRUPTIONS: dict[str, Callable[[Log], None]] = {
 
 
 @pytest.mark.parametrize("what", INTERRUPTIONS)
-def test_what_ends_a_cleaning_leaves_the_log_as_it_is_without_it(make_log: LogMaker, clock: ManualClock, what: str) -> None:
-    async def scene() -> None:
-        log = make_log(**COMPACTED, segment_bytes=300)
-        for _ in range(12):
-            put(log, ("a", "x" * 60))
-        log.appender.roll()
-        put(log, ("b", "1"), ("b", "2"))
-        await log.flush()
-        runner = ObservedRunner(lambda: INTERRUPTIONS[what](log) if not runner.cleaned else None)
-        cleaner = cleaner_of(log, clock, runner)
-        assert await cleaner.clean_filthiest() is None
-        assert not runner.cleaned
-        assert log.cleaned_up_to == 0
-        assert not file_names(log.directory, ".cleaned", ".swap")
-
-    run(scene)
+async def test_what_ends_a_cleaning_leaves_the_log_as_it_is_without_it(make_log: LogMaker, clock: ManualClock, what: str) -> None:
+    log = make_log(**COMPACTED, segment_bytes=300)
+    for _ in range(12):
+        put(log, ("a", "x" * 60))
+    log.appender.roll()
+    put(log, ("b", "1"), ("b", "2"))
+    await log.flush()
+    runner = ObservedRunner(lambda: INTERRUPTIONS[what](log) if not runner.cleaned else None)
+    cleaner = cleaner_of(log, clock, runner)
+    assert await cleaner.clean_filthiest() is None
+    assert not runner.cleaned
+    assert log.cleaned_up_to == 0
+    assert not file_names(log.directory, ".cleaned", ".swap")
 
 
-def test_what_a_cleaning_leaves_and_a_failing_disk_keeps_is_told_and_no_error_of_a_task(
+async def test_what_a_cleaning_leaves_and_a_failing_disk_keeps_is_told_and_no_error_of_a_task(
     make_log: LogMaker, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No one awaits a cleaning that the cleaner has begun by itself. The next start sweeps."""
-
-    async def scene() -> None:
-        log = make_log(**COMPACTED, segment_bytes=300)
-        for _ in range(12):
-            put(log, ("a", "x" * 60))
-        await log.flush()
-        runner = ObservedRunner(lambda: INTERRUPTIONS["truncation of the end"](log) if not runner.cleaned else None)
-        with failing("unlink", lambda path: path.endswith(".cleaned") and Path(path).exists(), errno.EIO) as kept:
-            assert await cleaner_of(log, clock, runner).clean_filthiest() is None
-        assert kept and "cannot be removed before the next start" in caplog.text
-        make_log(**COMPACTED)
-        assert not file_names(log.directory, ".cleaned", ".swap")
-
-    run(scene)
-
-
-def test_delete_records_during_a_cleaning_ends_it_when_its_segments_go(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = make_log(**COMPACTED, segment_bytes=300)
-        for number in range(20):
-            put(log, (f"key {number % 3}", "x" * 60))
-        await log.flush()
-
-        def delete() -> None:
-            log.advance_log_start_offset(9)
-            log.delete_old_segments(clock.time_ms())
-
-        runner = ObservedRunner(delete)
+    log = make_log(**COMPACTED, segment_bytes=300)
+    for _ in range(12):
+        put(log, ("a", "x" * 60))
+    await log.flush()
+    runner = ObservedRunner(lambda: INTERRUPTIONS["truncation of the end"](log) if not runner.cleaned else None)
+    with failing("unlink", lambda path: path.endswith(".cleaned") and Path(path).exists(), errno.EIO) as kept:
         assert await cleaner_of(log, clock, runner).clean_filthiest() is None
-        assert not runner.cleaned
-        assert log.log_start_offset == 9
-        assert not file_names(log.directory, ".cleaned")
-        await clean(log, clock)
-        assert sorted(values_of(log)) == [17, 18, 19]
-        assert log.log_start_offset == 9
-
-    run(scene)
+    assert kept and "cannot be removed before the next start" in caplog.text
+    make_log(**COMPACTED)
+    assert not file_names(log.directory, ".cleaned", ".swap")
 
 
-def test_delete_records_inside_a_segment_lets_the_cleaning_go_on(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = make_log(**COMPACTED)
-        put(log, ("a", "1"), ("b", "1"), ("a", "2"))
-        log.appender.roll()
-        await log.flush()
-        runner = ObservedRunner(lambda: log.advance_log_start_offset(1))
-        assert await cleaner_of(log, clock, runner).clean_filthiest() == PARTITION
-        assert values_of(log) == {1: ("b", "1"), 2: ("a", "2")}
-        assert log.log_start_offset == 1
+async def test_delete_records_during_a_cleaning_ends_it_when_its_segments_go(make_log: LogMaker, clock: ManualClock) -> None:
+    log = make_log(**COMPACTED, segment_bytes=300)
+    for number in range(20):
+        put(log, (f"key {number % 3}", "x" * 60))
+    await log.flush()
 
-    run(scene)
+    def delete() -> None:
+        log.advance_log_start_offset(9)
+        log.delete_old_segments(clock.time_ms())
+
+    runner = ObservedRunner(delete)
+    assert await cleaner_of(log, clock, runner).clean_filthiest() is None
+    assert not runner.cleaned
+    assert log.log_start_offset == 9
+    assert not file_names(log.directory, ".cleaned")
+    await clean(log, clock)
+    assert sorted(values_of(log)) == [17, 18, 19]
+    assert log.log_start_offset == 9
 
 
-def test_a_compacted_and_deleted_topic_also_loses_what_is_old(make_log: LogMaker, clock: ManualClock) -> None:
+async def test_delete_records_inside_a_segment_lets_the_cleaning_go_on(make_log: LogMaker, clock: ManualClock) -> None:
+    log = make_log(**COMPACTED)
+    put(log, ("a", "1"), ("b", "1"), ("a", "2"))
+    log.appender.roll()
+    await log.flush()
+    runner = ObservedRunner(lambda: log.advance_log_start_offset(1))
+    assert await cleaner_of(log, clock, runner).clean_filthiest() == PARTITION
+    assert values_of(log) == {1: ("b", "1"), 2: ("a", "2")}
+    assert log.log_start_offset == 1
+
+
+async def test_a_compacted_and_deleted_topic_also_loses_what_is_old(make_log: LogMaker, clock: ManualClock) -> None:
     """`cleanup.policy=compact,delete`; a segment that has lost all its records is as old as the file was."""
-
-    async def scene() -> None:
-        log = make_log(**{**COMPACTED, "cleanup_policy": ("compact", "delete"), "retention_ms": MINUTE_MS})
-        now_ms = clock.time_ms()
-        put(log, ("a", "1"), timestamp=now_ms)
-        log.appender.roll()
-        put(log, ("b", "1"), timestamp=now_ms + 10 * MINUTE_MS)
-        await clean(log, clock)
-        assert log.delete_old_segments(now_ms + MINUTE_MS) == 0
-        assert log.delete_old_segments(now_ms + MINUTE_MS + 1) == 0  # joined with a younger one
-        assert log.delete_old_segments(now_ms + 12 * MINUTE_MS) >= 1
-        assert values_of(log) == {}
-        assert log.log_start_offset == 2
-
-    run(scene)
+    log = make_log(**{**COMPACTED, "cleanup_policy": ("compact", "delete"), "retention_ms": MINUTE_MS})
+    now_ms = clock.time_ms()
+    put(log, ("a", "1"), timestamp=now_ms)
+    log.appender.roll()
+    put(log, ("b", "1"), timestamp=now_ms + 10 * MINUTE_MS)
+    await clean(log, clock)
+    assert log.delete_old_segments(now_ms + MINUTE_MS) == 0
+    assert log.delete_old_segments(now_ms + MINUTE_MS + 1) == 0  # joined with a younger one
+    assert log.delete_old_segments(now_ms + 12 * MINUTE_MS) >= 1
+    assert values_of(log) == {}
+    assert log.log_start_offset == 2
 
 
-def test_a_reader_on_its_way_keeps_the_file_that_it_has(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = make_log(**COMPACTED)
-        put(log, ("a", "1"))
-        put(log, ("a", "2"))
-        region = log.read(0, 1 << 20, 2, True)
-        assert region is not None
-        before = region.read()
-        await clean(log, clock)
-        assert region.read() == before
-        after = log.read(0, 1 << 20, 2, True)
-        assert after is not None
-        assert len(after.read()) < len(before)
-
-    run(scene)
+async def test_a_reader_on_its_way_keeps_the_file_that_it_has(make_log: LogMaker, clock: ManualClock) -> None:
+    log = make_log(**COMPACTED)
+    put(log, ("a", "1"))
+    put(log, ("a", "2"))
+    region = log.read(0, 1 << 20, 2, True)
+    assert region is not None
+    before = region.read()
+    await clean(log, clock)
+    assert region.read() == before
+    after = log.read(0, 1 << 20, 2, True)
+    assert after is not None
+    assert len(after.read()) < len(before)
 
 
-def test_what_was_replaced_goes_after_the_delay_for_deleted_files(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = make_log(**COMPACTED, file_delete_delay_ms=1234)
-        put(log, ("a", "1"))
-        log.appender.roll()
-        put(log, ("a", "2"))
-        await clean(log, clock)
-        paths, delay_ms = make_log.deletions[-1]
-        assert delay_ms == 1234
-        assert [Path(path).name for path in paths] == [
-            f"{offset:020d}{suffix}.deleted"
-            for offset, suffixes in ((0, (".log", ".index", ".timeindex")), (1, (".log", ".index", ".timeindex", ".snapshot")))
-            for suffix in suffixes
-        ]
-        assert set(file_names(log.directory, ".deleted")) == {Path(path).name for path in paths}
-
-    run(scene)
+async def test_what_was_replaced_goes_after_the_delay_for_deleted_files(make_log: LogMaker, clock: ManualClock) -> None:
+    log = make_log(**COMPACTED, file_delete_delay_ms=1234)
+    put(log, ("a", "1"))
+    log.appender.roll()
+    put(log, ("a", "2"))
+    await clean(log, clock)
+    paths, delay_ms = make_log.deletions[-1]
+    assert delay_ms == 1234
+    assert [Path(path).name for path in paths] == [
+        f"{offset:020d}{suffix}.deleted"
+        for offset, suffixes in ((0, (".log", ".index", ".timeindex")), (1, (".log", ".index", ".timeindex", ".snapshot")))
+        for suffix in suffixes
+    ]
+    assert set(file_names(log.directory, ".deleted")) == {Path(path).name for path in paths}
 
 
-def test_logs_are_cleaned_by_themselves_again_and_again(make_log: LogMaker) -> None:
-    async def scene() -> None:
-        log = make_log(**COMPACTED)
-        runner = ObservedRunner()
-        cleaner = cleaner_of(log, ManualClock(), runner, log_cleaner_backoff_ms=1)
-        cleaner.start()
-        for number in range(3):
-            put(log, ("a", str(number)))
-            log.appender.roll()
-            await log.flush()
-            async with asyncio.timeout(120):
-                await runner.ended.get()
-            assert values_of(log) == {number: ("a", str(number))}
-        await cleaner.close()
-        assert runner.is_closed
-        assert len(runner.jobs) == 3
-
-    run(scene)
-
-
-def test_a_cleaner_that_is_not_enabled_cleans_nothing(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        cleaner = cleaner_of(make_log(**COMPACTED), clock, log_cleaner_enable=False)
-        cleaner.start()
-        assert cleaner._rounds is None
-        await cleaner.close()
-
-    run(scene)
-
-
-def test_memory_buffers_and_speed_are_shared_by_the_threads(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = make_log(**COMPACTED)
-        put(log, ("a", "1"))
+async def test_logs_are_cleaned_by_themselves_again_and_again(make_log: LogMaker) -> None:
+    log = make_log(**COMPACTED)
+    runner = ObservedRunner()
+    cleaner = cleaner_of(log, ManualClock(), runner, log_cleaner_backoff_ms=1)
+    cleaner.start()
+    for number in range(3):
+        put(log, ("a", str(number)))
         log.appender.roll()
         await log.flush()
-        runner = ObservedRunner()
-        cleaner = cleaner_of(
-            log,
-            clock,
-            runner,
-            log_cleaner_threads=4,
-            log_cleaner_dedupe_buffer_size=4_000_000,
-            log_cleaner_io_buffer_size=80_000,
-            log_cleaner_io_max_bytes_per_second=1000.0,
-            log_cleaner_io_buffer_load_factor=0.7,
-        )
-        await cleaner.clean_filthiest()
-        job = runner.jobs[0]
-        assert (job.map_bytes, job.buffer_bytes, job.bytes_per_second, job.load_factor) == (1_000_000, 10_000, 250.0, 0.7)
+        async with asyncio.timeout(120):
+            await runner.ended.get()
+        assert values_of(log) == {number: ("a", str(number))}
+    await cleaner.close()
+    assert runner.is_closed
+    assert len(runner.jobs) == 3
 
-    run(scene)
+
+async def test_a_cleaner_that_is_not_enabled_cleans_nothing(make_log: LogMaker, clock: ManualClock) -> None:
+    cleaner = cleaner_of(make_log(**COMPACTED), clock, log_cleaner_enable=False)
+    cleaner.start()
+    assert cleaner._rounds is None
+    await cleaner.close()
+
+
+async def test_memory_buffers_and_speed_are_shared_by_the_threads(make_log: LogMaker, clock: ManualClock) -> None:
+    log = make_log(**COMPACTED)
+    put(log, ("a", "1"))
+    log.appender.roll()
+    await log.flush()
+    runner = ObservedRunner()
+    cleaner = cleaner_of(
+        log,
+        clock,
+        runner,
+        log_cleaner_threads=4,
+        log_cleaner_dedupe_buffer_size=4_000_000,
+        log_cleaner_io_buffer_size=80_000,
+        log_cleaner_io_max_bytes_per_second=1000.0,
+        log_cleaner_io_buffer_load_factor=0.7,
+    )
+    await cleaner.clean_filthiest()
+    job = runner.jobs[0]
+    assert (job.map_bytes, job.buffer_bytes, job.bytes_per_second, job.load_factor) == (1_000_000, 10_000, 250.0, 0.7)
 
 
 @given(st.floats(1, 1e6), st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 2)), max_size=50))

@@ -30,7 +30,7 @@ from ottla.testing import ManualClock
 
 from .cleanings import ABORT, COMMIT, Keyed, cleaner_of, committed_records_of, keyed_batch, records_of
 from .crashes import crash_after
-from .logs import FailingFiles, LogMaker, append, log_maker
+from .logs import FailingFiles, LogMaker, Owner, append, log_maker
 
 DELETE_RETENTION_MS = 10_000
 KEYS = st.sampled_from("abcdef")
@@ -75,6 +75,16 @@ class Model:
         return record.transaction is not None and self.outcomes.get((record.producer_id, record.transaction)) is ABORT
 
 
+@dataclass(frozen=True)
+class Checkpoints(Owner):
+    """Writes what the machine opens its log with again."""
+
+    machine: CleaningMachine
+
+    async def write_recovery_points(self, path: Path) -> None:
+        self.machine.checkpoint()
+
+
 class CleaningMachine(RuleBasedStateMachine):
     @initialize(
         segment_bytes=st.sampled_from([300, 1_000, 1 << 20]),
@@ -101,7 +111,7 @@ class CleaningMachine(RuleBasedStateMachine):
         self.log_start_offset = 0
         self.committed = 0  # nothing below is ever truncated
         self.recovery_point = 0
-        self.make.context = replace(self.make.context, checkpoint=self._checkpoint)
+        self.make.context = replace(self.make.context, owner=Checkpoints(self.make.deletions, self.make.failures, self))
         self.first_cleaned_ms: dict[int, int] = {}  # when a record can first have had its batch's delete horizon set
         self.log = self.open()
         self.append(appends)
@@ -111,7 +121,8 @@ class CleaningMachine(RuleBasedStateMachine):
             recovery_point=self.recovery_point, log_start_offset=self.log_start_offset, cleaned_up_to=self.cleaned_up_to, **self.settings
         )
 
-    async def _checkpoint(self) -> None:
+    def checkpoint(self) -> None:
+        """What a restart would read."""
         self.recovery_point, self.cleaned_up_to = self.log.recovery_point, self.log.cleaned_up_to
 
     def teardown(self) -> None:
@@ -239,7 +250,7 @@ class CleaningMachine(RuleBasedStateMachine):
             self._open_after_a_crash()
             return
         asyncio.run(self.log.close())
-        asyncio.run(self._checkpoint())
+        self.checkpoint()
         self.log = self.make(clean=True, log_start_offset=self.log_start_offset, cleaned_up_to=self.cleaned_up_to, **self.settings)
 
     @precondition(lambda self: hasattr(self, "log") and self.log.log_end_offset > max(self.committed, self.log.log_start_offset))
@@ -247,11 +258,11 @@ class CleaningMachine(RuleBasedStateMachine):
     def truncate(self, back: int) -> None:
         """A follower drops what its leader does not have: never what was committed, and always whole batches."""
         lowest = max(self.log.log_end_offset - back, self.committed, self.log.log_start_offset)
-        offset = next((each for each in map(_base_offset, self.model.batches) if each >= lowest), None)
+        offset = next((number for number in map(_base_offset, self.model.batches) if number >= lowest), None)
         if offset is None:
             return
         self.log.truncate_to(offset)
-        asyncio.run(self.log.settle())
+        asyncio.run(self.log.checkpoint_truncation())
         model = Model()
         self.model, old = model, self.model
         model.batches = [batch for batch in old.batches if _base_offset(batch) < offset]
@@ -279,7 +290,7 @@ class CleaningMachine(RuleBasedStateMachine):
             return
         log, model = self.log, self.model
         stored = records_of(log)
-        offsets = [each.offset for each in stored]
+        offsets = [record.offset for record in stored]
         assert offsets == sorted(set(offsets))
         for each in stored:
             expected = model.records[each.offset]

@@ -125,55 +125,46 @@ def test_a_full_disk_passes_and_an_error_that_nobody_thought_of_does_not() -> No
     assert "ZeroDivisionError" in str(told)
 
 
-def test_jobs_are_done_one_after_the_other_until_the_input_ends(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = await filled(make_log)
-        cleaner = cleaner_of(log, clock)
-        job = cleaner._job_of(log, (await cleaner.cleanable_logs())[0])
-        answers = io.BytesIO()
-        missing = replace(job, directory=job.directory + "-gone")
-        serve(io.BytesIO(encode(job) + encode(missing) + encode(job)), answers, clock, os.getppid())
-        kinds = [decode(line) for line in answers.getvalue().splitlines()]
-        assert [type(kind) for kind in kinds] == [CleanedSegment, CleaningResult, CleaningFailed, CleanedSegment, CleaningResult]
-        assert isinstance(kinds[1], CleaningResult)
-        assert (kinds[1].end_offset, kinds[1].records_before, kinds[1].records_after, kinds[1].keys) == (50, 50, 5, 5)
-
-    run(scene)
+async def test_jobs_are_done_one_after_the_other_until_the_input_ends(make_log: LogMaker, clock: ManualClock) -> None:
+    log = await filled(make_log)
+    cleaner = cleaner_of(log, clock)
+    job = cleaner._job_of(log, (await cleaner.cleanable_logs())[0])
+    answers = io.BytesIO()
+    missing = replace(job, directory=job.directory + "-gone")
+    serve(io.BytesIO(encode(job) + encode(missing) + encode(job)), answers, clock, os.getppid())
+    kinds = [decode(line) for line in answers.getvalue().splitlines()]
+    assert [type(kind) for kind in kinds] == [CleanedSegment, CleaningResult, CleaningFailed, CleanedSegment, CleaningResult]
+    assert isinstance(kinds[1], CleaningResult)
+    assert (kinds[1].end_offset, kinds[1].records_before, kinds[1].records_after, kinds[1].keys) == (50, 50, 5, 5)
 
 
-def test_a_job_whose_broker_has_died_is_given_up(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = await filled(make_log)
-        cleaner = cleaner_of(log, clock)
-        answers = io.BytesIO()
-        serve(io.BytesIO(encode(cleaner._job_of(log, (await cleaner.cleanable_logs())[0]))), answers, clock, os.getppid() + 1)
-        told = decode(answers.getvalue())
-        assert isinstance(told, CleaningFailed)
-        assert "has died" in told.message
-
-    run(scene)
+async def test_a_job_whose_broker_has_died_is_given_up(make_log: LogMaker, clock: ManualClock) -> None:
+    log = await filled(make_log)
+    cleaner = cleaner_of(log, clock)
+    answers = io.BytesIO()
+    serve(io.BytesIO(encode(cleaner._job_of(log, (await cleaner.cleanable_logs())[0]))), answers, clock, os.getppid() + 1)
+    told = decode(answers.getvalue())
+    assert isinstance(told, CleaningFailed)
+    assert "has died" in told.message
 
 
-def test_a_real_process_cleans_and_is_used_again(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = await filled(make_log)
-        runner = ProcessRunner()
-        assert runner.process_ids == []
-        await clean(log, clock, runner=runner)
-        first = runner.process_ids
-        assert os.getpriority(os.PRIO_PROCESS, first[0]) == 19
-        if sys.platform == "linux":
-            assert os.sched_getscheduler(first[0]) == os.SCHED_IDLE, "a producer's p99 may not feel it"
-        assert len(first) == 1
-        assert sorted(values_of(log)) == [45, 46, 47, 48, 49]
-        put(log, ("key 0", "new"))
-        await clean(log, clock, runner=runner)
-        assert runner.process_ids == first
-        assert sorted(values_of(log)) == [46, 47, 48, 49, 50]
-        await runner.close()
-        assert not is_alive(first[0])
-
-    run(scene)
+async def test_a_real_process_cleans_and_is_used_again(make_log: LogMaker, clock: ManualClock) -> None:
+    log = await filled(make_log)
+    runner = ProcessRunner()
+    assert runner.process_ids == []
+    await clean(log, clock, runner=runner)
+    first = runner.process_ids
+    assert os.getpriority(os.PRIO_PROCESS, first[0]) == 19
+    if sys.platform == "linux":
+        assert os.sched_getscheduler(first[0]) == os.SCHED_IDLE, "a producer's p99 may not feel it"
+    assert len(first) == 1
+    assert sorted(values_of(log)) == [45, 46, 47, 48, 49]
+    put(log, ("key 0", "new"))
+    await clean(log, clock, runner=runner)
+    assert runner.process_ids == first
+    assert sorted(values_of(log)) == [46, 47, 48, 49, 50]
+    await runner.close()
+    assert not is_alive(first[0])
 
 
 def is_alive(process_id: int) -> bool:
@@ -184,21 +175,18 @@ def is_alive(process_id: int) -> bool:
     return True
 
 
-def test_a_process_that_has_died_is_replaced(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = await filled(make_log)
-        runner = ProcessRunner()
-        await clean(log, clock, runner=runner)
-        dead = runner.process_ids[0]
-        os.kill(dead, signal.SIGKILL)
-        await runner._waiting[0]._process.wait()
-        put(log, ("key 0", "new"))
-        await clean(log, clock, runner=runner)
-        assert runner.process_ids != [dead]
-        assert 50 in values_of(log)
-        await runner.close()
-
-    run(scene)
+async def test_a_process_that_has_died_is_replaced(make_log: LogMaker, clock: ManualClock) -> None:
+    log = await filled(make_log)
+    runner = ProcessRunner()
+    await clean(log, clock, runner=runner)
+    dead = runner.process_ids[0]
+    os.kill(dead, signal.SIGKILL)
+    await runner._waiting[0]._process.wait()
+    put(log, ("key 0", "new"))
+    await clean(log, clock, runner=runner)
+    assert runner.process_ids != [dead]
+    assert 50 in values_of(log)
+    await runner.close()
 
 
 # Stands for a cleaner that behaves in a way that ours does not.
@@ -242,68 +230,60 @@ def test_a_process_that_goes_astray_is_killed_and_the_log_is_tried_again(
     run(scene)
 
 
-def test_a_log_that_is_deleted_meanwhile_ends_its_process(make_log: LogMaker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_is_deleted_meanwhile_ends_its_process(
+    make_log: LogMaker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Method: a pace of a few bytes a second, so that the process would continue for minutes."""
     monkeypatch.setattr("ottla.storage.compaction.cleaner.WATCHED_EVERY_SECONDS", 0.05)
-
-    async def scene() -> None:
-        log = await filled(make_log)
-        runner = ProcessRunner()
-        logs = {PARTITION: log}
-        cleaner = cleaner_of(log, clock, runner, log_cleaner_io_max_bytes_per_second=10.0)
-        cleaner._logs = logs  # type: ignore[misc]
-        cleaning = asyncio.ensure_future(cleaner.clean_filthiest())
-        async with asyncio.timeout(120):
-            while not runner.process_ids:  # noqa: ASYNC110  nothing tells that a process has started
-                await asyncio.sleep(0.01)
-        process_id = runner.process_ids[0]
-        assert cleaner.under_way == (PARTITION,)
-        del logs[PARTITION]
-        async with asyncio.timeout(120):
-            assert await cleaning is None
-        assert not is_alive(process_id)
-        assert not file_names(log.directory, ".cleaned")
-        await cleaner.close()
-
-    run(scene)
+    log = await filled(make_log)
+    runner = ProcessRunner()
+    logs = {PARTITION: log}
+    cleaner = cleaner_of(log, clock, runner, log_cleaner_io_max_bytes_per_second=10.0)
+    cleaner._logs = logs  # type: ignore[misc]
+    cleaning = asyncio.ensure_future(cleaner.clean_filthiest())
+    async with asyncio.timeout(120):
+        while not runner.process_ids:  # noqa: ASYNC110  nothing tells that a process has started
+            await asyncio.sleep(0.01)
+    process_id = runner.process_ids[0]
+    assert cleaner.under_way == (PARTITION,)
+    del logs[PARTITION]
+    async with asyncio.timeout(120):
+        assert await cleaning is None
+    assert not is_alive(process_id)
+    assert not file_names(log.directory, ".cleaned")
+    await cleaner.close()
 
 
-def test_a_stop_in_the_middle_of_a_cleaning_leaves_no_process_and_no_file(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = await filled(make_log)
-        runner = ProcessRunner()
-        cleaner = cleaner_of(log, clock, runner, log_cleaner_io_max_bytes_per_second=10.0)
-        cleaner.start()
-        async with asyncio.timeout(120):
-            while not runner.process_ids:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        process_id = runner.process_ids[0]
-        await cleaner.close()
-        assert not is_alive(process_id)
-        assert len(values_of(log)) == 50
-        assert not file_names(log.directory, ".cleaned")
-
-    run(scene)
+async def test_a_stop_in_the_middle_of_a_cleaning_leaves_no_process_and_no_file(make_log: LogMaker, clock: ManualClock) -> None:
+    log = await filled(make_log)
+    runner = ProcessRunner()
+    cleaner = cleaner_of(log, clock, runner, log_cleaner_io_max_bytes_per_second=10.0)
+    cleaner.start()
+    async with asyncio.timeout(120):
+        while not runner.process_ids:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    process_id = runner.process_ids[0]
+    await cleaner.close()
+    assert not is_alive(process_id)
+    assert len(values_of(log)) == 50
+    assert not file_names(log.directory, ".cleaned")
 
 
-def test_two_logs_are_cleaned_at_a_time_with_two_threads(make_log: LogMaker, clock: ManualClock, tmp_path: Path) -> None:
-    async def scene() -> None:
-        first = await filled(make_log)
-        make_log.directory = tmp_path / "clicks-1"
-        second = await filled(make_log)
-        second.topic_partition = TopicPartition("clicks", 1)  # type: ignore[misc]
-        runner = ProcessRunner()
-        one = cleaner_of(first, clock, runner, log_cleaner_threads=2, log_cleaner_backoff_ms=10)
-        logs = {each.topic_partition: each for each in (first, second)}
-        cleaner = LogCleaner(logs, lambda: dict.fromkeys(logs, 50), one._settings, clock, one._offload, runner)
-        cleaner.start()
-        async with asyncio.timeout(120):
-            while not all(log.cleaned_up_to == 50 for log in logs.values()):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        assert len(runner.process_ids) == 2
-        await cleaner.close()
-
-    run(scene)
+async def test_two_logs_are_cleaned_at_a_time_with_two_threads(make_log: LogMaker, clock: ManualClock, tmp_path: Path) -> None:
+    first = await filled(make_log)
+    make_log.directory = tmp_path / "clicks-1"
+    second = await filled(make_log)
+    second.topic_partition = TopicPartition("clicks", 1)  # type: ignore[misc]
+    runner = ProcessRunner()
+    one = cleaner_of(first, clock, runner, log_cleaner_threads=2, log_cleaner_backoff_ms=10)
+    logs = {partition_log.topic_partition: partition_log for partition_log in (first, second)}
+    cleaner = LogCleaner(logs, lambda: dict.fromkeys(logs, 50), one._settings, clock, one._offload, runner)
+    cleaner.start()
+    async with asyncio.timeout(120):
+        while not all(log.cleaned_up_to == 50 for log in logs.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert len(runner.process_ids) == 2
+    await cleaner.close()
 
 
 def test_the_process_imports_the_package_that_the_broker_has() -> None:

@@ -48,40 +48,35 @@ def names(log: Log) -> set[str]:
 
 
 @pytest.mark.parametrize("after", range(7))
-def test_segments_that_a_truncation_could_not_rename_are_renamed_before_the_recovery_point_moves(make_log: LogMaker, after: int) -> None:
+async def test_segments_that_a_truncation_could_not_rename_are_renamed_before_the_recovery_point_moves(
+    make_log: LogMaker, after: int
+) -> None:
     """A start would take them for the log's: records that were cut off in the place of those that came after."""
-
-    async def scene() -> None:
-        log = three_segments(make_log)
-        await log.flush()
-        gone = [segment.base_offset for segment in log.segments[1:]]
-        with failing("rename", lambda path: True, errno.EDQUOT, after):
-            log.truncate_to(3)
-            assert (log.log_end_offset, len(log.segments), log.recovery_point) == (3, 1, 3)
-            grow(log, 5)
-            with pytest.raises(KafkaStorageError, match="Disk quota exceeded"):
-                await log.flush()
-            assert (log.recovery_point, log.is_offline) == (3, False)
-        await log.flush()
-        assert log.recovery_point == 5
-        assert not names(log) & {f"{offset:020}{suffix}" for offset in gone for suffix in (".log", ".index", ".timeindex", ".snapshot")}
-        await log.close()
-        again = make_log(clean=True)
-        assert (again.log_end_offset, epochs_of(again)) == (5, [(1, 0), (1, 1), (1, 2), (2, 3), (2, 4)])
-
-    asyncio.run(scene())
+    log = three_segments(make_log)
+    await log.flush()
+    gone = [segment.base_offset for segment in log.segments[1:]]
+    with failing("rename", lambda path: True, errno.EDQUOT, after):
+        log.truncate_to(3)
+        assert (log.log_end_offset, len(log.segments), log.recovery_point) == (3, 1, 3)
+        grow(log, 5)
+        with pytest.raises(KafkaStorageError, match="Disk quota exceeded"):
+            await log.flush()
+        assert (log.recovery_point, log.is_offline) == (3, False)
+    await log.flush()
+    assert log.recovery_point == 5
+    assert not names(log) & {f"{offset:020}{suffix}" for offset in gone for suffix in (".log", ".index", ".timeindex", ".snapshot")}
+    await log.close()
+    again = make_log(clean=True)
+    assert (again.log_end_offset, epochs_of(again)) == (5, [(1, 0), (1, 1), (1, 2), (2, 3), (2, 4)])
 
 
-def test_a_stop_with_names_that_are_not_the_logs_is_not_a_clean_one(make_log: LogMaker) -> None:
-    async def scene() -> None:
-        log = three_segments(make_log)
-        await log.flush()
-        with failing("rename", lambda path: True):
-            log.truncate_to(2)
-            with pytest.raises(KafkaStorageError, match="No space left"):
-                await log.close()
-
-    asyncio.run(scene())
+async def test_a_stop_with_names_that_are_not_the_logs_is_not_a_clean_one(make_log: LogMaker) -> None:
+    log = three_segments(make_log)
+    await log.flush()
+    with failing("rename", lambda path: True):
+        log.truncate_to(2)
+        with pytest.raises(KafkaStorageError, match="No space left"):
+            await log.close()
 
 
 def test_a_new_segment_does_not_get_the_name_of_one_that_waits_to_be_renamed(make_log: LogMaker) -> None:
@@ -126,26 +121,22 @@ def test_retention_gives_space_back_that_it_could_not_at_first(make_log: LogMake
 
 
 @pytest.mark.parametrize("comes_back", ["behind the end", "inside of another"])
-def test_a_clean_start_sees_a_segment_that_does_not_join(make_log: LogMaker, tmp_path: Path, comes_back: str) -> None:
+async def test_a_clean_start_sees_a_segment_that_does_not_join(make_log: LogMaker, tmp_path: Path, comes_back: str) -> None:
     """It was cut off, and its name was not taken: what it has is not the log's."""
-
-    async def scene() -> None:
-        log = three_segments(make_log)
-        stray = log.segments[1]
-        shutil.copy(stray.path(), tmp_path / "stray")
-        log.truncate_to(4)
-        if comes_back == "inside of another":
-            log.update_settings(log.settings.__class__())
-            grow(log, stray.base_offset + 9)
-        expected, end = stored(log), log.log_end_offset
-        await log.close()
-        shutil.copy(tmp_path / "stray", stray.path())
-        loaded = load_log(log.directory, index_interval_bytes=INTERVAL, clean=True)
-        assert loaded.unsound is not None and f"a segment begins at {stray.base_offset}" in loaded.unsound
-        assert (loaded.log_end_offset, len(loaded.segments)) == (end, 1)
-        assert kept(loaded) == expected
-
-    asyncio.run(scene())
+    log = three_segments(make_log)
+    stray = log.segments[1]
+    shutil.copy(stray.path(), tmp_path / "stray")
+    log.truncate_to(4)
+    if comes_back == "inside of another":
+        log.update_settings(log.settings.__class__())
+        grow(log, stray.base_offset + 9)
+    expected, end = stored(log), log.log_end_offset
+    await log.close()
+    shutil.copy(tmp_path / "stray", stray.path())
+    loaded = load_log(log.directory, index_interval_bytes=INTERVAL, clean=True)
+    assert loaded.unsound is not None and f"a segment begins at {stray.base_offset}" in loaded.unsound
+    assert (loaded.log_end_offset, len(loaded.segments)) == (end, 1)
+    assert kept(loaded) == expected
 
 
 def test_a_gap_that_a_compaction_left_is_sound(make_log: LogMaker) -> None:

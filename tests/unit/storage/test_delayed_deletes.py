@@ -13,7 +13,7 @@ from ottla.storage.log_manager import Periodic
 from ottla.testing import ManualClock
 
 
-def test_files_and_directories_go_when_they_are_due_and_not_before(tmp_path: Path) -> None:
+async def test_files_and_directories_go_when_they_are_due_and_not_before(tmp_path: Path) -> None:
     """file.delete.delay.ms may differ from topic to topic."""
     clock = ManualClock()
     deletes = DelayedDeletes(clock, offload_nothing)
@@ -26,17 +26,14 @@ def test_files_and_directories_go_when_they_are_due_and_not_before(tmp_path: Pat
     def left() -> list[str]:
         return [path.name for path in tmp_path.iterdir()]
 
-    async def scene() -> None:
-        assert await deletes.run_due() == 0
-        clock.advance(seconds=1)
-        assert await deletes.run_due() == 2
-        assert left() == ["late"]
-        clock.advance(seconds=1)
-        assert await deletes.run_due() == 1
-        assert left() == []
-        assert len(deletes) == 0
-
-    asyncio.run(scene())
+    assert await deletes.run_due() == 0
+    clock.advance(seconds=1)
+    assert await deletes.run_due() == 2
+    assert left() == ["late"]
+    clock.advance(seconds=1)
+    assert await deletes.run_due() == 1
+    assert left() == []
+    assert len(deletes) == 0
 
 
 def test_a_name_that_still_waits_is_not_taken(tmp_path: Path) -> None:
@@ -46,8 +43,8 @@ def test_a_name_that_still_waits_is_not_taken(tmp_path: Path) -> None:
     for content in ("first", "second", "third"):
         path.write_text(content)
         renamed.append(Path(rename_to_deleted(str(path))))
-    assert [each.name for each in renamed] == [f"{path.name}.deleted", f"{path.name}.2.deleted", f"{path.name}.3.deleted"]
-    assert [each.read_text() for each in renamed] == ["first", "second", "third"]
+    assert [path.name for path in renamed] == [f"{path.name}.deleted", f"{path.name}.2.deleted", f"{path.name}.3.deleted"]
+    assert [path.read_text() for path in renamed] == ["first", "second", "third"]
     with pytest.raises(FileNotFoundError):
         rename_to_deleted(str(path))
 
@@ -89,26 +86,22 @@ def test_a_round_that_fails_is_not_the_last_one(caplog: pytest.LogCaptureFixture
     assert "A round of the work failed" in caplog.text
 
 
-def test_a_round_that_is_at_work_is_waited_for_and_is_the_last_one() -> None:
+async def test_a_round_that_is_at_work_is_waited_for_and_is_the_last_one() -> None:
     """A thread cannot be called back: a directory that is given back before it is done would see its writes later."""
+    rounds = Periodic()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    done = []
 
-    async def scene() -> None:
-        rounds = Periodic()
-        begun, go_on = asyncio.Event(), asyncio.Event()
-        done = []
+    async def work() -> None:
+        begun.set()
+        await go_on.wait()
+        done.append("written")
 
-        async def work() -> None:
-            begun.set()
-            await go_on.wait()
-            done.append("written")
-
-        rounds.every(1, "the work", work)
-        await begun.wait()
-        stopping = asyncio.ensure_future(rounds.stop())
-        await asyncio.sleep(0)
-        assert not stopping.done()
-        go_on.set()
-        await stopping
-        assert done == ["written"]
-
-    asyncio.run(scene())
+    rounds.every(1, "the work", work)
+    await begun.wait()
+    stopping = asyncio.ensure_future(rounds.stop())
+    await asyncio.sleep(0)
+    assert not stopping.done()
+    go_on.set()
+    await stopping
+    assert done == ["written"]

@@ -21,7 +21,7 @@ from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, read_leader_epoch
 from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN
 from ottla.storage.log import Log
 
-from .brokers import CLICKS, Broker, run
+from .brokers import CLICKS, Broker
 from .failing_calls import failing
 from .logs import FailingFiles, LogMaker, append, batch_of, fill
 
@@ -36,7 +36,7 @@ def rolled(log: Log, count: int = 1, **of_batch: int) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE])
-def test_leader_epochs_and_names_are_on_the_disk_where_a_snapshot_has_to_wait(make_log: LogMaker, number: int) -> None:
+async def test_leader_epochs_and_names_are_on_the_disk_where_a_snapshot_has_to_wait(make_log: LogMaker, number: int) -> None:
     """A snapshot can wait: a start reads the batches instead. What a follower compares logs by cannot."""
     synced: list[str] = []
     fsync = os.fsync
@@ -45,124 +45,109 @@ def test_leader_epochs_and_names_are_on_the_disk_where_a_snapshot_has_to_wait(ma
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
         fsync(descriptor)
 
-    async def scene() -> None:
-        log = make_log(segment_bytes=2_500)
-        fill(log, 6, leader_epoch=5)
+    log = make_log(segment_bytes=2_500)
+    fill(log, 6, leader_epoch=5)
+    await log.flush()
+    rolled(log, leader_epoch=8)
+    with failing("open", lambda path: ".snapshot" in path, number) as failed, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", noted)
         await log.flush()
-        rolled(log, leader_epoch=8)
-        with failing("open", lambda path: ".snapshot" in path, number) as failed, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "fsync", noted)
-            await log.flush()
-        assert failed
-        assert str(log.directory) in synced
-        assert log.recovery_point == log.log_end_offset
-        assert read_leader_epochs(log.directory / LEADER_EPOCH_CHECKPOINT) == [(5, 0), (8, 6)]
-        assert log.flusher.owes
-        assert log.synced_offset < log.segments[1].base_offset, "a cleaner has to wait for the producers' states"
-        await log.flusher.flush_sealed()
-        assert not log.flusher.owes
-        assert log.synced_offset == log.log_end_offset
-        assert (log.directory / f"{log.segments[1].base_offset:020}.snapshot").exists()
-
-    asyncio.run(scene())
+    assert failed
+    assert str(log.directory) in synced
+    assert log.recovery_point == log.log_end_offset
+    assert read_leader_epochs(log.directory / LEADER_EPOCH_CHECKPOINT) == [(5, 0), (8, 6)]
+    assert log.flusher.owes
+    assert log.synced_offset < log.segments[1].base_offset, "a cleaner has to wait for the producers' states"
+    await log.flusher.flush_sealed()
+    assert not log.flusher.owes
+    assert log.synced_offset == log.log_end_offset
+    assert (log.directory / f"{log.segments[1].base_offset:020}.snapshot").exists()
 
 
 @pytest.mark.parametrize("number", [errno.EDQUOT, errno.ENFILE])
 @pytest.mark.parametrize("which", ["leader epochs", "directory"])
-def test_a_flush_that_can_not_bring_everything_moves_nothing_and_is_possible_later(make_log: LogMaker, which: str, number: int) -> None:
-    async def scene() -> None:
-        log = make_log(segment_bytes=2_500)
-        fill(log, 4, leader_epoch=1)
+async def test_a_flush_that_can_not_bring_everything_moves_nothing_and_is_possible_later(
+    make_log: LogMaker, which: str, number: int
+) -> None:
+    log = make_log(segment_bytes=2_500)
+    fill(log, 4, leader_epoch=1)
+    await log.flush()
+    rolled(log, leader_epoch=3)
+    name = LEADER_EPOCH_CHECKPOINT + ".tmp" if which == "leader epochs" else "/clicks-0"
+    with failing("open", lambda path: path.endswith(name), number), pytest.raises(KafkaStorageError, match=os.strerror(number)):
         await log.flush()
-        rolled(log, leader_epoch=3)
-        name = LEADER_EPOCH_CHECKPOINT + ".tmp" if which == "leader epochs" else "/clicks-0"
-        with failing("open", lambda path: path.endswith(name), number), pytest.raises(KafkaStorageError, match=os.strerror(number)):
-            await log.flush()
-        assert (log.recovery_point, log.is_offline, log.flusher.owes) == (4, False, True)
-        assert make_log.failures == []
-        await log.flush()
-        assert (log.recovery_point, log.flusher.owes) == (log.log_end_offset, False)
-        assert read_leader_epochs(log.directory / LEADER_EPOCH_CHECKPOINT) == [(1, 0), (3, 4)]
-
-    asyncio.run(scene())
+    assert (log.recovery_point, log.is_offline, log.flusher.owes) == (4, False, True)
+    assert make_log.failures == []
+    await log.flush()
+    assert (log.recovery_point, log.flusher.owes) == (log.log_end_offset, False)
+    assert read_leader_epochs(log.directory / LEADER_EPOCH_CHECKPOINT) == [(1, 0), (3, 4)]
 
 
 @pytest.mark.parametrize(("interval", "call"), [(150, "pwrite"), (4_096, "open")], ids=["the rest of it", "all of it"])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_a_segment_whose_indexes_have_no_room_keeps_its_largest_timestamp_over_a_crash(
+async def test_a_segment_whose_indexes_have_no_room_keeps_its_largest_timestamp_over_a_crash(
     make_log: LogMaker, suffix: str, interval: int, call: str
 ) -> None:
     """A start rebuilds missing indexes and believes a part of one: retention would take records before their time."""
-
-    async def scene() -> None:
-        settings: dict[str, Any] = {"segment_bytes": 50_000, "index_interval_bytes": interval, "retention_ms": 10 * HOUR}
-        log = make_log(**settings)
-        now = 400 * HOUR
-        while len(log.segments) == 1:
-            fill(log, 1, timestamp=now - (20 * HOUR if log.log_end_offset < 300 else HOUR), size=80)
-        youngest = log.segments[0].max_timestamp
-        with failing(call, lambda path: path.endswith(suffix), errno.ENOSPC) as failed:
-            await log.flush()
-        assert failed
-        assert log.recovery_point == log.log_end_offset
-        assert log.segments[0].offset_index.position_of(100) > 0, "look-ups continue from memory"
-        await log.abandon()
-        again = make_log(recovery_point=log.recovery_point, **settings)
-        assert again.segments[0].max_timestamp == youngest
-        assert again.delete_old_segments(now) == 0
-        assert again.segments[0].offset_index.entries() == log.segments[0].offset_index.entries()
-
-    asyncio.run(scene())
+    settings: dict[str, Any] = {"segment_bytes": 50_000, "index_interval_bytes": interval, "retention_ms": 10 * HOUR}
+    log = make_log(**settings)
+    now = 400 * HOUR
+    while len(log.segments) == 1:
+        fill(log, 1, timestamp=now - (20 * HOUR if log.log_end_offset < 300 else HOUR), size=80)
+    youngest = log.segments[0].max_timestamp
+    with failing(call, lambda path: path.endswith(suffix), errno.ENOSPC) as failed:
+        await log.flush()
+    assert failed
+    assert log.recovery_point == log.log_end_offset
+    assert log.segments[0].offset_index.position_of(100) > 0, "look-ups continue from memory"
+    await log.abandon()
+    again = make_log(recovery_point=log.recovery_point, **settings)
+    assert again.segments[0].max_timestamp == youngest
+    assert again.delete_old_segments(now) == 0
+    assert again.segments[0].offset_index.entries() == log.segments[0].offset_index.entries()
 
 
 @pytest.mark.parametrize("kind", [".snapshot", ".index", LEADER_EPOCH_CHECKPOINT])
-def test_a_stop_on_a_full_disk_is_not_called_clean_unless_the_next_start_finds_everything(tmp_path: Path, kind: str) -> None:
-    async def scene() -> None:
-        broker = Broker(tmp_path)
-        broker.overrides = {"segment.bytes": "3000", "index.interval.bytes": "200"}
-        logs = broker.manager()
-        await logs.start()
-        log = logs.create(CLICKS[1], None)
-        fill(log, 9, leader_epoch=2)
-        await log.flush()
-        sequence = 0
-        while len(log.segments) < 3:
-            append(log, batch_of(log.log_end_offset, leader_epoch=6, producer_id=3, producer_epoch=0, base_sequence=sequence))
-            sequence += 1
-        expected = log.leader_epochs.entries, log.producers.snapshot(), log.segments[0].offset_index.entries()
-        with failing("open", lambda path: kind in path, errno.ENOSPC) as failed:
-            await logs.shutdown(clean=True, broker_epoch=12)
-        assert failed
-        # Indexes are rebuilt where they are missing; a start does not miss the others.
-        assert (tmp_path / CLEAN_SHUTDOWN).exists() == (kind == ".index")
-        logs = broker.manager()
-        await logs.start()
-        found = logs.get(CLICKS[1])
-        assert found is not None
-        assert (found.leader_epochs.entries, found.producers.snapshot(), found.segments[0].offset_index.entries()) == expected
-        await logs.shutdown(clean=False)
-
-    run(scene)
+async def test_a_stop_on_a_full_disk_is_not_called_clean_unless_the_next_start_finds_everything(tmp_path: Path, kind: str) -> None:
+    broker = Broker(tmp_path)
+    broker.overrides = {"segment.bytes": "3000", "index.interval.bytes": "200"}
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(CLICKS[1], None)
+    fill(log, 9, leader_epoch=2)
+    await log.flush()
+    sequence = 0
+    while len(log.segments) < 3:
+        append(log, batch_of(log.log_end_offset, leader_epoch=6, producer_id=3, producer_epoch=0, base_sequence=sequence))
+        sequence += 1
+    expected = log.leader_epochs.entries, log.producers.snapshot(), log.segments[0].offset_index.entries()
+    with failing("open", lambda path: kind in path, errno.ENOSPC) as failed:
+        await logs.shutdown(clean=True, broker_epoch=12)
+    assert failed
+    # Indexes are rebuilt where they are missing; a start does not miss the others.
+    assert (tmp_path / CLEAN_SHUTDOWN).exists() == (kind == ".index")
+    logs = broker.manager()
+    await logs.start()
+    found = logs.get(CLICKS[1])
+    assert found is not None
+    assert (found.leader_epochs.entries, found.producers.snapshot(), found.segments[0].offset_index.entries()) == expected
+    await logs.shutdown(clean=False)
 
 
-def test_what_a_flush_left_undone_is_tried_again_without_an_append(tmp_path: Path) -> None:
+async def test_what_a_flush_left_undone_is_tried_again_without_an_append(tmp_path: Path) -> None:
     """An idle topic has no next flush of its own."""
-
-    async def scene() -> None:
-        logs = Broker(tmp_path).manager()
-        await logs.start()
-        log = logs.create(CLICKS[2], None)
-        fill(log, 3)
-        log.appender.roll()
-        with failing("open", lambda path: ".snapshot" in path, errno.EMFILE):
-            await logs.flush_sealed_segments()
-        assert not list(log.directory.glob("*.snapshot"))
-        assert await logs.flush_due_logs() == 1
-        assert [path.name for path in log.directory.glob("*.snapshot")] == [f"{3:020}.snapshot"]
-        assert await logs.flush_due_logs() == 0
-        await logs.shutdown(clean=False)
-
-    run(scene)
+    logs = Broker(tmp_path).manager()
+    await logs.start()
+    log = logs.create(CLICKS[2], None)
+    fill(log, 3)
+    log.appender.roll()
+    with failing("open", lambda path: ".snapshot" in path, errno.EMFILE):
+        await logs.flush_sealed_segments()
+    assert not list(log.directory.glob("*.snapshot"))
+    assert await logs.flush_due_logs() == 1
+    assert [path.name for path in log.directory.glob("*.snapshot")] == [f"{3:020}.snapshot"]
+    assert await logs.flush_due_logs() == 0
+    await logs.shutdown(clean=False)
 
 
 def _aborted(producer_id: int = 4, base_offset: int = 0) -> Sequence[bytes]:
@@ -174,27 +159,23 @@ def _aborted(producer_id: int = 4, base_offset: int = 0) -> Sequence[bytes]:
 
 
 @pytest.mark.parametrize("name", [".txnindex", ".timeindex", "partition.metadata", ".snapshot", "/clicks-0"])
-def test_too_many_open_files_in_a_flush_take_no_directory_offline(make_log: LogMaker, name: str) -> None:
+async def test_too_many_open_files_in_a_flush_take_no_directory_offline(make_log: LogMaker, name: str) -> None:
     """Only a failed fsync leaves it unknown what the disk has; a file that could not be opened can be opened later."""
-
-    async def scene() -> None:
-        log = make_log()
-        (log.directory / "partition.metadata").write_bytes(b"version: 0\n")
-        append(log, *_aborted())
-        log.appender.roll()
-        fill(log, 1)
-        with failing("open", lambda path: path.endswith(name), errno.EMFILE) as failed:
-            try:
-                await log.flush()
-            except KafkaStorageError as error:
-                assert "Too many open files" in str(error)
-        assert failed
-        assert make_log.failures == []
-        await log.flush()
-        await log.flusher.flush_sealed()
-        assert (log.recovery_point, log.flusher.owes) == (3, False)
-
-    asyncio.run(scene())
+    log = make_log()
+    (log.directory / "partition.metadata").write_bytes(b"version: 0\n")
+    append(log, *_aborted())
+    log.appender.roll()
+    fill(log, 1)
+    with failing("open", lambda path: path.endswith(name), errno.EMFILE) as failed:
+        try:
+            await log.flush()
+        except KafkaStorageError as error:
+            assert "Too many open files" in str(error)
+    assert failed
+    assert make_log.failures == []
+    await log.flush()
+    await log.flusher.flush_sealed()
+    assert (log.recovery_point, log.flusher.owes) == (3, False)
 
 
 @pytest.mark.parametrize("name", [".timeindex", ".snapshot", ".txnindex"])
@@ -234,25 +215,21 @@ def test_indexes_and_names_that_a_recovery_made_are_synced_before_the_recovery_p
     assert again.synced_offset == again.log_end_offset
 
 
-def test_a_segment_that_rolled_at_the_recovery_point_has_whole_indexes_after_a_crash(make_log: LogMaker) -> None:
+async def test_a_segment_that_rolled_at_the_recovery_point_has_whole_indexes_after_a_crash(make_log: LogMaker) -> None:
     """With flush.messages its batches were on the disk before it was full; the end of its indexes was in memory only."""
-
-    async def scene() -> None:
-        settings: dict[str, Any] = {"segment_bytes": 40_000, "index_interval_bytes": 150}
-        log = make_log(**settings)
-        while log.segments[-1].size < 39_800:
-            fill(log, 1, timestamp=5_000 + log.log_end_offset, size=80)
-        await log.flush()
-        point = log.recovery_point
-        fill(log, 2, timestamp=9_000)
-        assert [segment.base_offset for segment in log.segments] == [0, point]
-        expected = log.segments[0].offset_index.entries(), log.segments[0].time_index.entries()
-        await log.abandon()
-        again = make_log(recovery_point=point, **settings)
-        assert (again.segments[0].offset_index.entries(), again.segments[0].time_index.entries()) == expected
-        assert again.segments[0].max_timestamp == 5_000 + point - 1
-
-    asyncio.run(scene())
+    settings: dict[str, Any] = {"segment_bytes": 40_000, "index_interval_bytes": 150}
+    log = make_log(**settings)
+    while log.segments[-1].size < 39_800:
+        fill(log, 1, timestamp=5_000 + log.log_end_offset, size=80)
+    await log.flush()
+    point = log.recovery_point
+    fill(log, 2, timestamp=9_000)
+    assert [segment.base_offset for segment in log.segments] == [0, point]
+    expected = log.segments[0].offset_index.entries(), log.segments[0].time_index.entries()
+    await log.abandon()
+    again = make_log(recovery_point=point, **settings)
+    assert (again.segments[0].offset_index.entries(), again.segments[0].time_index.entries()) == expected
+    assert again.segments[0].max_timestamp == 5_000 + point - 1
 
 
 def test_garbage_behind_what_was_synced_of_aborted_transactions_does_not_outlast_a_recovery(make_log: LogMaker) -> None:

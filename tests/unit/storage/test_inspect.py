@@ -63,7 +63,7 @@ def test_a_segment_is_shown_batch_by_batch() -> None:
 
 
 def test_without_records_none_is_opened() -> None:
-    assert all(isinstance(each, BatchDump) and each.records == () for each in dump_segment(FIXTURES / SEGMENT))
+    assert all(isinstance(dumped, BatchDump) and dumped.records == () for dumped in dump_segment(FIXTURES / SEGMENT))
 
 
 def test_sound_indexes_have_no_problems() -> None:

@@ -115,8 +115,8 @@ def test_a_stray_log_is_set_aside_with_its_files(tmp_path: Path, caplog: pytest.
     async def scene() -> None:
         logs = broker.manager()
         await logs.start()
-        logs.set_aside(CLICKS[0])
-        logs.set_aside(TopicPartition("nowhere", 0))
+        logs.rename_stray(CLICKS[0])
+        logs.rename_stray(TopicPartition("nowhere", 0))
         aside = tmp_path / f"clicks-0.{7:032x}-stray"
         assert (aside / f"{0:020}.log").read_bytes() == before
         assert set(logs.logs) == {CLICKS[1]}
@@ -151,16 +151,16 @@ def test_the_checkpoint_after_truncations_is_written_once_for_many(tmp_path: Pat
         for each in both:
             assert each is not None
             each.truncate_to(2)
-            assert each.must_settle
-        await asyncio.gather(*(each.settle() for each in both if each))
+            assert each.must_checkpoint_truncation
+        await asyncio.gather(*(each.checkpoint_truncation() for each in both if each))
         assert writes == [RECOVERY_POINT_CHECKPOINT]
         assert read_offsets(tmp_path / RECOVERY_POINT_CHECKPOINT) == dict.fromkeys(CLICKS[:2], 2)
-        assert not any(each.must_settle for each in both if each)
+        assert not any(each.must_checkpoint_truncation for each in both if each)
         for each in both:
             assert each is not None
             append(each, batch_of(2))
             each.truncate_to(2)
-            assert not each.must_settle, "nothing of what is cut was taken for synced"
+            assert not each.must_checkpoint_truncation, "nothing of what is cut was taken for synced"
         await logs.shutdown()
 
     run(scene)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -97,34 +96,27 @@ def test_a_torn_tail_is_no_wrong_checksum(make_log: LogMaker) -> None:
     assert not load_log(log.directory, index_interval_bytes=4096).has_wrong_checksum
 
 
-def test_each_flush_is_timed(make_log: LogMaker, clock: ManualClock) -> None:
+async def test_each_flush_is_timed(make_log: LogMaker, clock: ManualClock) -> None:
     log = make_log()
     counts: LogCounts = log.files.context.counts
-
-    async def run() -> None:
-        for _ in range(3):
-            fill(log, 1)
-            await log.flush()
-
-    asyncio.run(run())
+    for _ in range(3):
+        fill(log, 1)
+        await log.flush()
     assert counts.flush_seconds.snapshot().count == 3
 
 
-def test_what_is_cleaned_is_counted(make_log: LogMaker, clock: ManualClock) -> None:
-    async def run() -> None:
-        log = make_log(**COMPACTED)
-        for number in range(4):
-            put(log, ("a", str(number)))
-            log.appender.roll()
-        await log.flush()
-        size = sum(segment.size for segment in log.segments)
-        cleaner = cleaner_of(log, clock)
-        assert await cleaner.clean_filthiest() is not None
-        assert cleaner.counts.max_dirty_ratio == 1.0
-        assert cleaner.counts.run_seconds.snapshot().count == 1
-        assert cleaner.counts.read_bytes >= size
-        await cleaner.clean_filthiest()
-        assert cleaner.counts.max_dirty_ratio < 1.0
-        assert cleaner.counts.crc_errors == 0
-
-    asyncio.run(run())
+async def test_what_is_cleaned_is_counted(make_log: LogMaker, clock: ManualClock) -> None:
+    log = make_log(**COMPACTED)
+    for number in range(4):
+        put(log, ("a", str(number)))
+        log.appender.roll()
+    await log.flush()
+    size = sum(segment.size for segment in log.segments)
+    cleaner = cleaner_of(log, clock)
+    assert await cleaner.clean_filthiest() is not None
+    assert cleaner.counts.max_dirty_ratio == 1.0
+    assert cleaner.counts.run_seconds.snapshot().count == 1
+    assert cleaner.counts.read_bytes >= size
+    await cleaner.clean_filthiest()
+    assert cleaner.counts.max_dirty_ratio < 1.0
+    assert cleaner.counts.crc_errors == 0

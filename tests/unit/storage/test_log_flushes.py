@@ -27,51 +27,43 @@ def test_a_flush_moves_the_recovery_point(make_log: LogMaker, files: FailingFile
     assert len(files.fsyncs) == 1, "nothing new, no fsync"
 
 
-def test_one_fsync_serves_all_who_wait(make_log: LogMaker, files: FailingFiles) -> None:
+async def test_one_fsync_serves_all_who_wait(make_log: LogMaker, files: FailingFiles) -> None:
     """Group commit: callers that come while one runs share the one after it."""
-
-    async def many() -> None:
-        log = make_log()
-        fill(log, 1)
-        first = asyncio.ensure_future(log.flush())
-        others = [asyncio.ensure_future(log.flush()) for _ in range(20)]
-        await asyncio.gather(first, *others)
-        assert len(files.fsyncs) == 1
-        fill(log, 1)
-        await asyncio.gather(*[log.flush() for _ in range(20)])
-        assert len(files.fsyncs) == 2
-        assert log.recovery_point == 2
-
-    asyncio.run(many())
+    log = make_log()
+    fill(log, 1)
+    first = asyncio.ensure_future(log.flush())
+    others = [asyncio.ensure_future(log.flush()) for _ in range(20)]
+    await asyncio.gather(first, *others)
+    assert len(files.fsyncs) == 1
+    fill(log, 1)
+    await asyncio.gather(*[log.flush() for _ in range(20)])
+    assert len(files.fsyncs) == 2
+    assert log.recovery_point == 2
 
 
-def test_a_flush_covers_what_was_written_before_it_was_asked_for_and_no_later_one_is_lost(make_log: LogMaker) -> None:
+async def test_a_flush_covers_what_was_written_before_it_was_asked_for_and_no_later_one_is_lost(make_log: LogMaker) -> None:
     """An append that comes while the fsync runs is not said to be on the disk."""
+    log = make_log()
+    running = asyncio.Event()
+    released = asyncio.Event()
 
-    async def scene() -> None:
-        log = make_log()
-        running = asyncio.Event()
-        released = asyncio.Event()
+    async def slow(function, /, *arguments):  # type: ignore[no-untyped-def]
+        result = function(*arguments)
+        running.set()
+        await released.wait()
+        return result
 
-        async def slow(function, /, *arguments):  # type: ignore[no-untyped-def]
-            result = function(*arguments)
-            running.set()
-            await released.wait()
-            return result
-
-        object.__setattr__(make_log.context, "offload", slow)
-        fill(log, 1)
-        first = asyncio.ensure_future(log.flush())
-        await running.wait()
-        fill(log, 1)
-        second = asyncio.ensure_future(log.flush())
-        released.set()
-        await first
-        assert log.recovery_point == 1
-        await second
-        assert log.recovery_point == 2
-
-    asyncio.run(scene())
+    object.__setattr__(make_log.context, "offload", slow)
+    fill(log, 1)
+    first = asyncio.ensure_future(log.flush())
+    await running.wait()
+    fill(log, 1)
+    second = asyncio.ensure_future(log.flush())
+    released.set()
+    await first
+    assert log.recovery_point == 1
+    await second
+    assert log.recovery_point == 2
 
 
 def test_a_failed_fsync_takes_the_directory_offline_and_is_not_tried_again(make_log: LogMaker, files: FailingFiles) -> None:

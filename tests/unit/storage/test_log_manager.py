@@ -78,102 +78,86 @@ def test_a_clean_stop_that_names_no_epoch_is_known_as_one_if_every_directory_has
     assert found == [(False, -1), (True, -1), (True, -1), (False, 17), (False, -1)]
 
 
-def test_a_new_partition_goes_to_the_directory_with_the_fewest(tmp_path: Path) -> None:
+async def test_a_new_partition_goes_to_the_directory_with_the_fewest(tmp_path: Path) -> None:
     """S12; those that were there before count."""
     broker = Broker(tmp_path / "a", tmp_path / "b")
     (tmp_path / "a" / "old-0").mkdir(parents=True)
     (tmp_path / "a" / "old-1").mkdir()
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        for key in CLICKS[:6]:
-            logs.create(key, None)
-        homes = [log.directory.parent.name for log in logs.logs.values()]
-        assert (homes.count("a"), homes.count("b")) == (4, 4)
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    for key in CLICKS[:6]:
+        logs.create(key, None)
+    homes = [log.directory.parent.name for log in logs.logs.values()]
+    assert (homes.count("a"), homes.count("b")) == (4, 4)
+    await logs.shutdown()
 
 
-def test_a_deleted_partition_is_renamed_at_once_and_its_files_go_later(tmp_path: Path) -> None:
+async def test_a_deleted_partition_is_renamed_at_once_and_its_files_go_later(tmp_path: Path) -> None:
     """`<topic>-<partition>.<32 digits>-delete`, for file.delete.delay.ms; the name is free for a new topic at once."""
     broker = Broker(tmp_path, log_segment_delete_delay_ms="60000")
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        old = logs.create(CLICKS[0], uuid4())
-        filled = fill(old, 1)
-        region = old.read(0, 1 << 20, 1, True)
-        await logs.delete(CLICKS[0])
-        aside = tmp_path / "clicks-0.00000000000000000000000000000007-delete"
-        assert aside.is_dir()
-        assert not (tmp_path / "clicks-0").exists()
-        assert logs.get(CLICKS[0]) is None
-        with pytest.raises(KafkaStorageError, match="deleted"):
-            fill(old, 1)
-        assert region is not None
-        assert region.read() == filled[0], "a fetch that is under way is not disturbed"
-        assert logs.create(CLICKS[0], uuid4()).log_end_offset == 0
-        await logs._deletes.run_due()
-        assert aside.exists()
-        broker.clock.advance(seconds=60)
-        await logs._deletes.run_due()
-        assert not aside.exists()
-        await logs.delete(CLICKS[7])
-        assert not logs.offline_directories
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    old = logs.create(CLICKS[0], uuid4())
+    filled = fill(old, 1)
+    region = old.read(0, 1 << 20, 1, True)
+    await logs.delete(CLICKS[0])
+    aside = tmp_path / "clicks-0.00000000000000000000000000000007-delete"
+    assert aside.is_dir()
+    assert not (tmp_path / "clicks-0").exists()
+    assert logs.get(CLICKS[0]) is None
+    with pytest.raises(KafkaStorageError, match="deleted"):
+        fill(old, 1)
+    assert region is not None
+    assert region.read() == filled[0], "a fetch that is under way is not disturbed"
+    assert logs.create(CLICKS[0], uuid4()).log_end_offset == 0
+    await logs._deletes.run_due()
+    assert aside.exists()
+    broker.clock.advance(seconds=60)
+    await logs._deletes.run_due()
+    assert not aside.exists()
+    await logs.delete(CLICKS[7])
+    assert not logs.offline_directories
+    await logs.shutdown()
 
 
-def test_deletions_that_a_stop_interrupted_go_on_at_the_next_start(tmp_path: Path) -> None:
+async def test_deletions_that_a_stop_interrupted_go_on_at_the_next_start(tmp_path: Path) -> None:
     """The name says that the directory was to be deleted."""
     broker = Broker(tmp_path, log_segment_delete_delay_ms="1000")
     aside = tmp_path / "clicks-0.00000000000000000000000000000007-delete"
     aside.mkdir()
     (aside / "00000000000000000000.log").write_bytes(b"x")
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        assert not logs.logs
-        broker.clock.advance(seconds=1)
-        await logs._deletes.run_due()
-        assert not aside.exists()
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    assert not logs.logs
+    broker.clock.advance(seconds=1)
+    await logs._deletes.run_due()
+    assert not aside.exists()
+    await logs.shutdown()
 
 
-def test_checkpoints_have_recovery_points_start_offsets_and_high_watermarks(tmp_path: Path) -> None:
+async def test_checkpoints_have_recovery_points_start_offsets_and_high_watermarks(tmp_path: Path) -> None:
     """Kafka's three files in each directory; start offsets only where they say more than the first segment's name."""
     broker = Broker(tmp_path)
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        for key in CLICKS[:2]:
-            fill(logs.create(key, None), 5)
-        await logs.logs[CLICKS[0]].flush()
-        logs.logs[CLICKS[1]].advance_log_start_offset(2)
-        logs.high_watermarks = lambda: {CLICKS[0]: 4, CLICKS[5]: 99}
-        await logs.write_checkpoints()
-        assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {CLICKS[0]: 5, CLICKS[1]: 0}
-        assert read_offsets(tmp_path / "log-start-offset-checkpoint") == {CLICKS[1]: 2}
-        assert read_offsets(tmp_path / "replication-offset-checkpoint") == {CLICKS[0]: 4}
-        logs.high_watermarks = lambda: {CLICKS[0]: 5, CLICKS[1]: 5}
-        await logs.write_high_watermarks()
-        assert read_offsets(tmp_path / "replication-offset-checkpoint") == {CLICKS[0]: 5, CLICKS[1]: 5}
-        await logs.shutdown(clean=False)
-        again = broker.manager()
-        await again.start()
-        assert again.logs[CLICKS[1]].log_start_offset == 2
-        assert again.recorded_high_watermark(CLICKS[1]) == 5
-        await again.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    for key in CLICKS[:2]:
+        fill(logs.create(key, None), 5)
+    await logs.logs[CLICKS[0]].flush()
+    logs.logs[CLICKS[1]].advance_log_start_offset(2)
+    logs.high_watermarks = lambda: {CLICKS[0]: 4, CLICKS[5]: 99}
+    await logs.write_checkpoints()
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {CLICKS[0]: 5, CLICKS[1]: 0}
+    assert read_offsets(tmp_path / "log-start-offset-checkpoint") == {CLICKS[1]: 2}
+    assert read_offsets(tmp_path / "replication-offset-checkpoint") == {CLICKS[0]: 4}
+    logs.high_watermarks = lambda: {CLICKS[0]: 5, CLICKS[1]: 5}
+    await logs.write_high_watermarks()
+    assert read_offsets(tmp_path / "replication-offset-checkpoint") == {CLICKS[0]: 5, CLICKS[1]: 5}
+    await logs.shutdown(clean=False)
+    again = broker.manager()
+    await again.start()
+    assert again.logs[CLICKS[1]].log_start_offset == 2
+    assert again.recorded_high_watermark(CLICKS[1]) == 5
+    await again.shutdown()
 
 
 def test_a_damaged_checkpoint_costs_time_and_no_data(tmp_path: Path) -> None:
@@ -199,82 +183,66 @@ def test_a_damaged_checkpoint_costs_time_and_no_data(tmp_path: Path) -> None:
     run(second)
 
 
-def test_logs_are_flushed_when_their_records_have_waited_for_flush_ms(tmp_path: Path) -> None:
+async def test_logs_are_flushed_when_their_records_have_waited_for_flush_ms(tmp_path: Path) -> None:
     """S3: every S seconds; no answer waits for it."""
     broker = Broker(tmp_path)
     broker.overrides = {"flush.ms": "5000"}
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        log = logs.create(CLICKS[0], None)
-        fill(log, 1)
-        broker.clock.advance(milliseconds=4_999)
-        assert await logs.flush_due_logs() == 0
-        broker.clock.advance(milliseconds=1)
-        assert await logs.flush_due_logs() == 1
-        assert log.recovery_point == 1
-        broker.clock.advance(milliseconds=60_000)
-        assert await logs.flush_due_logs() == 0
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(CLICKS[0], None)
+    fill(log, 1)
+    broker.clock.advance(milliseconds=4_999)
+    assert await logs.flush_due_logs() == 0
+    broker.clock.advance(milliseconds=1)
+    assert await logs.flush_due_logs() == 1
+    assert log.recovery_point == 1
+    broker.clock.advance(milliseconds=60_000)
+    assert await logs.flush_due_logs() == 0
+    await logs.shutdown()
 
 
-def test_sealed_segments_are_synced_in_the_background(tmp_path: Path) -> None:
+async def test_sealed_segments_are_synced_in_the_background(tmp_path: Path) -> None:
     """fsync at roll, without the append waiting for it."""
     broker = Broker(tmp_path)
     broker.overrides = {"segment.bytes": str(2 * len(batch_of(0)))}
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        log = logs.create(CLICKS[0], None)
-        fill(log, 3)
-        assert log.recovery_point == 0
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert log.recovery_point >= 2
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(CLICKS[0], None)
+    fill(log, 3)
+    assert log.recovery_point == 0
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert log.recovery_point >= 2
+    await logs.shutdown()
 
 
-def test_retention_stays_below_the_high_watermark(tmp_path: Path) -> None:
+async def test_retention_stays_below_the_high_watermark(tmp_path: Path) -> None:
     """And a log that is offline is skipped."""
     broker = Broker(tmp_path)
     broker.overrides = {"segment.bytes": str(2 * len(batch_of(0))), "retention.ms": "1000"}
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        for key in CLICKS[:2]:
-            fill(logs.create(key, None), 7)
-        logs.high_watermarks = lambda: {CLICKS[0]: 4}
-        assert await logs.run_retention_once() == 2 + 4
-        assert [log.log_start_offset for log in logs.logs.values()] == [4, 7]
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    for key in CLICKS[:2]:
+        fill(logs.create(key, None), 7)
+    logs.high_watermarks = lambda: {CLICKS[0]: 4}
+    assert await logs.run_retention_once() == 2 + 4
+    assert [log.log_start_offset for log in logs.logs.values()] == [4, 7]
+    await logs.shutdown()
 
 
-def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
+async def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
     """producer.id.expiration.ms."""
     broker = Broker(tmp_path, producer_id_expiration_ms="1000")
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        fill(logs.create(CLICKS[0], None), 1, producer_id=9, producer_epoch=0, base_sequence=0)
-        assert logs.expire_producers() == 0
-        broker.clock.advance(milliseconds=1000)
-        assert logs.expire_producers() == 1
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    fill(logs.create(CLICKS[0], None), 1, producer_id=9, producer_epoch=0, base_sequence=0)
+    assert logs.expire_producers() == 0
+    broker.clock.advance(milliseconds=1000)
+    assert logs.expire_producers() == 1
+    await logs.shutdown()
 
 
-def test_no_file_of_an_idle_partition_is_open(tmp_path: Path) -> None:
+async def test_no_file_of_an_idle_partition_is_open(tmp_path: Path) -> None:
     """1,000 partitions after a clean stop: nothing is walked, and nothing opened that is not asked for."""
     broker = Broker(tmp_path)
 
@@ -282,19 +250,16 @@ def test_no_file_of_an_idle_partition_is_open(tmp_path: Path) -> None:
         links = (path for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
         return sum(1 for link in links if os.path.realpath(link).startswith(f"{tmp_path}/clicks"))
 
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        for key in CLICKS:
-            fill(logs.create(key, None), 1)
-        await logs.shutdown()
-        again = broker.manager()
-        await again.start()
-        assert len(again.logs) == len(CLICKS)
-        assert open_logs() == 0
-        fill(again.logs[CLICKS[0]], 1)
-        assert open_logs() == 1
-        await again.shutdown()
-        assert open_logs() == 0
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    for key in CLICKS:
+        fill(logs.create(key, None), 1)
+    await logs.shutdown()
+    again = broker.manager()
+    await again.start()
+    assert len(again.logs) == len(CLICKS)
+    assert open_logs() == 0
+    fill(again.logs[CLICKS[0]], 1)
+    assert open_logs() == 1
+    await again.shutdown()
+    assert open_logs() == 0

@@ -132,223 +132,190 @@ def _offsets(data: bytes) -> list[tuple[int, int]]:
     return offsets_of(data)
 
 
-def test_a_log_lies_elsewhere_with_all_that_was_appended_meanwhile(tmp_path: Path) -> None:
-    async def scene() -> None:
-        it = await moving(tmp_path)
-        source = it.log
-        expected = b"".join(fill(source, 30))
-        it.start()
-        await it.gate.wait()
-        assert it.names(1) == [f"clicks-0.{UUID(int=9).hex}-future"]
-        expected += b"".join(fill(source, 10, leader_epoch=3))
-        assert it.moves.ongoing[KEY].offset_lag == 40
-        await it.finish()
-        moved = it.log
-        assert it.moved == [(KEY, moved)]
-        assert moved.directory == it.target / "clicks-0"
-        assert contents(moved) == expected
-        assert (moved.log_start_offset, moved.log_end_offset, moved.topic_id) == (0, 40, source.topic_id)
-        assert list(moved.leader_epochs.entries) == [(0, 0), (3, 30)]
-        assert moved.recovery_point == 40
-        assert it.names(0) == [f"clicks-0.{UUID(int=7).hex}-delete"]
-        expected += b"".join(fill(moved, 5))
-        assert contents(moved) == expected
-        await it.logs.shutdown()
+async def test_a_log_lies_elsewhere_with_all_that_was_appended_meanwhile(tmp_path: Path) -> None:
+    it = await moving(tmp_path)
+    source = it.log
+    expected = b"".join(fill(source, 30))
+    it.start()
+    await it.gate.wait()
+    assert it.names(1) == [f"clicks-0.{UUID(int=9).hex}-future"]
+    expected += b"".join(fill(source, 10, leader_epoch=3))
+    assert it.moves.ongoing[KEY].offset_lag == 40
+    await it.finish()
+    moved = it.log
+    assert it.moved == [(KEY, moved)]
+    assert moved.directory == it.target / "clicks-0"
+    assert contents(moved) == expected
+    assert (moved.log_start_offset, moved.log_end_offset, moved.topic_id) == (0, 40, source.topic_id)
+    assert list(moved.leader_epochs.entries) == [(0, 0), (3, 30)]
+    assert moved.recovery_point == 40
+    assert it.names(0) == [f"clicks-0.{UUID(int=7).hex}-delete"]
+    expected += b"".join(fill(moved, 5))
+    assert contents(moved) == expected
+    await it.logs.shutdown()
 
-        again = it.broker.manager()
-        await again.start()
-        found = again.get(KEY)
-        assert again.was_clean and found is not None and found.directory == it.target / "clicks-0"
-        assert contents(found) == expected
-        await again.shutdown()
-
-    run(scene)
+    again = it.broker.manager()
+    await again.start()
+    found = again.get(KEY)
+    assert again.was_clean and found is not None and found.directory == it.target / "clicks-0"
+    assert contents(found) == expected
+    await again.shutdown()
 
 
-def test_what_moved_survives_a_crash(tmp_path: Path) -> None:
+async def test_what_moved_survives_a_crash(tmp_path: Path) -> None:
     """The recovery point of the new directory is true: nothing before it is looked at, and everything is there."""
-
-    async def scene() -> None:
-        it = await moving(tmp_path, log_segment_bytes="20000")
-        expected = b"".join(fill(it.log, 400))
-        it.start()
-        await it.finish()
-        await it.logs.shutdown(clean=False)
-        again = it.broker.manager()
-        await again.start()
-        found = again.get(KEY)
-        assert found is not None and contents(found) == expected
-        assert not again.damaged
-        await again.shutdown()
-
-    run(scene)
+    it = await moving(tmp_path, log_segment_bytes="20000")
+    expected = b"".join(fill(it.log, 400))
+    it.start()
+    await it.finish()
+    await it.logs.shutdown(clean=False)
+    again = it.broker.manager()
+    await again.start()
+    found = again.get(KEY)
+    assert found is not None and contents(found) == expected
+    assert not again.damaged
+    await again.shutdown()
 
 
-def test_segments_that_a_start_took_out_of_the_log_stay_where_they_are_when_it_moves(tmp_path: Path) -> None:
+async def test_segments_that_a_start_took_out_of_the_log_stay_where_they_are_when_it_moves(tmp_path: Path) -> None:
     """They are not copied, so the directory that has them is not deleted."""
-
-    async def scene() -> None:
-        it = await moving(tmp_path)
-        fill(it.log, 3)
-        stray = b"records of a time before"
-        (it.log.directory / f"{40:020d}.log.stray").write_bytes(stray)
-        it.start()
-        await it.finish()
-        assert (it.log.log_end_offset, it.log.directory.parent) == (3, it.target)
-        it.broker.clock.advance(seconds=3_600)
-        await it.logs._deletes.run_due()
-        (kept,) = it.names(0)
-        assert kept.endswith("-stray")
-        assert (tmp_path / "a" / kept / f"{40:020d}.log.stray").read_bytes() == stray
-        await it.logs.shutdown(clean=True)
-
-    run(scene)
+    it = await moving(tmp_path)
+    fill(it.log, 3)
+    stray = b"records of a time before"
+    (it.log.directory / f"{40:020d}.log.stray").write_bytes(stray)
+    it.start()
+    await it.finish()
+    assert (it.log.log_end_offset, it.log.directory.parent) == (3, it.target)
+    it.broker.clock.advance(seconds=3_600)
+    await it.logs._deletes.run_due()
+    (kept,) = it.names(0)
+    assert kept.endswith("-stray")
+    assert (tmp_path / "a" / kept / f"{40:020d}.log.stray").read_bytes() == stray
+    await it.logs.shutdown(clean=True)
 
 
-def test_producers_are_known_after_the_move(tmp_path: Path) -> None:
-    async def scene() -> None:
-        it = await moving(tmp_path, log_segment_bytes="2000")
-        for sequence in range(30):
-            batch = batch_of(it.log.log_end_offset, producer_id=5, producer_epoch=1, base_sequence=sequence)
-            it.log.appender.append_as_received(memoryview(batch))
-        before = it.log.producers.snapshot()
-        it.start()
-        await it.finish()
-        assert it.log.producers.snapshot() == before
-        await it.logs.shutdown()
-        again = it.broker.manager()
-        await again.start()
-        found = again.get(KEY)
-        assert found is not None and found.producers.snapshot() == before
-        await again.shutdown()
-
-    run(scene)
+async def test_producers_are_known_after_the_move(tmp_path: Path) -> None:
+    it = await moving(tmp_path, log_segment_bytes="2000")
+    for sequence in range(30):
+        batch = batch_of(it.log.log_end_offset, producer_id=5, producer_epoch=1, base_sequence=sequence)
+        it.log.appender.append_as_received(memoryview(batch))
+    before = it.log.producers.snapshot()
+    it.start()
+    await it.finish()
+    assert it.log.producers.snapshot() == before
+    await it.logs.shutdown()
+    again = it.broker.manager()
+    await again.start()
+    found = again.get(KEY)
+    assert found is not None and found.producers.snapshot() == before
+    await again.shutdown()
 
 
-def test_a_truncation_makes_the_copy_begin_anew(tmp_path: Path) -> None:
+async def test_a_truncation_makes_the_copy_begin_anew(tmp_path: Path) -> None:
     """Other bytes may lie at the same places afterwards, even as many of them."""
+    it = await moving(tmp_path)
+    fill(it.log, 10)
+    it.start()
+    await it.gate.wait()
+    it.gate.let_through()
+    await asyncio.sleep(0)
+    it.log.truncate_to(4)
+    await it.log.checkpoint_truncation()
+    kept = contents(it.log)
+    expected = kept + b"".join(fill(it.log, 6, timestamp=9_000, leader_epoch=2))
+    await it.finish()
+    assert it.log.directory.parent == it.target
+    assert contents(it.log) == expected
 
-    async def scene() -> None:
-        it = await moving(tmp_path)
-        fill(it.log, 10)
-        it.start()
+
+async def test_retention_and_rolls_go_on_meanwhile(tmp_path: Path) -> None:
+    it = await moving(tmp_path, log_segment_bytes="2000", log_retention_bytes="6000", log_retention_ms="-1")
+    fill(it.log, 100)
+    it.start()
+    await it.gate.wait()
+    it.log.delete_old_segments(0)
+    fill(it.log, 50)
+    it.log.delete_old_segments(0)
+    start, expected = it.log.log_start_offset, contents(it.log)
+    assert start > 100
+    await it.finish()
+    assert (it.log.log_start_offset, contents(it.log)) == (start, expected)
+    assert sum(path.suffix == ".log" for path in it.log.directory.iterdir()) == len(it.log.segments)
+
+
+async def test_a_large_log_is_copied_in_rounds_and_the_last_bytes_in_one_step(tmp_path: Path) -> None:
+    it = await moving(tmp_path)
+    fill(it.log, 1)
+    it.start()
+    for _ in range(3):
         await it.gate.wait()
+        fill(it.log, 5, size=LAST_BYTES // 4)  # more than the last step may copy
         it.gate.let_through()
         await asyncio.sleep(0)
-        it.log.truncate_to(4)
-        await it.log.settle()
-        kept = contents(it.log)
-        expected = kept + b"".join(fill(it.log, 6, timestamp=9_000, leader_epoch=2))
+        assert it.moves.ongoing
+    await it.finish()
+    assert it.log.log_end_offset == 16 and it.log.directory.parent == it.target
+
+
+async def test_a_log_that_is_deleted_or_called_off_does_not_arrive(tmp_path: Path) -> None:
+    it = await moving(tmp_path)
+    fill(it.log, 10)
+    it.start()
+    await it.gate.wait()
+    it.moves.move(KEY, str(it.broker.directories[0]))  # it stays where it is
+    assert it.moves.ongoing == {}
+    it.gate.let_through()
+    await it.moves.close()
+    assert (it.names(0), it.names(1), it.moved) == (["clicks-0"], [], [])
+
+    it.start()
+    await it.gate.wait()
+    await it.logs.delete(KEY)
+    await it.finish()
+    assert (it.names(1), it.moved) == ([], [])
+
+
+async def test_a_broker_that_stops_leaves_no_copy_and_one_that_was_killed_sweeps_it_up(tmp_path: Path) -> None:
+    it = await moving(tmp_path)
+    fill(it.log, 10)
+    it.start()
+    await it.gate.wait()
+    closing = asyncio.ensure_future(it.moves.close())
+    await asyncio.sleep(0)
+    it.gate.let_through()
+    await asyncio.wait_for(closing, 120)
+    assert (it.names(0), it.names(1)) == (["clicks-0"], [])
+    await it.logs.shutdown()
+
+    left_behind = it.target / f"clicks-0.{uuid4().hex}-future"
+    left_behind.mkdir()
+    (left_behind / "00000000000000000000.log").write_bytes(b"half")
+    again = it.broker.manager()
+    await again.start()
+    assert list(again.logs) == [KEY]
+    it.broker.clock.advance(seconds=120)
+    await again._deletes.run_due()
+    assert not left_behind.exists()
+    await again.shutdown()
+
+
+async def test_a_log_leaves_its_former_directory_as_soon_as_there_is_room_for_its_last_name(tmp_path: Path) -> None:
+    it = await moving(tmp_path)
+    fill(it.log, 3)
+    former, before = it.log.directory, contents(it.log)
+    it.start()
+    with failing("rename", lambda path: path == str(former)):
         await it.finish()
-        assert it.log.directory.parent == it.target
-        assert contents(it.log) == expected
-
-    run(scene)
-
-
-def test_retention_and_rolls_go_on_meanwhile(tmp_path: Path) -> None:
-    async def scene() -> None:
-        it = await moving(tmp_path, log_segment_bytes="2000", log_retention_bytes="6000", log_retention_ms="-1")
-        fill(it.log, 100)
-        it.start()
-        await it.gate.wait()
-        it.log.delete_old_segments(0)
-        fill(it.log, 50)
-        it.log.delete_old_segments(0)
-        start, expected = it.log.log_start_offset, contents(it.log)
-        assert start > 100
-        await it.finish()
-        assert (it.log.log_start_offset, contents(it.log)) == (start, expected)
-        assert sum(path.suffix == ".log" for path in it.log.directory.iterdir()) == len(it.log.segments)
-
-    run(scene)
-
-
-def test_a_large_log_is_copied_in_rounds_and_the_last_bytes_in_one_step(tmp_path: Path) -> None:
-    async def scene() -> None:
-        it = await moving(tmp_path)
-        fill(it.log, 1)
-        it.start()
-        for _ in range(3):
-            await it.gate.wait()
-            fill(it.log, 5, size=LAST_BYTES // 4)  # more than the last step may copy
-            it.gate.let_through()
-            await asyncio.sleep(0)
-            assert it.moves.ongoing
-        await it.finish()
-        assert it.log.log_end_offset == 16 and it.log.directory.parent == it.target
-
-    run(scene)
-
-
-def test_a_log_that_is_deleted_or_called_off_does_not_arrive(tmp_path: Path) -> None:
-    async def scene() -> None:
-        it = await moving(tmp_path)
-        fill(it.log, 10)
-        it.start()
-        await it.gate.wait()
-        it.moves.move(KEY, str(it.broker.directories[0]))  # it stays where it is
-        assert it.moves.ongoing == {}
-        it.gate.let_through()
-        await it.moves.close()
-        assert (it.names(0), it.names(1), it.moved) == (["clicks-0"], [], [])
-
-        it.start()
-        await it.gate.wait()
-        await it.logs.delete(KEY)
-        await it.finish()
-        assert (it.names(1), it.moved) == ([], [])
-
-    run(scene)
-
-
-def test_a_broker_that_stops_leaves_no_copy_and_one_that_was_killed_sweeps_it_up(tmp_path: Path) -> None:
-    async def scene() -> None:
-        it = await moving(tmp_path)
-        fill(it.log, 10)
-        it.start()
-        await it.gate.wait()
-        closing = asyncio.ensure_future(it.moves.close())
-        await asyncio.sleep(0)
-        it.gate.let_through()
-        await asyncio.wait_for(closing, 120)
-        assert (it.names(0), it.names(1)) == (["clicks-0"], [])
-        await it.logs.shutdown()
-
-        left_behind = it.target / f"clicks-0.{uuid4().hex}-future"
-        left_behind.mkdir()
-        (left_behind / "00000000000000000000.log").write_bytes(b"half")
-        again = it.broker.manager()
-        await again.start()
-        assert list(again.logs) == [KEY]
-        it.broker.clock.advance(seconds=120)
-        await again._deletes.run_due()
-        assert not left_behind.exists()
-        await again.shutdown()
-
-    run(scene)
-
-
-def test_a_log_leaves_its_former_directory_as_soon_as_there_is_room_for_its_last_name(tmp_path: Path) -> None:
-    async def scene() -> None:
-        it = await moving(tmp_path)
-        fill(it.log, 3)
-        former, before = it.log.directory, contents(it.log)
-        it.start()
-        with failing("rename", lambda path: path == str(former)):
-            await it.finish()
-            await it.logs.rename_what_waits()
-            assert (it.log.directory.parent, former.exists(), dict(it.logs.offline_directories)) == (it.target, True, {})
         await it.logs.rename_what_waits()
-        assert not former.exists()
-        assert contents(it.log) == before
-        it.logs.want(KEY, former.parent)
-        await it.logs.delete(KEY)
-        assert it.logs.create(KEY, uuid4()).log_end_offset == 0
-        await it.logs.shutdown()
-        assert all(directory.is_clean for directory in (await _started_again(it.broker))._directories.values())
-
-    run(scene)
+        assert (it.log.directory.parent, former.exists(), dict(it.logs.offline_directories)) == (it.target, True, {})
+    await it.logs.rename_what_waits()
+    assert not former.exists()
+    assert contents(it.log) == before
+    it.logs.want(KEY, former.parent)
+    await it.logs.delete(KEY)
+    assert it.logs.create(KEY, uuid4()).log_end_offset == 0
+    await it.logs.shutdown()
+    assert all(directory.is_clean for directory in (await _started_again(it.broker))._directories.values())
 
 
 async def _started_again(broker: Broker) -> LogManager:
@@ -358,80 +325,67 @@ async def _started_again(broker: Broker) -> LogManager:
     return again
 
 
-def test_a_full_disk_ends_the_move_and_nothing_else(tmp_path: Path) -> None:
-    async def scene() -> None:
-        it = await moving(tmp_path)
-        fill(it.log, 10)
-        await it.logs.write_checkpoints()
+async def test_a_full_disk_ends_the_move_and_nothing_else(tmp_path: Path) -> None:
+    it = await moving(tmp_path)
+    fill(it.log, 10)
+    await it.logs.write_checkpoints()
 
-        async def full(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
-            if function is carry_out:
-                raise OSError(28, "No space left on device")
-            return function(*arguments, **keywords)
+    async def full(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        if function is carry_out:
+            raise OSError(28, "No space left on device")
+        return function(*arguments, **keywords)
 
-        moves = LogMoves(it.logs, it.broker.directories, full, lambda *each: it.moved.append(each))
-        moves.move(KEY, str(it.target))
-        async with asyncio.timeout(120):
-            while moves.ongoing:
-                await it.pause()
-        assert (it.names(0), it.names(1), it.moved) == (["clicks-0"], [], [])
-        assert not it.logs.offline_directories
-        fill(it.log, 1)
-
-    run(scene)
+    moves = LogMoves(it.logs, it.broker.directories, full, lambda *each: it.moved.append(each))
+    moves.move(KEY, str(it.target))
+    async with asyncio.timeout(120):
+        while moves.ongoing:
+            await it.pause()
+    assert (it.names(0), it.names(1), it.moved) == (["clicks-0"], [], [])
+    assert not it.logs.offline_directories
+    fill(it.log, 1)
 
 
-def test_who_waits_for_a_flush_while_the_log_moves_is_answered(tmp_path: Path) -> None:
-    async def scene() -> None:
-        it = await moving(tmp_path)
-        fill(it.log, 10)
-        source = it.log
-        it.start()
-        await it.gate.wait()
-        flushing = asyncio.ensure_future(source.flush())
-        await it.finish()
-        await asyncio.wait_for(flushing, 120)
-        await asyncio.wait_for(source.flush(), 120)
-        assert it.log.recovery_point == 10
-
-    run(scene)
+async def test_who_waits_for_a_flush_while_the_log_moves_is_answered(tmp_path: Path) -> None:
+    it = await moving(tmp_path)
+    fill(it.log, 10)
+    source = it.log
+    it.start()
+    await it.gate.wait()
+    flushing = asyncio.ensure_future(source.flush())
+    await it.finish()
+    await asyncio.wait_for(flushing, 120)
+    await asyncio.wait_for(source.flush(), 120)
+    assert it.log.recovery_point == 10
 
 
-def test_what_can_not_move_is_refused(tmp_path: Path) -> None:
-    async def scene() -> None:
-        it = await moving(tmp_path)
-        with pytest.raises(LogDirNotFound):
-            it.moves.move(KEY, str(tmp_path / "c"))
-        with pytest.raises(ReplicaNotAvailable):
-            it.moves.move(CLICKS[5], str(it.target))
-        # It is not here yet, and is made where it was wanted.
-        for key in CLICKS[1:5]:
-            it.logs.create(key, None)
-        assert it.logs.create(CLICKS[5], None).directory.parent == it.target
+async def test_what_can_not_move_is_refused(tmp_path: Path) -> None:
+    it = await moving(tmp_path)
+    with pytest.raises(LogDirNotFound):
+        it.moves.move(KEY, str(tmp_path / "c"))
+    with pytest.raises(ReplicaNotAvailable):
         it.moves.move(CLICKS[5], str(it.target))
-        assert it.moves.ongoing == {}
-        it.logs._fail_directory(it.target, OSError(5, "broken"))
-        with pytest.raises(KafkaStorageError):
-            it.moves.move(KEY, str(it.target))
+    # It is not here yet, and is made where it was wanted.
+    for key in CLICKS[1:5]:
+        it.logs.create(key, None)
+    assert it.logs.create(CLICKS[5], None).directory.parent == it.target
+    it.moves.move(CLICKS[5], str(it.target))
+    assert it.moves.ongoing == {}
+    it.logs.fail_directory(it.target, OSError(5, "broken"))
+    with pytest.raises(KafkaStorageError):
+        it.moves.move(KEY, str(it.target))
 
-    run(scene)
 
-
-def test_where_partitions_are_wanted_that_never_come_is_forgotten(tmp_path: Path) -> None:
+async def test_where_partitions_are_wanted_that_never_come_is_forgotten(tmp_path: Path) -> None:
     """Anyone who may alter the cluster can ask for any name; and a topic that is deleted is wanted nowhere."""
-
-    async def scene() -> None:
-        it = await moving(tmp_path)
-        for number in range(MOST_WANTED + 5):
-            with pytest.raises(ReplicaNotAvailable):
-                it.moves.move(TopicPartition("never", number), str(it.target))
-        assert len(it.logs.wanted_directories) == MOST_WANTED
-        assert TopicPartition("never", 4) not in it.logs.wanted_directories
-        await it.logs.delete(TopicPartition("never", 5))
-        assert TopicPartition("never", 5) not in it.logs.wanted_directories
-        await it.logs.shutdown()
-
-    run(scene)
+    it = await moving(tmp_path)
+    for number in range(MOST_WANTED + 5):
+        with pytest.raises(ReplicaNotAvailable):
+            it.moves.move(TopicPartition("never", number), str(it.target))
+    assert len(it.logs.wanted_directories) == MOST_WANTED
+    assert TopicPartition("never", 4) not in it.logs.wanted_directories
+    await it.logs.delete(TopicPartition("never", 5))
+    assert TopicPartition("never", 5) not in it.logs.wanted_directories
+    await it.logs.shutdown()
 
 
 Step = Callable[[Moving], Awaitable[None]]
@@ -454,7 +408,7 @@ async def _retain(it: Moving) -> None:
 
 
 async def _flush(it: Moving) -> None:
-    await it.log.settle()
+    await it.log.checkpoint_truncation()
     await it.log.flush()
 
 
@@ -486,7 +440,7 @@ def test_whatever_happens_meanwhile_a_log_that_moves_is_as_one_that_stays(
         for step in steps:
             if moves_too or step not in (_move, _round):
                 await step(it)
-        await it.log.settle()
+        await it.log.checkpoint_truncation()
         await it.finish()
         # Epochs of what is gone may come back from their file after a crash, for a log that stays too.
         found = [_facts(it.log), list(it.log.leader_epochs.entries)]
@@ -511,58 +465,50 @@ def _facts(log: Log) -> object:
     return log.log_start_offset, log.log_end_offset, contents(log), segments
 
 
-def test_a_segment_that_has_rolled_counts_as_copied_only_with_its_indexes(tmp_path: Path) -> None:
+async def test_a_segment_that_has_rolled_counts_as_copied_only_with_its_indexes(tmp_path: Path) -> None:
     """The recovery point of a log that has moved follows from it, and before that no start makes an index again."""
     broker = Broker(tmp_path / "a", tmp_path / "b", log_index_interval_bytes="1")
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        log = logs.create(KEY, None)
-        fill(log, 6)
-        target = tmp_path / "b" / "copy"
-        target.mkdir()
-        copy = LogCopy(log)
-        carry_out(copy.plan(), log.directory, target, synced=True)
-        copy.done()
-        assert copy.end_offset == 6
-        log.appender.roll()
-        fill(log, 1)
-        assert copy.end_offset == 0
-        carry_out(copy.plan(), log.directory, target, synced=True)
-        copy.done()
-        assert copy.end_offset == 7
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(KEY, None)
+    fill(log, 6)
+    target = tmp_path / "b" / "copy"
+    target.mkdir()
+    copy = LogCopy(log)
+    carry_out(copy.plan(), log.directory, target, synced=True)
+    copy.done()
+    assert copy.end_offset == 6
+    log.appender.roll()
+    fill(log, 1)
+    assert copy.end_offset == 0
+    carry_out(copy.plan(), log.directory, target, synced=True)
+    copy.done()
+    assert copy.end_offset == 7
+    await logs.shutdown()
 
 
 @pytest.mark.parametrize("has_files_in_the_end", [False, True])
-def test_indexes_that_a_full_disk_kept_in_memory_go_along_whether_they_get_their_files_meanwhile_or_not(
+async def test_indexes_that_a_full_disk_kept_in_memory_go_along_whether_they_get_their_files_meanwhile_or_not(
     tmp_path: Path, has_files_in_the_end: bool
 ) -> None:
     broker = Broker(tmp_path / "a", tmp_path / "b", log_index_interval_bytes="1")
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        log = logs.create(KEY, None)
-        fill(log, 6)
-        log.appender.roll()
-        sealed = log.segments[0]
-        before = list(sealed.offset_index.entries()), list(sealed.time_index.entries())
-        sealed.withdraw_indexes()
-        target = tmp_path / "b" / "copy"
-        target.mkdir()
-        copy = LogCopy(log)
-        for is_last in (False, True):
-            if is_last and has_files_in_the_end:
-                assert bring_indexes(sealed)
-            carry_out(copy.plan(), log.directory, target, synced=True)
-            copy.done()
-        copied = copy.segments_in(target)[0]
-        assert (list(copied.offset_index.entries()), list(copied.time_index.entries())) == before
-        assert before[0] and before[1]
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(KEY, None)
+    fill(log, 6)
+    log.appender.roll()
+    sealed = log.segments[0]
+    before = list(sealed.offset_index.entries()), list(sealed.time_index.entries())
+    sealed.withdraw_indexes()
+    target = tmp_path / "b" / "copy"
+    target.mkdir()
+    copy = LogCopy(log)
+    for is_last in (False, True):
+        if is_last and has_files_in_the_end:
+            assert bring_indexes(sealed)
+        carry_out(copy.plan(), log.directory, target, synced=True)
+        copy.done()
+    copied = copy.segments_in(target)[0]
+    assert (list(copied.offset_index.entries()), list(copied.time_index.entries())) == before
+    assert before[0] and before[1]
+    await logs.shutdown()

@@ -150,7 +150,7 @@ def test_reads_agree_with_a_model(data: st.DataObject) -> None:
             for _ in range(8):
                 offset = data.draw(st.integers(0, log.log_end_offset), label="offset")
                 max_bytes = data.draw(st.integers(0, 6_000), label="max bytes")
-                ends = [0, *(last + 1 for each in model for _, last in offsets_of(each))]
+                ends = [0, *(last + 1 for value in model for _, last in offsets_of(value))]
                 up_to = data.draw(st.sampled_from(ends), label="up to")
                 at_least_one = data.draw(st.booleans(), label="at least one")
                 if data.draw(st.booleans(), label="prepare") and log.read_would_block(offset):
@@ -162,7 +162,7 @@ def test_reads_agree_with_a_model(data: st.DataObject) -> None:
 
 
 def check_against_model(model: list[bytes], data: bytes | None, offset: int, max_bytes: int, up_to: int, at_least_one: bool) -> None:
-    rest = [each for each in model if offsets_of(each)[0][1] >= offset and offsets_of(each)[0][1] < up_to]
+    rest = [value for value in model if offsets_of(value)[0][1] >= offset and offsets_of(value)[0][1] < up_to]
     if data is None:
         assert not rest or (not at_least_one and len(rest[0]) > max_bytes)
         return

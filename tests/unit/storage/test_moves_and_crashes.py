@@ -143,7 +143,7 @@ def test_a_log_that_has_moved_vouches_for_no_leader_epoch_that_the_target_has_ye
             return await hold(key, path)
 
         def has_moved(key: TopicPartition, log: Log) -> None:
-            disk = next(each for each in disks if each.owns(str(log.directory)))
+            disk = next(disk for disk in disks if disk.owns(str(log.directory)))
             for survivor in disk.survivors(str(log.directory / LEADER_EPOCH_CHECKPOINT)):
                 lines = [] if survivor is None else survivor.decode().splitlines()[2:]
                 vouched = [f"{epoch} {start}" for epoch, start in log.leader_epochs.entries if start < log.recovery_point]
@@ -163,32 +163,28 @@ def test_a_log_that_has_moved_vouches_for_no_leader_epoch_that_the_target_has_ye
         asyncio.run(scene())
 
 
-def test_a_log_that_has_moved_on_leaves_no_directory_that_is_called_clean(tmp_path: Path) -> None:
+async def test_a_log_that_has_moved_on_leaves_no_directory_that_is_called_clean(tmp_path: Path) -> None:
     """The target's disk is full in the last step. What the log left has records that no one has synced, and no one closes it."""
-
-    async def scene() -> None:
-        broker = broker_of([Disk(tmp_path / name) for name in "ab"])
-        logs = broker.manager()
-        await logs.start()
-        log = logs.create(KEY, TOPIC)
-        fill(log, 6)
-        await log.flush()
-        await logs.write_checkpoints()
-        fill(log, 3)
-        source, target = log.directory.parent, elsewhere(broker, log)
-        with failing("open", lambda path: path == f"{target}/clicks-0/leader-epoch-checkpoint.tmp", errno.EDQUOT):
-            await moved(broker, logs)
-        assert (logs.logs[KEY].directory.parent, (source / "clicks-0").exists()) == (target, True)
-        await logs.shutdown(broker_epoch=3)
-        assert not (source / CLEAN_SHUTDOWN).exists()
-        again = broker.manager()
-        await again.start()
-        found = again.logs[KEY]
-        assert found.log_end_offset == 9
-        assert found.recovery_point == (6 if found.directory.parent == source else 9)
-        await again.shutdown()
-
-    asyncio.run(scene())
+    broker = broker_of([Disk(tmp_path / name) for name in "ab"])
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(KEY, TOPIC)
+    fill(log, 6)
+    await log.flush()
+    await logs.write_checkpoints()
+    fill(log, 3)
+    source, target = log.directory.parent, elsewhere(broker, log)
+    with failing("open", lambda path: path == f"{target}/clicks-0/leader-epoch-checkpoint.tmp", errno.EDQUOT):
+        await moved(broker, logs)
+    assert (logs.logs[KEY].directory.parent, (source / "clicks-0").exists()) == (target, True)
+    await logs.shutdown(broker_epoch=3)
+    assert not (source / CLEAN_SHUTDOWN).exists()
+    again = broker.manager()
+    await again.start()
+    found = again.logs[KEY]
+    assert found.log_end_offset == 9
+    assert found.recovery_point == (6 if found.directory.parent == source else 9)
+    await again.shutdown()
 
 
 def written(directory: Path, count: int, topic_id: UUID | None, leader_epoch: int = 0, size: int = 100) -> bytes:
@@ -305,55 +301,48 @@ def test_what_was_deleted_is_not_brought_back(tmp_path: Path, what: str) -> None
     run(scene)
 
 
-def test_no_log_is_made_where_a_move_has_its_copy_or_what_it_has_yet_to_give_up(tmp_path: Path) -> None:
+async def test_no_log_is_made_where_a_move_has_its_copy_or_what_it_has_yet_to_give_up(tmp_path: Path) -> None:
     """The topic is deleted and made again while its log moves: the two must not meet in one directory."""
-
-    async def scene() -> None:
-        broker = Broker(tmp_path / "a", tmp_path / "b")
-        numbers = itertools.count(7)
-        broker.new_id = lambda: UUID(int=next(numbers))
-        logs = broker.manager()
-        await logs.start()
-        source = logs.create(KEY, TOPIC)
-        fill(source, 4)
-        copy = await logs.hold_name(KEY, elsewhere(broker, source))
-        copy.mkdir()
-        await logs.delete(KEY)
-        made = logs.create(KEY, OTHER_TOPIC)
-        assert made.directory == source.directory
-        logs.let_go(KEY, copy.parent)
-        copy.rmdir()
-        await moved(broker, logs)
-        assert logs.logs[KEY].directory == copy
-        await logs.delete(KEY)
-        assert logs.create(KEY, TOPIC).log_end_offset == 0
-        await logs.shutdown()
-
-    run(scene)
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    numbers = itertools.count(7)
+    broker.new_id = lambda: UUID(int=next(numbers))
+    logs = broker.manager()
+    await logs.start()
+    source = logs.create(KEY, TOPIC)
+    fill(source, 4)
+    copy = await logs.hold_name(KEY, elsewhere(broker, source))
+    copy.mkdir()
+    await logs.delete(KEY)
+    made = logs.create(KEY, OTHER_TOPIC)
+    assert made.directory == source.directory
+    logs.let_go(KEY, copy.parent)
+    copy.rmdir()
+    await moved(broker, logs)
+    assert logs.logs[KEY].directory == copy
+    await logs.delete(KEY)
+    assert logs.create(KEY, TOPIC).log_end_offset == 0
+    await logs.shutdown()
 
 
-def test_a_copy_that_has_the_name_gives_it_up_when_the_move_is_called_off(tmp_path: Path) -> None:
-    async def scene() -> None:
-        broker = Broker(tmp_path / "a", tmp_path / "b")
-        logs = broker.manager()
-        await logs.start()
-        source = logs.create(KEY, TOPIC)
-        fill(source, 4)
-        target = elsewhere(broker, source)
-        moves = LogMoves(logs, broker.directories, logs._offload, lambda *_: None)
-        hold = logs.hold_name
+async def test_a_copy_that_has_the_name_gives_it_up_when_the_move_is_called_off(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    logs = broker.manager()
+    await logs.start()
+    source = logs.create(KEY, TOPIC)
+    fill(source, 4)
+    target = elsewhere(broker, source)
+    moves = LogMoves(logs, broker.directories, logs._offload, lambda *_: None)
+    hold = logs.hold_name
 
-        async def hold_and_call_off(key: object, path: Path) -> Path:
-            held = await hold(KEY, path)
-            moves.move(KEY, str(source.directory.parent))  # it stays where it is
-            return held
+    async def hold_and_call_off(key: object, path: Path) -> Path:
+        held = await hold(KEY, path)
+        moves.move(KEY, str(source.directory.parent))  # it stays where it is
+        return held
 
-        logs.hold_name = hold_and_call_off  # type: ignore[method-assign, assignment]
-        moves.move(KEY, str(target))
-        await moves.close()
-        assert logs.logs[KEY] is source
-        assert [each.name for each in target.iterdir() if each.is_dir()] == []
-        assert not logs._held
-        await logs.shutdown()
-
-    run(scene)
+    logs.hold_name = hold_and_call_off  # type: ignore[method-assign, assignment]
+    moves.move(KEY, str(target))
+    await moves.close()
+    assert logs.logs[KEY] is source
+    assert [path.name for path in target.iterdir() if path.is_dir()] == []
+    assert not logs._held
+    await logs.shutdown()

@@ -64,73 +64,65 @@ def entries(directory: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("way", ["deleted", "stray", "deleted before a restart"])
 @pytest.mark.parametrize("at_once", [True, False])
-def test_no_checkpoint_has_anything_of_a_log_whose_name_is_given_again(tmp_path: Path, way: str, at_once: bool) -> None:
+async def test_no_checkpoint_has_anything_of_a_log_whose_name_is_given_again(tmp_path: Path, way: str, at_once: bool) -> None:
     broker = broker_in(tmp_path)
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await with_a_former_log(logs)
-        assert len(entries(tmp_path)) == 4
-        if way == "stray":
-            logs.set_aside(KEY)
-        else:
-            await logs.delete(KEY)
-        if way == "deleted before a restart":
-            await logs.shutdown(clean=False)
-            logs = broker.manager()
-            await logs.start()
-            assert logs.recorded_high_watermark(KEY) is None
-        if at_once:
-            logs.create(KEY, NEXT)
-        else:
-            await logs.create_all({KEY: NEXT, OTHER: NEXT})
-        assert entries(tmp_path) == {}
-        fill(logs.logs[KEY], 70)
+    logs = broker.manager()
+    await with_a_former_log(logs)
+    assert len(entries(tmp_path)) == 4
+    if way == "stray":
+        logs.rename_stray(KEY)
+    else:
+        await logs.delete(KEY)
+    if way == "deleted before a restart":
         await logs.shutdown(clean=False)
-        again = broker.manager()
-        await again.start()
-        assert (again.logs[KEY].log_start_offset, again.logs[KEY].log_end_offset, again.logs[KEY].topic_id) == (0, 70, NEXT)
-        assert again.recorded_high_watermark(KEY) is None
-        assert not again.damaged
-        await again.shutdown()
+        logs = broker.manager()
+        await logs.start()
+        assert logs.recorded_high_watermark(KEY) is None
+    if at_once:
+        logs.create(KEY, NEXT)
+    else:
+        await logs.create_all({KEY: NEXT, OTHER: NEXT})
+    assert entries(tmp_path) == {}
+    fill(logs.logs[KEY], 70)
+    await logs.shutdown(clean=False)
+    again = broker.manager()
+    await again.start()
+    assert (again.logs[KEY].log_start_offset, again.logs[KEY].log_end_offset, again.logs[KEY].topic_id) == (0, 70, NEXT)
+    assert again.recorded_high_watermark(KEY) is None
+    assert not again.damaged
+    await again.shutdown()
 
-    run(scene)
 
-
-def test_a_checkpoint_that_is_just_being_written_is_waited_for(tmp_path: Path) -> None:
+async def test_a_checkpoint_that_is_just_being_written_is_waited_for(tmp_path: Path) -> None:
     """It was put together while the former log was there, and its thread is slow: it must not come after the new log."""
     broker = broker_in(tmp_path)
     held, entered = asyncio.Event(), asyncio.Event()
+    logs = broker.manager()
+    await with_a_former_log(logs)
+    offload = logs._checkpoints._offload
 
-    async def scene() -> None:
-        logs = broker.manager()
-        await with_a_former_log(logs)
-        offload = logs._checkpoints._offload
+    async def slow(function: Any, /, *arguments: Any, **keywords: Any) -> Any:
+        entered.set()
+        await held.wait()
+        return await offload(function, *arguments, **keywords)
 
-        async def slow(function: Any, /, *arguments: Any, **keywords: Any) -> Any:
-            entered.set()
-            await held.wait()
-            return await offload(function, *arguments, **keywords)
-
-        logs._checkpoints._offload = slow
-        logs.high_watermarks = lambda: {KEY: 89}
-        round_ = asyncio.ensure_future(logs.write_high_watermarks())
-        await asyncio.wait_for(entered.wait(), 120)
-        await logs.delete(KEY)
-        logs.high_watermarks = dict
-        making = asyncio.ensure_future(logs.create_all({KEY: NEXT}))
-        await asyncio.sleep(0)
-        assert KEY not in logs.logs
-        held.set()
-        await asyncio.wait_for(asyncio.gather(round_, making), 120)
-        assert KEY in logs.logs
-        assert entries(tmp_path) == {}
-        await logs.shutdown()
-
-    run(scene)
+    logs._checkpoints._offload = slow
+    logs.high_watermarks = lambda: {KEY: 89}
+    round_ = asyncio.ensure_future(logs.write_high_watermarks())
+    await asyncio.wait_for(entered.wait(), 120)
+    await logs.delete(KEY)
+    logs.high_watermarks = dict
+    making = asyncio.ensure_future(logs.create_all({KEY: NEXT}))
+    await asyncio.sleep(0)
+    assert KEY not in logs.logs
+    held.set()
+    await asyncio.wait_for(asyncio.gather(round_, making), 120)
+    assert KEY in logs.logs
+    assert entries(tmp_path) == {}
+    await logs.shutdown()
 
 
-def test_a_log_is_not_made_while_a_checkpoint_can_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_is_not_made_while_a_checkpoint_can_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk: the log is refused, and can be made later."""
     from ottla.errors import KafkaStorageError
     from ottla.storage import log_checkpoints
@@ -140,24 +132,21 @@ def test_a_log_is_not_made_while_a_checkpoint_can_not_be_written(tmp_path: Path,
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    async def scene() -> None:
-        logs = broker.manager()
-        await with_a_former_log(logs)
-        await logs.delete(KEY)
-        with monkeypatch.context() as patched:
-            patched.setattr(log_checkpoints, "write_checkpoint", full)
-            await logs.create_all({KEY: NEXT})
-            assert KEY not in logs.logs
-            with pytest.raises(KafkaStorageError):
-                logs.create(KEY, NEXT)
-        assert not logs.offline_directories
-        assert not (tmp_path / "clicks-2").exists()
+    logs = broker.manager()
+    await with_a_former_log(logs)
+    await logs.delete(KEY)
+    with monkeypatch.context() as patched:
+        patched.setattr(log_checkpoints, "write_checkpoint", full)
         await logs.create_all({KEY: NEXT})
-        assert KEY in logs.logs
-        assert entries(tmp_path) == {}
-        await logs.shutdown()
-
-    run(scene)
+        assert KEY not in logs.logs
+        with pytest.raises(KafkaStorageError):
+            logs.create(KEY, NEXT)
+    assert not logs.offline_directories
+    assert not (tmp_path / "clicks-2").exists()
+    await logs.create_all({KEY: NEXT})
+    assert KEY in logs.logs
+    assert entries(tmp_path) == {}
+    await logs.shutdown()
 
 
 @pytest.mark.parametrize("power", [False, True])
@@ -250,8 +239,8 @@ def test_a_log_that_a_checkpoint_has_beginning_beyond_its_end_is_kept_aside(tmp_
     assert (loaded.log_start_offset, loaded.log_end_offset) == (100, 100)
     (aside,) = directory.parent.glob("*-stray")
     kept = sorted(aside.glob("*.log"))
-    assert [int(each.stem) for each in kept] == segments
-    assert b"".join(each.read_bytes() for each in kept) == filled
+    assert [int(path.stem) for path in kept] == segments
+    assert b"".join(path.read_bytes() for path in kept) == filled
     assert [path.name for path in directory.glob("*.log")] == [f"{100:020d}.log"]
     assert PARTITION.topic in aside.name
 
@@ -276,8 +265,8 @@ def test_a_crash_while_such_a_log_is_put_aside_loses_nothing(tmp_path: Path, mak
         loaded = load_log(directory, index_interval_bytes=4096, log_start_offset=100)
         assert (loaded.log_start_offset, loaded.log_end_offset) == (100, 100)
         asides = list(directory.parent.glob("*-stray"))
-        kept = sorted((each for aside in asides for each in aside.glob("*.log")), key=lambda path: path.name)
-        assert b"".join(each.read_bytes() for each in kept) == filled
+        kept = sorted((path for aside in asides for path in aside.glob("*.log")), key=lambda path: path.name)
+        assert b"".join(path.read_bytes() for path in kept) == filled
         for each in (directory, *asides):
             each.rename(tmp_path / f"{each.name}-{operations}")
         if not countdown.crashed:
@@ -285,45 +274,37 @@ def test_a_crash_while_such_a_log_is_put_aside_loses_nothing(tmp_path: Path, mak
     assert operations > 3
 
 
-def test_a_new_log_has_nothing_of_what_lies_under_its_name(tmp_path: Path) -> None:
+async def test_a_new_log_has_nothing_of_what_lies_under_its_name(tmp_path: Path) -> None:
     """A directory that could not be renamed when its log was given up, or that someone put there while the broker ran."""
     broker = broker_in(tmp_path)
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        left = tmp_path / "clicks-2"
-        left.mkdir()
-        (left / "00000000000000000040.log").write_bytes(b"of another topic")
-        made = logs.create(KEY, NEXT)
-        assert (made.log_start_offset, made.log_end_offset) == (0, 0)
-        (aside,) = found_in(tmp_path, "clicks-2.*-stray")
-        assert (aside / "00000000000000000040.log").read_bytes() == b"of another topic"
-        # And what was not finished when the last attempt failed is begun again.
-        (tmp_path / "clicks-3").mkdir()
-        (tmp_path / "clicks-3" / "00000000000000000040.log").touch()
-        await logs.create_all({OTHER: NEXT})
-        assert logs.logs[OTHER].log_end_offset == 0
-        assert read_topic_id(tmp_path / "clicks-3") == NEXT
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    left = tmp_path / "clicks-2"
+    left.mkdir()
+    (left / "00000000000000000040.log").write_bytes(b"of another topic")
+    made = logs.create(KEY, NEXT)
+    assert (made.log_start_offset, made.log_end_offset) == (0, 0)
+    (aside,) = found_in(tmp_path, "clicks-2.*-stray")
+    assert (aside / "00000000000000000040.log").read_bytes() == b"of another topic"
+    # And what was not finished when the last attempt failed is begun again.
+    (tmp_path / "clicks-3").mkdir()
+    (tmp_path / "clicks-3" / "00000000000000000040.log").touch()
+    await logs.create_all({OTHER: NEXT})
+    assert logs.logs[OTHER].log_end_offset == 0
+    assert read_topic_id(tmp_path / "clicks-3") == NEXT
+    await logs.shutdown()
 
 
-def test_many_logs_are_spread_as_they_would_be_one_by_one(tmp_path: Path) -> None:
+async def test_many_logs_are_spread_as_they_would_be_one_by_one(tmp_path: Path) -> None:
     broker = broker_in(tmp_path / "a", tmp_path / "b")
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        logs.create(CLICKS[0], FORMER)
-        logs.wanted_directories[CLICKS[1]] = tmp_path / "a"
-        await logs.create_all(dict.fromkeys(CLICKS[1:], NEXT))
-        homes = [log.directory.parent.name for log in logs.logs.values()]
-        assert (homes.count("a"), homes.count("b")) == (4, 4)
-        assert logs.logs[CLICKS[1]].directory.parent.name == "a"
-        assert not logs.wanted_directories
-        assert {read_topic_id(logs.logs[key].directory) for key in CLICKS[1:]} == {NEXT}
-        await logs.shutdown()
-
-    run(scene)
+    logs = broker.manager()
+    await logs.start()
+    logs.create(CLICKS[0], FORMER)
+    logs.wanted_directories[CLICKS[1]] = tmp_path / "a"
+    await logs.create_all(dict.fromkeys(CLICKS[1:], NEXT))
+    homes = [log.directory.parent.name for log in logs.logs.values()]
+    assert (homes.count("a"), homes.count("b")) == (4, 4)
+    assert logs.logs[CLICKS[1]].directory.parent.name == "a"
+    assert not logs.wanted_directories
+    assert {read_topic_id(logs.logs[key].directory) for key in CLICKS[1:]} == {NEXT}
+    await logs.shutdown()

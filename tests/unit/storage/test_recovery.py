@@ -398,11 +398,11 @@ def test_a_log_that_ends_before_what_a_checkpoint_vouches_for_takes_nothing_unti
     fill(make_log(), 3)
     at_the_end: dict[str, Any] = {checkpoint: 3}
     behind_it: dict[str, Any] = {checkpoint: 4}
-    assert not make_log(**at_the_end).must_settle
+    assert not make_log(**at_the_end).must_checkpoint_truncation
     log = make_log(**behind_it)
-    assert (log.log_end_offset, log.must_settle) == (3, True)
-    asyncio.run(log.settle())
-    assert not log.must_settle
+    assert (log.log_end_offset, log.must_checkpoint_truncation) == (3, True)
+    asyncio.run(log.checkpoint_truncation())
+    assert not log.must_checkpoint_truncation
 
 
 def test_producers_come_back_from_the_newest_snapshot_and_the_batches_after_it(make_log: LogMaker) -> None:

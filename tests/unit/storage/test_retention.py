@@ -136,29 +136,25 @@ def test_the_age_counts_appends_that_no_index_has_seen_yet(make_log: LogMaker, c
     assert log.delete_old_segments(clock.time_ms() + 1_001) == 1
 
 
-def test_a_flush_that_runs_while_segments_are_deleted_does_not_fail(make_log: LogMaker, clock: ManualClock) -> None:
+async def test_a_flush_that_runs_while_segments_are_deleted_does_not_fail(make_log: LogMaker, clock: ManualClock) -> None:
     """Files that were renamed under it are no failure of the disk."""
+    log = make_log(segment_bytes=2 * SIZE, retention_ms=1_000)
+    begun, go_on = asyncio.Event(), asyncio.Event()
 
-    async def scene() -> None:
-        log = make_log(segment_bytes=2 * SIZE, retention_ms=1_000)
-        begun, go_on = asyncio.Event(), asyncio.Event()
+    async def slow(function, /, *arguments):  # type: ignore[no-untyped-def]
+        begun.set()
+        await go_on.wait()
+        return function(*arguments)
 
-        async def slow(function, /, *arguments):  # type: ignore[no-untyped-def]
-            begun.set()
-            await go_on.wait()
-            return function(*arguments)
-
-        object.__setattr__(make_log.context, "offload", slow)
-        fill(log, 5)
-        flushing = asyncio.ensure_future(log.flush())
-        await begun.wait()
-        assert log.delete_old_segments(clock.time_ms()) == 3
-        go_on.set()
-        await flushing
-        assert (log.recovery_point, make_log.failures) == (5, [])
-        await log.close()
-
-    asyncio.run(scene())
+    object.__setattr__(make_log.context, "offload", slow)
+    fill(log, 5)
+    flushing = asyncio.ensure_future(log.flush())
+    await begun.wait()
+    assert log.delete_old_segments(clock.time_ms()) == 3
+    go_on.set()
+    await flushing
+    assert (log.recovery_point, make_log.failures) == (5, [])
+    await log.close()
     assert make_log(clean=True).log_end_offset == 5
 
 

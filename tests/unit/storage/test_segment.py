@@ -87,4 +87,4 @@ def test_a_segment_is_found_by_any_of_its_offsets(tmp_path: Path) -> None:
     found = {offset: listed.find(offset).base_offset for offset in (0, 5, 9, 10, 19, 20, 1_000)}
     assert found == {0: 5, 5: 5, 9: 5, 10: 10, 19: 10, 20: 20, 1_000: 20}
     assert [getattr(listed.after(segment), "base_offset", None) for segment in segments] == [10, 20, None]
-    assert [each.base_offset for each in listed.since(12)] == [10, 20]
+    assert [segment.base_offset for segment in listed.since(12)] == [10, 20]

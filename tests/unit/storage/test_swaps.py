@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
@@ -96,7 +95,7 @@ async def cleaned_copy(make_log: LogMaker, clock: ManualClock, copy: Path) -> Lo
     assert [segment.base_offset for segment in log.segments] == [*REPLACED, 10]
     runner = CopyWhatIsCleaned(copy)
     await cleaner_of(log, clock, runner).clean_filthiest()
-    assert [each.joined for each in runner.cleaned] == [3]
+    assert [cleaned_segment.joined for cleaned_segment in runner.cleaned] == [3]
     return log
 
 
@@ -105,34 +104,32 @@ def copied(source: Path, target: Path) -> None:
     shutil.copytree(source, target)
 
 
-def test_after_a_crash_at_any_rename_nothing_is_lost_and_nothing_comes_back(make_log: LogMaker, clock: ManualClock, tmp_path: Path) -> None:
+async def test_after_a_crash_at_any_rename_nothing_is_lost_and_nothing_comes_back(
+    make_log: LogMaker, clock: ManualClock, tmp_path: Path
+) -> None:
     """The steps are done up to each one in turn; then the log is loaded, and again from what that has left."""
-
-    async def scene() -> None:
-        log = await cleaned_copy(make_log, clock, tmp_path / "copy")
-        before = values_of(log)
-        outcomes, number, crashed = set(), 0, True
-        while crashed:
-            copied(tmp_path / "copy", log.directory)
-            with crash_at_rename(number):
-                try:
-                    swap(str(log.directory), 0, REPLACED)
-                    crashed = False
-                except Crash:
-                    number += 1
-            for recovery_point in (0, 10):
-                loaded = make_log(index_interval_bytes=50, recovery_point=recovery_point)
-                outcomes.add(len(loaded.segments))
-                assert values_of(loaded) == (before if len(loaded.segments) == 4 else AFTER)
-                assert loaded.log_end_offset == 11
-                assert not file_names(log.directory, ".swap", ".cleaned", ".deleted")
-                if len(loaded.segments) == 2:
-                    assert [each.first_offset for each in loaded.segments[0].transaction_index] == [4]
-                assert all(segment.offset_index.entries() for segment in loaded.segments if segment.size > 200)
-        assert outcomes == {2, 4}
-        assert number == 4 + 14 + 4  # three of the old files that are tried are not there
-
-    asyncio.run(scene())
+    log = await cleaned_copy(make_log, clock, tmp_path / "copy")
+    before = values_of(log)
+    outcomes, number, crashed = set(), 0, True
+    while crashed:
+        copied(tmp_path / "copy", log.directory)
+        with crash_at_rename(number):
+            try:
+                swap(str(log.directory), 0, REPLACED)
+                crashed = False
+            except Crash:
+                number += 1
+        for recovery_point in (0, 10):
+            loaded = make_log(index_interval_bytes=50, recovery_point=recovery_point)
+            outcomes.add(len(loaded.segments))
+            assert values_of(loaded) == (before if len(loaded.segments) == 4 else AFTER)
+            assert loaded.log_end_offset == 11
+            assert not file_names(log.directory, ".swap", ".cleaned", ".deleted")
+            if len(loaded.segments) == 2:
+                assert [transaction.first_offset for transaction in loaded.segments[0].transaction_index] == [4]
+            assert all(segment.offset_index.entries() for segment in loaded.segments if segment.size > 200)
+    assert outcomes == {2, 4}
+    assert number == 4 + 14 + 4  # three of the old files that are tried are not there
 
 
 def touch(directory: Path, *names: str) -> set[str]:
@@ -178,27 +175,23 @@ def test_what_a_start_makes_of_names(tmp_path: Path, there: tuple[str, ...], lef
     assert left_of(tmp_path / "clicks-0") == sorted(map(full, left))
 
 
-def test_a_start_that_crashes_while_it_ends_a_swap_is_done_again(make_log: LogMaker, clock: ManualClock, tmp_path: Path) -> None:
+async def test_a_start_that_crashes_while_it_ends_a_swap_is_done_again(make_log: LogMaker, clock: ManualClock, tmp_path: Path) -> None:
     """A crash in the second step of the swap, then one at each removal and rename of the start."""
-
-    async def scene() -> None:
-        log = await cleaned_copy(make_log, clock, tmp_path / "copy")
-        with crash_at_rename(5), contextlib.suppress(Crash):  # the four of the first step, and one file of the second
-            swap(str(tmp_path / "copy"), 0, REPLACED)
-        number = 0
-        while True:
-            copied(tmp_path / "copy", log.directory)
-            crashed = sweep_and_crash(log.directory, number)
-            loaded = make_log(index_interval_bytes=50)
-            assert len(loaded.segments) == 2
-            assert values_of(loaded) == AFTER
-            assert [each.first_offset for each in loaded.segments[0].transaction_index] == [4]
-            number += 1
-            if not crashed:
-                break
-        assert number > 10
-
-    asyncio.run(scene())
+    log = await cleaned_copy(make_log, clock, tmp_path / "copy")
+    with crash_at_rename(5), contextlib.suppress(Crash):  # the four of the first step, and one file of the second
+        swap(str(tmp_path / "copy"), 0, REPLACED)
+    number = 0
+    while True:
+        copied(tmp_path / "copy", log.directory)
+        crashed = sweep_and_crash(log.directory, number)
+        loaded = make_log(index_interval_bytes=50)
+        assert len(loaded.segments) == 2
+        assert values_of(loaded) == AFTER
+        assert [transaction.first_offset for transaction in loaded.segments[0].transaction_index] == [4]
+        number += 1
+        if not crashed:
+            break
+    assert number > 10
 
 
 def sweep_and_crash(directory: Path, number: int) -> bool:
@@ -231,52 +224,43 @@ def sweep_and_crash(directory: Path, number: int) -> bool:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("suffix", [".index.cleaned", ".log.cleaned"])
-def test_a_swap_for_whose_names_there_is_no_room_has_not_happened_and_happens_later(
+async def test_a_swap_for_whose_names_there_is_no_room_has_not_happened_and_happens_later(
     make_log: LogMaker, clock: ManualClock, number: int, suffix: str
 ) -> None:
-    async def scene() -> None:
-        log = await three_segments(make_log)
-        before = values_of(log), file_names(log.directory, "")
-        cleaner = cleaner_of(log, clock)
-        with failing("rename", lambda path: path.endswith(suffix), number) as failed:
-            await cleaner.clean_filthiest()
-        assert len(failed) == 1
-        assert (make_log.failures, log.is_offline) == ([], False)
-        assert (values_of(log), file_names(log.directory, "")) == before
-        clock.advance(seconds=3600)
+    log = await three_segments(make_log)
+    before = values_of(log), file_names(log.directory, "")
+    cleaner = cleaner_of(log, clock)
+    with failing("rename", lambda path: path.endswith(suffix), number) as failed:
         await cleaner.clean_filthiest()
-        assert values_of(log) == AFTER
-        assert log.cleaned_up_to == 10
+    assert len(failed) == 1
+    assert (make_log.failures, log.is_offline) == ([], False)
+    assert (values_of(log), file_names(log.directory, "")) == before
+    clock.advance(seconds=3600)
+    await cleaner.clean_filthiest()
+    assert values_of(log) == AFTER
+    assert log.cleaned_up_to == 10
 
-    asyncio.run(scene())
 
-
-def test_what_was_cleaned_is_removed_at_once_where_there_is_no_room_for_another_name(make_log: LogMaker, clock: ManualClock) -> None:
-    async def scene() -> None:
-        log = await three_segments(make_log)
-        with failing("rename", lambda path: path.endswith((".log", ".timeindex", ".txnindex")), errno.ENOSPC, after=1) as failed:
-            await cleaner_of(log, clock).clean_filthiest()
-        assert len(failed) > 3
-        assert (make_log.failures, log.is_offline) == ([], False)
-        assert file_names(log.directory, ".log", ".swap", ".cleaned") == [f"{offset:020}.log" for offset in (0, 10)]
-        assert file_names(log.directory, ".log.deleted", ".timeindex.deleted") == [f"{0:020}.log.deleted"]
-        assert values_of(log) == values_of(make_log(**COMPACTED, recovery_point=11)) == AFTER
-
-    asyncio.run(scene())
+async def test_what_was_cleaned_is_removed_at_once_where_there_is_no_room_for_another_name(make_log: LogMaker, clock: ManualClock) -> None:
+    log = await three_segments(make_log)
+    with failing("rename", lambda path: path.endswith((".log", ".timeindex", ".txnindex")), errno.ENOSPC, after=1) as failed:
+        await cleaner_of(log, clock).clean_filthiest()
+    assert len(failed) > 3
+    assert (make_log.failures, log.is_offline) == ([], False)
+    assert file_names(log.directory, ".log", ".swap", ".cleaned") == [f"{offset:020}.log" for offset in (0, 10)]
+    assert file_names(log.directory, ".log.deleted", ".timeindex.deleted") == [f"{0:020}.log.deleted"]
+    assert values_of(log) == values_of(make_log(**COMPACTED, recovery_point=11)) == AFTER
 
 
 @pytest.mark.parametrize(
     ("suffix", "number"), [(".log.swap", errno.ENOSPC), (".log.swap", errno.ENOENT), (".log.cleaned", errno.EIO), (".log", errno.EIO)]
 )
-def test_a_swap_that_only_a_start_can_end_takes_the_directory_offline(
+async def test_a_swap_that_only_a_start_can_end_takes_the_directory_offline(
     make_log: LogMaker, clock: ManualClock, suffix: str, number: int
 ) -> None:
-    async def scene() -> None:
-        log = await three_segments(make_log)
-        before = values_of(log)
-        with failing("rename", lambda path: path.endswith(suffix), number):
-            await cleaner_of(log, clock).clean_filthiest()
-        assert (len(make_log.failures), log.is_offline) == (1, True)
-        assert values_of(make_log(**COMPACTED, recovery_point=11)) == (before if suffix == ".log.cleaned" else AFTER)
-
-    asyncio.run(scene())
+    log = await three_segments(make_log)
+    before = values_of(log)
+    with failing("rename", lambda path: path.endswith(suffix), number):
+        await cleaner_of(log, clock).clean_filthiest()
+    assert (len(make_log.failures), log.is_offline) == (1, True)
+    assert values_of(make_log(**COMPACTED, recovery_point=11)) == (before if suffix == ".log.cleaned" else AFTER)

@@ -135,6 +135,8 @@ def test_any_range_of_any_history(
     for again in (index, TransactionIndex(str(path))):
         assert list(again) == left
         found, is_complete = collected(again, offset, offset + size)
-        assert found == [each for each in left if each.first_offset < offset + size and each.last_offset >= offset]
+        assert found == [
+            transaction for transaction in left if transaction.first_offset < offset + size and transaction.last_offset >= offset
+        ]
         later = [entry for entry in entries if entry.last_offset >= cut]
-        assert not is_complete or not any(each.first_offset < offset + size for each in later)
+        assert not is_complete or not any(transaction.first_offset < offset + size for transaction in later)

@@ -14,7 +14,6 @@ import pytest
 from tests.unit.takeover.kafka_left import CLEAN, CLUSTER_ID, KAFKAS_BROKER, KafkaLeft, put_znodes
 
 from ottla.broker.groups.commits import Commits
-from ottla.broker.groups.coordinator import MetadataTopics
 from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.server import Broker
 from ottla.clock import SystemClock
@@ -170,22 +169,16 @@ def test_it_is_checked_once_and_again_when_kafka_was_the_controller_in_between(l
     run(left, scenario)
 
 
-def test_a_cluster_of_our_own_is_not_looked_at(tmp_path: Path) -> None:
+async def test_a_cluster_of_our_own_is_not_looked_at(tmp_path: Path) -> None:
     """Nothing is written down, and an ACL that a tool wrote stops no one, as before."""
-
-    async def main() -> None:
-        twin = EmbeddedZooKeeper(None, SystemClock())
-        world = World(twin, await twin.session())
-        settings = BrokerSettings.from_properties(
-            {"broker.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "log")}
-        )
-        for _ in range(2):
-            await (await world.start(settings)).stop()
-            await world.tool.create("/kafka-acl/Topic/orders/", sequential=True, make_parents=True)
-        assert not (tmp_path / "log" / NOTE).exists()
-        await twin.close()
-
-    asyncio.run(main())
+    twin = EmbeddedZooKeeper(None, SystemClock())
+    world = World(twin, await twin.session())
+    settings = BrokerSettings.from_properties({"broker.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path / "log")})
+    for _ in range(2):
+        await (await world.start(settings)).stop()
+        await world.tool.create("/kafka-acl/Topic/orders/", sequential=True, make_parents=True)
+    assert not (tmp_path / "log" / NOTE).exists()
+    await twin.close()
 
 
 def test_a_live_broker_of_kafka_stops_every_start(left: KafkaLeft) -> None:
@@ -356,7 +349,7 @@ def test_offsets_are_stored_as_the_oldest_release_that_must_read_them_does(left:
         assert settings.stores_topic_ids is (version == 4)
         committed = CommittedOffset(7)
         commits = object.__new__(Commits)
-        commits._settings, commits._topics = settings, MetadataTopics(broker.metadata)
+        commits._settings, commits._topics = settings, broker.metadata
         _, records = commits._records("group", {TopicPartition("plain", 0): committed})
         assert int.from_bytes((records[0][1] or b"")[:2], "big") == version
         await broker.stop()

@@ -103,5 +103,5 @@ def assert_nothing_lost(publisher: Publisher, read: list[bytes]) -> None:
     assert publisher.errors == []
     missing = Counter(publisher.acknowledged) - Counter(read)
     assert not missing, f"{len(missing)} of {len(publisher.acknowledged)} acknowledged are not there: {list(missing)[:5]}"
-    numbers = [int(each) for each in read]
+    numbers = [int(value) for value in read]
     assert numbers == sorted(set(numbers)), "some are there twice or out of order"

@@ -59,6 +59,7 @@ from ottla.interbroker.calls import (
     ControlTransport,
     CreateTopicRequest,
     IncrementalAlterConfigsRequest,
+    MakeTransport,
 )
 from ottla.interbroker.forwarding import Forwarder
 from ottla.metrics.cells import Histogram
@@ -88,7 +89,7 @@ class ControllerService(ClusterOperations):
         settings: what the broker was started with.
         clock: for the timestamps in znodes.
         random: for placement and ids.
-        transport: to the other brokers, and to this one; its maker closes it.
+        make_transport: makes the way to the other brokers, and to this one; the service does not close it.
         config_changed: called with settings that changed, of a topic or of this broker.
         controller_changed: called with the controller's broker (NO_LEADER: none), and the latest epoch that is known.
         session_timeout_seconds: how long a former self of this broker may still seem alive.
@@ -100,7 +101,7 @@ class ControllerService(ClusterOperations):
         settings: BrokerSettings,
         clock: Clock,
         random: Random,
-        transport: ControlTransport,
+        make_transport: MakeTransport,
         config_changed: Callable[[SettingsChange], None],
         controller_changed: Callable[[BrokerId, int], None],
         session_timeout_seconds: float = SESSION_TIMEOUT_SECONDS,
@@ -114,9 +115,9 @@ class ControllerService(ClusterOperations):
         self._static_settings = settings
         self._clock = clock
         self._random = random
-        self._locator = _Locator(self._coordination, transport)
+        self.transport: Final = make_transport(self)
+        self._locator = _Locator(self._coordination, self.transport)
         self._forwarder = Forwarder(self._locator)
-        self._transport = transport
         self._controller_changed = controller_changed
         self._session_timeout_seconds = session_timeout_seconds
         self._known = SettingsWatch(settings, config_changed, self._settings_noticed)
@@ -275,6 +276,11 @@ class ControllerService(ClusterOperations):
     def controller_id(self) -> BrokerId:
         """The controller's broker; NO_LEADER while none is known."""
         return NO_LEADER if self._locator.term is None else self._locator.term.broker_id
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of the latest registration; -1 before the first."""
+        return -1 if self.registration is None else self.registration.broker_epoch
 
     @property
     def registered_epoch(self) -> int:
@@ -447,7 +453,7 @@ class ControllerService(ClusterOperations):
                 self._static_settings,
                 self._clock,
                 self._random,
-                self._transport,
+                self.transport,
                 self._term_failed,
                 self.counts,
                 self._request_numbers,
@@ -503,7 +509,7 @@ class ControllerService(ClusterOperations):
         await self._known.wait_stopped()
 
     def _own_epoch(self) -> tuple[BrokerId, int]:
-        return self._broker_id, -1 if self.registration is None else self.registration.broker_epoch
+        return self._broker_id, self.broker_epoch
 
 
 class _Locator:

@@ -1,7 +1,7 @@
 """What the log of an internal topic's partition says in the end: the last value of each key. What a coordinator reads before it serves.
 
 Most records are replaced by later ones, so nothing is decoded before it is known to count: keys and values stay bytes. All of
-this runs beside the loop, chunk by chunk.
+this runs outside the loop, chunk by chunk.
 
 A record that cannot be read is counted, logged and skipped, whatever is wrong with it: one bad record must not keep a thousand
 groups from their offsets. Of a batch with a wrong checksum nothing is believed, and it counts as one.

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
+from ottla.broker.metadata import MetadataCache
 from ottla.errors import ApiError, CoordinatorLoadInProgress, NotCoordinator
 from ottla.lifecycle import Backoff, Offload, Tasks
 from ottla.model import TopicPartition
@@ -60,8 +61,9 @@ class StatePartitions(Generic[P]):
     Args:
         topic: its name.
         make: the coordinator of a partition, for a leader epoch.
-        offload: decodes beside the loop.
-        partition_count: of the topic: as it is, or as it would be made.
+        offload: decodes outside the loop.
+        metadata: how many partitions the topic has.
+        partition_count: how many it would be created with.
         loaded: called after each partition that has been read.
     """
 
@@ -70,12 +72,14 @@ class StatePartitions(Generic[P]):
         topic: str,
         make: Callable[[TopicPartition, int], P],
         offload: Offload,
-        partition_count: Callable[[], int],
+        metadata: MetadataCache,
+        partition_count: int,
         loaded: Callable[[P], None] = lambda partition: None,
     ) -> None:
         self._topic = topic
         self._make = make
         self._offload = offload
+        self._metadata = metadata
         self._partition_count = partition_count
         self._loaded = loaded
         self._partitions: dict[int, P] = {}
@@ -125,7 +129,7 @@ class StatePartitions(Generic[P]):
 
     def index_of(self, name: str) -> int:
         """The partition that has what belongs to a group id or a transactional id."""
-        return partition_of(name, self._partition_count())
+        return partition_of(name, self._metadata.partition_count(self._topic, self._partition_count))
 
     def of(self, name: str, kind: str) -> P:
         """The partition that a group id or transactional id belongs to.

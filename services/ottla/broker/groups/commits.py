@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -30,7 +30,7 @@ from ottla.broker.groups.partition_log import PartitionLog, as_commit_error, as_
 from ottla.broker.groups.records import CommittedOffset, OffsetKey, encode_offset, encode_offset_key
 from ottla.broker.replication.internal_topics import KeyValue
 from ottla.broker.replication.partition import Partition
-from ottla.clock import Clock
+from ottla.clock import Clock, monotonic_ms
 from ottla.errors import (
     ApiError,
     CoordinatorLoadInProgress,
@@ -64,8 +64,7 @@ class Commits:
     Args:
         entries: the groups.
         partition_log: where commits are written.
-        clock: its wall clock; offsets expire by it.
-        now_ms: the time that groups count in.
+        clock: offsets expire by its wall clock, groups count in its monotonic time.
         counts: where commits are counted.
         topics: the cluster's.
     """
@@ -75,7 +74,6 @@ class Commits:
         entries: GroupEntries,
         partition_log: PartitionLog,
         clock: Clock,
-        now_ms: Callable[[], int],
         settings: ShardSettings,
         counts: GroupCounts,
         topics: Topics,
@@ -83,7 +81,6 @@ class Commits:
         self._entries = entries
         self._log = partition_log
         self._clock = clock
-        self._now_ms = now_ms
         self._settings = settings
         self._counts = counts
         self._topics = topics
@@ -158,7 +155,7 @@ class Commits:
     async def commit(
         self, group_id: str, generation_id: int, member_id: str, instance_id: str | None, offsets: Offsets, *, knows_epochs: bool
     ) -> Outcomes:
-        """OffsetCommit; as `OffsetsPartition.commit`."""
+        """OffsetCommit; as `GroupShard.commit`."""
         entry = self._group(group_id, generation_id, GroupIdNotFound if knows_epochs else IllegalGeneration)
         group = entry.group
         if isinstance(group, ConsumerGroup):
@@ -201,7 +198,7 @@ class Commits:
         instance_id: str | None,
         offsets: Offsets,
     ) -> Outcomes:
-        """TxnOffsetCommit; as `OffsetsPartition.commit_in_transaction`."""
+        """TxnOffsetCommit; as `GroupShard.commit_in_transaction`."""
         entry = self._group(group_id, generation_id, IllegalGeneration)
         group = entry.group
         if isinstance(group, ConsumerGroup):
@@ -256,7 +253,7 @@ class Commits:
         return entry.offsets
 
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> Outcomes:
-        """OffsetDelete; as `OffsetsPartition.delete_offsets`."""
+        """OffsetDelete; as `GroupShard.delete_offsets`."""
         entry = self._entries.get(group_id)
         if entry is None or entry.is_dead:
             raise GroupIdNotFound(f"group {group_id} is not known")
@@ -341,7 +338,7 @@ class Commits:
         if group.protocol_type is None:
             return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=None, subscribed=())
         if group.state is GroupState.EMPTY:
-            since_ms = group.state_timestamp_ms - self._now_ms() + wall_ms
+            since_ms = group.state_timestamp_ms - monotonic_ms(self._clock) + wall_ms
             return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=since_ms, subscribed=())
         return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=None, subscribed=subscribed_topics(group))
 
@@ -356,7 +353,7 @@ class Commits:
     def _hear_from(self, group: Group | ConsumerGroup, member_id: str) -> None:
         """A commit is a sign of life of a classic member. One of a consumer group lives by its heartbeats."""
         if isinstance(group, Group) and group.has(member_id):
-            group.hear_from(group.get(member_id), self._now_ms())
+            group.hear_from(group.get(member_id), monotonic_ms(self._clock))
 
     def _records(self, group_id: str, offsets: Offsets) -> tuple[Outcomes, list[KeyValue]]:
         outcomes: Outcomes = {}

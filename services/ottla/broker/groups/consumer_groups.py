@@ -9,15 +9,14 @@ Source: Kafka's `GroupMetadataManager`, as far as it is about consumer groups.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
-from uuid import UUID
 
 from ottla.broker.groups.classic import rebalancing
 from ottla.broker.groups.classic.effects import Effect, Joined, Token
-from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts
+from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts, MakeUnique
 from ottla.broker.groups.classic.joining import Join, check_request
 from ottla.broker.groups.classic.membership import Leaver
 from ottla.broker.groups.consumer import classic_members
@@ -36,7 +35,7 @@ from ottla.broker.groups.group_records import record_of, tombstones_of
 from ottla.broker.groups.partition_log import PartitionLog, as_group_error
 from ottla.broker.replication.internal_topics import KeyValue
 from ottla.broker.replication.partition import Partition
-from ottla.clock import Clock
+from ottla.clock import Clock, monotonic_ms
 from ottla.errors import ApiError, GroupIdNotFound, RebalanceInProgress
 
 log: Final = logging.getLogger(__name__)
@@ -61,16 +60,14 @@ class ConsumerGroups:
         entries: GroupEntries,
         partition_log: PartitionLog,
         clock: Clock,
-        now_ms: Callable[[], int],
         settings: ShardSettings,
         topics: Topics,
-        unique: Callable[[], UUID],
+        unique: MakeUnique,
         counts: GroupCounts,
     ) -> None:
         self._entries = entries
         self._log = partition_log
         self._clock = clock
-        self._now_ms = now_ms
         self._settings = settings
         self._topics = topics
         self._unique = unique
@@ -87,7 +84,7 @@ class ConsumerGroups:
             return self._leave(entry, group_id, request)
         group, former = self._joined(entry, group_id, request)
         with self._changing(group, entry, former) as changed:
-            answer = heartbeat(group, request, self._topics, self._now_ms(), self._unique)
+            answer = heartbeat(group, request, self._topics, monotonic_ms(self._clock), self._unique)
         effects = self._taken_over(former)
         return changed[0], answer, effects
 
@@ -100,7 +97,7 @@ class ConsumerGroups:
         if entry is None:
             return ConsumerGroup(group_id, self._settings.consumer_limits), None
         assert isinstance(entry.group, Group)
-        return upgraded(entry.group, self._settings.consumer_limits, self._topics, self._now_ms()), entry.group
+        return upgraded(entry.group, self._settings.consumer_limits, self._topics, monotonic_ms(self._clock)), entry.group
 
     @contextmanager
     def _changing(self, group: ConsumerGroup, entry: GroupEntry | None, former: Group | None = None) -> Iterator[list[GroupEntry]]:
@@ -108,7 +105,7 @@ class ConsumerGroups:
         found: list[GroupEntry] = []
         try:
             yield found
-            group.settle()
+            group.update_state()
             records: list[KeyValue] = [] if former is None else tombstones_of(former)
             records += [encode_change(group.group_id, change) for change in group.changes]
             appended = self._append(records) if records else None
@@ -137,7 +134,7 @@ class ConsumerGroups:
         if former is None:
             return []
         error = RebalanceInProgress(f"group {former.group_id} has become a consumer group")
-        return rebalancing.take_down(former, error, self._now_ms())
+        return rebalancing.take_down(former, error, monotonic_ms(self._clock))
 
     def _leave(self, entry: GroupEntry | None, group_id: str, request: Heartbeat) -> tuple[GroupEntry, HeartbeatAnswer, list[Effect]]:
         if entry is None or not isinstance(entry.group, ConsumerGroup):
@@ -155,7 +152,7 @@ class ConsumerGroups:
         if becomes_classic_without(group, member.member_id, self._settings.limits):
             return self._downgrade(entry, group, [member], "the last member of the consumer protocol has gone")
         with self._changing(group, entry):
-            remove(group, [member], self._topics, self._now_ms())
+            remove(group, [member], self._topics, monotonic_ms(self._clock))
         group.forget_deadlines(member.member_id)
         return []
 
@@ -168,28 +165,28 @@ class ConsumerGroups:
         try:
             for member in gone:
                 take_out(group, member)
-            classic = downgraded(group, self._settings.limits, self._topics, self._now_ms(), self._counts)
+            classic = downgraded(group, self._settings.limits, self._topics, monotonic_ms(self._clock), self._counts)
             records: list[KeyValue] = [encode_change(group.group_id, change) for change in (*changes, *tombstones(group))]
-            records.append(record_of(classic.store(), self._clock.time_ms() - self._now_ms()))
+            records.append(record_of(classic.store(), self._clock.time_ms() - monotonic_ms(self._clock)))
             entry.appended = self._append(records)
         except BaseException:
             group.undo()
             raise
         entry.group = classic
-        return rebalancing.prepare(classic, reason, self._now_ms()) if reason else []
+        return rebalancing.prepare(classic, reason, monotonic_ms(self._clock)) if reason else []
 
     def tick(self, entry: GroupEntry, group: ConsumerGroup) -> list[Effect]:
         """Takes out whose time is over."""
         effects: list[Effect] = []
         try:
-            for member, reason in overdue(group, self._now_ms()):
+            for member, reason in overdue(group, monotonic_ms(self._clock)):
                 log.info("group %s: member %s is removed: %s", group.group_id, member.member_id, reason)
                 effects += self._remove(entry, group, member)
                 if entry.group is not group:
                     return effects
         except ApiError as error:
             log.warning("group %s: the removal of a member was not stored, retrying: %s", group.group_id, error)
-            group.next_deadline_ms = self._now_ms() + _RETRY_MS
+            group.next_deadline_ms = monotonic_ms(self._clock) + _RETRY_MS
             return effects
         group.find_next_deadline()
         return effects
@@ -203,10 +200,10 @@ class ConsumerGroups:
         downgrades = static is not None and becomes_classic_without(group, static.member_id, self._settings.limits, is_replaced=True)
         if not downgrades:
             with self._changing(group, entry):
-                answer = classic_members.join(group, request, token, self._topics, self._now_ms(), self._unique)
+                answer = classic_members.join(group, request, token, self._topics, monotonic_ms(self._clock), self._unique)
             return answer, []
         try:
-            answer = classic_members.join(group, request, token, self._topics, self._now_ms(), self._unique)
+            answer = classic_members.join(group, request, token, self._topics, monotonic_ms(self._clock), self._unique)
             return answer, self._downgrade(entry, group, [], "") if answer.error is None else []
         except BaseException:
             group.undo()
@@ -216,7 +213,7 @@ class ConsumerGroups:
         self, entry: GroupEntry, group: ConsumerGroup, member_id: str, instance_id: str | None, generation_id: int
     ) -> None:
         """Heartbeat. Raises what the member is to do."""
-        now_ms = self._now_ms()
+        now_ms = monotonic_ms(self._clock)
         with self._changing(group, entry):
             classic_members.look_at_topics(group, self._topics, now_ms)
         classic_members.heartbeat(group, member_id, instance_id, generation_id, now_ms)
@@ -234,7 +231,7 @@ class ConsumerGroups:
                 outcomes.append(error)
         if gone:
             with self._changing(group, entry):
-                remove(group, list(gone.values()), self._topics, self._now_ms())
+                remove(group, list(gone.values()), self._topics, monotonic_ms(self._clock))
             for member_id in gone:
                 group.forget_deadlines(member_id)
         return outcomes
@@ -242,7 +239,7 @@ class ConsumerGroups:
     def make_classic(self, entry: GroupEntry, group: ConsumerGroup) -> None:
         """A consumer group without members becomes a classic one, since a member joins with that protocol."""
         self._append(tombstones_of(group))
-        entry.group = Group(group.group_id, self._settings.limits, self._now_ms(), self._counts)
+        entry.group = Group(group.group_id, self._settings.limits, monotonic_ms(self._clock), self._counts)
 
 
 # Who leaves a consumer group: by itself, or because it was not heard of, or did not do what it was asked for, in time.

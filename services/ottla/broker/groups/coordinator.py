@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from random import Random
 from typing import Final
 from uuid import UUID
 
 from ottla.broker.coordinator.state_partition import StatePartitions
-from ottla.broker.groups.classic.group import GroupCounts, GroupLimits
+from ottla.broker.groups.classic.group import GroupCounts, GroupLimits, MakeUnique
 from ottla.broker.groups.consumer.group import ConsumerLimits
 from ottla.broker.groups.consumer.topics import Topics
 from ottla.broker.groups.entries import AnyGroup, ShardSettings
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.clock import Clock
@@ -26,7 +26,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.config.groups import MigrationPolicy
 from ottla.errors import ApiError, InvalidGroupId
 from ottla.lifecycle import Offload
-from ottla.model import INTERNAL_TOPICS, TopicDescription, TopicPartition
+from ottla.model import TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
@@ -41,8 +41,9 @@ class GroupCoordinator:
     Args:
         internal: appends to and reads the offsets topic.
         clock, unique: for groups.
-        offload: decodes beside the loop.
-        partition_count: of the offsets topic: as it is, or as it would be made.
+        offload: decodes outside the loop.
+        metadata: how many partitions the offsets topic has.
+        partition_count: how many it would be created with.
         check_interval_seconds: `offsets.retention.check.interval.ms`.
         topics: the cluster's, for consumer groups.
     """
@@ -51,20 +52,21 @@ class GroupCoordinator:
         self,
         internal: InternalTopics,
         clock: Clock,
-        unique: Callable[[], UUID],
+        unique: MakeUnique,
         offload: Offload,
         settings: ShardSettings,
-        partition_count: Callable[[], int],
+        metadata: MetadataCache,
+        partition_count: int,
         check_interval_seconds: float,
         topics: Topics,
     ) -> None:
         self._settings = settings
         self.counts: Final = GroupCounts()
 
-        def make(key: TopicPartition, leader_epoch: int) -> OffsetsPartition:
-            return OffsetsPartition(key, leader_epoch, internal, clock, unique, self._settings, topics, self.counts)
+        def make(key: TopicPartition, leader_epoch: int) -> GroupShard:
+            return GroupShard(key, leader_epoch, internal, clock, unique, self._settings, topics, self.counts)
 
-        self._partitions = StatePartitions(OFFSETS_TOPIC, make, offload, partition_count, self._loaded)
+        self._partitions = StatePartitions(OFFSETS_TOPIC, make, offload, metadata, partition_count, self._loaded)
         self._check_interval_seconds = check_interval_seconds
         self._topics_gone = asyncio.Event()
         self._rounds: list[asyncio.Task[None]] = []
@@ -75,7 +77,7 @@ class GroupCoordinator:
     def start(self) -> None:
         """Looks for expired offsets, and for those of deleted topics, from now on."""
         loop = asyncio.get_running_loop()
-        expiry = self._partitions.rounds(self._check_interval_seconds, OffsetsPartition.expire, "offsets cannot be expired")
+        expiry = self._partitions.rounds(self._check_interval_seconds, GroupShard.expire, "offsets cannot be expired")
         self._rounds = [
             loop.create_task(expiry, name="expiry of offsets"),
             loop.create_task(self._remove_deleted(), name="offsets of deleted topics"),
@@ -87,7 +89,7 @@ class GroupCoordinator:
             task.cancel()
         await asyncio.gather(self._partitions.close(), *self._rounds, return_exceptions=True)
 
-    def _loaded(self, partition: OffsetsPartition) -> None:
+    def _loaded(self, partition: GroupShard) -> None:
         self.counts.records_corrupt += partition.corrupt_records
         self._look_for_offsets_to_remove()
 
@@ -132,7 +134,7 @@ class GroupCoordinator:
 
     # Groups.
 
-    def of(self, group_id: str) -> OffsetsPartition:
+    def of(self, group_id: str) -> GroupShard:
         """Where the group is.
 
         Raises:
@@ -144,19 +146,19 @@ class GroupCoordinator:
             raise InvalidGroupId("a group needs an id that is not empty")
         return self.of_any(group_id)
 
-    def of_any(self, group_id: str) -> OffsetsPartition:
+    def of_any(self, group_id: str) -> GroupShard:
         """As `of`, for what even the group with the empty id may ask for: to commit and to fetch offsets."""
         if len(group_id) > MAX_GROUP_ID_BYTES or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
             raise InvalidGroupId(f"a group's id of more than {MAX_GROUP_ID_BYTES} bytes fits into no record")
         return self._partitions.of(group_id, "group")
 
-    def transaction_ended(self, index: int, producer_id: int, is_commit: bool) -> None:
-        """The marker of a producer's transaction is committed in that partition of the offsets topic."""
-        partition = self._partitions.get(index)
+    def transaction_ended(self, key: TopicPartition, producer_id: int, is_commit: bool) -> None:
+        """The marker of a producer's transaction is committed in a partition: offsets that were committed in it count, or do not."""
+        partition = self._partitions.get(key.partition) if key.topic == OFFSETS_TOPIC else None
         if partition is not None:
             partition.transaction_ended(producer_id, is_commit)
 
-    def partitions(self) -> list[OffsetsPartition]:
+    def partitions(self) -> list[GroupShard]:
         """The partitions of the offsets topic that are led here and have been read, for looking only."""
         return [partition for partition in self._partitions if partition.is_loaded]
 
@@ -175,23 +177,6 @@ class GroupCoordinator:
 TOPIC_IDS_WITH_OFFSETS: Final = (3, 5)
 
 
-class MetadataTopics:
-    """The topics that this broker knows of, as consumer groups look them up."""
-
-    def __init__(self, metadata: MetadataCache) -> None:
-        self._metadata = metadata
-
-    def topic(self, name: str) -> TopicDescription | None:
-        return self._metadata.topic(name)
-
-    def topic_name(self, topic_id: UUID) -> str | None:
-        return self._metadata.topic_name(topic_id)
-
-    def names(self) -> list[str]:
-        """Internal topics are subscribed to by name, or not at all."""
-        return [topic.name for topic in self._metadata.topics() if topic.name not in INTERNAL_TOPICS]
-
-
 def group_coordinator(
     settings: BrokerSettings, internal: InternalTopics, clock: Clock, random: Random, offload: Offload, metadata: MetadataCache
 ) -> GroupCoordinator:
@@ -199,13 +184,8 @@ def group_coordinator(
 
     Args:
         random: tells new members' ids apart.
-        metadata: how many partitions the offsets topic has; before it is made, as many as the settings say.
+        metadata: how many partitions the offsets topic has, and the topics that groups subscribe to.
     """
-
-    def partition_count() -> int:
-        topic = metadata.topic(OFFSETS_TOPIC)
-        return settings.offsets_topic_num_partitions if topic is None else len(topic.partitions)
-
     limits = GroupLimits(
         min_session_timeout_ms=settings.group_min_session_timeout_ms,
         max_session_timeout_ms=settings.group_max_session_timeout_ms,
@@ -236,7 +216,8 @@ def group_coordinator(
             consumer_limits=consumer_limits,
             stores_topic_ids=settings.protocol_release >= TOPIC_IDS_WITH_OFFSETS,
         ),
-        partition_count,
+        metadata,
+        settings.offsets_topic_num_partitions,
         settings.offsets_retention_check_interval_ms / 1000,
-        MetadataTopics(metadata),
+        metadata,
     )

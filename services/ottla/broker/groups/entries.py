@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -13,6 +13,7 @@ from ottla.broker.groups.consumer.group import ConsumerGroup, ConsumerLimits
 from ottla.broker.groups.consumer.states import ConsumerGroupState
 from ottla.broker.groups.offsets import GroupOffsets
 from ottla.broker.replication.partition import Partition
+from ottla.clock import Clock, monotonic_ms
 
 AnyGroup: TypeAlias = Group | ConsumerGroup
 
@@ -67,13 +68,13 @@ class GroupEntries:
     """By group id.
 
     Args:
-        now_ms: the time that deadlines are in.
+        clock: deadlines are in its monotonic time.
         counts: where rebalances are counted.
     """
 
-    def __init__(self, limits: GroupLimits, now_ms: Callable[[], int], counts: GroupCounts) -> None:
+    def __init__(self, limits: GroupLimits, clock: Clock, counts: GroupCounts) -> None:
         self._limits = limits
-        self._now_ms = now_ms
+        self._clock = clock
         self._counts = counts
         self._entries: dict[str, GroupEntry] = {}
 
@@ -87,7 +88,7 @@ class GroupEntries:
         """The group, which is an empty classic one when it is not known yet."""
         entry = self._entries.get(group_id)
         if entry is None:
-            entry = self._entries[group_id] = GroupEntry(Group(group_id, self._limits, self._now_ms(), self._counts))
+            entry = self._entries[group_id] = GroupEntry(Group(group_id, self._limits, monotonic_ms(self._clock), self._counts))
         return entry
 
     def __iter__(self) -> Iterator[GroupEntry]:
@@ -101,7 +102,7 @@ class GroupEntries:
         if isinstance(entry.group, ConsumerGroup):
             entry.group.state = ConsumerGroupState.DEAD
         else:
-            entry.group.transition_to(GroupState.DEAD, self._now_ms())
+            entry.group.transition_to(GroupState.DEAD, monotonic_ms(self._clock))
         if entry.timer is not None:
             entry.timer.cancel()
         del self._entries[entry.group.group_id]

@@ -1,4 +1,4 @@
-"""Groups out of what a partition of `__consumer_offsets` says in the end: runs beside the loop, and belongs to the loader.
+"""Groups out of what a partition of `__consumer_offsets` says in the end: runs outside the loop, and belongs to the loader.
 
 A record that cannot be read costs only what it said.
 """

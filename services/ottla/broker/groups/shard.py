@@ -15,12 +15,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Final
-from uuid import UUID
 
 from ottla.broker.coordinator.last_values import LastValues
 from ottla.broker.groups.classic import joining, membership, rebalancing
 from ottla.broker.groups.classic.effects import Effect, Joined, ReplacementOf, StoreGroup, Synced
-from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts
+from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts, MakeUnique
 from ottla.broker.groups.classic.joining import Join
 from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.commits import Commits
@@ -36,7 +35,7 @@ from ottla.broker.groups.offsets import GroupOffsets
 from ottla.broker.groups.partition_log import PartitionLog, as_group_error
 from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.replication.internal_topics import InternalTopics
-from ottla.clock import Clock
+from ottla.clock import Clock, monotonic_ms
 from ottla.errors import (
     ApiError,
     CoordinatorLoadInProgress,
@@ -56,7 +55,7 @@ log: Final = logging.getLogger(__name__)
 TOPICS_KNOWN_SECONDS: Final = 5.0
 
 
-class OffsetsPartition:
+class GroupShard:
     """The coordinator of the groups of one partition, for one leader epoch.
 
     Args:
@@ -77,7 +76,7 @@ class OffsetsPartition:
         leader_epoch: int,
         internal: InternalTopics,
         clock: Clock,
-        unique: Callable[[], UUID],
+        unique: MakeUnique,
         settings: ShardSettings,
         topics: Topics,
         counts: GroupCounts | None = None,
@@ -92,10 +91,10 @@ class OffsetsPartition:
         self._settings = settings
         self._topics = topics
         self._counts = counts = counts or GroupCounts()
-        self._groups = GroupEntries(settings.limits, self._now_ms, counts)
+        self._groups = GroupEntries(settings.limits, clock, counts)
         self._log = PartitionLog(key, internal, settings.codec, settings.commit_timeout_seconds)
-        self._commits = Commits(self._groups, self._log, clock, self._now_ms, settings, counts, topics)
-        self._consumers = ConsumerGroups(self._groups, self._log, clock, self._now_ms, settings, topics, unique, counts)
+        self._commits = Commits(self._groups, self._log, clock, settings, counts, topics)
+        self._consumers = ConsumerGroups(self._groups, self._log, clock, settings, topics, unique, counts)
         self._ended_meanwhile: list[tuple[int, bool]] = []  # transactions that ended while the partition was being read
         self._topics_known = asyncio.Event()  # as of a time when the partition was led here
         self._is_closed = False
@@ -462,7 +461,7 @@ class OffsetsPartition:
             self._perform(entry, rebalancing.tick(group, self._now_ms()))
 
     def _now_ms(self) -> int:
-        return int(self._clock.monotonic() * 1000)
+        return monotonic_ms(self._clock)
 
     # Groups.
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers.authorization import check_transaction, code_of, topic_allowed
-from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
@@ -29,7 +28,8 @@ FIRST_WITH_PRODUCER_FENCED: Final = 2
 async def add_partitions_to_txn(request: AddPartitionsToTxnRequest, context: RequestContext, parts: BrokerParts) -> Any:
     transactional_id = request.v3_and_below_transactional_id
     topics = request.v3_and_below_topics
-    asked = list(dict.fromkeys(TopicPartition(topic.name, index) for topic in topics for index in topic.partitions))
+    named = ((topic.name, index) for topic in topics for index in topic.partitions)
+    asked = list({TopicPartition(name, index): None async for name, index in in_slices(named)})
     try:
         check_transaction(parts, context, transactional_id)
         refused = {
@@ -45,15 +45,13 @@ async def add_partitions_to_txn(request: AddPartitionsToTxnRequest, context: Req
     except ApiError as error:
         codes = dict.fromkeys(asked, code_of(error, context, FIRST_WITH_PRODUCER_FENCED))
     schema = context.response_schema()
+    by_topic: dict[str, list[Any]] = {}
+    async for (name, index), code in in_slices(codes.items()):
+        result = schema("AddPartitionsToTxnPartitionResult", partition_index=index, partition_error_code=code)
+        by_topic.setdefault(name, []).append(result)
     answers = [
-        schema(
-            "AddPartitionsToTxnTopicResult",
-            name=name,
-            results_by_partition=[
-                schema("AddPartitionsToTxnPartitionResult", partition_index=index, partition_error_code=code) for index, code in results
-            ],
-        )
-        async for name, results in in_slices(grouped_by_topic(codes).items())
+        schema("AddPartitionsToTxnTopicResult", name=name, results_by_partition=results)
+        async for name, results in in_slices(by_topic.items())
     ]
     return schema("AddPartitionsToTxnResponse", throttle_time=0, results_by_topic_v3_and_below=answers)
 

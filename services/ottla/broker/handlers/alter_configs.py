@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.handlers.config_alterations import alter_each
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.errors import InvalidRequest
-from ottla.model import BrokerId
+from ottla.interbroker import calls
+from ottla.interbroker.calls import ConfigResource
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -21,15 +22,11 @@ if TYPE_CHECKING:
 @handles(ApiKey.ALTER_CONFIGS, 0, 2)
 async def alter_configs(request: AlterConfigsRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
-    validate_only = request.validate_only
 
-    async def change_topic(name: str, resource: AlterConfigsResource) -> None:
-        await parts.controller.alter_topic_configs(name, replacement_of(resource), validate_only=validate_only)
+    def request_of(target: ConfigResource, resource: AlterConfigsResource) -> calls.AlterConfigsRequest:
+        return calls.AlterConfigsRequest(target, replacement_of(resource), request.validate_only)
 
-    async def change_broker(broker_id: BrokerId | None, resource: AlterConfigsResource) -> None:
-        await parts.controller.alter_broker_configs(broker_id, replacement_of(resource), validate_only=validate_only)
-
-    responses = await alter_each(request.resources, schema, context, parts, change_topic, change_broker)
+    responses = await alter_each(request.resources, schema, context, parts, request_of)
     return schema("AlterConfigsResponse", throttle_time=0, responses=responses)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
 from ottla.broker.security.authorizer import CLUSTER, Operation, Resource, ResourceKind, topic
 from ottla.errors import ApiError, GroupAuthorizationFailed, InvalidProducerEpoch, ProducerFenced, TransactionalIdAuthorizationFailed
@@ -68,7 +68,7 @@ def group_allowed(parts: BrokerParts, context: RequestContext, operation: Operat
     return allowed(parts, context, operation, Resource(ResourceKind.GROUP, group_id))
 
 
-def group_of(parts: BrokerParts, context: RequestContext, operation: Operation, group_id: str) -> OffsetsPartition:
+def group_of(parts: BrokerParts, context: RequestContext, operation: Operation, group_id: str) -> GroupShard:
     """Where the group is coordinated, if that is here.
 
     Raises:

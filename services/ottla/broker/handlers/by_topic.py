@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from ottla.model import TopicPartition
 
 T = TypeVar("T")
+PartitionT = TypeVar("PartitionT", covariant=True)
+
+
+class AskedTopic(Protocol[PartitionT]):
+    """A topic as a request names it."""
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+
+    @property
+    def partitions(self) -> Sequence[PartitionT]:
+        """Those of its partitions that are meant."""
+
+
+def asked(topics: Iterable[AskedTopic[PartitionT]]) -> Iterator[tuple[str, PartitionT]]:
+    """Each partition that a request names, with its topic."""
+    for topic in topics:
+        for partition in topic.partitions:
+            yield topic.name, partition
 
 
 def grouped_by_topic(values: Mapping[TopicPartition, T] | Iterable[tuple[TopicPartition, T]]) -> dict[str, list[tuple[int, T]]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
 from ottla.broker.handlers.config_entries import ConfigResourceKind, broker_of, check_logger_resource
@@ -12,7 +12,7 @@ from ottla.broker.handlers.registry import BrokerParts, RequestContext
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
-from ottla.model import BrokerId
+from ottla.interbroker.calls import AlterConfigsRequest, ConfigResource, IncrementalAlterConfigsRequest
 from ottla.protocol.messages import MessageSchema
 
 
@@ -29,6 +29,7 @@ class Resource(Protocol):
 
 
 ResourceT = TypeVar("ResourceT", bound=Resource)
+AnyAlteration: TypeAlias = AlterConfigsRequest | IncrementalAlterConfigsRequest
 
 
 async def alter_each(
@@ -36,8 +37,7 @@ async def alter_each(
     schema: MessageSchema,
     context: RequestContext,
     parts: BrokerParts,
-    change_topic: Callable[[str, ResourceT], Awaitable[None]],
-    change_broker: Callable[[BrokerId | None, ResourceT], Awaitable[None]],
+    request_of: Callable[[ConfigResource, ResourceT], AnyAlteration],
     change_loggers: Callable[[ResourceT], None] | None = None,
 ) -> list[Any]:
     """Alters each resource and gives the answers; one that is refused does not stop the others.
@@ -47,9 +47,8 @@ async def alter_each(
         schema: of its responses.
         context: who asks.
         parts: the broker's.
-        change_topic: performs the change of a topic, given its name and what the request says of it.
-        change_broker: the same for a broker; None stands for all of them.
-        change_loggers: the same for this broker's loggers, where the API has it.
+        request_of: what the controller is asked for a topic, a broker or all brokers, and what the client's request says of it.
+        change_loggers: alters this broker's loggers, where the API has it.
     """
     times_named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     responses = []
@@ -62,11 +61,12 @@ async def alter_each(
                 raise InvalidRequest("Each resource must appear at most once.")
             if kind == ConfigResourceKind.TOPIC:
                 _check_topic(name, context, parts)
-                await change_topic(name, resource)
+                await parts.controller.call(request_of(ConfigResource(name), resource))
             elif kind == ConfigResourceKind.BROKER:
                 if not cluster_allowed(parts, context, Operation.ALTER_CONFIGS):
                     raise ClusterAuthorizationFailed(f"{context.principal} may not alter the settings of brokers")
-                await change_broker(broker_of(name, parts.settings.broker_id), resource)
+                target = ConfigResource(broker_id=broker_of(name, parts.settings.broker_id))
+                await parts.controller.call(request_of(target, resource))
             elif kind == ConfigResourceKind.BROKER_LOGGER and change_loggers is not None:
                 if not cluster_allowed(parts, context, Operation.ALTER_CONFIGS):
                     raise ClusterAuthorizationFailed(f"{context.principal} may not alter the log levels of brokers")

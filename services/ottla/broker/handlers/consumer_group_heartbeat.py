@@ -12,6 +12,7 @@ from ottla.broker.groups.consumer.assignment import Assignment, assignment_of
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
 from ottla.broker.handlers.authorization import group_of, topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.config.broker import BrokerSettings
 from ottla.errors import NONE, ApiError, TopicAuthorizationFailed
@@ -34,7 +35,7 @@ async def consumer_group_heartbeat(request: ConsumerGroupHeartbeatRequest, conte
     schema = context.response_schema()
     try:
         group = group_of(parts, context, Operation.READ, request.group_id)
-        _check_topics(request.subscribed_topic_names or (), context, parts)
+        await _check_topics(frozenset(request.subscribed_topic_names or ()), context, parts)
         answer = await group.consumer_heartbeat(request.group_id, _heartbeat(request, context, parts))
     except ApiError as error:
         return schema(
@@ -59,8 +60,8 @@ async def consumer_group_heartbeat(request: ConsumerGroupHeartbeatRequest, conte
     )
 
 
-def _check_topics(names: tuple[str, ...], context: RequestContext, parts: BrokerParts) -> None:
-    for name in names:
+async def _check_topics(names: frozenset[str], context: RequestContext, parts: BrokerParts) -> None:
+    async for name in in_slices(names):
         if not topic_allowed(parts, context, Operation.DESCRIBE, name):
             raise TopicAuthorizationFailed(f"{context.principal} may not know of all the topics that it subscribes to")
 

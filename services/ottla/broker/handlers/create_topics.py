@@ -8,8 +8,6 @@ The response comes when all live brokers have acknowledged the topic, so any of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.controller.topics import NewTopic
@@ -45,21 +43,19 @@ async def create_topics(request: CreateTopicsRequest, context: RequestContext, p
             created = await deadline.wait(creation, f"creating {name}")
         except ApiError as error:
             return _refused(schema, name, error)
-        return _created(schema, created, shown_settings(new_topic), request.validate_only, context, parts)
+        may_see = topic_allowed(parts, context, Operation.DESCRIBE_CONFIGS, name)
+        return _created(schema, created, request.validate_only, shown_settings(new_topic) if may_see else None)
 
     # Of hundreds of topics most set the same for themselves, and to show all settings takes longer than to make a topic.
     shown: dict[tuple[tuple[str, str], ...], list[Any]] = {}
 
-    def shown_settings(new_topic: NewTopic) -> Callable[[], list[Any]]:
-        def show() -> list[Any]:
-            key = tuple(sorted(new_topic.configs.items()))
-            if key not in shown:
-                shown[key] = _settings(schema, new_topic, parts)
-            return shown[key]
+    def shown_settings(new_topic: NewTopic) -> list[Any]:
+        key = tuple(sorted(new_topic.configs.items()))
+        if key not in shown:
+            shown[key] = _settings(schema, new_topic, parts)
+        return shown[key]
 
-        return show
-
-    results = await side_by_side([partial(create, name) for name in named])
+    results = await side_by_side(create, named)
     return schema("CreateTopicsResponse", throttle_time=0, topics=results)
 
 
@@ -101,37 +97,18 @@ def _refused(schema: MessageSchema, name: str, error: ApiError) -> Any:
     )
 
 
-def _created(
-    schema: MessageSchema,
-    created: TopicDescription,
-    shown_settings: Callable[[], list[Any]],
-    validate_only: bool,
-    context: RequestContext,
-    parts: BrokerParts,
-) -> Any:
-    fields: dict[str, Any] = {
-        "name": created.name,
-        "topic_id": None if validate_only else created.topic_id,
-        "error_code": NONE,
-        "error_message": None,
-    }
-    if not topic_allowed(parts, context, Operation.DESCRIBE_CONFIGS, created.name):
-        # A principal that may create a topic but not see its configs gets neither them nor its size.
-        return schema(
-            "CreatableTopicResult",
-            **fields,
-            topic_config_error_code=TopicAuthorizationFailed.code,
-            num_partitions=-1,
-            replication_factor=-1,
-            configs=(),
-        )
+def _created(schema: MessageSchema, created: TopicDescription, validate_only: bool, settings: list[Any] | None) -> Any:
+    # A principal that may create a topic but not see its settings (None) gets neither them nor its size.
     return schema(
         "CreatableTopicResult",
-        **fields,
-        topic_config_error_code=NONE,
-        num_partitions=len(created.partitions),
-        replication_factor=len(created.partitions[0].replicas),
-        configs=shown_settings(),
+        name=created.name,
+        topic_id=None if validate_only else created.topic_id,
+        error_code=NONE,
+        error_message=None,
+        topic_config_error_code=TopicAuthorizationFailed.code if settings is None else NONE,
+        num_partitions=-1 if settings is None else len(created.partitions),
+        replication_factor=-1 if settings is None else len(created.partitions[0].replicas),
+        configs=settings or (),
     )
 
 

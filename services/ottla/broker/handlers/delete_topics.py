@@ -8,7 +8,6 @@ those of a broker that is away when it is back.
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from uuid import UUID
 
@@ -66,7 +65,7 @@ async def delete_topics(request: DeleteTopicsRequest, context: RequestContext, p
             error_code, error_message = error.code, error.message
         return schema("DeletableTopicResult", name=name, topic_id=topic_id, error_code=error_code, error_message=error_message)
 
-    responses = await side_by_side([partial(delete, fromkey) for fromkey in dict.fromkeys(asked)])
+    responses = await side_by_side(delete, dict.fromkeys(asked))
     return schema("DeleteTopicsResponse", throttle_time=0, responses=responses)
 
 

@@ -38,7 +38,7 @@ def fetch(request: FetchRequest, context: RequestContext, parts: BrokerParts) ->
 
 
 async def _after(cold: list[tuple[Partition, int]], reading: Reading, request: FetchRequest, parts: BrokerParts) -> EncodedBody:
-    """Finds the places in old segments beside the loop, so that reading does not wait for the disk on it."""
+    """Finds the places in old segments outside the loop, so that reading does not wait for the disk on it."""
     await asyncio.gather(*(partition.log.prepare_read(offset) for partition, offset in cold))
     answer = _answer_or_wait(reading, request, parts)
     return answer if isinstance(answer, EncodedBody) else await answer

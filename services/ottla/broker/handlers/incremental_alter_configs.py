@@ -13,7 +13,8 @@ from ottla.broker.handlers.broker_loggers import change_levels
 from ottla.broker.handlers.config_alterations import alter_each
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.errors import InvalidRequest
-from ottla.model import BrokerId
+from ottla.interbroker import calls
+from ottla.interbroker.calls import ConfigResource
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -23,18 +24,14 @@ if TYPE_CHECKING:
 @handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1)
 async def incremental_alter_configs(request: IncrementalAlterConfigsRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
-    validate_only = request.validate_only
 
-    async def change_topic(name: str, resource: AlterConfigsResource) -> None:
-        await parts.controller.incremental_alter_topic_configs(name, changes_of(resource), validate_only=validate_only)
-
-    async def change_broker(broker_id: BrokerId | None, resource: AlterConfigsResource) -> None:
-        await parts.controller.incremental_alter_broker_configs(broker_id, changes_of(resource), validate_only=validate_only)
+    def request_of(target: ConfigResource, resource: AlterConfigsResource) -> calls.IncrementalAlterConfigsRequest:
+        return calls.IncrementalAlterConfigsRequest(target, changes_of(resource), request.validate_only)
 
     def change_loggers(resource: AlterConfigsResource) -> None:
-        change_levels(changes_of(resource), validate_only=validate_only)
+        change_levels(changes_of(resource), validate_only=request.validate_only)
 
-    responses = await alter_each(request.resources, schema, context, parts, change_topic, change_broker, change_loggers)
+    responses = await alter_each(request.resources, schema, context, parts, request_of, change_loggers)
     return schema("IncrementalAlterConfigsResponse", throttle_time=0, responses=responses)
 
 

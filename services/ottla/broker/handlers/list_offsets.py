@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.handlers.authorization import topic_allowed
-from ottla.broker.handlers.by_topic import grouped_by_topic
+from ottla.broker.handlers.by_topic import asked
 from ottla.broker.handlers.registry import BrokerParts, EncodedBody, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.replication.partition import Partition
@@ -73,21 +73,24 @@ async def list_offsets(request: ListOffsetsRequest | ListOffsetsRequestV0, conte
     if isinstance(request, ListOffsetsRequestV0):
         return EncodedBody([list_offsets_v0.encode_response(await _offsets_before(request, context, parts))])
     schema = context.response_schema()
-    asked = Counter(TopicPartition(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions)
-    answers: dict[TopicPartition, Any] = {}
-    async for name, requested in in_slices((topic.name, partition) for topic in request.topics for partition in topic.partitions):
+    times_named: Counter[TopicPartition] = Counter()
+    async for name, requested in in_slices(asked(request.topics)):
+        times_named[TopicPartition(name, requested.partition_index)] += 1
+    answers: dict[str, list[Any]] = {}
+    async for name, requested in in_slices(asked(request.topics)):
         key = TopicPartition(name, requested.partition_index)
-        if key in answers:
-            continue
+        times = times_named.pop(key, 0)
+        if not times:
+            continue  # it is answered
         error_code, found = NONE, FoundOffset()
         try:
             _check(name, context, parts)
-            if asked[key] > 1:
+            if times > 1:
                 raise InvalidRequest(f"{key} is asked for more than once")
             found = await _find(name, requested, request, context, parts)
         except ApiError as error:
             error_code = error.code
-        answers[key] = schema(
+        answer = schema(
             "ListOffsetsPartitionResponse",
             partition_index=requested.partition_index,
             error_code=error_code,
@@ -95,10 +98,8 @@ async def list_offsets(request: ListOffsetsRequest | ListOffsetsRequestV0, conte
             offset=found.offset,
             leader_epoch=found.leader_epoch,
         )
-    topics = [
-        schema("ListOffsetsTopicResponse", name=name, partitions=[answer for _, answer in partitions])
-        for name, partitions in grouped_by_topic(answers).items()
-    ]
+        answers.setdefault(name, []).append(answer)
+    topics = [schema("ListOffsetsTopicResponse", name=name, partitions=partitions) async for name, partitions in in_slices(answers.items())]
     return schema("ListOffsetsResponse", throttle_time=0, topics=topics)
 
 
@@ -162,11 +163,13 @@ def _check_high_watermark_is_known(partition: Partition, version: int, replica_i
 async def _offsets_before(
     request: ListOffsetsRequestV0, context: RequestContext, parts: BrokerParts
 ) -> list[tuple[str, list[PartitionOffsetsV0]]]:
-    answers: dict[TopicPartition, PartitionOffsetsV0] = {}
-    async for name, requested in in_slices((topic.name, partition) for topic in request.topics for partition in topic.partitions):
+    answers: dict[str, list[PartitionOffsetsV0]] = {}
+    answered: set[TopicPartition] = set()
+    async for name, requested in in_slices(asked(request.topics)):
         key = TopicPartition(name, requested.partition_index)
-        if key in answers:
+        if key in answered:
             continue
+        answered.add(key)
         error_code, offsets = NONE, list[int]()
         try:
             _check(name, context, parts)
@@ -174,8 +177,8 @@ async def _offsets_before(
             offsets = await _several_offsets(requested, request.replica_id, partition, parts)
         except ApiError as error:
             error_code = error.code
-        answers[key] = PartitionOffsetsV0(requested.partition_index, error_code, offsets)
-    return [(name, [answer for _, answer in partitions]) for name, partitions in grouped_by_topic(answers).items()]
+        answers.setdefault(name, []).append(PartitionOffsetsV0(requested.partition_index, error_code, offsets))
+    return list(answers.items())
 
 
 async def _several_offsets(asked: PartitionV0, replica_id: int, partition: Partition, parts: BrokerParts) -> list[int]:

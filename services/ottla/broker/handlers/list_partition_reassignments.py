@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
 from ottla.interbroker.calls import OngoingReassignment
@@ -27,7 +28,8 @@ async def list_partition_reassignments(request: ListPartitionReassignmentsReques
     schema = context.response_schema()
     asked = None
     if request.topics is not None:
-        asked = [TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
+        named = ((topic.name, index) for topic in request.topics for index in topic.partition_indexes)
+        asked = [TopicPartition(name, index) async for name, index in in_slices(named)]
     error_code, error_message = NONE, None
     ongoing: Mapping[TopicPartition, OngoingReassignment] = {}
     try:

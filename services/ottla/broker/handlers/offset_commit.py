@@ -6,11 +6,12 @@ member epoch of the next generation protocol (KIP-848). The answer comes when th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.groups.records import NO_EXPIRY, CommittedOffset
 from ottla.broker.handlers.authorization import check_group, topic_allowed
+from ottla.broker.handlers.by_topic import asked
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 DEFAULT_RETENTION_MS: Final = -1
 LAST_WITH_RETENTION: Final = 4
 FIRST_WITH_EPOCHS: Final = 9
-
-PartitionT = TypeVar("PartitionT", covariant=True)
 
 
 @handles(ApiKey.OFFSET_COMMIT, 2, 9)
@@ -64,25 +63,6 @@ async def offset_commit(request: OffsetCommitRequest, context: RequestContext, p
     return schema("OffsetCommitResponse", throttle_time=0, topics=topics)
 
 
-class AskedTopic(Protocol[PartitionT]):
-    """A topic as a request names it."""
-
-    @property
-    def name(self) -> str:
-        """The topic's name."""
-
-    @property
-    def partitions(self) -> Sequence[PartitionT]:
-        """Those of its partitions that are meant."""
-
-
-def asked(topics: Iterable[AskedTopic[PartitionT]]) -> Iterator[tuple[str, PartitionT]]:
-    """Each partition that a request names, with its topic."""
-    for topic in topics:
-        for partition in topic.partitions:
-            yield topic.name, partition
-
-
 def refusal(partition: TopicPartition, context: RequestContext, parts: BrokerParts) -> ApiError | None:
     """Why no offset of this partition may be committed."""
     if not topic_allowed(parts, context, Operation.READ, partition.topic):
@@ -100,7 +80,7 @@ async def answered_by_topic(
     async for (name, index), outcome in in_slices(outcomes.items()):
         code = NONE if outcome is None else outcome.code
         by_topic.setdefault(name, []).append(schema(partition_class, partition_index=index, error_code=code))
-    return [schema(topic_class, name=name, partitions=partitions) for name, partitions in by_topic.items()]
+    return [schema(topic_class, name=name, partitions=partitions) async for name, partitions in in_slices(by_topic.items())]
 
 
 def _expire_timestamp(request: OffsetCommitRequest, version: int, now_ms: int) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import group_of
-from ottla.broker.handlers.offset_commit import answered_by_topic, asked, refusal
+from ottla.broker.handlers.by_topic import asked
+from ottla.broker.handlers.offset_commit import answered_by_topic, refusal
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.groups.offsets import GroupOffsets
@@ -57,7 +56,7 @@ async def offset_fetch(request: OffsetFetchRequest, context: RequestContext, par
             topics = await _topics(found, schema, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions")
             return schema("OffsetFetchResponseGroup", group_id=group.group_id, topics=topics, error_code=found.error_code)
 
-        groups = await side_by_side([partial(of_group, group) for group in {group.group_id: group for group in request.groups}.values()])
+        groups = await side_by_side(of_group, {group.group_id: group for group in request.groups}.values())
         return schema("OffsetFetchResponse", throttle_time=0, groups=groups)
     before = cast("OffsetFetchRequestV7", request)
     found = await _find(before.group_id, before.topics, request.require_stable, context, parts)
@@ -125,4 +124,4 @@ async def _topics(found: Found, schema: MessageSchema, topic_class: str, partiti
                 error_code=error_code,
             )
         )
-    return [schema(topic_class, name=name, partitions=partitions) for name, partitions in by_topic.items()]
+    return [schema(topic_class, name=name, partitions=partitions) async for name, partitions in in_slices(by_topic.items())]

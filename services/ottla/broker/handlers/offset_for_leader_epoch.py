@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
-from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, TopicAuthorizationFailed
@@ -24,12 +23,14 @@ UNKNOWN_END_OFFSET = -1
 def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
     schema = context.response_schema()
     is_replica = cluster_allowed(parts, context, Operation.CLUSTER_ACTION)
-    answers: dict[TopicPartition, Any] = {}
+    answers: dict[str, list[Any]] = {}
+    answered: set[TopicPartition] = set()
     for name, requested in ((topic.topic, partition) for topic in request.topics for partition in topic.partitions):
         yield
         key = TopicPartition(name, requested.partition)
-        if key in answers:
+        if key in answered:
             continue
+        answered.add(key)
         error_code, epoch, end_offset = NONE, NO_PARTITION_LEADER_EPOCH, UNKNOWN_END_OFFSET
         try:
             if not is_replica and not topic_allowed(parts, context, Operation.DESCRIBE, name):
@@ -39,11 +40,10 @@ def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, context: Reque
             epoch, end_offset = partition.end_offset_for_epoch(requested.leader_epoch)
         except ApiError as error:
             error_code = error.code
-        answers[key] = schema(
-            "EpochEndOffset", error_code=error_code, partition=requested.partition, leader_epoch=epoch, end_offset=end_offset
-        )
-    topics = [
-        schema("OffsetForLeaderTopicResult", topic=name, partitions=[answer for _, answer in partitions])
-        for name, partitions in grouped_by_topic(answers).items()
-    ]
+        answer = schema("EpochEndOffset", error_code=error_code, partition=requested.partition, leader_epoch=epoch, end_offset=end_offset)
+        answers.setdefault(name, []).append(answer)
+    topics = []
+    for topic, partitions in answers.items():
+        yield
+        topics.append(schema("OffsetForLeaderTopicResult", topic=topic, partitions=partitions))
     return schema("OffsetForLeaderEpochResponse", throttle_time=0, topics=topics)

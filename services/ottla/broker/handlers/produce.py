@@ -69,7 +69,7 @@ class SilentFailure(Exception):
     """acks=0 and something went wrong: all that can be done is to close the connection, so that the client asks for metadata."""
 
 
-class Requirement:
+class ProducePartitionStatus:
     """What has to happen before one partition's part of a request is done."""
 
     __slots__ = ("acks", "answer", "offset", "partition", "topic")
@@ -119,7 +119,7 @@ class DelayedProduce:
         correlation_id: int,
         timeout_ms: int,
         answers: dict[str, list[PartitionAnswer]],
-        requirements: list[Requirement],
+        requirements: list[ProducePartitionStatus],
         meters: RequestMeters,
         repeated: RepeatedRequest | None = None,
     ) -> None:
@@ -206,7 +206,7 @@ def _stage(
     refused: Mapping[tuple[str, int], ApiError],
 ) -> bytes | DelayedProduce | None:
     answers: dict[str, list[PartitionAnswer]] = {}
-    requirements: list[Requirement] = []
+    requirements: list[ProducePartitionStatus] = []
     encoded = _append(request, buffer, context, parts, now_ms, refused, answers, requirements)
     return encoded or _conclusion(request, context, parts, answers, requirements)
 
@@ -219,7 +219,7 @@ def _append(
     now_ms: int,
     refused: Mapping[tuple[str, int], ApiError],
     answers: dict[str, list[PartitionAnswer]],
-    requirements: list[Requirement],
+    requirements: list[ProducePartitionStatus],
 ) -> bytes | None:
     """Stages the batches, and puts down what is to be answered of each, at once or later.
 
@@ -264,7 +264,7 @@ def _append(
                 topic_answers.append(PartitionAnswer(index, 0, base_offset, log_append_time, partition.log.log_start_offset))
             else:
                 answer = PartitionAnswer(index, 0, base_offset, log_append_time, partition.log.log_start_offset)
-                requirements.append(Requirement(name, partition, acks, last_offset + 1, answer))
+                requirements.append(ProducePartitionStatus(name, partition, acks, last_offset + 1, answer))
     return None
 
 
@@ -273,7 +273,7 @@ def _conclusion(
     context: RequestContext,
     parts: BrokerParts,
     answers: dict[str, list[PartitionAnswer]],
-    requirements: list[Requirement],
+    requirements: list[ProducePartitionStatus],
 ) -> bytes | DelayedProduce | None:
     version = context.api_version
     if request.acks == 0:
@@ -363,7 +363,7 @@ def stage_repeated(
     if partition.commits_at_once or (acks != ACKS_ALL and not partition.waits_for_flush):
         return request.encode_success(correlation_id, base_offset, log_append_time, partition.log.log_start_offset)
     answer = PartitionAnswer(request.partition, 0, base_offset, log_append_time, partition.log.log_start_offset)
-    requirement = Requirement(request.topic, partition, acks, last_offset + 1, answer)
+    requirement = ProducePartitionStatus(request.topic, partition, acks, last_offset + 1, answer)
     return DelayedProduce(request.version, correlation_id, request.timeout_ms, {}, [requirement], parts.meters, request)
 
 
@@ -413,7 +413,7 @@ async def _stage_opened(
     now_ms: int,
     unverified: list[tuple[Partition, int, int]],
 ) -> bytes | DelayedProduce | None:
-    """As `_stage`, after what has to be waited for: a coordinator, and batches that are opened beside the loop.
+    """As `_stage`, after what has to be waited for: a coordinator, and batches that are opened outside the loop.
 
     A topic with a `compression.type` of its own has them compressed again, a compacted one has their keys looked at, and one that has
     schema ids validated has those asked for that are not known here.
@@ -448,7 +448,7 @@ async def _stage_opened(
         refused |= await _verified(request.transactional_id, unverified, context, parts)
     buffer = memoryview(rewritten)
     answers: dict[str, list[PartitionAnswer]] = {}
-    requirements: list[Requirement] = []
+    requirements: list[ProducePartitionStatus] = []
     # Nothing is pipelined behind an opened request, so its groups are its own, and its buffer ends here.
     async for slice_of_topics in in_slices(_sliced(topics)):
         staged = _append(request._replace(topics=slice_of_topics), buffer, context, parts, now_ms, refused, answers, requirements)

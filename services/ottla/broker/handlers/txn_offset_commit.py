@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.handlers.authorization import check_group, check_transaction, group_of
-from ottla.broker.handlers.offset_commit import answered_by_topic, asked, refusal
+from ottla.broker.handlers.by_topic import asked
+from ottla.broker.handlers.offset_commit import answered_by_topic, refusal
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
@@ -55,7 +56,7 @@ async def txn_offset_commit(request: TxnOffsetCommitRequest, context: RequestCon
             if outcomes.get(partition) is None:
                 outcomes[partition] = error
     if context.api_version < FIRST_WITH_LOAD_IN_PROGRESS:
-        outcomes = {partition: _as_before(outcome) for partition, outcome in outcomes.items()}
+        outcomes = {partition: _as_before(outcome) async for partition, outcome in in_slices(outcomes.items())}
     schema = context.response_schema()
     topics = await answered_by_topic(outcomes, schema, "TxnOffsetCommitResponseTopic", "TxnOffsetCommitResponsePartition")
     return schema("TxnOffsetCommitResponse", throttle_time=0, topics=topics)

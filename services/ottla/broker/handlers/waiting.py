@@ -11,7 +11,7 @@ Nothing here knows what the work is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -50,20 +50,20 @@ async def in_slices(items: Iterable[T], slice_seconds: float = SLICE_SECONDS) ->
         yield item
 
 
-async def side_by_side(actions: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """The results in the order of the actions. They begin in that order; the first error ends all of them."""
-    results: dict[int, T] = {}
-    numbered = enumerate(actions)
+async def side_by_side(act: Callable[[T], Awaitable[R]], items: Collection[T]) -> list[R]:
+    """What is made of each item, in their order. They begin in that order; the first error ends all of them."""
+    results: dict[int, R] = {}
+    numbered = enumerate(items)
 
     async def take_next() -> None:
         # All of these may have their turn one after the other, so each takes its part of a slice only.
-        async for index, action in in_slices(numbered, SLICE_SECONDS / AT_ONCE):
-            results[index] = await action()
+        async for index, item in in_slices(numbered, SLICE_SECONDS / AT_ONCE):
+            results[index] = await act(item)
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(min(AT_ONCE, len(actions))):
+        for _ in range(min(AT_ONCE, len(items))):
             tasks.create_task(take_next())
-    return [results[index] for index in range(len(actions))]
+    return [results[index] for index in range(len(items))]
 
 
 def _take_slice(steps: Generator[None, None, T]) -> None:

@@ -3,7 +3,7 @@
     records     high watermark less committed offset, of the partitions that have a replica here
     seconds     now less the timestamp of the record at the committed offset
 
-The timestamp is in the log, so it is looked up beside the loop, a bounded number of them for a scrape, and remembered for
+The timestamp is in the log, so it is looked up outside the loop, a bounded number of them for a scrape, and remembered for
 as long as the offset stays the same. It is that of the batch: records of one batch are of one moment. A topic's seconds
 are those of its worst partition.
 """
@@ -21,7 +21,7 @@ from ottla.broker.groups.classic.transitions import GroupState
 from ottla.broker.groups.consumer.states import ConsumerGroupState
 from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.records import CommittedOffset
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.clock import Clock
@@ -126,7 +126,7 @@ class GroupLags:
             timestamps.update(zip(some, found, strict=True))
 
 
-def committed_offsets(partition: OffsetsPartition, group_id: str) -> list[tuple[TopicPartition, CommittedOffset]]:
+def committed_offsets(partition: GroupShard, group_id: str) -> list[tuple[TopicPartition, CommittedOffset]]:
     """What a group has committed; nothing once another broker coordinates it."""
     try:
         return list(partition.offsets(group_id).items())

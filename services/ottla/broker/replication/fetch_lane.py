@@ -1,7 +1,7 @@
 """A lane: one connection to a leader, one fetch session, one request at a time.
 
-    gather partitions ── settle what must be on the disk ── ask ── wait for the answer ── take it in ──┐
-         └──────────────────────────────────────────────────────────────────────────────────────────────┘
+    gather partitions ── write what must be on the disk ── ask ── wait for the answer ── take it in ──┐
+         └─────────────────────────────────────────────────────────────────────────────────────────────┘
 
 While a request is on its way anything may change: partitions are added, removed or get another leader, the broker stops.
 An answer counts only for partitions that are still the ones that were asked for.
@@ -16,10 +16,10 @@ import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from ottla.broker.replication.counts import FetchCounts
-from ottla.broker.replication.fetch_queue import FetchQueue, Followed, wait_seconds
+from ottla.broker.replication.fetch_queue import FetchQueue, PartitionFetchState, wait_seconds
 from ottla.broker.replication.following import Connect, FetchConnection, FollowingReplica
 from ottla.broker.replication.throttles import Throttle, is_throttled
 from ottla.config.broker import BrokerSettings
@@ -48,15 +48,27 @@ class SessionRefused(Exception):
     """The leader does not know the session (any more), or refuses the request as a whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a lane needs of the broker. All of it may change while the lane runs, so it is asked for each time."""
+class Registered(Protocol):
+    """Who has a registration, which changes with the session: `ottla.broker.controller.service.ControllerService`."""
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+
+@dataclass(slots=True)
+class FetcherContext:
+    """What a lane needs of the broker. All of it may change while the lane runs, so it is looked at each time.
+
+    Attributes:
+        replicas: those that are here.
+        settings: set by `Fetchers` only.
+    """
 
     broker_id: BrokerId
-    broker_epoch: Callable[[], int]
-    settings: Callable[[], BrokerSettings]
+    registered: Registered
+    settings: BrokerSettings
     connect: Connect
-    partition_of: Callable[[TopicPartition], FollowingReplica | None]
+    replicas: Mapping[TopicPartition, FollowingReplica]
     throttle: Throttle
     counts: FetchCounts = field(default_factory=FetchCounts)
 
@@ -68,7 +80,7 @@ class FetchLane:
         name: for messages, and as the client id.
         endpoint: where the leader is at the time; raises ConnectionError when that is not known.
         queue: where partitions come from and wait in.
-        take_over: gives the partitions of another lane, which then does not ask for them any more.
+        second: the lane whose partitions this one takes over.
         delay_seconds: how long to leave new partitions to another lane.
         longest_wait_ms: of a fetch, below `replica.fetch.wait.max.ms`.
     """
@@ -76,23 +88,23 @@ class FetchLane:
     def __init__(
         self,
         name: str,
-        surroundings: Surroundings,
+        context: FetcherContext,
         endpoint: Callable[[], Endpoint],
         queue: FetchQueue,
         *,
-        take_over: Callable[[], Iterable[Followed]] = tuple,
+        second: FetchLane | None = None,
         delay_seconds: float = 0.0,
         longest_wait_ms: int = MAX_CORRELATION_ID,
     ) -> None:
         self._name = name
-        self._surroundings = surroundings
+        self._context = context
         self._endpoint = endpoint
         self._queue = queue
-        self._take_over = take_over
+        self._second = second
         self._delay_seconds = delay_seconds
         self._longest_wait_ms = longest_wait_ms
-        self._partitions: dict[Key, Followed] = {}
-        self._changed: dict[Followed, None] = {}  # what the leader may not know yet
+        self._partitions: dict[Key, PartitionFetchState] = {}
+        self._changed: dict[PartitionFetchState, None] = {}  # what the leader may not know yet
         self._session = FetchSession()
         self._connection: FetchConnection | None = None
         self._connected_to: Endpoint | None = None
@@ -120,14 +132,14 @@ class FetchLane:
         """To be called before the task is cancelled: a library may lose a cancellation that meets another event."""
         self._is_stopped = True
 
-    def remove(self, followed: Followed) -> None:
+    def remove(self, followed: PartitionFetchState) -> None:
         """Asks for it no more; what is on the way for it is dropped."""
         if self._partitions.get(followed.key) is followed:
             del self._partitions[followed.key]
             self._changed.pop(followed, None)
             self._session.forget(followed.key)
 
-    def release(self) -> list[Followed]:
+    def release(self) -> list[PartitionFetchState]:
         """Gives all partitions away; what is on the way for them is dropped."""
         released = list(self._partitions.values())
         if released:
@@ -142,7 +154,8 @@ class FetchLane:
         """Takes what is ready, and waits while there is nothing."""
         if not self._partitions and not self._session.begins:
             self._begin_session()  # a session about nothing is of no use
-        self._adopt(self._take_over())
+        if self._second is not None:
+            self._adopt(self._second.release())
         while not self._partitions:
             await self._until_filled()
             if self._delay_seconds:
@@ -158,7 +171,7 @@ class FetchLane:
             await self._disconnect()
             await self._queue.filled()
 
-    def _adopt(self, partitions: Iterable[Followed]) -> None:
+    def _adopt(self, partitions: Iterable[PartitionFetchState]) -> None:
         for partition in partitions:
             self._partitions[partition.key] = partition
             self._changed[partition] = None
@@ -166,18 +179,18 @@ class FetchLane:
     async def _fetch(self) -> None:
         connection = await self._connected()
         session = self._session
-        await self._settle()
+        await self._checkpoint_truncations()
         wanted = await self._wanted()
         if session is not self._session or not self._partitions:
             return
-        settings = self._surroundings.settings()
+        settings = self._context.settings
         asked = session.request(wanted)
         for key in asked.held_back:
             self._changed[self._partitions[key]] = None
         hurries = bool(asked.held_back) or self._queue.has_ready
         request = FetchRequest(
-            replica_id=self._surroundings.broker_id,
-            replica_epoch=self._surroundings.broker_epoch(),
+            replica_id=self._context.broker_id,
+            replica_epoch=self._context.registered.broker_epoch,
             max_wait_ms=0 if hurries else min(settings.replica_fetch_wait_max_ms, self._longest_wait_ms),
             min_bytes=settings.replica_fetch_min_bytes,
             max_bytes=settings.replica_fetch_response_max_bytes,
@@ -205,14 +218,14 @@ class FetchLane:
             log.info("%s: fetching again after %d failures", self._name, self._failures)
             self._failures = 0
 
-    async def _settle(self) -> None:
+    async def _checkpoint_truncations(self) -> None:
         """Brings to the disk what the next request will say that we have."""
         replicas = ((followed, self._replica(followed)) for followed in self._to_ask())
-        unsettled = [(followed, replica) for followed, replica in replicas if replica is not None and replica.must_settle]
-        if not unsettled:
+        waiting = [(followed, replica) for followed, replica in replicas if replica is not None and replica.must_checkpoint_truncation]
+        if not waiting:
             return
-        results = await asyncio.gather(*(replica.settle() for _, replica in unsettled), return_exceptions=True)
-        for (truncated, _), result in zip(unsettled, results, strict=True):
+        results = await asyncio.gather(*(replica.checkpoint_truncation() for _, replica in waiting), return_exceptions=True)
+        for (truncated, _), result in zip(waiting, results, strict=True):
             if isinstance(result, ApiError):
                 log.error("%s: the truncated log cannot be flushed, retrying: %s", truncated.topic_partition, result)
                 self._later(truncated)
@@ -221,7 +234,7 @@ class FetchLane:
 
     async def _wanted(self) -> dict[Key, FetchPartition]:
         """From where on each partition is to be asked for, of those whose place the leader may not know."""
-        max_bytes = self._surroundings.settings().replica_fetch_max_bytes
+        max_bytes = self._context.settings.replica_fetch_max_bytes
         to_ask = self._to_ask()
         self._changed.clear()
         wanted: dict[Key, FetchPartition] = {}
@@ -243,7 +256,7 @@ class FetchLane:
                     self._later(followed)
                 continue
             if offset < followed.leader_high_watermark and self._throttled(followed, replica):
-                seconds = self._surroundings.throttle.seconds_until_free()
+                seconds = self._context.throttle.seconds_until_free()
                 if seconds:
                     self._put_off(followed, seconds)
                     continue
@@ -256,7 +269,7 @@ class FetchLane:
             }
         return wanted
 
-    async def _take_in(self, session: FetchSession, frame: memoryview, position: int) -> list[Followed]:
+    async def _take_in(self, session: FetchSession, frame: memoryview, position: int) -> list[PartitionFetchState]:
         """Takes in the answers; gives the partitions that lost their place."""
         lost = []
         size = count = 0
@@ -268,7 +281,7 @@ class FetchLane:
                 continue
             outcome = take_in(replica, followed, asked, answer)
             if self._throttled(followed, replica):
-                self._surroundings.throttle.record(len(answer.records))
+                self._context.throttle.record(len(answer.records))
             if outcome is Outcome.PLACE_LOST:
                 lost.append(followed)
             else:
@@ -282,7 +295,7 @@ class FetchLane:
                     return []
         return lost
 
-    def _follow_up(self, followed: Followed, outcome: Outcome) -> None:
+    def _follow_up(self, followed: PartitionFetchState, outcome: Outcome) -> None:
         match outcome:
             case Outcome.TAKEN:
                 self._changed[followed] = None
@@ -292,14 +305,14 @@ class FetchLane:
             case Outcome.LATER:
                 self._later(followed)
             case Outcome.DAMAGED:
-                self._surroundings.counts.crc_errors += 1
+                self._context.counts.crc_errors += 1
                 self._later(followed)
             case Outcome.FENCED:
                 self._give_up(followed)
 
     # Partitions that lost their place.
 
-    async def _find_places(self, connection: FetchConnection, lost: list[Followed]) -> None:
+    async def _find_places(self, connection: FetchConnection, lost: list[PartitionFetchState]) -> None:
         """Asks where the leader's logs begin and end, and continues from there."""
         latest = await self._list_offsets(connection, lost, LATEST)
         earliest = await self._list_offsets(connection, lost, EARLIEST)
@@ -315,12 +328,12 @@ class FetchLane:
                 self._follow_up(followed, find_place(replica, followed, start.offset, end.offset))
 
     async def _list_offsets(
-        self, connection: FetchConnection, lost: list[Followed], timestamp: int
+        self, connection: FetchConnection, lost: list[PartitionFetchState], timestamp: int
     ) -> Mapping[TopicPartition, ListedOffset]:
         asked = [(followed.topic_partition, followed.follow.leader_epoch) for followed in lost]
-        own = self._surroundings.broker_id
+        own = self._context.broker_id
         frame = list_offsets_client.encode_request(self._next_correlation_id(), self._name.encode(), own, timestamp, asked)
-        answer = await connection.exchange(frame, self._surroundings.settings().replica_socket_timeout_ms / 1000)
+        answer = await connection.exchange(frame, self._context.settings.replica_socket_timeout_ms / 1000)
         return list_offsets_client.decode_response(answer, self._correlation_id)
 
     # The connection.
@@ -330,7 +343,7 @@ class FetchLane:
         if self._connection is not None and self._connected_to != endpoint:
             await self._disconnect()
         if self._connection is None:
-            self._connection = await self._surroundings.connect(endpoint)
+            self._connection = await self._context.connect(endpoint)
             self._connected_to = endpoint
         return self._connection
 
@@ -342,37 +355,37 @@ class FetchLane:
     async def _fail(self, error: Exception) -> None:
         """Waits before the next try; logged when it begins, and when it is over."""
         self._failures += 1
-        self._surroundings.counts.failures += 1
+        self._context.counts.failures += 1
         if not isinstance(error, SessionRefused):
             await self._disconnect()
         self._begin_session()
         if self._failures == 1:
             log.log(logging.INFO if isinstance(error, SessionRefused) else logging.WARNING, "%s: %s; retrying", self._name, error)
-        await asyncio.sleep(wait_seconds(self._failures, self._surroundings.settings().replica_fetch_backoff_ms))
+        await asyncio.sleep(wait_seconds(self._failures, self._context.settings.replica_fetch_backoff_ms))
 
     # Small ones.
 
-    def _to_ask(self) -> list[Followed]:
+    def _to_ask(self) -> list[PartitionFetchState]:
         return list(self._partitions.values() if self._session.begins else self._changed)
 
-    def _replica(self, followed: Followed) -> FollowingReplica | None:
-        return self._surroundings.partition_of(followed.topic_partition)
+    def _replica(self, followed: PartitionFetchState) -> FollowingReplica | None:
+        return self._context.replicas.get(followed.topic_partition)
 
-    def _throttled(self, followed: Followed, replica: FollowingReplica) -> bool:
+    def _throttled(self, followed: PartitionFetchState, replica: FollowingReplica) -> bool:
         replicas = replica.settings.follower_replication_throttled_replicas
-        return is_throttled(replicas, followed.topic_partition.partition, self._surroundings.broker_id)
+        return is_throttled(replicas, followed.topic_partition.partition, self._context.broker_id)
 
-    def _later(self, followed: Followed) -> None:
+    def _later(self, followed: PartitionFetchState) -> None:
         followed.failures += 1
-        self._put_off(followed, wait_seconds(followed.failures, self._surroundings.settings().replica_fetch_backoff_ms))
+        self._put_off(followed, wait_seconds(followed.failures, self._context.settings.replica_fetch_backoff_ms))
 
-    def _put_off(self, followed: Followed, seconds: float) -> None:
+    def _put_off(self, followed: PartitionFetchState, seconds: float) -> None:
         """Leaves it out for a while. One that is not followed any more stays out."""
         if self._partitions.get(followed.key) is followed:
             self.remove(followed)
             self._queue.put_later(followed, seconds)
 
-    def _give_up(self, followed: Followed) -> None:
+    def _give_up(self, followed: PartitionFetchState) -> None:
         """Leaves it out until the controller says more."""
         self.remove(followed)
         followed.is_given_up = True
@@ -413,7 +426,7 @@ class Outcome(enum.Enum):
     PLACE_LOST = "place lost"
 
 
-def take_in(replica: FollowingReplica, followed: Followed, asked: FetchPartition, answer: FetchedPartition) -> Outcome:
+def take_in(replica: FollowingReplica, followed: PartitionFetchState, asked: FetchPartition, answer: FetchedPartition) -> Outcome:
     """Brings the replica to where the leader's answer allows."""
     if answer.error_code:
         return _refused(followed, answer.error_code)
@@ -446,7 +459,7 @@ def take_in(replica: FollowingReplica, followed: Followed, asked: FetchPartition
     return Outcome.TAKEN
 
 
-def find_place(replica: FollowingReplica, followed: Followed, earliest: int, latest: int) -> Outcome:
+def find_place(replica: FollowingReplica, followed: PartitionFetchState, earliest: int, latest: int) -> Outcome:
     """Continues from where the leader's log still is: `latest` is its end, `earliest` its beginning.
 
     An end before ours is that of an unclean leader; a beginning after our end means that all we have is gone there.
@@ -465,7 +478,7 @@ def find_place(replica: FollowingReplica, followed: Followed, earliest: int, lat
     return Outcome.TAKEN
 
 
-def _refused(followed: Followed, code: int) -> Outcome:
+def _refused(followed: PartitionFetchState, code: int) -> Outcome:
     error = error_of(code)
     match error:
         case OffsetOutOfRange():
@@ -481,7 +494,7 @@ def _refused(followed: Followed, code: int) -> Outcome:
     return _failed(followed, f"{type(error).__name__} ({code})")
 
 
-def _failed(followed: Followed, reason: str) -> Outcome:
+def _failed(followed: PartitionFetchState, reason: str) -> Outcome:
     """Logged once when it lasts; the first times it is what a change of leaders looks like."""
     log.log(
         logging.WARNING if followed.failures + 1 == WORTH_A_WARNING else logging.DEBUG,

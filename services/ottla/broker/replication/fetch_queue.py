@@ -17,7 +17,7 @@ FIRST_WAITS: Final = 5
 UNKNOWN: Final = 1 << 63
 
 
-class Followed:
+class PartitionFetchState:
     """One partition that is followed; a new leader epoch makes a new one."""
 
     __slots__ = ("failures", "follow", "is_given_up", "key", "leader_high_watermark", "topic_partition")
@@ -44,33 +44,33 @@ class FetchQueue:
     """What the lanes of a fetcher take from, and put back into."""
 
     def __init__(self) -> None:
-        self._ready: dict[Followed, None] = {}
-        self._waiting: dict[Followed, asyncio.TimerHandle] = {}
+        self._ready: dict[PartitionFetchState, None] = {}
+        self._waiting: dict[PartitionFetchState, asyncio.TimerHandle] = {}
         self._filled = asyncio.Event()
 
     @property
     def has_ready(self) -> bool:
         return bool(self._ready)
 
-    def put(self, followed: Followed) -> None:
+    def put(self, followed: PartitionFetchState) -> None:
         """To be asked for as soon as a lane is free."""
         self.discard(followed)
         self._ready[followed] = None
         self._filled.set()
 
-    def put_later(self, followed: Followed, seconds: float) -> None:
+    def put_later(self, followed: PartitionFetchState, seconds: float) -> None:
         """To be asked for after a while."""
         self.discard(followed)
         self._waiting[followed] = asyncio.get_running_loop().call_later(seconds, self.put, followed)
 
-    def discard(self, followed: Followed) -> None:
+    def discard(self, followed: PartitionFetchState) -> None:
         """Not to be asked for any more."""
         self._ready.pop(followed, None)
         timer = self._waiting.pop(followed, None)
         if timer is not None:
             timer.cancel()
 
-    def take(self) -> list[Followed]:
+    def take(self) -> list[PartitionFetchState]:
         """Everything that is ready."""
         taken = list(self._ready)
         self._ready.clear()

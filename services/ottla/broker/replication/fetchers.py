@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 from zlib import crc32
 
 from ottla.broker.replication.counts import FetchCounts
-from ottla.broker.replication.fetch_lane import FetchLane, Surroundings
-from ottla.broker.replication.fetch_queue import FetchQueue, Followed
+from ottla.broker.replication.fetch_lane import FetcherContext, FetchLane, Registered
+from ottla.broker.replication.fetch_queue import FetchQueue, PartitionFetchState
 from ottla.broker.replication.following import Connect, Follow, FollowingReplica
 from ottla.broker.replication.throttles import Throttle
 from ottla.clock import Clock
@@ -39,21 +39,21 @@ SECOND_WAIT_MS: Final = 50
 class Fetcher:
     """What follows one leader, or a share of it."""
 
-    def __init__(self, leader: BrokerRegistration, index: int, surroundings: Surroundings) -> None:
+    def __init__(self, leader: BrokerRegistration, index: int, context: FetcherContext) -> None:
         self._leader = leader
-        self._surroundings = surroundings
-        self._followed: dict[TopicPartition, Followed] = {}
+        self._context = context
+        self._followed: dict[TopicPartition, PartitionFetchState] = {}
         self._queue = FetchQueue()
-        name = f"broker-{surroundings.broker_id}-fetcher-{leader.broker_id}-{index}"
+        name = f"broker-{context.broker_id}-fetcher-{leader.broker_id}-{index}"
         second = FetchLane(
             f"{name}b",
-            surroundings,
+            context,
             self._endpoint,
             self._queue,
             delay_seconds=SECOND_AFTER_SECONDS,
             longest_wait_ms=SECOND_WAIT_MS,
         )
-        main = FetchLane(name, surroundings, self._endpoint, self._queue, take_over=second.release)
+        main = FetchLane(name, context, self._endpoint, self._queue, second=second)
         self._lanes = (main, second)
         loop = asyncio.get_running_loop()
         self.tasks: Final = tuple(
@@ -64,7 +64,7 @@ class Fetcher:
         return len(self._followed)
 
     @property
-    def followed(self) -> Collection[Followed]:
+    def followed(self) -> Collection[PartitionFetchState]:
         """What is fetched, for looking only."""
         return self._followed.values()
 
@@ -76,7 +76,7 @@ class Fetcher:
         if former is not None and not former.is_given_up and former.continues(follow):
             return
         self.unfollow(topic_partition)
-        followed = self._followed[topic_partition] = Followed(topic_partition, follow)
+        followed = self._followed[topic_partition] = PartitionFetchState(topic_partition, follow)
         self._queue.put(followed)
 
     def unfollow(self, topic_partition: TopicPartition) -> None:
@@ -95,7 +95,7 @@ class Fetcher:
             task.cancel()
 
     def _endpoint(self) -> Endpoint:
-        listener_name = self._surroundings.settings().inter_broker_listener.name
+        listener_name = self._context.settings.inter_broker_listener.name
         endpoint = self._leader.endpoint(listener_name)
         if endpoint is None:
             raise ConnectionError(f"broker {self._leader.broker_id} has no listener {listener_name}")
@@ -107,28 +107,25 @@ class Fetchers:
 
     Args:
         broker_id: this broker.
-        broker_epoch: of its registration, which changes with its session.
+        registered: has its broker epoch.
         settings: the broker's.
         clock: what time throttles go by.
         connect: how to reach a leader.
-        partition_of: the replica here; None when there is none any more.
+        replicas: those that are here.
         throttle: of what followers take in; by default there is none.
     """
 
     def __init__(
         self,
         broker_id: BrokerId,
-        broker_epoch: Callable[[], int],
+        registered: Registered,
         settings: BrokerSettings,
         clock: Clock,
         connect: Connect,
-        partition_of: Callable[[TopicPartition], FollowingReplica | None],
+        replicas: Mapping[TopicPartition, FollowingReplica],
         throttle: Throttle | None = None,
     ) -> None:
-        self._settings = settings
-        self._surroundings = Surroundings(
-            broker_id, broker_epoch, lambda: self._settings, connect, partition_of, throttle or Throttle(clock)
-        )
+        self._context = FetcherContext(broker_id, registered, settings, connect, replicas, throttle or Throttle(clock))
         self._fetchers: dict[tuple[BrokerId, int], Fetcher] = {}
         self._following: dict[TopicPartition, Follow] = {}
         self._tasks: Final = Tasks()
@@ -142,9 +139,9 @@ class Fetchers:
     @property
     def counts(self) -> FetchCounts:
         """What went wrong, for looking only."""
-        return self._surroundings.counts
+        return self._context.counts
 
-    def followed(self) -> list[tuple[BrokerId, Followed]]:
+    def followed(self) -> list[tuple[BrokerId, PartitionFetchState]]:
         """Everything that is fetched, each with its leader, for looking only."""
         return [(leader, followed) for (leader, _), fetcher in self._fetchers.items() for followed in fetcher.followed]
 
@@ -161,7 +158,7 @@ class Fetchers:
             self._following[topic_partition] = follow
             fetcher = self._fetchers.get(key)
             if fetcher is None:
-                fetcher = self._fetchers[key] = Fetcher(follow.leader, key[1], self._surroundings)
+                fetcher = self._fetchers[key] = Fetcher(follow.leader, key[1], self._context)
                 for task in fetcher.tasks:
                     self._tasks.keep(task).add_done_callback(_log_failure)
             fetcher.follow(topic_partition, follow)
@@ -180,10 +177,10 @@ class Fetchers:
 
     def update_settings(self, settings: BrokerSettings) -> None:
         """Takes the broker's new settings; with another `num.replica.fetchers` the partitions are shared out again."""
-        shares_change = settings.num_replica_fetchers != self._settings.num_replica_fetchers
+        shares_change = settings.num_replica_fetchers != self._context.settings.num_replica_fetchers
         following = dict(self._following) if shares_change else {}
         self.unfollow(following)
-        self._settings = settings
+        self._context.settings = settings
         self.follow(following)
 
     async def close(self) -> None:
@@ -194,7 +191,7 @@ class Fetchers:
 
     def _key(self, topic_partition: TopicPartition, follow: Follow) -> tuple[BrokerId, int]:
         # Not by `hash`, which differs from process to process: a simulation must come out the same each time.
-        share = (crc32(topic_partition.topic.encode()) + topic_partition.partition) % self._settings.num_replica_fetchers
+        share = (crc32(topic_partition.topic.encode()) + topic_partition.partition) % self._context.settings.num_replica_fetchers
         return follow.leader.broker_id, share
 
     def _stop_idle(self, keys: Iterable[tuple[BrokerId, int]]) -> None:

@@ -73,16 +73,16 @@ class FollowingReplica(Protocol):
     def settings(self) -> TopicSettings: ...
 
     @property
-    def must_settle(self) -> bool:
+    def must_checkpoint_truncation(self) -> bool:
         """Whether something has to be on the disk before the next fetch, which tells the leader that it is there."""
         ...
 
-    async def settle(self) -> None:
+    async def checkpoint_truncation(self) -> None:
         """Waits until it is on the disk."""
         ...
 
     def fetch_position(self) -> Position:
-        """From where on to fetch. What `must_settle` says comes first."""
+        """From where on to fetch. What `must_checkpoint_truncation` says comes first."""
         ...
 
     def append_as_follower(self, records: memoryview, leader_epoch: int, high_watermark: int, log_start_offset: int) -> bool:

@@ -86,7 +86,7 @@ class InternalTopics:
         replicas: where partitions are.
         produces: where an append waits for the high watermark.
         clock: for the records' timestamps.
-        offload: reads beside the loop.
+        offload: reads outside the loop.
     """
 
     def __init__(self, replicas: ReplicaManager, produces: Purgatory, clock: Clock, offload: Offload) -> None:
@@ -186,13 +186,13 @@ class InternalTopics:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 earlier = partition.in_sync.question
-                if earlier is not None and not earlier.settled.done():
-                    await asyncio.wait([earlier.settled])  # it was asked before this call
+                if earlier is not None and not earlier.outcome.done():
+                    await asyncio.wait([earlier.outcome])  # it was asked before this call
                 if partition.is_leader and partition.leader_epoch == leader_epoch:
                     question = partition.in_sync.question
                     if question is None or question is earlier:
                         question = self._replicas.ask_whether_leading(partition)
-                    is_certain = await asyncio.shield(question.settled)
+                    is_certain = await asyncio.shield(question.outcome)
         if not is_certain:
             raise NotLeaderOrFollower(f"{key}: leadership in epoch {leader_epoch} cannot be confirmed")
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from ottla.errors import NONE, OttlaError
 from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
@@ -22,11 +22,34 @@ from ottla.model import BrokerId, TopicPartition
 
 log = logging.getLogger(__name__)
 
-AlterPartition = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
-
 MOST_AT_ONCE: Final = 1000  # partitions in a call, so that its message stays small
 BACKOFF: Final = Backoff(first_seconds=0.05, longest_seconds=1.0)
 CALL_SECONDS: Final = 30.0
+
+
+class IsrController(Protocol):
+    """The controller, wherever it is: `ottla.broker.controller.service.ControllerService`."""
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of this broker's latest registration."""
+        ...
+
+    async def alter_partition(self, request: AlterPartitionRequest, /) -> AlterPartitionResponse:
+        """Changes ISRs. Raises OttlaError or OSError when no answer was to be had."""
+        ...
+
+
+class IsrOwner(Protocol):
+    """Who wants changes: `ottla.broker.replication.isr_rounds.IsrRounds`."""
+
+    def is_wanted(self, change: IsrChange) -> bool:
+        """Whether the change has not been overtaken."""
+        ...
+
+    def altered(self, change: IsrChange, altered: AlteredPartition) -> bool:
+        """Takes in a response; says whether the change has to be requested again."""
+        ...
 
 
 class IsrAlterations:
@@ -34,25 +57,14 @@ class IsrAlterations:
 
     Args:
         broker_id: this broker.
-        broker_epoch: of its latest registration.
-        alter_partition: the controller's, wherever it is. It raises OttlaError or OSError when no answer was to be had.
-        is_wanted: whether the change has not been overtaken.
-        altered: called with each response; returns whether the change has to be requested again.
+        controller: decides.
+        owner: hears what it decided.
     """
 
-    def __init__(
-        self,
-        broker_id: BrokerId,
-        broker_epoch: Callable[[], int],
-        alter_partition: AlterPartition,
-        is_wanted: Callable[[IsrChange], bool],
-        altered: Callable[[IsrChange, AlteredPartition], bool],
-    ) -> None:
+    def __init__(self, broker_id: BrokerId, controller: IsrController, owner: IsrOwner) -> None:
         self._broker_id = broker_id
-        self._broker_epoch = broker_epoch
-        self._alter_partition = alter_partition
-        self._is_wanted = is_wanted
-        self._altered = altered
+        self._controller = controller
+        self._owner = owner
         self._waiting: dict[TopicPartition, IsrChange] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -83,35 +95,35 @@ class IsrAlterations:
             self._task = None
 
     def _next(self) -> dict[TopicPartition, IsrChange]:
-        for key in [key for key, change in self._waiting.items() if not self._is_wanted(change)]:
+        for key in [key for key, change in self._waiting.items() if not self._owner.is_wanted(change)]:
             del self._waiting[key]
         return dict(list(self._waiting.items())[:MOST_AT_ONCE])
 
     async def _send(self, changes: Mapping[TopicPartition, IsrChange]) -> bool:
-        """One call; says whether everything in it was settled."""
-        broker_epoch = self._broker_epoch()
+        """One call; says whether everything in it was answered for good."""
+        broker_epoch = self._controller.broker_epoch
         request = AlterPartitionRequest(
             self._broker_id, broker_epoch, tuple(self._with_own_epoch(change, broker_epoch) for change in changes.values())
         )
         try:
-            response = await asyncio.wait_for(self._alter_partition(request), CALL_SECONDS)
+            response = await asyncio.wait_for(self._controller.alter_partition(request), CALL_SECONDS)
         except (OttlaError, OSError) as error:
             log.warning("AlterPartition of %d ISRs failed, retrying: %s", len(changes), error)
             return False
         if response.error != NONE:
             log.warning("AlterPartition of %d ISRs was refused with error %d, retrying", len(changes), response.error)
             return False
-        settled = True
+        is_done = True
         for key, change in changes.items():
             altered = response.partitions.get(key)
             if altered is None:
                 log.error("%s: missing in the controller's AlterPartition response", key)
-                settled = False
-            elif self._altered(change, altered):
-                settled = False
+                is_done = False
+            elif self._owner.altered(change, altered):
+                is_done = False
             elif self._waiting.get(key) is change:
                 del self._waiting[key]
-        return settled
+        return is_done
 
     def _with_own_epoch(self, change: IsrChange, broker_epoch: int) -> IsrChange:
         members = tuple(

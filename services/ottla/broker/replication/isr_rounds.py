@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ottla.broker.replication.counts import IsrCounts
-from ottla.broker.replication.isr_alterations import AlterPartition, IsrAlterations
+from ottla.broker.replication.isr_alterations import IsrAlterations, IsrController
 from ottla.broker.replication.partition import Partition
-from ottla.clock import Clock
+from ottla.clock import Clock, monotonic_ms
 from ottla.errors import NONE
 from ottla.interbroker.calls import AlteredPartition, IsrChange
 from ottla.model import BrokerId, TopicPartition
@@ -57,14 +57,9 @@ class IsrRounds:
         self._alterations: IsrAlterations | None = None
         self._rounds: asyncio.Task[None] | None = None
 
-    def start(self, alter_partition: AlterPartition, broker_epoch: Callable[[], int]) -> None:
-        """Begins; before, no ISR changes.
-
-        Args:
-            alter_partition: the controller's, wherever it is; it raises ApiError when no answer was to be had.
-            broker_epoch: of this broker's latest registration.
-        """
-        self._alterations = IsrAlterations(self._broker_id, broker_epoch, alter_partition, self._is_wanted, self._altered)
+    def start(self, controller: IsrController) -> None:
+        """Begins; before, no ISR changes."""
+        self._alterations = IsrAlterations(self._broker_id, controller, self)
         self._rounds = asyncio.get_running_loop().create_task(self._run(), name="ISR rounds")
 
     async def close(self) -> None:
@@ -79,7 +74,7 @@ class IsrRounds:
 
     def now_ms(self) -> int:
         """Milliseconds of the clock that never goes back."""
-        return int(self._clock.monotonic() * 1000)
+        return monotonic_ms(self._clock)
 
     def fetched(self, partition: Partition, now_ms: int) -> None:
         """A follower that is not in the ISR has fetched, and may have caught up."""
@@ -124,11 +119,12 @@ class IsrRounds:
             if change is not None:
                 self._alterations.submit(change)
 
-    def _is_wanted(self, change: IsrChange) -> bool:
+    def is_wanted(self, change: IsrChange) -> bool:
+        """Whether the partition still asks for the change."""
         partition = self._partitions.get(change.topic_partition)
         return partition is not None and partition.in_sync.is_proposed(change)
 
-    def _altered(self, change: IsrChange, altered: AlteredPartition) -> bool:
+    def altered(self, change: IsrChange, altered: AlteredPartition) -> bool:
         """What the controller answered; says whether it has to be asked again."""
         partition = self._partitions.get(change.topic_partition)
         if partition is None:

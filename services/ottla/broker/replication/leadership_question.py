@@ -40,13 +40,13 @@ class LeadershipQuestion:
         members: who may lead by now in this broker's place.
 
     Attributes:
-        settled: whether this broker led when it asked; False when that is no longer known. Set here only.
+        outcome: whether this broker led when it asked; False when that is no longer known. Set here only.
     """
 
     def __init__(self, members: Collection[BrokerId]) -> None:
-        self.settled: Final[asyncio.Future[bool]] = asyncio.get_running_loop().create_future()
+        self.outcome: Final[asyncio.Future[bool]] = asyncio.get_running_loop().create_future()
         self._unheard: dict[BrokerId, FetchPlace | None] = dict.fromkeys(members)  # with its fetch that was answered since
-        self._settle_if_all_were_heard()
+        self._decide_if_all_were_heard()
 
     def fetched(self, broker_id: BrokerId, place: FetchPlace) -> bool:
         """A follower's fetch in the epoch that is led here is looked at; says whether it is to be answered at once."""
@@ -55,7 +55,7 @@ class LeadershipQuestion:
         answered = self._unheard[broker_id]
         if answered is not None and place.follows(answered):
             del self._unheard[broker_id]
-            self._settle_if_all_were_heard()
+            self._decide_if_all_were_heard()
             return False
         self._unheard[broker_id] = place
         return True
@@ -63,13 +63,13 @@ class LeadershipQuestion:
     def keep(self, members: Collection[BrokerId]) -> None:
         """The ISR has changed, by a word of the controller to its leader: who is not in it any more need not be heard."""
         self._unheard = {member: place for member, place in self._unheard.items() if member in members}
-        self._settle_if_all_were_heard()
+        self._decide_if_all_were_heard()
 
     def give_up(self) -> None:
         """This broker leads no more, or in another epoch."""
-        if not self.settled.done():
-            self.settled.set_result(False)
+        if not self.outcome.done():
+            self.outcome.set_result(False)
 
-    def _settle_if_all_were_heard(self) -> None:
-        if not self._unheard and not self.settled.done():
-            self.settled.set_result(True)
+    def _decide_if_all_were_heard(self) -> None:
+        if not self._unheard and not self.outcome.done():
+            self.outcome.set_result(True)

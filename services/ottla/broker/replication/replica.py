@@ -2,7 +2,7 @@
 
     become_leader, become_follower, stop_leading     the controller's word, judged by its epochs
     fetch_position, append_as_follower,              following: the log becomes what the leader's is
-    truncate_for, restart_at, must_settle, settle
+    truncate_for, restart_at, must_checkpoint_truncation, checkpoint_truncation
 
 Leader and partition epochs only grow, whatever arrives in whichever order. The high watermark never goes back either,
 unless the leader does not have what was committed: then an error says so.
@@ -243,22 +243,22 @@ class Replica:
     # Following.
 
     def fetch_position(self) -> FollowerPosition:
-        """From where on to fetch. What `must_settle` says comes first."""
+        """From where on to fetch. What `must_checkpoint_truncation` says comes first."""
         end_offset = self.log.appender.log_end_offset
         return FollowerPosition(end_offset, self.log.leader_epochs.latest_epoch, self.leader_epoch, self.log.log_start_offset)
 
     @property
-    def must_settle(self) -> bool:
+    def must_checkpoint_truncation(self) -> bool:
         """Whether something has to be on the disk before the next fetch, which tells the leader that it is there."""
-        return self.log.must_settle or (self.waits_for_flush and self.log.unflushed_messages > 0)
+        return self.log.must_checkpoint_truncation or (self.waits_for_flush and self.log.unflushed_messages > 0)
 
-    async def settle(self) -> None:
+    async def checkpoint_truncation(self) -> None:
         """Waits until it is on the disk: after a truncation the recovery point, with `flush.messages` the records.
 
         Raises:
             KafkaStorageError: it cannot be brought there.
         """
-        await self.log.settle()
+        await self.log.checkpoint_truncation()
         if self.waits_for_flush:
             await self.log.flush()
 

@@ -19,7 +19,7 @@ from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.counts import IsrCounts
 from ottla.broker.replication.following import Follow
 from ottla.broker.replication.group_commit import GroupCommit
-from ottla.broker.replication.isr_alterations import AlterPartition
+from ottla.broker.replication.isr_alterations import IsrController
 from ottla.broker.replication.isr_rounds import IsrRounds
 from ottla.broker.replication.leadership_question import LeadershipQuestion
 from ottla.broker.replication.partition import Partition
@@ -60,6 +60,13 @@ class NoFollowing:
         """Nothing did."""
 
 
+class Coordinator(Protocol):
+    """What is coordinated where a partition of an internal topic is led: of groups, and of transactions."""
+
+    def lead(self, index: int, leader_epoch: int, /) -> None: ...
+    def resign(self, index: int, /) -> None: ...
+
+
 class ReplicaManager:
     """The broker's partitions.
 
@@ -83,8 +90,7 @@ class ReplicaManager:
         lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
     ) -> None:
         self.following: Following = NoFollowing()
-        # Called when this broker begins to lead a partition of an internal topic, with the epoch, and with None when it stops.
-        self.leads_internal: Callable[[TopicPartition, int | None], None] = _ignore_leadership
+        self._coordinators: Mapping[str, Coordinator] = {}
         # Requests that wait for followers' log start offsets.
         self.deletes = Purgatory()
         clock = clock or SystemClock()
@@ -104,14 +110,13 @@ class ReplicaManager:
         logs.high_watermarks = self.high_watermarks
         self.group_commit = GroupCommit(self._flushed)
 
-    def start(self, alter_partition: AlterPartition, broker_epoch: Callable[[], int]) -> None:
-        """Looks after the ISRs from now on.
+    def start(self, controller: IsrController) -> None:
+        """Looks after the ISRs from now on."""
+        self._isr_rounds.start(controller)
 
-        Args:
-            alter_partition: the controller's, wherever it is; it raises ApiError when no answer was to be had.
-            broker_epoch: of this broker's latest registration.
-        """
-        self._isr_rounds.start(alter_partition, broker_epoch)
+    def coordinate(self, coordinators: Mapping[str, Coordinator]) -> None:
+        """From now on these, by internal topic, lead and resign with this broker's partitions of it."""
+        self._coordinators = coordinators
 
     async def close(self) -> None:
         """Ends what runs beside requests, and answers those that wait for followers' deletions."""
@@ -199,13 +204,13 @@ class ReplicaManager:
             for begin in range(0, len(partitions), APPLIED_AT_ONCE):
                 some = partitions[begin : begin + APPLIED_AT_ONCE]
                 await self._open_logs(some)
-                unsettled = await self._settle_before_leading(some)
-                errors |= unsettled
-                errors |= self.apply_at_once([assignment for assignment in some if assignment.topic_partition not in unsettled], leaders)
+                failed = await self._checkpoint_before_leading(some)
+                errors |= failed
+                errors |= self.apply_at_once([assignment for assignment in some if assignment.topic_partition not in failed], leaders)
                 await asyncio.sleep(0)
         return errors
 
-    async def _settle_before_leading(self, assignments: Sequence[PartitionAssignment]) -> dict[TopicPartition, int]:
+    async def _checkpoint_before_leading(self, assignments: Sequence[PartitionAssignment]) -> dict[TopicPartition, int]:
         """Waits until the checkpoints know of truncations of what is to be led; gives the error codes of those that cannot be led.
 
         A leader appends. While the checkpoint takes what was cut off for synced, a start after a loss of power would believe
@@ -213,9 +218,9 @@ class ReplicaManager:
         """
         errors: dict[TopicPartition, int] = {}
         led = [assignment.topic_partition for assignment in assignments if assignment.state.leader == self._broker_id]
-        while unsettled := [key for key in led if key not in errors and must_settle(self._partitions.get(key))]:
-            results = await asyncio.gather(*(self._partitions[key].log.settle() for key in unsettled), return_exceptions=True)
-            for key, result in zip(unsettled, results, strict=True):
+        while waiting := [key for key in led if key not in errors and must_checkpoint_truncation(self._partitions.get(key))]:
+            results = await asyncio.gather(*(self._partitions[key].log.checkpoint_truncation() for key in waiting), return_exceptions=True)
+            for key, result in zip(waiting, results, strict=True):
                 if isinstance(result, ApiError):
                     self._refuse(key, result)
                     errors[key] = result.code
@@ -247,7 +252,7 @@ class ReplicaManager:
         if led:
             log.warning("broker %d stopped leading its %d partitions", self._broker_id, len(led))
 
-    async def set_strays_aside(self, all_replicas: AllReplicas) -> tuple[TopicPartition, ...]:
+    async def rename_stray_logs(self, all_replicas: AllReplicas) -> tuple[TopicPartition, ...]:
         """Gives up the replicas that are not this broker's any more; their files stay, under another name.
 
         As Kafka's `updateStrayLogs`: only an operator deletes them, for a controller that takes them for strays may be wrong.
@@ -264,7 +269,7 @@ class ReplicaManager:
                     self._role_changed(key)
                 opened = self._logs.get(key)
                 if opened is not None and not opened.is_offline:
-                    self._logs.set_aside(key)
+                    self._logs.rename_stray(key)
                 if done % APPLIED_AT_ONCE == 0:
                     await asyncio.sleep(0)
         return strays
@@ -380,7 +385,7 @@ class ReplicaManager:
             del self._partitions[key]
             self._role_changed(key)
         if is_foreign:
-            self._logs.set_aside(key)
+            self._logs.rename_stray(key)
 
     def _owner_of(self, opened: Log, assignment: PartitionAssignment) -> Owner:
         predates = self._logs.may_predate_topic_ids(assignment.topic_partition)
@@ -497,9 +502,13 @@ class ReplicaManager:
 
     def _role_changed(self, key: TopicPartition) -> None:
         self._check(key)
-        if key.topic in INTERNAL_TOPICS:
+        coordinator = self._coordinators.get(key.topic)
+        if coordinator is not None:
             partition = self._partitions.get(key)
-            self.leads_internal(key, partition.leader_epoch if partition is not None and partition.is_leader else None)
+            if partition is not None and partition.is_leader:
+                coordinator.lead(key.partition, partition.leader_epoch)
+            else:
+                coordinator.resign(key.partition)
 
     def _check(self, key: TopicPartition) -> None:
         self._produces.check(key)
@@ -531,13 +540,9 @@ class ReplicaManager:
         self._fetches.check(partition.topic_partition)
 
 
-def must_settle(partition: Partition | None) -> bool:
+def must_checkpoint_truncation(partition: Partition | None) -> bool:
     """Whether a truncation has left something to do before this replica may append as a leader."""
-    return partition is not None and not partition.is_leader and partition.log.must_settle
-
-
-def _ignore_leadership(key: TopicPartition, leader_epoch: int | None) -> None:
-    """For a broker that coordinates nothing."""
+    return partition is not None and not partition.is_leader and partition.log.must_checkpoint_truncation
 
 
 def _offline(partition: Partition) -> KafkaStorageError:

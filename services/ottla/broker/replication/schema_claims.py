@@ -1,6 +1,6 @@
 """The ids of schemas in a producer's batch, for topics whose ids are checked (`schema_ids`).
 
-Bulk work on bytes that came from outside, so it runs beside the loop and is bounded: a batch with more than `LIMITS` in it is refused.
+Bulk work on bytes that came from outside, so it runs outside the loop and is bounded: a batch with more than `LIMITS` in it is refused.
 A small and plain batch is read on the loop, as a thread's turn costs ten times as much (`plain_frames`).
 """
 

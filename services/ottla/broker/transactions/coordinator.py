@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol
 
 from ottla.broker.coordinator.state_partition import StatePartitions
 from ottla.broker.metadata import MetadataCache
+from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.partition import Partition
-from ottla.broker.transactions.markers import MarkerSender, TransactionCalls, TransactionPeers
+from ottla.broker.transactions.markers import MarkerSender, MarkerWriter, Peers, TransactionEnds, TransactionPeers
 from ottla.broker.transactions.shard import TransactionCounts, TransactionLimits, TransactionPartition
 from ottla.broker.transactions.transaction import Transaction
 from ottla.clock import Clock
@@ -31,15 +32,13 @@ from ottla.errors import (
     ProducerFenced,
     error_of,
 )
-from ottla.interbroker.calls import TransactionAnswer, TransactionControl, TransactionMarker, TransactionQuestion
+from ottla.interbroker.calls import ControlTransport, TransactionAnswer, TransactionControl, TransactionQuestion
 from ottla.lifecycle import Offload
-from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
+from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
-
-Ask: TypeAlias = Callable[[BrokerId, TransactionQuestion], Awaitable[TransactionAnswer]]
 
 
 class TransactionCoordinator:
@@ -48,10 +47,11 @@ class TransactionCoordinator:
     Args:
         internal: appends to and reads the topic of transactions.
         clock: for what is written and timed.
-        offload: decodes beside the loop.
-        send_markers: tells all partitions of a transaction how it ended; returns when they know.
-        new_producer_id: gives an id that no producer has.
-        partition_count: of the topic: as it is, or as it would be made.
+        offload: decodes outside the loop.
+        metadata: how many partitions the topic has.
+        markers: tell all partitions of a transaction how it ended.
+        producer_ids: that no producer has.
+        partition_count: how many the topic would be created with.
         abort_interval_seconds: `transaction.abort.timed.out.transaction.cleanup.interval.ms`.
         expiry_interval_seconds: `transaction.remove.expired.transaction.cleanup.interval.ms`.
     """
@@ -61,19 +61,20 @@ class TransactionCoordinator:
         internal: InternalTopics,
         clock: Clock,
         offload: Offload,
-        send_markers: Callable[[TransactionMarker], Awaitable[None]],
-        new_producer_id: Callable[[], Awaitable[int]],
+        metadata: MetadataCache,
+        markers: MarkerSender,
+        producer_ids: ProducerIds,
         limits: TransactionLimits,
-        partition_count: Callable[[], int],
+        partition_count: int,
         abort_interval_seconds: float,
         expiry_interval_seconds: float,
     ) -> None:
         self.counts: Final = TransactionCounts()
 
         def make(key: TopicPartition, leader_epoch: int) -> TransactionPartition:
-            return TransactionPartition(key, leader_epoch, internal, clock, send_markers, new_producer_id, limits, self.counts)
+            return TransactionPartition(key, leader_epoch, internal, clock, markers, producer_ids, limits, self.counts)
 
-        self._partitions = StatePartitions(TRANSACTIONS_TOPIC, make, offload, partition_count)
+        self._partitions = StatePartitions(TRANSACTIONS_TOPIC, make, offload, metadata, partition_count)
         self._abort_interval_seconds = abort_interval_seconds
         self._expiry_interval_seconds = expiry_interval_seconds
         self._rounds: list[asyncio.Task[None]] = []
@@ -134,6 +135,23 @@ class TransactionCoordinator:
         return self._partitions.is_loading
 
 
+class TransactionCalls:
+    """What this broker does for others: `ottla.interbroker.calls.TransactionControl`.
+
+    Args:
+        markers: writes to what is led here.
+        coordinator: this broker's.
+    """
+
+    def __init__(self, markers: MarkerWriter, coordinator: TransactionCoordinator) -> None:
+        self._coordinator = coordinator
+        self.write_transaction_marker = markers.write_transaction_marker
+
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
+        """Says what is known here of a transaction."""
+        return self._coordinator.verify(question)
+
+
 @dataclass(frozen=True, slots=True)
 class Transactions:
     """What there is of transactions on a broker.
@@ -146,7 +164,7 @@ class Transactions:
 
     coordinator: TransactionCoordinator
     verification: TransactionVerification
-    calls: TransactionCalls
+    calls: TransactionControl
 
 
 def transactions_of(
@@ -155,51 +173,39 @@ def transactions_of(
     clock: Clock,
     offload: Offload,
     metadata: MetadataCache,
-    new_producer_id: Callable[[], Awaitable[int]],
-    broker: Callable[[BrokerRegistration], TransactionControl],
-    ended: Callable[[TopicPartition, int, bool], None],
-    verifies: Callable[[], bool],
+    producer_ids: ProducerIds,
+    transport: ControlTransport,
+    ends: TransactionEnds,
+    current: CurrentSettings,
 ) -> Transactions:
     """The transactions of this broker.
 
     Args:
-        metadata: who leads what; how many partitions the topic has; before it is made, as many as the settings say.
-        new_producer_id: gives an id that no producer has.
-        broker: the way to another broker.
-        ended: called for each partition of this broker in which a transaction has ended.
-        verifies: `transaction.partition.verification.enable` at the moment.
+        metadata: who leads what; how many partitions the topic has.
+        transport: the way to other brokers.
+        ends: hears of each partition of this broker in which a transaction has ended.
+        current: what may change while the broker runs.
     """
-
-    def partition_count() -> int:
-        topic = metadata.topic(TRANSACTIONS_TOPIC)
-        return settings.transaction_state_log_num_partitions if topic is None else len(topic.partitions)
-
-    def leader_of(key: TopicPartition) -> BrokerId | None:
-        state = metadata.partition(*key)
-        return None if state is None else state.leader
-
-    def coordinator_of(transactional_id: str) -> BrokerId:
-        state = metadata.partition(TRANSACTIONS_TOPIC, coordinator.partition_of(transactional_id))
-        return NO_LEADER if state is None else state.leader
-
-    calls = TransactionCalls(internal, ended, lambda question: coordinator.verify(question))
-    peers = TransactionPeers(BrokerId(settings.broker_id), calls, lambda: metadata.brokers, broker)
+    writer = MarkerWriter(internal, ends)
+    peers = TransactionPeers(BrokerId(settings.broker_id), metadata, transport)
     coordinator = TransactionCoordinator(
         internal,
         clock,
         offload,
-        MarkerSender(leader_of, peers.write_marker).send,
-        new_producer_id,
+        metadata,
+        MarkerSender(metadata, peers, writer),
+        producer_ids,
         TransactionLimits(
             max_timeout_ms=settings.transaction_max_timeout_ms,
             id_expiration_ms=settings.transactional_id_expiration_ms,
             load_buffer_bytes=settings.transaction_state_log_load_buffer_size,
         ),
-        partition_count,
+        settings.transaction_state_log_num_partitions,
         settings.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000,
         settings.transaction_remove_expired_transaction_cleanup_interval_ms / 1000,
     )
-    return Transactions(coordinator, TransactionVerification(coordinator_of, peers.verify, verifies), calls)
+    calls = TransactionCalls(writer, coordinator)
+    return Transactions(coordinator, TransactionVerification(metadata, coordinator, peers, calls, current), calls)
 
 
 # Before the first batch of a transaction its coordinator is asked whether it knows of it (KIP-890).
@@ -209,19 +215,40 @@ def transactions_of(
 # once for each transaction and partition.
 
 
+class CurrentSettings(Protocol):
+    """Where settings may change: `ottla.broker.controller.service.ControllerService`."""
+
+    @property
+    def settings(self) -> BrokerSettings: ...
+
+
+class PartitionOfId(Protocol):
+    """Where ids belong: `TransactionCoordinator`."""
+
+    def partition_of(self, name: str, /) -> int:
+        """The partition of the topic of transactions that has a transactional id."""
+        ...
+
+
 class TransactionVerification:
     """Asks for partitions of this broker.
 
     Args:
-        coordinator_of: the broker that coordinates a transactional id, NO_LEADER while there is none.
-        ask: asks a broker; raises ApiError when there was no answer.
-        is_enabled: `transaction.partition.verification.enable`; without it whatever comes is believed.
+        metadata: which broker coordinates a transactional id.
+        coordinator: which partition has the id.
+        peers: the way to that broker.
+        own: answers where it is this one.
+        current: `transaction.partition.verification.enable`; without it whatever comes is believed.
     """
 
-    def __init__(self, coordinator_of: Callable[[str], BrokerId], ask: Ask, is_enabled: Callable[[], bool]) -> None:
-        self._coordinator_of = coordinator_of
-        self._ask = ask
-        self._is_enabled = is_enabled
+    def __init__(
+        self, metadata: MetadataCache, coordinator: PartitionOfId, peers: Peers, own: TransactionControl, current: CurrentSettings
+    ) -> None:
+        self._metadata = metadata
+        self._coordinator = coordinator
+        self._peers = peers
+        self._own = own
+        self._current = current
 
     async def refusals(
         self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[Partition]
@@ -240,7 +267,7 @@ class TransactionVerification:
         refusals: dict[TopicPartition, ApiError] = {}
         answer = TransactionAnswer({})
         try:
-            if self._is_enabled():
+            if self._current.settings.transaction_partition_verification_enable:
                 answer = await self._answer(TransactionQuestion(transactional_id, producer_id, producer_epoch, keys))
             else:
                 answer = TransactionAnswer(dict.fromkeys(keys, NONE))
@@ -261,10 +288,11 @@ class TransactionVerification:
 
     async def _answer(self, question: TransactionQuestion) -> TransactionAnswer:
         try:
-            coordinator = self._coordinator_of(question.transactional_id)
-            if coordinator == NO_LEADER:
+            key = TopicPartition(TRANSACTIONS_TOPIC, self._coordinator.partition_of(question.transactional_id))
+            leader = self._metadata.leader(key)
+            if leader is None or leader == NO_LEADER:
                 raise CoordinatorNotAvailable(f"{question.transactional_id} has no coordinator at the moment")
-            return await self._ask(coordinator, question)
+            return await self._peers.at(leader, self._own).verify_transaction(question)
         except ApiError as error:
             log.info("%s: verifying the transaction with its coordinator failed: %s", question.transactional_id, error)
             return TransactionAnswer(dict.fromkeys(question.partitions, CoordinatorNotAvailable.code))

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeVar
 
+from ottla.broker.metadata import MetadataCache
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.errors import NONE, ApiError, BrokerNotAvailable, InvalidProducerEpoch, TransactionCoordinatorFenced, error_of
-from ottla.interbroker.calls import TransactionAnswer, TransactionControl, TransactionMarker, TransactionQuestion
-from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
+from ottla.interbroker.calls import ControlTransport, TransactionControl, TransactionMarker
+from ottla.model import NO_LEADER, BrokerId, TopicPartition
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 
 log: Final = logging.getLogger(__name__)
@@ -24,32 +25,54 @@ log: Final = logging.getLogger(__name__)
 FENCING: Final = frozenset({InvalidProducerEpoch.code, TransactionCoordinatorFenced.code})
 
 
-# Has a broker write the marker; gives the error code of each partition.
-WriteAt: TypeAlias = Callable[[BrokerId, TransactionMarker], Awaitable[Mapping[TopicPartition, int]]]
-
 # How long the in-sync replicas may take to have a marker before the coordinator gets an error and tries again.
 COMMIT_SECONDS: Final = 10.0
+
+
+class WritesMarkers(Protocol):
+    """A broker, as far as markers go."""
+
+    async def write_transaction_marker(self, marker: TransactionMarker, /) -> Mapping[TopicPartition, int]:
+        """Writes a marker; gives the error code of each partition. Raises ApiError when the broker cannot be reached."""
+        ...
+
+
+W = TypeVar("W")
+
+
+class Peers(Protocol):
+    """The way to any broker: `TransactionPeers`."""
+
+    def at(self, broker_id: BrokerId, own: W) -> W | TransactionControl:
+        """A broker; `own` where it is this one. Raises BrokerNotAvailable if it does not live."""
+        ...
+
+
+class Leaders(Protocol):
+    """Who leads what: `ottla.broker.metadata.MetadataCache`."""
+
+    def leader(self, key: TopicPartition) -> BrokerId | None:
+        """The broker that leads a partition, NO_LEADER, or None when there is no such partition any more."""
+        ...
 
 
 class MarkerSender:
     """The way of markers to their partitions.
 
     Args:
-        leader_of: the broker that leads a partition, NO_LEADER, or None when there is no such partition any more.
-        write_at: has a broker write a marker; it raises ApiError when that broker cannot be reached.
+        leaders: of partitions.
+        peers: the way to them.
+        own: writes to what is led here.
         retry_backoff_seconds: between two attempts.
         gone_after: so many attempts that did not know of a partition say that it is gone.
     """
 
     def __init__(
-        self,
-        leader_of: Callable[[TopicPartition], BrokerId | None],
-        write_at: WriteAt,
-        retry_backoff_seconds: float = 0.1,
-        gone_after: int = 50,
+        self, leaders: Leaders, peers: Peers, own: WritesMarkers, retry_backoff_seconds: float = 0.1, gone_after: int = 50
     ) -> None:
-        self._leader_of = leader_of
-        self._write_at = write_at
+        self._leaders = leaders
+        self._peers = peers
+        self._own = own
         self._retry_backoff_seconds = retry_backoff_seconds
         self._gone_after = gone_after
 
@@ -65,7 +88,7 @@ class MarkerSender:
         while True:
             by_leader: dict[BrokerId, list[TopicPartition]] = {}
             for partition in sorted(remaining):
-                leader = self._leader_of(partition)
+                leader = self._leaders.leader(partition)
                 if leader is None and attempt >= self._gone_after:
                     remaining.discard(partition)
                     log.info("producer %d: %s was deleted and needs no marker", marker.producer_id, partition)
@@ -89,36 +112,31 @@ class MarkerSender:
 
     async def _write(self, leader: BrokerId, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
         try:
-            return await self._write_at(leader, marker)
+            return await self._peers.at(leader, self._own).write_transaction_marker(marker)
         except ApiError as error:
             log.debug("broker %d has not written the markers of producer %d: %s", leader, marker.producer_id, error)
             return {}
 
 
-# What transactions ask of other brokers, and other brokers of this one: markers for what they lead, and verification.
-#
-# TransactionCalls    this broker's end: what others ask is done here
-# TransactionPeers    the way to any broker, this one included, which is called directly
+class TransactionEnds(Protocol):
+    """Who has to know of transactions that ended: `ottla.broker.groups.coordinator.GroupCoordinator`."""
+
+    def transaction_ended(self, key: TopicPartition, producer_id: int, is_commit: bool) -> None:
+        """A transaction has ended in a partition."""
+        ...
 
 
-class TransactionCalls:
-    """What this broker does for others: `ottla.interbroker.calls.TransactionControl`.
+class MarkerWriter:
+    """Writes markers to partitions that this broker leads.
 
     Args:
         internal: appends to what is led here.
-        ended: called for each partition in which a transaction has ended, the producer, and whether it was committed.
-        verify: says what this broker's coordinator knows.
+        ends: hears of each partition in which a transaction has ended.
     """
 
-    def __init__(
-        self,
-        internal: InternalTopics,
-        ended: Callable[[TopicPartition, int, bool], None],
-        verify: Callable[[TransactionQuestion], TransactionAnswer],
-    ) -> None:
+    def __init__(self, internal: InternalTopics, ends: TransactionEnds) -> None:
         self._internal = internal
-        self._ended = ended
-        self._verify = verify
+        self._ends = ends
 
     async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
         """Appends the marker to each partition; gives their error codes when all in-sync replicas have what was appended."""
@@ -140,12 +158,8 @@ class TransactionCalls:
         except ApiError as error:
             return error.code
         producers.note_ended(marker.producer_id, marker.transaction)
-        self._ended(key, marker.producer_id, marker.is_commit)
+        self._ends.transaction_ended(key, marker.producer_id, marker.is_commit)
         return NONE
-
-    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
-        """Says what is known here of a transaction."""
-        return self._verify(question)
 
 
 class TransactionPeers:
@@ -153,35 +167,20 @@ class TransactionPeers:
 
     Args:
         own_id: this broker, which is called directly.
-        own: what it does.
-        brokers: those that live.
-        control: the way to one of them.
+        metadata: which brokers live.
+        transport: the way to them.
     """
 
-    def __init__(
-        self,
-        own_id: BrokerId,
-        own: TransactionControl,
-        brokers: Callable[[], Mapping[BrokerId, BrokerRegistration]],
-        control: Callable[[BrokerRegistration], TransactionControl],
-    ) -> None:
+    def __init__(self, own_id: BrokerId, metadata: MetadataCache, transport: ControlTransport) -> None:
         self._own_id = own_id
-        self._own = own
-        self._brokers = brokers
-        self._control = control
+        self._metadata = metadata
+        self._transport = transport
 
-    async def write_marker(self, broker_id: BrokerId, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
-        """Has a broker write a marker. Raises BrokerNotAvailable or RequestTimedOut when there was no answer."""
-        return await self._at(broker_id).write_transaction_marker(marker)
-
-    async def verify(self, broker_id: BrokerId, question: TransactionQuestion) -> TransactionAnswer:
-        """Asks a coordinator. Raises BrokerNotAvailable or RequestTimedOut when there was no answer."""
-        return await self._at(broker_id).verify_transaction(question)
-
-    def _at(self, broker_id: BrokerId) -> TransactionControl:
+    def at(self, broker_id: BrokerId, own: W) -> W | TransactionControl:
+        """A broker; `own` where it is this one. Raises BrokerNotAvailable if it does not live."""
         if broker_id == self._own_id:
-            return self._own
-        registration = self._brokers().get(broker_id)
+            return own
+        registration = self._metadata.brokers.get(broker_id)
         if registration is None:
             raise BrokerNotAvailable(f"broker {broker_id} does not live")
-        return self._control(registration)
+        return self._transport.broker(registration)

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ottla.broker.coordinator.last_values import LastValues
+from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.partition import Partition
 from ottla.broker.transactions import decisions
+from ottla.broker.transactions.markers import MarkerSender
 from ottla.broker.transactions.records import decode, decode_key, encode, encode_key
 from ottla.broker.transactions.states import PREPARED, TransactionState
 from ottla.broker.transactions.transaction import Transaction
@@ -86,8 +88,8 @@ class TransactionPartition:
         leader_epoch: that it is led in, and the coordinator epoch of its markers.
         internal: appends and reads.
         clock: what is written and timed by.
-        send_markers: tells all partitions of a transaction how it ended; returns when they know.
-        new_producer_id: gives an id that no producer has.
+        markers: tell all partitions of a transaction how it ended.
+        producer_ids: that no producer has.
     """
 
     def __init__(
@@ -96,8 +98,8 @@ class TransactionPartition:
         leader_epoch: int,
         internal: InternalTopics,
         clock: Clock,
-        send_markers: Callable[[TransactionMarker], Awaitable[None]],
-        new_producer_id: Callable[[], Awaitable[int]],
+        markers: MarkerSender,
+        producer_ids: ProducerIds,
         limits: TransactionLimits,
         counts: TransactionCounts | None = None,
     ) -> None:
@@ -107,8 +109,8 @@ class TransactionPartition:
         self.corrupt_records = 0  # that were skipped when it was loaded
         self._internal = internal
         self._clock = clock
-        self._send_markers = send_markers
-        self._new_producer_id = new_producer_id
+        self._markers = markers
+        self._producer_ids = producer_ids
         self._limits = limits
         self._counts = counts or TransactionCounts()
         self._entries: dict[str, _Entry] = {}
@@ -170,14 +172,14 @@ class TransactionPartition:
             raise InvalidTransactionTimeout(f"{timeout_ms} ms; transaction.max.timeout.ms is {self._limits.max_timeout_ms}")
         entry = self._entries.get(transactional_id)
         if entry is None:
-            producer_id = await self._new_producer_id()
+            producer_id = await self._producer_ids.next_id()
             self._check()
             fresh = Transaction(transactional_id, producer_id, NO_PRODUCER_EPOCH, timeout_ms, update_timestamp=self._clock.time_ms())
             entry = self._entries.setdefault(transactional_id, _Entry(fresh))
         self._check_free(entry)
         new_producer_id = None
         if entry.transaction.is_exhausted:
-            new_producer_id = await self._new_producer_id()
+            new_producer_id = await self._producer_ids.next_id()
             self._check()
             self._check_free(entry)
         changed = decisions.initialised(entry.transaction, timeout_ms, expected, new_producer_id, self._clock.time_ms())
@@ -326,7 +328,7 @@ class TransactionPartition:
         )
         while True:
             try:
-                await self._send_markers(marker)
+                await self._markers.send(marker)
                 break
             except ApiError as error:
                 log.error("%s: another coordinator completes the transaction: %s", decided.transactional_id, error)

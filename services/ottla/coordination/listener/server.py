@@ -4,7 +4,9 @@ A session outlives its connection by its timeout, and continues with anyone who 
 the twin like a broker's own, so what it sees and in which order is the twin's affair: a connection does one request after the other, and
 an event of a watch is written where it happens, before anything that was read after it.
 
-Bounded: frames (`jute.maxbuffer`), connections, sessions, watches of a session, and the time until a connection has introduced itself.
+Bounded: frames (`jute.maxbuffer`, and far less before a client has said who it is), connections, sessions, watches of a session,
+what a request may ask for at once, and what is kept of frames and answers that are under way. A client that takes no answers is cut off
+at its session's end, or when all such answers together are too much.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import hmac
 import logging
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
@@ -36,6 +38,14 @@ INTRODUCTION_SECONDS: Final = 10.0
 SHORTEST_SESSION_MS: Final = 1_000  # ZooKeeper has 4 s, as it looks every 2 s only
 LONGEST_SESSION_MS: Final = 60_000
 LARGEST_BACKLOG: Final = 16 * 1024 * 1024  # bytes of answers and events that a client does not take
+BACKLOG_OF_ALL: Final = 64 * 1024 * 1024
+# Of a connection, whatever others have: an introduction has 45 bytes, and nearly all requests are smaller than this.
+SMALL_FRAME: Final = 16 * 1024
+# So many larger frames are read at the same time, each within so many seconds.
+LARGE_FRAMES: Final = 32
+LARGE_FRAME_SECONDS: Final = 10.0
+# More than fit into a request of Ottla's, or of Kafka's: each takes 72 bytes and its path.
+MAX_OPERATIONS: Final = 15_000
 _PASSWORD_SIZE: Final = 16
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 _KNOWN_FLAGS: Final = 3
@@ -69,6 +79,7 @@ class CoordinationListener:
         self._server: asyncio.Server | None = None
         self._sessions: dict[int, _Session] = {}
         self._connections: dict[asyncio.Task[None], _Connection] = {}
+        self._large_frames: Final = asyncio.Semaphore(LARGE_FRAMES)
         self._ending: Final = Tasks()
 
     @property
@@ -79,7 +90,7 @@ class CoordinationListener:
 
     async def start(self) -> None:
         """Listens. Raises OSError when the port is in use."""
-        self._server = await asyncio.start_server(self._serve, self._host, self._wanted_port)
+        self._server = await asyncio.start_server(self._serve, self._host, self._wanted_port, limit=SMALL_FRAME)
 
     async def close(self) -> None:
         """Ends all connections, and the sessions behind them."""
@@ -97,7 +108,7 @@ class CoordinationListener:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        connection = _Connection(writer, self._zookeeper, self._credentials)
+        connection = _Connection(writer, self._zookeeper, self._credentials, self._connections.values())
         self._connections[task] = connection
         kept: _Session | None = None
         try:
@@ -105,7 +116,7 @@ class CoordinationListener:
                 log.warning("coordination.listener: connection refused: there are %d already", MAX_CONNECTIONS)
                 return
             async with asyncio.timeout(INTRODUCTION_SECONDS):
-                kept = await self._introduced(await _read_frame(reader), connection)
+                kept = await self._introduced(await self._read_frame(reader, SMALL_FRAME), connection)
             if kept is None:
                 await connection.drain()
                 return
@@ -119,7 +130,17 @@ class CoordinationListener:
             if kept is not None and kept.connection is connection:
                 kept.connection = None
                 self._zookeeper.forget_watches(kept.session)
-            connection.abort()
+            connection.close()
+
+    async def _read_frame(self, reader: asyncio.StreamReader, largest: int) -> bytes:
+        """The next frame. Raises MalformedFrame, EOFError, OSError, TimeoutError."""
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        if not 0 <= size <= largest:
+            raise MalformedFrame(f"a frame of {size} bytes")
+        if size <= SMALL_FRAME:
+            return await reader.readexactly(size)
+        async with self._large_frames, asyncio.timeout(LARGE_FRAME_SECONDS):
+            return await reader.readexactly(size)
 
     async def _introduced(self, frame: bytes, connection: _Connection) -> _Session | None:
         """The session that a connection is for; None when it has none, which the client learns."""
@@ -139,7 +160,7 @@ class CoordinationListener:
         former, kept.connection = kept.connection, connection
         if former is not None:
             self._zookeeper.forget_watches(kept.session)
-            former.abort()
+            former.cut()
         self._touch(kept)
         answer = jute.INT.pack(0) + jute.INT.pack(kept.timeout_ms) + jute.LONG.pack(kept.session.session_id) + jute.buffer(kept.password)
         connection.send(answer + b"\0" if has_read_only else answer)
@@ -147,7 +168,7 @@ class CoordinationListener:
 
     async def _answer(self, reader: asyncio.StreamReader, connection: _Connection, kept: _Session) -> None:
         while True:
-            frame = await _read_frame(reader)
+            frame = await self._read_frame(reader, LARGEST_FRAME if connection.is_authorized else SMALL_FRAME)
             if kept.connection is not connection:
                 return  # the session has moved to another connection
             self._touch(kept)
@@ -173,7 +194,7 @@ class CoordinationListener:
         if kept is not None and event is SessionEvent.EXPIRED:
             self._forget(kept)
             if kept.connection is not None:
-                kept.connection.abort()
+                kept.connection.cut()
 
     def _forget(self, kept: _Session) -> None:
         self._sessions.pop(kept.session.session_id, None)
@@ -184,26 +205,44 @@ class CoordinationListener:
 class _Connection:
     """One client's connection: reads frames into calls of its session, and writes what comes of them."""
 
-    def __init__(self, writer: asyncio.StreamWriter, zookeeper: EmbeddedZooKeeper, credentials: DigestCredentials | None) -> None:
+    def __init__(
+        self,
+        writer: asyncio.StreamWriter,
+        zookeeper: EmbeddedZooKeeper,
+        credentials: DigestCredentials | None,
+        all_connections: Collection[_Connection],
+    ) -> None:
         self._writer = writer
         self._zookeeper = zookeeper
         self._credentials = credentials
-        self._is_authorized = credentials is None
+        self._all_connections = all_connections
+        self.is_authorized = credentials is None
         self._watch_count = 0
 
     def send(self, payload: bytes) -> None:
         """Writes a frame; a client that takes nothing any more is cut off."""
         self._writer.write(jute.framed(payload))
-        if self._writer.transport.get_write_buffer_size() > LARGEST_BACKLOG:
-            self.abort()
+        backlog = self.backlog
+        if backlog > LARGEST_BACKLOG or (backlog > SMALL_FRAME and sum(each.backlog for each in self._all_connections) > BACKLOG_OF_ALL):
+            self.cut()
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that the client has yet to take."""
+        return self._writer.transport.get_write_buffer_size()
 
     async def drain(self) -> None:
         """Waits until the client has taken most of what was written."""
         await self._writer.drain()
 
-    def abort(self) -> None:
-        """Ends the connection; what is written still goes out."""
+    def close(self) -> None:
+        """Ends the connection; what is written still goes out, if the client takes it now."""
         self._writer.close()
+        asyncio.get_running_loop().call_later(INTRODUCTION_SECONDS, self.cut)
+
+    def cut(self) -> None:
+        """Ends the connection, with what its client has not taken."""
+        self._writer.transport.abort()
 
     async def answer(self, frame: bytes, session: EmbeddedSession) -> bool:
         """Does one request. Gives whether the session continues. Raises MalformedFrame and SessionExpired."""
@@ -217,7 +256,7 @@ class _Connection:
         try:
             if kind == Request.AUTH:
                 error = self._authorize(request)
-            elif kind != Request.PING and not self._is_authorized:
+            elif kind != Request.PING and not self.is_authorized:
                 raise NotAuthorized("the listener asks for a digest")
             else:
                 found = await self._do(kind, request, session)
@@ -241,7 +280,7 @@ class _Connection:
         if wanted is not None and scheme == "digest":
             if not hmac.compare_digest(given, f"{wanted.username}:{wanted.password}".encode()):
                 return jute.AUTH_FAILED
-            self._is_authorized = True
+            self.is_authorized = True
         return 0 if scheme == "digest" else jute.AUTH_FAILED
 
     async def _do(self, kind: int, request: Reader, session: EmbeddedSession) -> bytes | None:
@@ -304,6 +343,8 @@ class _Connection:
                 return None
             operations.append(operation)
             kinds.append(kind)
+            if len(operations) > MAX_OPERATIONS:
+                raise MalformedFrame(f"more than {MAX_OPERATIONS} operations")
         try:
             results = await session.transaction(operations)
         except SessionExpired:
@@ -333,8 +374,14 @@ class _Connection:
                 return None
             paths.append(request.read_string())
             request.read_bool()
+            if len(paths) > MAX_OPERATIONS:
+                raise MalformedFrame(f"more than {MAX_OPERATIONS} znodes are read")
+        nodes = await session.get_many(paths)
+        # A few bytes may name a large znode, again and again.
+        if sum(len(node[0]) for node in nodes if node is not None) > LARGEST_BACKLOG:
+            raise MalformedFrame(f"an answer of more than {LARGEST_BACKLOG} bytes")
         parts = []
-        for found in await session.get_many(paths):
+        for found in nodes:
             if found is None:
                 parts.append(jute.MULTI_HEADER.pack(-1, False, -101) + jute.INT.pack(-101))
             else:
@@ -374,14 +421,6 @@ class _Connection:
         self._watch_count += watches
         if self._watch_count > MAX_WATCHES:
             raise MalformedFrame(f"more than {MAX_WATCHES} watches")
-
-
-async def _read_frame(reader: asyncio.StreamReader) -> bytes:
-    """The next frame. Raises MalformedFrame, EOFError, OSError."""
-    (size,) = struct.unpack(">i", await reader.readexactly(4))
-    if not 0 <= size <= LARGEST_FRAME:
-        raise MalformedFrame(f"a frame of {size} bytes")
-    return await reader.readexactly(size)
 
 
 async def _stat(session: EmbeddedSession, path: str, watching: _Connection | None = None) -> Stat:

@@ -45,6 +45,7 @@ class HttpLimits:
         idle_seconds: for which a connection is kept between two requests.
         head_bytes: the largest request line with its headers.
         body_bytes: the largest body of a request.
+        bodies_bytes: of all bodies that have come, or have begun to, and are not answered; beyond it the connection with the most is cut.
     """
 
     connections: int = 10_000
@@ -52,6 +53,7 @@ class HttpLimits:
     idle_seconds: float = 75.0
     head_bytes: int = 16 * 1024
     body_bytes: int = 2 * 1024 * 1024
+    bodies_bytes: int = 64 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -111,14 +113,15 @@ class _Shared:
     waiting: dict[Connection, None] = field(default_factory=dict)
     tasks: Tasks = field(default_factory=Tasks)
     is_closing: bool = False
+    bodies_size: int = 0
 
 
 class Connection(asyncio.Protocol):
     """One connection. Its callbacks are asyncio's and httptools'."""
 
     __slots__ = (
-        "_body", "_body_size", "_fault", "_head_size", "_headers", "_is_working", "_loop", "_parser", "_pending", "_shared", "_target",
-        "due", "is_paused", "transport",
+        "_bodies_size", "_body", "_body_size", "_fault", "_head_size", "_headers", "_is_working", "_loop", "_parser", "_pending", "_shared",
+        "_target", "due", "is_paused", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -128,6 +131,7 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._parser = httptools.HttpRequestParser(self)
         self._pending: deque[Request] = deque()
+        self._bodies_size = 0  # of those that are not answered
         self._is_working = False
         self.is_paused = False
         self.due = loop.time() + shared.limits.deadline_seconds  # when the connection is cut unless something happens
@@ -152,6 +156,7 @@ class Connection(asyncio.Protocol):
         self._shared.connections.discard(self)
         self._shared.waiting.pop(self, None)
         self._pending.clear()
+        self._let_go(self._bodies_size)
 
     def data_received(self, data: bytes) -> None:
         if not self._is_working and not self._head_size and self._target == b"":
@@ -207,9 +212,14 @@ class Connection(asyncio.Protocol):
             self.transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
+        shared = self._shared
         self._body_size += len(body)
-        if self._body_size > self._shared.limits.body_bytes:
+        self._bodies_size += len(body)
+        shared.bodies_size += len(body)
+        if self._body_size > shared.limits.body_bytes:
             self._end_with("body too large")
+        elif shared.bodies_size > shared.limits.bodies_bytes:
+            max(shared.connections, key=lambda connection: connection._bodies_size)._cut()
         elif not self._fault:
             self._body.append(body)
 
@@ -239,6 +249,18 @@ class Connection(asyncio.Protocol):
             method = b"GET"
         self._take(Request(method, self._target, self._headers, b"", fault, False))
 
+    def _cut(self) -> None:
+        """Ends the connection, whatever it is owed."""
+        self._fault = "cut"
+        self._body = []
+        self._let_go(self._bodies_size)
+        self.transport.abort()
+
+    def _let_go(self, size: int) -> None:
+        """A body of so many bytes is kept no longer."""
+        self._bodies_size -= size
+        self._shared.bodies_size -= size
+
     def _take(self, request: Request) -> None:
         self._pending.append(request)
         if len(self._pending) >= PIPELINED_REQUESTS:
@@ -250,6 +272,7 @@ class Connection(asyncio.Protocol):
             request = self._pending.popleft()
             answer = self._shared.handler(request)
             if isinstance(answer, bytes) and request.keep_alive:
+                self._let_go(len(request.body))
                 self.transport.write(answer)
                 self.due = self._loop.time() + self._shared.limits.idle_seconds
             elif isinstance(answer, Response):
@@ -270,6 +293,7 @@ class Connection(asyncio.Protocol):
             self._work()
 
     def _write(self, request: Request, response: Response) -> None:
+        self._let_go(len(request.body))
         keep_alive = request.keep_alive and not self._shared.is_closing
         self.transport.write(response.encoded(keep_alive=keep_alive, without_body=request.method == b"HEAD"))
         self.due = self._loop.time() + self._shared.limits.idle_seconds

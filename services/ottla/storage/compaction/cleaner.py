@@ -1,4 +1,4 @@
-"""Compaction of a broker's logs: chooses the next one, has it cleaned beside the loop, and takes in what comes of it.
+"""Compaction of a broker's logs: chooses the next one, has it cleaned outside the loop, and takes in what comes of it.
 
     choose      the filthiest log whose share of dirty bytes is large enough (`filthiest`)
     run         a process reads its files and writes cleaned ones (`clean`, `runner`)

@@ -1,4 +1,4 @@
-"""Where cleanings run: beside the event loop, in a process of their own or, for tests and the simulation, in an `Offload`.
+"""Where cleanings run: outside the event loop, in a process of their own or, for tests and the simulation, in an `Offload`.
 
 A cleaning is ended by cancelling `run`: the process is killed, for nothing that it has begun is needed. Then the next cleaning
 gets a new one. A process waits for the next job when it is done, and goes when the pipe to it is closed.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from random import Random
+from typing import cast
 
 import pytest
 
-from ottla.broker.applying import NoTransactions
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.controller.settings_watch import SettingsChange
 from ottla.config.broker import BrokerSettings
@@ -38,7 +39,7 @@ REGISTRATION = BrokerRegistration(ONE, (Endpoint("PLAINTEXT", "broker.test", 909
 Wrap = Callable[[EmbeddedSession], Coordination]
 
 
-class FakeBroker(NoTransactions, BrokerControl):
+class FakeBroker(BrokerControl):
     """A broker that does what it is told, and keeps no data: `ottla.interbroker.calls.BrokerControl`.
 
     Attributes:
@@ -113,7 +114,7 @@ class FakeBroker(NoTransactions, BrokerControl):
         self.service.forget_topics(request.deleted_topics)
         self.service.learn_topic_overrides(request.topic_configs)
         if request.deleted_topics or request.all_topics is not None:
-            named = {each.topic for each in self.metadata} if request.all_topics is None else set(request.all_topics)
+            named = {partition.topic for partition in self.metadata} if request.all_topics is None else set(request.all_topics)
             kept = named.difference(request.deleted_topics)
             self.metadata = {key: each for key, each in self.metadata.items() if key.topic in kept}
         self.metadata.update((partition.topic_partition, partition) for partition in request.partitions)
@@ -167,7 +168,7 @@ class Cluster:
         self.sessions: dict[BrokerId, EmbeddedSession] = {}
         self.brokers: dict[BrokerId, FakeBroker] = {}
         self.services: dict[BrokerId, ControllerService] = {}
-        self._all: list[tuple[ControllerService, LocalTransport]] = []
+        self._all: list[ControllerService] = []
 
     def settings(self, broker_id: BrokerId = ONE) -> BrokerSettings:
         return BrokerSettings.from_properties({"broker.id": str(broker_id), **self.properties})
@@ -179,19 +180,18 @@ class Cluster:
         self.session = self.sessions[broker_id] = await self.zookeeper.session()
         broker = self.broker = self.brokers[broker_id] = FakeBroker()
         self.changes = []
-        transport = self.hub.transport(lambda: service.caller(), lambda caller: service.check_caller(caller))
         service = self.services[broker_id] = broker.service = ControllerService(
             wrapped(self.session),
             self.settings(broker_id),
             self.clock,
             Random(broker_id),
-            transport,
+            self.hub.transport,
             self.changes.append,
             lambda controller_id, _: broker.controllers.append(controller_id),
             timeout,
         )
-        self._all.append((service, transport))
-        await transport.serve(broker_id, broker, service.served)
+        self._all.append(service)
+        await service.transport.serve(broker_id, broker, service.served)
         return service, broker
 
     async def start(
@@ -210,7 +210,7 @@ class Cluster:
 
     async def start_three(self) -> list[ControllerService]:
         """Brokers 1, 2 and 3; the first is the controller and knows of the others."""
-        services = [await self.start(each) for each in (ONE, TWO, THREE)]
+        services = [await self.start(broker_id) for broker_id in (ONE, TWO, THREE)]
         await until(lambda: all(set(broker.brokers) == {1, 2, 3} for broker in self.brokers.values()))
         return services
 
@@ -233,16 +233,15 @@ class Cluster:
 
     async def kill(self, broker_id: BrokerId) -> None:
         """Ends a broker's session, as that of one that was killed ends after its timeout, and everything that it does."""
-        transport = next(transport for service, transport in self._all if service is self.services[broker_id])
-        transport.abort()
+        cast("LocalTransport", self.services[broker_id].transport).abort()
         self.services[broker_id].session_lost()
         await self.zookeeper.expire(self.sessions[broker_id])
         del self.services[broker_id], self.brokers[broker_id], self.sessions[broker_id]
 
     async def close(self) -> None:
-        for service, transport in self._all:
+        for service in self._all:
             await service.close()
-            await transport.close()
+            await service.transport.close()
         await self.zookeeper.close()
 
     async def paths(self, root: str = "/") -> list[str]:
@@ -276,14 +275,20 @@ class Cluster:
             await session.close()
 
 
+@asynccontextmanager
+async def clustered(**properties: str) -> AsyncIterator[Cluster]:
+    cluster = Cluster(**{name.replace("_", "."): value for name, value in properties.items()})
+    try:
+        async with asyncio.timeout(120):
+            yield cluster
+    finally:
+        await cluster.close()
+
+
 def run(scenario: Callable[[Cluster], Awaitable[None]], **properties: str) -> None:
     async def main() -> None:
-        cluster = Cluster(**{name.replace("_", "."): value for name, value in properties.items()})
-        try:
-            async with asyncio.timeout(120):
-                await scenario(cluster)
-        finally:
-            await cluster.close()
+        async with clustered(**properties) as cluster:
+            await scenario(cluster)
 
     asyncio.run(main())
 

@@ -51,7 +51,7 @@ class KnownCluster:
         return self.change(broker_ids, broker_ids, clean)
 
     def change(self, came: Iterable[int], went: Iterable[int], clean: bool = True) -> list[Decision]:
-        new = [self.registration(each, clean) for each in came]
+        new = [self.registration(number, clean) for number in came]
         gone = ids(*went)
         self.state.brokers_came_and_went(new, gone)
         return self.perform(decisions.brokers_changed(self.state, new, gone))
@@ -98,8 +98,11 @@ class KnownCluster:
         known = self.known(name)
         leader = known.state.leader if sender is None else BrokerId(sender)
         members = tuple(
-            IsrMember(each, (member_epochs or {}).get(each, self.state.brokers[each].broker_epoch if each in self.state.brokers else 1))
-            for each in ids(*isr)
+            IsrMember(
+                broker_id,
+                (member_epochs or {}).get(broker_id, self.state.brokers[broker_id].broker_epoch if broker_id in self.state.brokers else 1),
+            )
+            for broker_id in ids(*isr)
         )
         asked = IsrChange(
             topic_partition,

@@ -68,7 +68,7 @@ class History(RuleBasedStateMachine):
         if leader not in (NO_LEADER, known.state.leader):
             assert leader in last, f"{topic_partition}: {leader} was not in sync: {known}"
         whole = {replica for replica in known.state.isr if (topic_partition, replica) not in self.lost}
-        back = {each for each in last if self.cluster.state.eligible(topic_partition, each)}
+        back = {broker_id for broker_id in last if self.cluster.state.eligible(topic_partition, broker_id)}
         if leader != NO_LEADER and not whole & back and 2 * len(back) > len(last):
             return  # who has everything is away, and more than half of them are back: the furthest log leads (docs/decisions/0019)
         if whole:
@@ -86,7 +86,12 @@ class History(RuleBasedStateMachine):
                 self.lost.discard((topic_partition, broker_id))
 
     def partition(self, number: int) -> TopicPartition | None:
-        there = [each for topic in self.cluster.state.topics.values() if not topic.is_deleting for each in topic.topic_partitions()]
+        there = [
+            topic_partition
+            for topic in self.cluster.state.topics.values()
+            if not topic.is_deleting
+            for topic_partition in topic.topic_partitions()
+        ]
         return there[number % len(there)] if there else None
 
     # What happens.
@@ -111,8 +116,8 @@ class History(RuleBasedStateMachine):
     def brokers_change(self, away: tuple[BrokerId, ...], back: list[BrokerId], clean: bool, at_most: int | None) -> None:
         """Some go; some are back, of those too that have just gone. The controller may die before it has dealt with it."""
         state = self.cluster.state
-        gone = [each for each in away if each in state.brokers]
-        new = [self.cluster.registration(each, clean) for each in back if each in gone or each not in state.brokers]
+        gone = [broker_id for broker_id in away if broker_id in state.brokers]
+        new = [self.cluster.registration(broker_id, clean) for broker_id in back if broker_id in gone or broker_id not in state.brokers]
         for registration in new:
             self.failed.pop(registration.broker_id, None)
             if not clean:
@@ -284,8 +289,10 @@ class History(RuleBasedStateMachine):
         state = self.cluster.state
         every = [partition for topic in state.topics.values() for partition in topic.topic_partitions()]
         for broker_id in BROKERS:
-            assert set(state.replicas_of(broker_id)) == {each for each in every if broker_id in _known(state.find(each)).state.replicas}
-        assert set(state.reassigning()) == {each for each in every if _known(state.find(each)).is_being_reassigned}
+            assert set(state.replicas_of(broker_id)) == {
+                partition for partition in every if broker_id in _known(state.find(partition)).state.replicas
+            }
+        assert set(state.reassigning()) == {partition for partition in every if _known(state.find(partition)).is_being_reassigned}
 
     def teardown(self) -> None:
         """Everybody is back and catches up: then everything has a leader, and what was begun ends."""
@@ -312,7 +319,7 @@ class History(RuleBasedStateMachine):
         known = state.partition(topic_partition)
         sender = state.brokers[known.state.leader]
         caught_up = [replica for replica in known.state.replicas if replica == sender.broker_id or state.eligible(topic_partition, replica)]
-        members = tuple(IsrMember(each) for each in caught_up)
+        members = tuple(IsrMember(broker_id) for broker_id in caught_up)
         asked = IsrChange(topic_partition, known.state.leader_epoch, known.partition_epoch, members)
         decision, response = isr_changes.altered(state, AlterPartitionRequest(sender.broker_id, sender.broker_epoch, (asked,)))
         assert response.partitions[topic_partition].error == NONE

@@ -19,7 +19,7 @@ from ottla.errors import ApiError, RequestTimedOut, TopicAlreadyExists, UnknownT
 from ottla.interbroker.calls import NewTopic
 from ottla.model import BrokerId
 
-from .clusters import ONE, THREE, TWO, Cluster, run, states
+from .clusters import ONE, THREE, TWO, Cluster, states
 
 ALL = (ONE, TWO, THREE)
 
@@ -92,7 +92,7 @@ class Schedule:
         return str(broker_id)
 
     async def start(self) -> str:
-        away = [each for each in ALL if each not in self.cluster.services]
+        away = [broker_id for broker_id in ALL if broker_id not in self.cluster.services]
         if not away:
             return "all are there"
         broker_id = self.random.choice(away)
@@ -177,21 +177,18 @@ async def disagreement(cluster: Cluster, expected: Mapping[str, bool]) -> str:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_happened_all_agree_in_the_end(seed: int) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        schedule = Schedule(cluster, seed)
-        for _ in range(30):
-            await schedule.step()
-        await schedule.make_whole()
-        wrong = "not looked at yet"
-        try:
-            async with asyncio.timeout(90):
-                while wrong:
-                    wrong = await disagreement(cluster, schedule.expected)
-                    await asyncio.sleep(0.001)
-        except TimeoutError:
-            raise AssertionError("\n".join([*schedule.history, wrong])) from None
-        await cluster.services[ONE].create_topic(NewTopic("the-last", 3, 3))
-
-    run(scenario)
+async def test_whatever_happened_all_agree_in_the_end(cluster: Cluster, seed: int) -> None:
+    await cluster.start_three()
+    schedule = Schedule(cluster, seed)
+    for _ in range(30):
+        await schedule.step()
+    await schedule.make_whole()
+    wrong = "not looked at yet"
+    try:
+        async with asyncio.timeout(90):
+            while wrong:
+                wrong = await disagreement(cluster, schedule.expected)
+                await asyncio.sleep(0.001)
+    except TimeoutError:
+        raise AssertionError("\n".join([*schedule.history, wrong])) from None
+    await cluster.services[ONE].create_topic(NewTopic("the-last", 3, 3))

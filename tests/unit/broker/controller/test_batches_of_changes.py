@@ -102,7 +102,7 @@ def test_the_end_of_a_reassignment_is_told_to_the_target_and_the_rest_is_to_stop
 def test_first_states_and_topics_that_were_just_made_are_new() -> None:
     cluster = KnownCluster(1, 2)
     performed = cluster.found("a", (1, 2))
-    assert [assignments(each)[0].is_new for each in told(cluster, performed).values()] == [True, True]
+    assert [assignments(batch)[0].is_new for batch in told(cluster, performed).values()] == [True, True]
     cluster.topic("b", (2,))
     batches = batches_of(cluster.state, Decision(), new_partitions=[partition_of("b-0")])
     assert names(batches[BrokerId(1)].metadata) == ["b-0"]

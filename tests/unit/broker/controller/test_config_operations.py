@@ -18,96 +18,79 @@ from ottla.errors import (
 from ottla.interbroker.calls import NewTopic
 from ottla.model import BrokerId
 
-from .clusters import ONE, Cluster, run
+from .clusters import ONE, Cluster
 
 
-def test_a_topics_settings_are_replaced_and_changed() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        await controller.create_topic(NewTopic("a", configs={"retention.ms": "1"}))
-        await controller.alter_topic_configs("a", {"segment.bytes": "100"})
-        assert controller.topic_overrides("a") == {"segment.bytes": "100"}
-        await controller.incremental_alter_topic_configs(
-            "a", [ConfigChange("cleanup.policy", ConfigOperation.APPEND, "compact"), ConfigChange("segment.bytes", ConfigOperation.DELETE)]
-        )
-        assert await cluster.data("/config/topics/a") == b'{"version":1,"config":{"cleanup.policy":"delete,compact"}}'
-        assert cluster.changes[-1] == TopicConfigChanged("a", controller.topic_settings("a"))
-        assert controller.topic_settings("a").is_compacted
-        assert [await cluster.data(path) for path in await cluster.paths("/config/changes")] == [
-            b'{"version":2,"entity_path":"topics/a"}'
-        ] * 2
-
-    run(scenario)
+async def test_a_topics_settings_are_replaced_and_changed(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("a", configs={"retention.ms": "1"}))
+    await controller.alter_topic_configs("a", {"segment.bytes": "100"})
+    assert controller.topic_overrides("a") == {"segment.bytes": "100"}
+    await controller.incremental_alter_topic_configs(
+        "a", [ConfigChange("cleanup.policy", ConfigOperation.APPEND, "compact"), ConfigChange("segment.bytes", ConfigOperation.DELETE)]
+    )
+    assert await cluster.data("/config/topics/a") == b'{"version":1,"config":{"cleanup.policy":"delete,compact"}}'
+    assert cluster.changes[-1] == TopicConfigChanged("a", controller.topic_settings("a"))
+    assert controller.topic_settings("a").is_compacted
+    assert [await cluster.data(path) for path in await cluster.paths("/config/changes")] == [b'{"version":2,"entity_path":"topics/a"}'] * 2
 
 
-def test_settings_that_are_refused_or_only_tried_change_nothing() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        await controller.create_topic(NewTopic("a"))
-        await controller.alter_topic_configs("a", {"retention.ms": "5"}, validate_only=True)
-        await controller.alter_broker_configs(None, {"log.retention.ms": "5"}, validate_only=True)
-        with pytest.raises(InvalidConfig):
-            await controller.alter_topic_configs("a", {"retention.ms": "soon"}, validate_only=True)
-        with pytest.raises(InvalidConfig):
-            await controller.incremental_alter_topic_configs("a", [ConfigChange("no.such", ConfigOperation.SET, "1")])
-        with pytest.raises(InvalidRequest):
-            await controller.incremental_alter_broker_configs(ONE, [ConfigChange("log.dirs", ConfigOperation.SET, "/x")])
-        with pytest.raises(InvalidRequest, match="Unexpected broker id, expected 1, but received 2"):
-            await controller.alter_broker_configs(BrokerId(2), {})
-        with pytest.raises(UnknownTopicOrPartition):
-            await controller.alter_topic_configs("b", {})
-        assert controller.topic_overrides("a") == {}
-        assert cluster.changes == []
-        assert await cluster.paths("/config/changes") == await cluster.paths("/config/brokers") == []
-
-    run(scenario)
+async def test_settings_that_are_refused_or_only_tried_change_nothing(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("a"))
+    await controller.alter_topic_configs("a", {"retention.ms": "5"}, validate_only=True)
+    await controller.alter_broker_configs(None, {"log.retention.ms": "5"}, validate_only=True)
+    with pytest.raises(InvalidConfig):
+        await controller.alter_topic_configs("a", {"retention.ms": "soon"}, validate_only=True)
+    with pytest.raises(InvalidConfig):
+        await controller.incremental_alter_topic_configs("a", [ConfigChange("no.such", ConfigOperation.SET, "1")])
+    with pytest.raises(InvalidRequest):
+        await controller.incremental_alter_broker_configs(ONE, [ConfigChange("log.dirs", ConfigOperation.SET, "/x")])
+    with pytest.raises(InvalidRequest, match="Unexpected broker id, expected 1, but received 2"):
+        await controller.alter_broker_configs(BrokerId(2), {})
+    with pytest.raises(UnknownTopicOrPartition):
+        await controller.alter_topic_configs("b", {})
+    assert controller.topic_overrides("a") == {}
+    assert cluster.changes == []
+    assert await cluster.paths("/config/changes") == await cluster.paths("/config/brokers") == []
 
 
-def test_a_brokers_changed_setting_reaches_the_topics_that_fall_back_to_it_and_outlives_a_restart() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        await controller.create_topic(NewTopic("own", configs={"retention.ms": "1"}))
-        await controller.create_topic(NewTopic("falls-back"))
-        await controller.incremental_alter_broker_configs(None, [ConfigChange("log.retention.ms", ConfigOperation.SET, "77")])
-        broker_change, topic_change = cluster.changes
-        assert isinstance(broker_change, BrokerConfigChanged)
-        assert (broker_change.broker_id, broker_change.settings.log_retention_ms) == (None, 77)
-        assert topic_change == TopicConfigChanged("falls-back", controller.topic_settings("falls-back"))
-        assert await cluster.data("/config/brokers/<default>") == b'{"version":1,"config":{"log.retention.ms":"77"}}'
-        await controller.alter_broker_configs(ONE, {"log.retention.ms": "88"})
-        assert controller.topic_settings("falls-back").retention_ms == 88
-        await controller.close()
-        again = await cluster.start()
-        assert again.settings.log_retention_ms == 88
-        assert (again.broker_overrides(ONE), again.broker_overrides(None)) == ({"log.retention.ms": "88"}, {"log.retention.ms": "77"})
-
-    run(scenario)
+async def test_a_brokers_changed_setting_reaches_the_topics_that_fall_back_to_it_and_outlives_a_restart(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("own", configs={"retention.ms": "1"}))
+    await controller.create_topic(NewTopic("falls-back"))
+    await controller.incremental_alter_broker_configs(None, [ConfigChange("log.retention.ms", ConfigOperation.SET, "77")])
+    broker_change, topic_change = cluster.changes
+    assert isinstance(broker_change, BrokerConfigChanged)
+    assert (broker_change.broker_id, broker_change.settings.log_retention_ms) == (None, 77)
+    assert topic_change == TopicConfigChanged("falls-back", controller.topic_settings("falls-back"))
+    assert await cluster.data("/config/brokers/<default>") == b'{"version":1,"config":{"log.retention.ms":"77"}}'
+    await controller.alter_broker_configs(ONE, {"log.retention.ms": "88"})
+    assert controller.topic_settings("falls-back").retention_ms == 88
+    await controller.close()
+    again = await cluster.start()
+    assert again.settings.log_retention_ms == 88
+    assert (again.broker_overrides(ONE), again.broker_overrides(None)) == ({"log.retention.ms": "88"}, {"log.retention.ms": "77"})
 
 
-def test_notices_of_changed_settings_go_after_15_minutes() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        await controller.create_topic(NewTopic("a"))
-        for value in ("1", "2"):
-            await controller.alter_topic_configs("a", {"retention.ms": value})
-        cluster.clock.advance(milliseconds=CONFIG_CHANGE_LIFETIME_MS)
-        await controller.alter_topic_configs("a", {"retention.ms": "3"})
-        assert await cluster.paths("/config/changes") == ["/config/changes/config_change_0000000002"]
-
-    run(scenario)
+async def test_notices_of_changed_settings_go_after_15_minutes(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("a"))
+    for value in ("1", "2"):
+        await controller.alter_topic_configs("a", {"retention.ms": value})
+    cluster.clock.advance(milliseconds=CONFIG_CHANGE_LIFETIME_MS)
+    await controller.alter_topic_configs("a", {"retention.ms": "3"})
+    assert await cluster.paths("/config/changes") == ["/config/changes/config_change_0000000002"]
 
 
-def test_producer_ids_are_never_given_twice() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        first = await cluster.start()
-        blocks = await asyncio.gather(*(first.allocate_producer_ids() for _ in range(3)))
-        await first.close()
-        second = await cluster.start()
-        blocks.append(await second.allocate_producer_ids())
-        assert blocks == [range(start, start + 1_000) for start in (0, 1_000, 2_000, 3_000)]
-        assert await cluster.data("/latest_producer_id_block") == b'{"version":1,"broker":1,"block_start":"3000","block_end":"3999"}'
-        await cluster.session.set("/latest_producer_id_block", b"{}")
-        with pytest.raises(CoordinatorNotAvailable, match="latest_producer_id_block"):
-            await second.allocate_producer_ids()
-
-    run(scenario)
+async def test_producer_ids_are_never_given_twice(cluster: Cluster) -> None:
+    first = await cluster.start()
+    blocks = await asyncio.gather(*(first.allocate_producer_ids() for _ in range(3)))
+    await first.close()
+    second = await cluster.start()
+    blocks.append(await second.allocate_producer_ids())
+    assert blocks == [range(start, start + 1_000) for start in (0, 1_000, 2_000, 3_000)]
+    assert await cluster.data("/latest_producer_id_block") == b'{"version":1,"broker":1,"block_start":"3000","block_end":"3999"}'
+    await cluster.session.set("/latest_producer_id_block", b"{}")
+    with pytest.raises(CoordinatorNotAvailable, match="latest_producer_id_block"):
+        await second.allocate_producer_ids()

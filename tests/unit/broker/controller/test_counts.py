@@ -7,7 +7,7 @@ import asyncio
 from ottla.broker.controller.event_queue import ControllerCounts, ControllerEvent, EventQueue
 from ottla.interbroker.calls import OPERATIONS, ListPartitionReassignmentsRequest
 
-from .clusters import Cluster, run
+from .clusters import Cluster
 
 
 def test_the_labels_of_events_are_those_that_dashboards_have() -> None:
@@ -34,29 +34,23 @@ def test_the_labels_of_events_are_those_that_dashboards_have() -> None:
     }
 
 
-def test_the_controller_answers_every_request_that_there_is() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start()
-        active = cluster.controller.active
-        assert active is not None
-        requests = {operation.request for operation in OPERATIONS.values() if operation.is_for_controller}
-        assert active._requests.keys() == requests - {ListPartitionReassignmentsRequest}, "which is no event"
-
-    run(scenario)
+async def test_the_controller_answers_every_request_that_there_is(cluster: Cluster) -> None:
+    await cluster.start()
+    active = cluster.controller.active
+    assert active is not None
+    requests = {operation.request for operation in OPERATIONS.values() if operation.is_for_controller}
+    assert active._requests.keys() == requests - {ListPartitionReassignmentsRequest}, "which is no event"
 
 
-def test_the_name_of_a_topic_makes_no_kind_of_its_own() -> None:
-    async def main() -> None:
-        counts = ControllerCounts()
-        queue = EventQueue(lambda _: None, counts)
+async def test_the_name_of_a_topic_makes_no_kind_of_its_own() -> None:
+    counts = ControllerCounts()
+    queue = EventQueue(lambda _: None, counts)
 
-        async def nothing() -> None:
-            assert queue.length
+    async def nothing() -> None:
+        assert queue.length
 
-        for name in ("clicks", "orders"):
-            await queue.submit(ControllerEvent.CREATE_TOPIC, f"creating topic {name}", nothing)
-        await asyncio.sleep(0)
-        assert counts.events == {"create_topic": 2}
-        assert queue.length == 0
-
-    asyncio.run(main())
+    for name in ("clicks", "orders"):
+        await queue.submit(ControllerEvent.CREATE_TOPIC, f"creating topic {name}", nothing)
+    await asyncio.sleep(0)
+    assert counts.events == {"create_topic": 2}
+    assert queue.length == 0

@@ -58,7 +58,7 @@ def test_a_topic_of_many_partitions_goes_in_slices_that_hold_nobody_up(cluster: 
     count = 2 * SLICE + 1
     cluster.topic("b", *([(1, 2)] * count))
     performed = cluster.perform(deletions.begun(cluster.state, cluster.state.topic("b")))
-    assert [len(each.stops) for each in performed] == [2 * SLICE, 2 * SLICE, 2]
+    assert [len(decision.stops) for decision in performed] == [2 * SLICE, 2 * SLICE, 2]
     assert len(set(asked(performed))) == 2 * count
     assert cluster.state.deletions["b"].remaining == 2 * count
     for broker_id in (1, 2):

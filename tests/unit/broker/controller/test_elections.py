@@ -276,4 +276,4 @@ def test_many_partitions_are_decided_on_in_slices() -> None:
     cluster = KnownCluster(1, 2)
     cluster.topic("a", *[(1, 2)] * (decisions.SLICE + 1))
     performed = cluster.leave(1)
-    assert [len(each.changes) for each in performed] == [decisions.SLICE, 1]
+    assert [len(decision.changes) for decision in performed] == [decisions.SLICE, 1]

@@ -13,57 +13,51 @@ from ottla.errors import ApiError, InvalidRequest, NotController, RequestTimedOu
 EVENT = ControllerEvent.REBALANCE
 
 
-def test_operations_do_not_overlap_and_go_on_when_nobody_waits_any_more() -> None:
-    async def main() -> None:
-        queue, events, may_end = EventQueue(lambda _: None), list[str](), asyncio.Event()
+async def test_operations_do_not_overlap_and_go_on_when_nobody_waits_any_more() -> None:
+    queue, events, may_end = EventQueue(lambda _: None), list[str](), asyncio.Event()
 
-        async def first() -> str:
-            events.append("first begins")
-            await may_end.wait()
-            events.append("first ends")
-            return "first"
+    async def first() -> str:
+        events.append("first begins")
+        await may_end.wait()
+        events.append("first ends")
+        return "first"
 
-        async def second() -> str:
-            events.append("second")
-            return "second"
+    async def second() -> str:
+        events.append("second")
+        return "second"
 
-        waiting = asyncio.ensure_future(queue.submit(EVENT, "the first", first))
-        later = asyncio.ensure_future(queue.submit(EVENT, "the second", second))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        may_end.set()
-        assert await later == "second"
-        assert events == ["first begins", "first ends", "second"]
-
-    asyncio.run(main())
+    waiting = asyncio.ensure_future(queue.submit(EVENT, "the first", first))
+    later = asyncio.ensure_future(queue.submit(EVENT, "the second", second))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    may_end.set()
+    assert await later == "second"
+    assert events == ["first begins", "first ends", "second"]
 
 
-def test_who_waits_for_a_turn_when_the_term_ends_is_told_so_and_what_began_ends() -> None:
-    async def main() -> None:
-        queue, failures, may_end = EventQueue(lambda why: failures.append(why)), list[str](), asyncio.Event()
+async def test_who_waits_for_a_turn_when_the_term_ends_is_told_so_and_what_began_ends() -> None:
+    queue, failures, may_end = EventQueue(lambda why: failures.append(why)), list[str](), asyncio.Event()
 
-        async def begun() -> bool:
-            return await may_end.wait()
+    async def begun() -> bool:
+        return await may_end.wait()
 
-        async def never() -> None:
-            raise AssertionError
+    async def never() -> None:
+        raise AssertionError
 
-        first = asyncio.ensure_future(queue.submit(EVENT, "the first", begun))
-        second = asyncio.ensure_future(queue.submit(EVENT, "the second", never))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        queue.close()
-        queue.put(EVENT, "the third", never)
-        may_end.set()
-        assert await first
-        with pytest.raises(NotController, match="the second: this broker is not the controller any more"):
-            await second
-        await queue.wait_closed(1)
-        assert failures == []
-
-    asyncio.run(main())
+    first = asyncio.ensure_future(queue.submit(EVENT, "the first", begun))
+    second = asyncio.ensure_future(queue.submit(EVENT, "the second", never))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    queue.close()
+    queue.put(EVENT, "the third", never)
+    may_end.set()
+    assert await first
+    with pytest.raises(NotController, match="the second: this broker is not the controller any more"):
+        await second
+    await queue.wait_closed(1)
+    assert failures == []
 
 
 @pytest.mark.parametrize(
@@ -80,51 +74,44 @@ def test_who_waits_for_a_turn_when_the_term_ends_is_told_so_and_what_began_ends(
     ],
     ids=lambda each: type(each).__name__ if isinstance(each, Exception) else None,
 )
-def test_what_leaves_the_state_doubtful_fails_the_term(
+async def test_what_leaves_the_state_doubtful_fails_the_term(
     raised: ApiError | CoordinationError | Exception, answered: type[Exception], fails: bool
 ) -> None:
-    async def main() -> None:
-        failures: list[str] = []
-        queue = EventQueue(failures.append)
+    failures: list[str] = []
+    queue = EventQueue(failures.append)
 
-        async def operation() -> None:
-            raise raised
+    async def operation() -> None:
+        raise raised
 
-        with pytest.raises(answered):
-            await queue.submit(EVENT, "the operation", operation)
-        assert bool(failures) == fails
-
-    asyncio.run(main())
+    with pytest.raises(answered):
+        await queue.submit(EVENT, "the operation", operation)
+    assert bool(failures) == fails
 
 
-def test_those_who_come_before_a_turn_begins_share_it_and_each_gets_its_own_result() -> None:
+async def test_those_who_come_before_a_turn_begins_share_it_and_each_gets_its_own_result() -> None:
     """A request for hundreds of topics costs a few transactions."""
+    failed: list[str] = []
+    queue = EventQueue(failed.append)
+    groups: list[list[int]] = []
 
-    async def scenario() -> None:
-        failed: list[str] = []
-        queue = EventQueue(failed.append)
-        groups: list[list[int]] = []
-
-        async def double(items: list[int]) -> list[int | ApiError]:
-            groups.append(list(items))
-            await asyncio.sleep(0)
-            return [InvalidRequest(f"{item} is odd") if item % 2 else 2 * item for item in items]
-
-        held = asyncio.Event()
-        first = asyncio.ensure_future(queue.submit(EVENT, "holding the turn", held.wait))
+    async def double(items: list[int]) -> list[int | ApiError]:
+        groups.append(list(items))
         await asyncio.sleep(0)
-        wanted = [asyncio.ensure_future(queue.submit_grouped(EVENT, "doubling", item, double)) for item in (2, 3, 4)]
-        await asyncio.sleep(0)
-        held.set()
-        results = await asyncio.gather(*wanted, return_exceptions=True)
-        assert [results[0], results[2]] == [4, 8]
-        assert isinstance(results[1], InvalidRequest)
-        assert await queue.submit_grouped(EVENT, "doubling", 8, double) == 16
-        assert groups == [[2, 3, 4], [8]], "who comes later is of the next group"
-        queue.close()
-        with pytest.raises(NotController):
-            await queue.submit_grouped(EVENT, "doubling", 2, double)
-        await first
-        assert failed == []
+        return [InvalidRequest(f"{item} is odd") if item % 2 else 2 * item for item in items]
 
-    asyncio.run(scenario())
+    held = asyncio.Event()
+    first = asyncio.ensure_future(queue.submit(EVENT, "holding the turn", held.wait))
+    await asyncio.sleep(0)
+    wanted = [asyncio.ensure_future(queue.submit_grouped(EVENT, "doubling", item, double)) for item in (2, 3, 4)]
+    await asyncio.sleep(0)
+    held.set()
+    results = await asyncio.gather(*wanted, return_exceptions=True)
+    assert [results[0], results[2]] == [4, 8]
+    assert isinstance(results[1], InvalidRequest)
+    assert await queue.submit_grouped(EVENT, "doubling", 8, double) == 16
+    assert groups == [[2, 3, 4], [8]], "who comes later is of the next group"
+    queue.close()
+    with pytest.raises(NotController):
+        await queue.submit_grouped(EVENT, "doubling", 2, double)
+    await first
+    assert failed == []

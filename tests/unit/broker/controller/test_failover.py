@@ -44,311 +44,267 @@ from .clusters import ONE, THREE, TWO, Cluster, run, until
 EVERYWHERE = {index: (BrokerId(1 + index % 3), BrokerId(1 + (index + 1) % 3), BrokerId(1 + (index + 2) % 3)) for index in range(6)}
 
 
-def test_the_brokers_agree_on_one_controller_and_are_told_the_same() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        one, two, three = await cluster.start_three()
-        assert [each.is_active for each in (one, two, three)] == [True, False, False]
-        assert {each.controller_id for each in (one, two, three)} == {1}
-        topic = await three.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        assert all(broker.topics() == {"a": topic} for broker in cluster.brokers.values()), "it is told when the answer is given"
-        assert cluster.brokers[TWO].leads() == [TopicPartition("a", 1), TopicPartition("a", 4)]
-        assert len(cluster.brokers[TWO].replicas) == 6
-
-    run(scenario)
+async def test_the_brokers_agree_on_one_controller_and_are_told_the_same(cluster: Cluster) -> None:
+    one, two, three = await cluster.start_three()
+    assert [service.is_active for service in (one, two, three)] == [True, False, False]
+    assert {service.controller_id for service in (one, two, three)} == {1}
+    topic = await three.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    assert all(broker.topics() == {"a": topic} for broker in cluster.brokers.values()), "it is told when the answer is given"
+    assert cluster.brokers[TWO].leads() == [TopicPartition("a", 1), TopicPartition("a", 4)]
+    assert len(cluster.brokers[TWO].replicas) == 6
 
 
-def test_when_the_controller_dies_another_reads_everything_and_elects_leaders() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        topic = await cluster.services[TWO].create_topic(NewTopic("a", assignments=EVERYWHERE, configs={"retention.ms": "5"}))
-        await cluster.kill(ONE)
-        await cluster.settled(2, 3)
-        assert {service.controller_epoch for service in cluster.services.values()} == {2}
-        described = cluster.brokers[TWO].topics()["a"]
-        assert described.topic_id == topic.topic_id
-        assert [(partition.leader, partition.leader_epoch, 1 in partition.isr) for partition in described.partitions] == [
-            (leader, 1, False) for leader in (2, 2, 3, 2, 2, 3)
-        ]
-        assert all(set(broker.brokers) == {2, 3} for broker in cluster.brokers.values())
-        assert cluster.services[THREE].topic_settings("a").retention_ms == 5
-        # What no one but the dead one led is as it was, in ZooKeeper too.
-        path = "/brokers/topics/a/partitions/0/state"
-        assert znodes.decode_partition_state(path, await cluster.data(path), described.partitions[0].replicas) == described.partitions[0]
-
-    run(scenario)
+async def test_when_the_controller_dies_another_reads_everything_and_elects_leaders(cluster: Cluster) -> None:
+    await cluster.start_three()
+    topic = await cluster.services[TWO].create_topic(NewTopic("a", assignments=EVERYWHERE, configs={"retention.ms": "5"}))
+    await cluster.kill(ONE)
+    await cluster.settled(2, 3)
+    assert {service.controller_epoch for service in cluster.services.values()} == {2}
+    described = cluster.brokers[TWO].topics()["a"]
+    assert described.topic_id == topic.topic_id
+    assert [(partition.leader, partition.leader_epoch, 1 in partition.isr) for partition in described.partitions] == [
+        (leader, 1, False) for leader in (2, 2, 3, 2, 2, 3)
+    ]
+    assert all(set(broker.brokers) == {2, 3} for broker in cluster.brokers.values())
+    assert cluster.services[THREE].topic_settings("a").retention_ms == 5
+    # What no one but the dead one led is as it was, in ZooKeeper too.
+    path = "/brokers/topics/a/partitions/0/state"
+    assert znodes.decode_partition_state(path, await cluster.data(path), described.partitions[0].replicas) == described.partitions[0]
 
 
-def test_a_broker_that_comes_back_is_told_everything_and_leads_again_when_that_is_asked_for() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        former = cluster.services[TWO].registration
-        assert former is not None
-        await cluster.kill(TWO)
-        await cluster.settled(1, 3)
-        two = await cluster.start(TWO, previous_broker_epoch=former.broker_epoch)
-        await until(lambda: len(cluster.broker.replicas) == len(cluster.broker.metadata) == 6)
-        assert cluster.broker.leads() == []
-        everything = [TopicPartition("a", index) for index in range(6)]
-        for leader_id in (ONE, THREE):
-            # Its leaders find that it has caught up.
-            leader = cluster.services[leader_id]
-            registrations = cluster.brokers[ONE].brokers
-            changes = tuple(
-                IsrChange(
-                    key,
-                    each.state.leader_epoch,
-                    each.partition_epoch,
-                    tuple(IsrMember(member, registrations[member].broker_epoch) for member in each.state.replicas),
-                )
-                for key, each in cluster.brokers[leader_id].replicas.items()
-                if each.state.leader == leader_id
+async def test_a_broker_that_comes_back_is_told_everything_and_leads_again_when_that_is_asked_for(cluster: Cluster) -> None:
+    await cluster.start_three()
+    await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    former = cluster.services[TWO].registration
+    assert former is not None
+    await cluster.kill(TWO)
+    await cluster.settled(1, 3)
+    two = await cluster.start(TWO, previous_broker_epoch=former.broker_epoch)
+    await until(lambda: len(cluster.broker.replicas) == len(cluster.broker.metadata) == 6)
+    assert cluster.broker.leads() == []
+    everything = [TopicPartition("a", index) for index in range(6)]
+    for leader_id in (ONE, THREE):
+        # Its leaders find that it has caught up.
+        leader = cluster.services[leader_id]
+        registrations = cluster.brokers[ONE].brokers
+        changes = tuple(
+            IsrChange(
+                key,
+                each.state.leader_epoch,
+                each.partition_epoch,
+                tuple(IsrMember(member, registrations[member].broker_epoch) for member in each.state.replicas),
             )
-            assert leader.registration is not None
-            response = await leader.alter_partition(AlterPartitionRequest(leader_id, leader.registration.broker_epoch, changes))
-            assert {partition.error for partition in response.partitions.values()} == {0}
-        outcomes = await two.elect_leaders(ElectionType.PREFERRED, everything)
-        assert [outcomes[each].error for each in everything] == [84, 0, 84, 84, 0, 84]
-        await cluster.settled(1, 2, 3)
-        assert cluster.brokers[TWO].leads() == [TopicPartition("a", 1), TopicPartition("a", 4)]
-
-    run(scenario)
-
-
-def test_a_broker_that_comes_back_hears_all_that_clients_ask_for_before_it_hears_of_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those it may have thousands, and it answers no client before (KafkaController.onBrokerStartup)."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        for name in ("a", "b"):
-            await cluster.controller.create_topic(NewTopic(name, 15, 2))
-        await cluster.kill(TWO)
-        monkeypatch.setattr(request_batch, "AT_ONCE", 10)
-        await cluster.start(TWO)
-        await until(lambda: bool(cluster.brokers[TWO].all_replicas))
-        first = cluster.brokers[TWO].heard.index("leader_and_isr")
-        assert cluster.brokers[TWO].heard[:first] == ["update_metadata", "update_metadata", "update_metadata, all"]
-
-    run(scenario)
-
-
-def test_a_broker_that_was_bounced_is_known_by_its_epoch() -> None:
-    """Between two looks of the controller its registration ended and began: the same id, another czxid."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        before = cluster.brokers[THREE]
-        session = cluster.sessions[THREE]
-        cluster.services[THREE].session_lost()
-        await asyncio.gather(cluster.zookeeper.expire(session), cluster.start(THREE))
-        await until(lambda: len(cluster.broker.replicas) == 6)
-        assert cluster.broker is not before
-        # It may have lost what it had in its page cache, so it is in no ISR with others.
-        await cluster.settled(1, 2)
-        assert all(3 not in each.state.isr for each in cluster.broker.metadata.values())
-        registration = cluster.services[THREE].registration
-        assert registration is not None
-        assert znodes.decode_unclean_start("", await cluster.data("/ottla/unclean_starts/3")) == registration.broker_epoch
-        assert cluster.brokers[ONE].brokers[THREE] == registration
-        with pytest.raises(StaleBrokerEpoch):
-            await cluster.services[ONE].served.allocate_producer_ids(THREE, registration.broker_epoch - 1)
-
-    run(scenario)
-
-
-def test_a_controller_that_lost_its_session_decides_nothing_more_and_rejoins_as_a_broker() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        one, _, _ = await cluster.start_three()
-        await one.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        former = one.registration
-        assert former is not None
-        deciding = asyncio.ensure_future(one.served.create_topic(NewTopic("b")))
-        one.session_lost()
-        assert (one.is_active, one.controller_id, cluster.brokers[ONE].controllers[-1]) == (False, NO_LEADER, NO_LEADER)
-        with pytest.raises(NotController):
-            await deciding
-        told = sum(broker.requests for broker in cluster.brokers.values())
-        await cluster.zookeeper.expire(cluster.sessions[ONE])
-        await until(lambda: cluster.services[TWO].is_active or cluster.services[THREE].is_active)
-        assert told <= sum(broker.requests for broker in cluster.brokers.values())
-        cluster.sessions[ONE] = await cluster.zookeeper.session()
-        registration = await one.rejoin(cluster.sessions[ONE])
-        assert registration.previous_broker_epoch == former.broker_epoch < registration.broker_epoch
-        assert one.controller_id == cluster.controller.controller_id != 1
-        # The process lived on, so what it has not lost in the meantime is in sync.
-        await until(lambda: set(cluster.brokers[ONE].brokers) == {1, 2, 3})
-        assert (await one.create_topic(NewTopic("b", 1, 1))).name == "b"
-        assert await cluster.data("/controller_epoch") == b"2"
-        with pytest.raises(NotController):
-            await one.served.delete_topic("b")
-
-    run(scenario)
-
-
-def test_a_controller_whose_znode_is_removed_by_hand_makes_way() -> None:
-    """Operators force an election so."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        tool = await cluster.zookeeper.session()
-        await tool.delete("/controller")
-        await until(
-            lambda: all(service.controller_epoch == 2 and service.controller_id != NO_LEADER for service in cluster.services.values())
+            for key, each in cluster.brokers[leader_id].replicas.items()
+            if each.state.leader == leader_id
         )
-        await cluster.controller.create_partitions("a", 7)
-        await cluster.settled(1, 2, 3)
-
-    run(scenario)
-
-
-def test_a_controller_that_a_broker_knows_a_later_one_than_looks_again() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        one, two, _ = await cluster.start_three()
-        broker = cluster.brokers[TWO]
-        refused: list[str] = []
-
-        async def refuses(request: object) -> None:
-            refused.append("once")
-            del broker.update_metadata
-            raise StaleControllerEpoch("a later one has begun")
-
-        broker.update_metadata = refuses  # type: ignore[method-assign]
-        await two.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        await until(lambda: one.is_active)
-        await cluster.settled(1, 2, 3)
-        assert (refused, one.controller_epoch) == (["once"], 1)
-
-    run(scenario)
+        assert leader.registration is not None
+        response = await leader.alter_partition(AlterPartitionRequest(leader_id, leader.registration.broker_epoch, changes))
+        assert {partition.error for partition in response.partitions.values()} == {0}
+    outcomes = await two.elect_leaders(ElectionType.PREFERRED, everything)
+    assert [outcomes[partition].error for partition in everything] == [84, 0, 84, 84, 0, 84]
+    await cluster.settled(1, 2, 3)
+    assert cluster.brokers[TWO].leads() == [TopicPartition("a", 1), TopicPartition("a", 4)]
 
 
-def test_what_a_broker_could_not_hear_it_is_told_later_and_nobody_waits_for_it() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        one, _, _ = await cluster.start_three()
-        deaf = cluster.brokers[THREE]
-        deaf.is_deaf = True
-        await one.create_topic(NewTopic("a", assignments=EVERYWHERE), timeout_seconds=0.05)
-        await one.create_topic(NewTopic("b", assignments=EVERYWHERE), timeout_seconds=0.05)
-        await one.delete_topic("b", timeout_seconds=0.05)
-        assert deaf.replicas == {}
-        deaf.is_deaf = False
-        await cluster.settled(1, 2, 3)
-        await until(lambda: sorted(key for key, _ in deaf.stopped) == [TopicPartition("b", index) for index in range(6)])
-        assert {replica.topic for replica in deaf.replicas} == {"a"}
-        await until(lambda: all(list(broker.topics()) == ["a"] for broker in cluster.brokers.values()))
-
-    run(scenario)
+async def test_a_broker_that_comes_back_hears_all_that_clients_ask_for_before_it_hears_of_its_replicas(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those it may have thousands, and it answers no client before (KafkaController.onBrokerStartup)."""
+    await cluster.start_three()
+    for name in ("a", "b"):
+        await cluster.controller.create_topic(NewTopic(name, 15, 2))
+    await cluster.kill(TWO)
+    monkeypatch.setattr(request_batch, "AT_ONCE", 10)
+    await cluster.start(TWO)
+    await until(lambda: bool(cluster.brokers[TWO].all_replicas))
+    first = cluster.brokers[TWO].heard.index("leader_and_isr")
+    assert cluster.brokers[TWO].heard[:first] == ["update_metadata", "update_metadata", "update_metadata, all"]
 
 
-def test_a_deletion_waits_for_a_broker_that_is_away_also_over_a_change_of_controllers() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        await cluster.kill(THREE)
-        await until(lambda: set(cluster.brokers[ONE].brokers) == {1, 2})
-        await cluster.controller.delete_topic("a")
-        assert cluster.brokers[TWO].replicas == cluster.brokers[TWO].metadata == {}
-        await cluster.kill(ONE)
-        await until(lambda: cluster.services[TWO].is_active)
-        assert await cluster.paths("/admin/delete_topics") == ["/admin/delete_topics/a"]
-        await cluster.start(THREE)
-        await until(lambda: len(cluster.broker.stopped) == 6 and all(deleted for _, deleted in cluster.broker.stopped))
-        assert await cluster.paths("/admin/delete_topics") == ["/admin/delete_topics/a"]
-        await cluster.start(ONE)
-        await cluster.gone("/admin/delete_topics/a")
-        assert await cluster.paths("/brokers/topics") == []
-        assert (await cluster.services[THREE].create_topic(NewTopic("a", 1, 2))).name == "a"
+async def test_a_broker_that_was_bounced_is_known_by_its_epoch(cluster: Cluster) -> None:
+    """Between two looks of the controller its registration ended and began: the same id, another czxid."""
+    await cluster.start_three()
+    await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    before = cluster.brokers[THREE]
+    session = cluster.sessions[THREE]
+    cluster.services[THREE].session_lost()
+    await asyncio.gather(cluster.zookeeper.expire(session), cluster.start(THREE))
+    await until(lambda: len(cluster.broker.replicas) == 6)
+    assert cluster.broker is not before
+    # It may have lost what it had in its page cache, so it is in no ISR with others.
+    await cluster.settled(1, 2)
+    assert all(3 not in assignment.state.isr for assignment in cluster.broker.metadata.values())
+    registration = cluster.services[THREE].registration
+    assert registration is not None
+    assert znodes.decode_unclean_start("", await cluster.data("/ottla/unclean_starts/3")) == registration.broker_epoch
+    assert cluster.brokers[ONE].brokers[THREE] == registration
+    with pytest.raises(StaleBrokerEpoch):
+        await cluster.services[ONE].served.allocate_producer_ids(THREE, registration.broker_epoch - 1)
 
-    run(scenario)
+
+async def test_a_controller_that_lost_its_session_decides_nothing_more_and_rejoins_as_a_broker(cluster: Cluster) -> None:
+    one, _, _ = await cluster.start_three()
+    await one.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    former = one.registration
+    assert former is not None
+    deciding = asyncio.ensure_future(one.served.create_topic(NewTopic("b")))
+    one.session_lost()
+    assert (one.is_active, one.controller_id, cluster.brokers[ONE].controllers[-1]) == (False, NO_LEADER, NO_LEADER)
+    with pytest.raises(NotController):
+        await deciding
+    told = sum(broker.requests for broker in cluster.brokers.values())
+    await cluster.zookeeper.expire(cluster.sessions[ONE])
+    await until(lambda: cluster.services[TWO].is_active or cluster.services[THREE].is_active)
+    assert told <= sum(broker.requests for broker in cluster.brokers.values())
+    cluster.sessions[ONE] = await cluster.zookeeper.session()
+    registration = await one.rejoin(cluster.sessions[ONE])
+    assert registration.previous_broker_epoch == former.broker_epoch < registration.broker_epoch
+    assert one.controller_id == cluster.controller.controller_id != 1
+    # The process lived on, so what it has not lost in the meantime is in sync.
+    await until(lambda: set(cluster.brokers[ONE].brokers) == {1, 2, 3})
+    assert (await one.create_topic(NewTopic("b", 1, 1))).name == "b"
+    assert await cluster.data("/controller_epoch") == b"2"
+    with pytest.raises(NotController):
+        await one.served.delete_topic("b")
 
 
-def test_a_deletion_that_an_older_controller_could_not_name_is_performed_by_the_next_controller() -> None:
+async def test_a_controller_whose_znode_is_removed_by_hand_makes_way(cluster: Cluster) -> None:
+    """Operators force an election so."""
+    await cluster.start_three()
+    await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    tool = await cluster.zookeeper.session()
+    await tool.delete("/controller")
+    await until(lambda: all(service.controller_epoch == 2 and service.controller_id != NO_LEADER for service in cluster.services.values()))
+    await cluster.controller.create_partitions("a", 7)
+    await cluster.settled(1, 2, 3)
+
+
+async def test_a_controller_that_a_broker_knows_a_later_one_than_looks_again(cluster: Cluster) -> None:
+    one, two, _ = await cluster.start_three()
+    broker = cluster.brokers[TWO]
+    refused: list[str] = []
+
+    async def refuses(request: object) -> None:
+        refused.append("once")
+        del broker.update_metadata
+        raise StaleControllerEpoch("a later one has begun")
+
+    broker.update_metadata = refuses  # type: ignore[method-assign]
+    await two.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    await until(lambda: one.is_active)
+    await cluster.settled(1, 2, 3)
+    assert (refused, one.controller_epoch) == (["once"], 1)
+
+
+async def test_what_a_broker_could_not_hear_it_is_told_later_and_nobody_waits_for_it(cluster: Cluster) -> None:
+    one, _, _ = await cluster.start_three()
+    deaf = cluster.brokers[THREE]
+    deaf.is_deaf = True
+    await one.create_topic(NewTopic("a", assignments=EVERYWHERE), timeout_seconds=0.05)
+    await one.create_topic(NewTopic("b", assignments=EVERYWHERE), timeout_seconds=0.05)
+    await one.delete_topic("b", timeout_seconds=0.05)
+    assert deaf.replicas == {}
+    deaf.is_deaf = False
+    await cluster.settled(1, 2, 3)
+    await until(lambda: sorted(key for key, _ in deaf.stopped) == [TopicPartition("b", index) for index in range(6)])
+    assert {replica.topic for replica in deaf.replicas} == {"a"}
+    await until(lambda: all(list(broker.topics()) == ["a"] for broker in cluster.brokers.values()))
+
+
+async def test_a_deletion_waits_for_a_broker_that_is_away_also_over_a_change_of_controllers(cluster: Cluster) -> None:
+    await cluster.start_three()
+    await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    await cluster.kill(THREE)
+    await until(lambda: set(cluster.brokers[ONE].brokers) == {1, 2})
+    await cluster.controller.delete_topic("a")
+    assert cluster.brokers[TWO].replicas == cluster.brokers[TWO].metadata == {}
+    await cluster.kill(ONE)
+    await until(lambda: cluster.services[TWO].is_active)
+    assert await cluster.paths("/admin/delete_topics") == ["/admin/delete_topics/a"]
+    await cluster.start(THREE)
+    await until(lambda: len(cluster.broker.stopped) == 6 and all(deleted for _, deleted in cluster.broker.stopped))
+    assert await cluster.paths("/admin/delete_topics") == ["/admin/delete_topics/a"]
+    await cluster.start(ONE)
+    await cluster.gone("/admin/delete_topics/a")
+    assert await cluster.paths("/brokers/topics") == []
+    assert (await cluster.services[THREE].create_topic(NewTopic("a", 1, 2))).name == "a"
+
+
+async def test_a_deletion_that_an_older_controller_could_not_name_is_performed_by_the_next_controller(cluster: Cluster) -> None:
     """During a rolling upgrade the former release is the controller last, and brokers of this one refuse a delete without a topic id."""
+    await cluster.start_three()
+    topic = await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    refused: dict[BrokerId, int] = {TWO: 0, THREE: 0}
+    named: set[UUID | None] = set()
 
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        topic = await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        refused: dict[BrokerId, int] = {TWO: 0, THREE: 0}
-        named: set[UUID | None] = set()
+    def of_this_release(broker_id: BrokerId) -> Callable[[StopReplicaRequest], Awaitable[StopReplicaResponse]]:
+        stop_replica = cluster.brokers[broker_id].stop_replica
 
-        def of_this_release(broker_id: BrokerId) -> Callable[[StopReplicaRequest], Awaitable[StopReplicaResponse]]:
-            stop_replica = cluster.brokers[broker_id].stop_replica
+        async def answer(request: StopReplicaRequest) -> StopReplicaResponse:
+            if request.controller_id != ONE:
+                named.update(partition.topic_id for partition in request.partitions)
+                return await stop_replica(request)
+            refused[broker_id] += len(request.partitions)  # as if it had named no topic
+            return StopReplicaResponse({partition.topic_partition: InconsistentTopicId.code for partition in request.partitions})
 
-            async def answer(request: StopReplicaRequest) -> StopReplicaResponse:
-                if request.controller_id != ONE:
-                    named.update(partition.topic_id for partition in request.partitions)
-                    return await stop_replica(request)
-                refused[broker_id] += len(request.partitions)  # as if it had named no topic
-                return StopReplicaResponse({partition.topic_partition: InconsistentTopicId.code for partition in request.partitions})
+        return answer
 
-            return answer
-
-        for broker_id in refused:
-            cluster.brokers[broker_id].stop_replica = of_this_release(broker_id)  # type: ignore[method-assign, assignment]
-        await cluster.controller.delete_topic("a", timeout_seconds=5)
-        assert refused == {TWO: 6, THREE: 6}
-        assert len(cluster.brokers[ONE].stopped) == 6
-        with pytest.raises(TopicAlreadyExists):
-            await cluster.services[TWO].create_topic(NewTopic("a"))
-        await cluster.kill(ONE)
-        await until(lambda: all(len(cluster.brokers[each].stopped) == 6 for each in (TWO, THREE)))
-        assert named == {topic.topic_id}
-        assert await cluster.paths("/admin/delete_topics") == ["/admin/delete_topics/a"]
-        await cluster.start(ONE)
-        await cluster.gone("/admin/delete_topics/a")
-        assert (await cluster.services[THREE].create_topic(NewTopic("a"))).name == "a"
-
-    run(scenario)
+    for broker_id in refused:
+        cluster.brokers[broker_id].stop_replica = of_this_release(broker_id)  # type: ignore[method-assign, assignment]
+    await cluster.controller.delete_topic("a", timeout_seconds=5)
+    assert refused == {TWO: 6, THREE: 6}
+    assert len(cluster.brokers[ONE].stopped) == 6
+    with pytest.raises(TopicAlreadyExists):
+        await cluster.services[TWO].create_topic(NewTopic("a"))
+    await cluster.kill(ONE)
+    await until(lambda: all(len(cluster.brokers[broker_id].stopped) == 6 for broker_id in (TWO, THREE)))
+    assert named == {topic.topic_id}
+    assert await cluster.paths("/admin/delete_topics") == ["/admin/delete_topics/a"]
+    await cluster.start(ONE)
+    await cluster.gone("/admin/delete_topics/a")
+    assert (await cluster.services[THREE].create_topic(NewTopic("a"))).name == "a"
 
 
-def test_a_broker_that_stops_hands_over_first_and_then_leaves_at_once() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        one, two, _ = await cluster.start_three()
-        await one.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        await two.controlled_shutdown()
-        await cluster.settled(1, 3)
-        assert [partition.leader_epoch for partition in cluster.brokers[ONE].topics()["a"].partitions] == [1] * 6
-        await one.controlled_shutdown()  # the controller itself
-        await cluster.settled(3)
-        await one.close()
-        del cluster.services[ONE], cluster.brokers[ONE]
-        await until(lambda: any(service.is_active for service in cluster.services.values()))
-        await until(lambda: all(set(broker.brokers) == {2, 3} for broker in cluster.brokers.values()))
-        await two.close()
-        del cluster.services[TWO], cluster.brokers[TWO]
-        await until(lambda: cluster.services[THREE].is_active and set(cluster.brokers[THREE].brokers) == {3})
-        await cluster.settled(3)
-
-    run(scenario)
+async def test_a_broker_that_stops_hands_over_first_and_then_leaves_at_once(cluster: Cluster) -> None:
+    one, two, _ = await cluster.start_three()
+    await one.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    await two.controlled_shutdown()
+    await cluster.settled(1, 3)
+    assert [partition.leader_epoch for partition in cluster.brokers[ONE].topics()["a"].partitions] == [1] * 6
+    await one.controlled_shutdown()  # the controller itself
+    await cluster.settled(3)
+    await one.close()
+    del cluster.services[ONE], cluster.brokers[ONE]
+    await until(lambda: any(service.is_active for service in cluster.services.values()))
+    await until(lambda: all(set(broker.brokers) == {2, 3} for broker in cluster.brokers.values()))
+    await two.close()
+    del cluster.services[TWO], cluster.brokers[TWO]
+    await until(lambda: cluster.services[THREE].is_active and set(cluster.brokers[THREE].brokers) == {3})
+    await cluster.settled(3)
 
 
-def test_a_broker_that_is_drained_stays_so_under_the_next_controller_until_it_takes_part_again() -> None:
+async def test_a_broker_that_is_drained_stays_so_under_the_next_controller_until_it_takes_part_again(cluster: Cluster) -> None:
     """Kafka forgets with the controller who was shutting down; there such a broker is about to be gone."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        await cluster.brokers[TWO].drain()
-        await cluster.settled(1, 3)
-        keys = set(cluster.brokers[TWO].metadata)
-        await cluster.kill(ONE)
-        await until(lambda: any(service.is_active for service in cluster.services.values()))
-        await until(lambda: TWO in cluster.controller.active._state.shutting_down)  # type: ignore[union-attr]
-        await cluster.settled(3)
-        cluster.brokers[TWO].replicas.clear()
-        await cluster.brokers[TWO].undrain()
-        await until(lambda: set(cluster.brokers[TWO].replicas) == keys)
-        assert TWO in cluster.controller.active._state.living()  # type: ignore[union-attr]
-        known = cluster.brokers[THREE].brokers
-        for key, each in cluster.brokers[THREE].replicas.items():
-            members = tuple(IsrMember(broker_id, known[broker_id].broker_epoch) for broker_id in (THREE, TWO))
-            change = IsrChange(key, each.state.leader_epoch, each.partition_epoch, members)
-            response = await cluster.controller.alter_partition(AlterPartitionRequest(THREE, known[THREE].broker_epoch, (change,)))
-            assert response.partitions[key].error == 0, "it may be in sync again"
-        await cluster.brokers[TWO].undrain()  # again it does no harm
-
-    run(scenario)
+    await cluster.start_three()
+    await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    await cluster.brokers[TWO].drain()
+    await cluster.settled(1, 3)
+    keys = set(cluster.brokers[TWO].metadata)
+    await cluster.kill(ONE)
+    await until(lambda: any(service.is_active for service in cluster.services.values()))
+    await until(lambda: TWO in cluster.controller.active._state.shutting_down)  # type: ignore[union-attr]
+    await cluster.settled(3)
+    cluster.brokers[TWO].replicas.clear()
+    await cluster.brokers[TWO].undrain()
+    await until(lambda: set(cluster.brokers[TWO].replicas) == keys)
+    assert TWO in cluster.controller.active._state.living()  # type: ignore[union-attr]
+    known = cluster.brokers[THREE].brokers
+    for key, each in cluster.brokers[THREE].replicas.items():
+        members = tuple(IsrMember(broker_id, known[broker_id].broker_epoch) for broker_id in (THREE, TWO))
+        change = IsrChange(key, each.state.leader_epoch, each.partition_epoch, members)
+        response = await cluster.controller.alter_partition(AlterPartitionRequest(THREE, known[THREE].broker_epoch, (change,)))
+        assert response.partitions[key].error == 0, "it may be in sync again"
+    await cluster.brokers[TWO].undrain()  # again it does no harm
 
 
 def test_the_last_broker_of_a_topic_stops_though_nobody_can_take_over() -> None:
@@ -363,19 +319,16 @@ def test_the_last_broker_of_a_topic_stops_though_nobody_can_take_over() -> None:
     run(scenario, controlled_shutdown_retry_backoff_ms="1")
 
 
-def test_replicas_of_a_failed_log_directory_lead_no_more() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        broker, key = cluster.brokers[TWO], TopicPartition("a", 1)
-        broker.errors[key] = KafkaStorageError.code
-        await cluster.services[TWO].log_directory_failed()
-        await until(lambda: all(each.metadata[key].state.leader == 3 for each in cluster.brokers.values()))
-        assert [each.state.leader for each in cluster.brokers[ONE].metadata.values()] == [1, 3, 3, 1, 2, 3]
-        await until(lambda: 2 not in cluster.brokers[ONE].metadata[key].state.isr)
-        assert await cluster.paths("/log_dir_event_notification") == []
-
-    run(scenario)
+async def test_replicas_of_a_failed_log_directory_lead_no_more(cluster: Cluster) -> None:
+    await cluster.start_three()
+    await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    broker, key = cluster.brokers[TWO], TopicPartition("a", 1)
+    broker.errors[key] = KafkaStorageError.code
+    await cluster.services[TWO].log_directory_failed()
+    await until(lambda: all(broker.metadata[key].state.leader == 3 for broker in cluster.brokers.values()))
+    assert [assignment.state.leader for assignment in cluster.brokers[ONE].metadata.values()] == [1, 3, 3, 1, 2, 3]
+    await until(lambda: 2 not in cluster.brokers[ONE].metadata[key].state.isr)
+    assert await cluster.paths("/log_dir_event_notification") == []
 
 
 def test_a_replica_that_a_full_disk_refused_follows_again_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +347,7 @@ def test_a_replica_that_a_full_disk_refused_follows_again_when_there_is_room(mon
         await until(lambda: key in broker.replicas and broker.replicas[key].state.leader == 1)
         leader = cluster.brokers[ONE].replicas[key]
         registrations = cluster.brokers[ONE].brokers
-        members = tuple(IsrMember(each, registrations[each].broker_epoch) for each in (TWO, ONE, THREE))
+        members = tuple(IsrMember(broker_id, registrations[broker_id].broker_epoch) for broker_id in (TWO, ONE, THREE))
         change = IsrChange(key, leader.state.leader_epoch, leader.partition_epoch, members)
         one = cluster.services[ONE]
         response = await one.alter_partition(AlterPartitionRequest(ONE, registrations[ONE].broker_epoch, (change,)))
@@ -489,89 +442,76 @@ def quick_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(active, "_OFFLINE_REPLICAS_BACKOFF", Backoff(first_seconds=0.02, longest_seconds=0.05))
 
 
-def test_replicas_move_to_other_brokers_and_are_given_up_where_they_were() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        one, two, _ = await cluster.start_three()
-        key = TopicPartition("a", 0)
-        await one.create_topic(NewTopic("a", assignments={0: (ONE, TWO)}))
-        outcomes = await two.alter_partition_reassignments({key: (TWO, THREE), TopicPartition("b", 0): (ONE,)})
-        assert (outcomes[key], outcomes[TopicPartition("b", 0)].error) == (PartitionOutcome(0), 3)
-        ongoing = (await two.list_partition_reassignments())[key]
-        assert (set(ongoing.replicas), ongoing.adding_replicas, ongoing.removing_replicas) == ({1, 2, 3}, (3,), (1,))
-        await until(lambda: key in cluster.brokers[THREE].replicas)
-        leader = cluster.brokers[ONE].replicas[key]
-        known = cluster.brokers[ONE].brokers
-        members = tuple(IsrMember(each, known[each].broker_epoch) for each in (ONE, TWO, THREE))
-        change = IsrChange(key, leader.state.leader_epoch, leader.partition_epoch, members)
-        response = await one.alter_partition(AlterPartitionRequest(ONE, known[ONE].broker_epoch, (change,)))
-        assert response.partitions[key].error == 0
-        await cluster.settled(2)
-        assert cluster.brokers[TWO].metadata[key].state.replicas == (2, 3)
-        await until(lambda: cluster.brokers[ONE].stopped == [(key, True)])
-        assert await one.list_partition_reassignments() == {}
-        assert znodes.decode_topic("", await cluster.data("/brokers/topics/a")).replicas == ((2, 3),)
-
-    run(scenario)
+async def test_replicas_move_to_other_brokers_and_are_given_up_where_they_were(cluster: Cluster) -> None:
+    one, two, _ = await cluster.start_three()
+    key = TopicPartition("a", 0)
+    await one.create_topic(NewTopic("a", assignments={0: (ONE, TWO)}))
+    outcomes = await two.alter_partition_reassignments({key: (TWO, THREE), TopicPartition("b", 0): (ONE,)})
+    assert (outcomes[key], outcomes[TopicPartition("b", 0)].error) == (PartitionOutcome(0), 3)
+    ongoing = (await two.list_partition_reassignments())[key]
+    assert (set(ongoing.replicas), ongoing.adding_replicas, ongoing.removing_replicas) == ({1, 2, 3}, (3,), (1,))
+    await until(lambda: key in cluster.brokers[THREE].replicas)
+    leader = cluster.brokers[ONE].replicas[key]
+    known = cluster.brokers[ONE].brokers
+    members = tuple(IsrMember(broker_id, known[broker_id].broker_epoch) for broker_id in (ONE, TWO, THREE))
+    change = IsrChange(key, leader.state.leader_epoch, leader.partition_epoch, members)
+    response = await one.alter_partition(AlterPartitionRequest(ONE, known[ONE].broker_epoch, (change,)))
+    assert response.partitions[key].error == 0
+    await cluster.settled(2)
+    assert cluster.brokers[TWO].metadata[key].state.replicas == (2, 3)
+    await until(lambda: cluster.brokers[ONE].stopped == [(key, True)])
+    assert await one.list_partition_reassignments() == {}
+    assert znodes.decode_topic("", await cluster.data("/brokers/topics/a")).replicas == ((2, 3),)
 
 
 @pytest.mark.parametrize("request_arrives", [True, False])
 @pytest.mark.parametrize("step", range(1, 14))
-def test_an_answer_of_zookeeper_that_is_lost_at_a_failure_costs_no_leader(step: int, request_arrives: bool) -> None:
+async def test_an_answer_of_zookeeper_that_is_lost_at_a_failure_costs_no_leader(cluster: Cluster, step: int, request_arrives: bool) -> None:
     """We lose each answer in turn while the controller deals with a death. What is doubtful is read again, by a term begun again."""
+    await cluster.start_three()
+    await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    session, calls = cluster.sessions[ONE], 0
 
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        session, calls = cluster.sessions[ONE], 0
+    def losing(name: str) -> None:
+        action = getattr(session, name)
 
-        def losing(name: str) -> None:
-            action = getattr(session, name)
+        async def lose(*arguments: object, **keywords: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == step:
+                cluster.zookeeper.break_connection(session, request_arrives=request_arrives)
+            return await action(*arguments, **keywords)
 
-            async def lose(*arguments: object, **keywords: object) -> object:
-                nonlocal calls
-                calls += 1
-                if calls == step:
-                    cluster.zookeeper.break_connection(session, request_arrives=request_arrives)
-                return await action(*arguments, **keywords)
+        setattr(session, name, lose)
 
-            setattr(session, name, lose)
-
-        for name in ("get", "get_many", "exists", "children", "transaction"):
-            losing(name)
-        await cluster.kill(TWO)
-        await cluster.settled(1, 3)
-        assert all(2 not in each.state.isr for each in cluster.brokers[THREE].metadata.values())
-
-    run(scenario)
+    for name in ("get", "get_many", "exists", "children", "transaction"):
+        losing(name)
+    await cluster.kill(TWO)
+    await cluster.settled(1, 3)
+    assert all(2 not in assignment.state.isr for assignment in cluster.brokers[THREE].metadata.values())
 
 
-def test_a_controller_that_is_cut_off_from_a_broker_goes_on_with_the_others() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        one, two, _ = await cluster.start_three()
-        cluster.hub.partition(ONE, THREE)
-        await one.create_topic(NewTopic("a", assignments=EVERYWHERE), timeout_seconds=0.05)
-        assert cluster.brokers[TWO].leads() == [TopicPartition("a", 1), TopicPartition("a", 4)]
-        with pytest.raises(BrokerNotAvailable):
-            await cluster.services[THREE].create_topic(NewTopic("b"), timeout_seconds=0.1)
-        cluster.hub.heal()
-        await cluster.settled(1, 2, 3)
-        assert await two.allocate_producer_ids() == range(1_000)
-
-    run(scenario)
+async def test_a_controller_that_is_cut_off_from_a_broker_goes_on_with_the_others(cluster: Cluster) -> None:
+    one, two, _ = await cluster.start_three()
+    cluster.hub.partition(ONE, THREE)
+    await one.create_topic(NewTopic("a", assignments=EVERYWHERE), timeout_seconds=0.05)
+    assert cluster.brokers[TWO].leads() == [TopicPartition("a", 1), TopicPartition("a", 4)]
+    with pytest.raises(BrokerNotAvailable):
+        await cluster.services[THREE].create_topic(NewTopic("b"), timeout_seconds=0.1)
+    cluster.hub.heal()
+    await cluster.settled(1, 2, 3)
+    assert await two.allocate_producer_ids() == range(1_000)
 
 
-def test_a_call_that_is_repeated_by_the_network_does_no_harm() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        one, _, _ = await cluster.start_three()
+async def test_a_call_that_is_repeated_by_the_network_does_no_harm(cluster: Cluster) -> None:
+    one, _, _ = await cluster.start_three()
 
-        async def twice(_: Call, perform: Perform) -> object:
-            await perform()
-            return await perform()
+    async def twice(_: Call, perform: Perform) -> object:
+        await perform()
+        return await perform()
 
-        cluster.hub.carry = twice
-        await one.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        await one.delete_topic("a")
-        assert await cluster.paths("/brokers/topics") == []
-        assert all(broker.replicas == broker.metadata == {} for broker in cluster.brokers.values())
-
-    run(scenario)
+    cluster.hub.carry = twice
+    await one.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    await one.delete_topic("a")
+    assert await cluster.paths("/brokers/topics") == []
+    assert all(broker.replicas == broker.metadata == {} for broker in cluster.brokers.values())

@@ -49,16 +49,13 @@ class Loses:
 
 @pytest.mark.parametrize("arrives", [True, False])
 @pytest.mark.parametrize("error", [RequestTimedOut, BrokerNotAvailable])
-def test_a_topic_is_made_once_though_the_controller_died_over_it(error: type[ApiError], arrives: bool) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        _, _, three = await cluster.start_three()
-        network = Loses(cluster, "create_topic", error, arrives)
-        topic = await three.create_topic(NewTopic("a", 4, 2, configs={"retention.ms": "5"}))
-        assert (network.calls, len(topic.partitions)) == (2, 4)
-        await cluster.settled(2, 3)
-        assert {broker.topics()["a"].topic_id for broker in cluster.brokers.values()} == {topic.topic_id}
-
-    run(scenario)
+async def test_a_topic_is_made_once_though_the_controller_died_over_it(cluster: Cluster, error: type[ApiError], arrives: bool) -> None:
+    _, _, three = await cluster.start_three()
+    network = Loses(cluster, "create_topic", error, arrives)
+    topic = await three.create_topic(NewTopic("a", 4, 2, configs={"retention.ms": "5"}))
+    assert (network.calls, len(topic.partitions)) == (2, 4)
+    await cluster.settled(2, 3)
+    assert {broker.topics()["a"].topic_id for broker in cluster.brokers.values()} == {topic.topic_id}
 
 
 @pytest.mark.parametrize(
@@ -71,84 +68,68 @@ def test_a_topic_is_made_once_though_the_controller_died_over_it(error: type[Api
     ],
     ids=["partitions", "replicas", "configs", "assignments"],
 )
-def test_another_topic_of_that_name_is_not_taken_for_the_one_that_was_to_be_made(asked: NewTopic) -> None:
+async def test_another_topic_of_that_name_is_not_taken_for_the_one_that_was_to_be_made(cluster: Cluster, asked: NewTopic) -> None:
     """Someone else makes it while we look for another controller."""
+    _, two, three = await cluster.start_three()
 
-    async def scenario(cluster: Cluster) -> None:
-        _, two, three = await cluster.start_three()
+    async def carry(call: Call, perform: Perform) -> object:
+        if call.method == "create_topic" and call.sender == THREE:
+            cluster.hub.carry = plain
+            await two.create_topic(NewTopic("a", 4, 2, configs={"retention.ms": "5"}))
+            raise RequestTimedOut("no answer")
+        return await perform()
 
-        async def carry(call: Call, perform: Perform) -> object:
-            if call.method == "create_topic" and call.sender == THREE:
-                cluster.hub.carry = plain
-                await two.create_topic(NewTopic("a", 4, 2, configs={"retention.ms": "5"}))
-                raise RequestTimedOut("no answer")
-            return await perform()
+    async def plain(_: Call, perform: Perform) -> object:
+        return await perform()
 
-        async def plain(_: Call, perform: Perform) -> object:
-            return await perform()
-
-        cluster.hub.carry = carry
-        with pytest.raises(TopicAlreadyExists):
-            await three.create_topic(asked)
-
-    run(scenario)
+    cluster.hub.carry = carry
+    with pytest.raises(TopicAlreadyExists):
+        await three.create_topic(asked)
 
 
-def test_a_topic_that_was_there_before_is_not_taken_for_one_that_was_made() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        one, _, three = await cluster.start_three()
-        await one.create_topic(NewTopic("a", 4, 2))
-        Loses(cluster, "create_topic", arrives=False)
-        with pytest.raises(TopicAlreadyExists):
-            await three.create_topic(NewTopic("a", 4, 2))
-
-    run(scenario)
+async def test_a_topic_that_was_there_before_is_not_taken_for_one_that_was_made(cluster: Cluster) -> None:
+    one, _, three = await cluster.start_three()
+    await one.create_topic(NewTopic("a", 4, 2))
+    Loses(cluster, "create_topic", arrives=False)
+    with pytest.raises(TopicAlreadyExists):
+        await three.create_topic(NewTopic("a", 4, 2))
 
 
-def test_an_extension_and_a_deletion_that_were_done_are_done() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        _, _, three = await cluster.start_three()
-        await three.create_topic(NewTopic("a", assignments={0: (TWO, THREE)}))
-        assert Loses(cluster, "create_partitions").calls == 0
-        more = await three.create_partitions("a", 3)
-        assert len(more.partitions) == 3
-        await until(lambda: cluster.services[TWO].is_active or cluster.services[THREE].is_active)
-        asking = next(service for service in cluster.services.values() if not service.is_active)
-        with pytest.raises(InvalidPartitions):
-            await asking.create_partitions("a", 3)
-        Loses(cluster, "delete_topic")
+async def test_an_extension_and_a_deletion_that_were_done_are_done(cluster: Cluster) -> None:
+    _, _, three = await cluster.start_three()
+    await three.create_topic(NewTopic("a", assignments={0: (TWO, THREE)}))
+    assert Loses(cluster, "create_partitions").calls == 0
+    more = await three.create_partitions("a", 3)
+    assert len(more.partitions) == 3
+    await until(lambda: cluster.services[TWO].is_active or cluster.services[THREE].is_active)
+    asking = next(service for service in cluster.services.values() if not service.is_active)
+    with pytest.raises(InvalidPartitions):
+        await asking.create_partitions("a", 3)
+    Loses(cluster, "delete_topic")
+    await asking.delete_topic("a")
+    with pytest.raises(UnknownTopicOrPartition):
         await asking.delete_topic("a")
-        with pytest.raises(UnknownTopicOrPartition):
-            await asking.delete_topic("a")
-
-    run(scenario)
 
 
-def test_an_election_that_was_held_was_held() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        _, _, three = await cluster.start_three()
-        key = TopicPartition("a", 0)
-        await three.create_topic(NewTopic("a", assignments={0: (TWO, THREE)}))
-        first = await three.elect_leaders(ElectionType.PREFERRED, [key])
-        assert first[key].error == 84  # not needed
-        Loses(cluster, "elect_leaders")
-        again = await three.elect_leaders(ElectionType.PREFERRED, [key, TopicPartition("a", 9)])
-        assert (again[key].error, again[TopicPartition("a", 9)].error) == (0, 3)
-
-    run(scenario)
+async def test_an_election_that_was_held_was_held(cluster: Cluster) -> None:
+    _, _, three = await cluster.start_three()
+    key = TopicPartition("a", 0)
+    await three.create_topic(NewTopic("a", assignments={0: (TWO, THREE)}))
+    first = await three.elect_leaders(ElectionType.PREFERRED, [key])
+    assert first[key].error == 84  # not needed
+    Loses(cluster, "elect_leaders")
+    again = await three.elect_leaders(ElectionType.PREFERRED, [key, TopicPartition("a", 9)])
+    assert (again[key].error, again[TopicPartition("a", 9)].error) == (0, 3)
 
 
-def test_settings_and_producer_ids_come_through() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        _, _, three = await cluster.start_three()
-        await three.create_topic(NewTopic("a", assignments={0: (TWO, THREE)}, configs={"cleanup.policy": "delete"}))
-        Loses(cluster, "incremental_alter_configs")
-        await three.incremental_alter_topic_configs("a", [ConfigChange("cleanup.policy", ConfigOperation.APPEND, "compact")])
-        assert three.topic_overrides("a") == {"cleanup.policy": "delete,compact"}
-        blocks = await asyncio.gather(*(service.allocate_producer_ids() for service in cluster.services.values() for _ in range(2)))
-        assert sorted(block.start for block in blocks) == [0, 1_000, 2_000, 3_000]
-
-    run(scenario)
+async def test_settings_and_producer_ids_come_through(cluster: Cluster) -> None:
+    _, _, three = await cluster.start_three()
+    await three.create_topic(NewTopic("a", assignments={0: (TWO, THREE)}, configs={"cleanup.policy": "delete"}))
+    Loses(cluster, "incremental_alter_configs")
+    await three.incremental_alter_topic_configs("a", [ConfigChange("cleanup.policy", ConfigOperation.APPEND, "compact")])
+    assert three.topic_overrides("a") == {"cleanup.policy": "delete,compact"}
+    blocks = await asyncio.gather(*(service.allocate_producer_ids() for service in cluster.services.values() for _ in range(2)))
+    assert sorted(block.start for block in blocks) == [0, 1_000, 2_000, 3_000]
 
 
 REFUSED: dict[str, tuple[NewTopic, type[ApiError]]] = {
@@ -174,31 +155,25 @@ def test_what_the_controller_refuses_is_refused_at_once(why: str) -> None:
     run(scenario)
 
 
-def test_without_a_controller_a_request_waits_for_one_as_long_as_it_may() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        tool = await cluster.zookeeper.session()
-        two = await cluster.start(TWO)
-        await tool.delete("/controller")
-        await tool.create("/controller", b'{"version":2,"brokerid":9,"timestamp":"1","kraftControllerEpoch":-1}', ephemeral=True)
-        await until(lambda: two.controller_id == 9)
-        with pytest.raises(BrokerNotAvailable, match="the controller, broker 9, is not registered"):
-            await two.create_topic(NewTopic("a"), timeout_seconds=0.1)
-        with pytest.raises(NotController):
-            await two.served.create_topic(NewTopic("a"))
-        waiting = asyncio.ensure_future(two.create_topic(NewTopic("a")))
-        await tool.close()
-        assert (await waiting).name == "a"
-
-    run(scenario)
+async def test_without_a_controller_a_request_waits_for_one_as_long_as_it_may(cluster: Cluster) -> None:
+    tool = await cluster.zookeeper.session()
+    two = await cluster.start(TWO)
+    await tool.delete("/controller")
+    await tool.create("/controller", b'{"version":2,"brokerid":9,"timestamp":"1","kraftControllerEpoch":-1}', ephemeral=True)
+    await until(lambda: two.controller_id == 9)
+    with pytest.raises(BrokerNotAvailable, match="the controller, broker 9, is not registered"):
+        await two.create_topic(NewTopic("a"), timeout_seconds=0.1)
+    with pytest.raises(NotController):
+        await two.served.create_topic(NewTopic("a"))
+    waiting = asyncio.ensure_future(two.create_topic(NewTopic("a")))
+    await tool.close()
+    assert (await waiting).name == "a"
 
 
-def test_a_broker_that_stops_waits_for_nobody() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        two = await cluster.start(TWO)
-        await two.close()
-        with pytest.raises(NotController, match="this broker stops"):
-            await two.create_topic(NewTopic("a"))
-        with pytest.raises(CoordinatorNotAvailable):
-            await two.allocate_producer_ids()
-
-    run(scenario)
+async def test_a_broker_that_stops_waits_for_nobody(cluster: Cluster) -> None:
+    two = await cluster.start(TWO)
+    await two.close()
+    with pytest.raises(NotController, match="this broker stops"):
+        await two.create_topic(NewTopic("a"))
+    with pytest.raises(CoordinatorNotAvailable):
+        await two.allocate_producer_ids()

@@ -11,112 +11,91 @@ from ottla.errors import TopicAlreadyExists
 from ottla.interbroker.calls import AllReplicas, NewTopic
 from ottla.model import TopicPartition
 
-from .clusters import ONE, Cluster, Dies, MortalSession, looked_again, run, until
+from .clusters import ONE, Cluster, Dies, MortalSession, looked_again, until
 
 
-def test_a_creation_cut_between_two_requests_is_completed_by_the_next_start() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start(
-            wrapped=lambda session: MortalSession(session, "/brokers/topics/a/partitions/6000/state", False)  # type: ignore[arg-type,return-value]
-        )
-        with pytest.raises(Dies):
-            await controller.create_topic(NewTopic("a", 7_000))
-        left = len(await cluster.session.children("/brokers/topics/a/partitions"))
-        assert 1 < left < 7_000
-        await cluster.kill(ONE)
-        await cluster.start()
-        await until(lambda: len(cluster.broker.replicas) == len(cluster.broker.metadata) == 7_000)
-        assert len(await cluster.session.children("/brokers/topics/a/partitions")) == 7_000
-
-    run(scenario)
+async def test_a_creation_cut_between_two_requests_is_completed_by_the_next_start(cluster: Cluster) -> None:
+    controller = await cluster.start(
+        wrapped=lambda session: MortalSession(session, "/brokers/topics/a/partitions/6000/state", False)  # type: ignore[arg-type,return-value]
+    )
+    with pytest.raises(Dies):
+        await controller.create_topic(NewTopic("a", 7_000))
+    left = len(await cluster.session.children("/brokers/topics/a/partitions"))
+    assert 1 < left < 7_000
+    await cluster.kill(ONE)
+    await cluster.start()
+    await until(lambda: len(cluster.broker.replicas) == len(cluster.broker.metadata) == 7_000)
+    assert len(await cluster.session.children("/brokers/topics/a/partitions")) == 7_000
 
 
-def test_a_topic_that_another_tool_writes_takes_effect_at_once() -> None:
+async def test_a_topic_that_another_tool_writes_takes_effect_at_once(cluster: Cluster) -> None:
     """C2. The tool writes what `kafka-topics --zookeeper` did: no partition has a state yet, and before 2.8 no id."""
-
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        tool = await cluster.zookeeper.session()
-        await tool.create("/config/topics/theirs", b'{"version":1,"config":{"retention.ms":"9","no.such":"1"}}')
-        await tool.create("/brokers/topics/theirs", b'{"version":1,"partitions":{"0":[1],"1":[1]}}')
-        await looked_again(controller)
-        await until(lambda: "theirs" in cluster.broker.topics())
-        topic = cluster.broker.topics()["theirs"]
-        assert [partition.leader for partition in topic.partitions] == [1, 1]
-        assert len(cluster.broker.leads()) == 2
-        assert controller.topic_overrides("theirs") == {"retention.ms": "9"}
-        written = znodes.decode_topic("", await cluster.data("/brokers/topics/theirs"))
-        assert written.topic_id == topic.topic_id != UUID(int=0)
-        assert znodes.decode_partition_state("", await cluster.data("/brokers/topics/theirs/partitions/1/state"), (ONE,)).leader == 1
-        with pytest.raises(TopicAlreadyExists):
-            await controller.create_topic(NewTopic("theirs"))
-
-    run(scenario)
+    controller = await cluster.start()
+    tool = await cluster.zookeeper.session()
+    await tool.create("/config/topics/theirs", b'{"version":1,"config":{"retention.ms":"9","no.such":"1"}}')
+    await tool.create("/brokers/topics/theirs", b'{"version":1,"partitions":{"0":[1],"1":[1]}}')
+    await looked_again(controller)
+    await until(lambda: "theirs" in cluster.broker.topics())
+    topic = cluster.broker.topics()["theirs"]
+    assert [partition.leader for partition in topic.partitions] == [1, 1]
+    assert len(cluster.broker.leads()) == 2
+    assert controller.topic_overrides("theirs") == {"retention.ms": "9"}
+    written = znodes.decode_topic("", await cluster.data("/brokers/topics/theirs"))
+    assert written.topic_id == topic.topic_id != UUID(int=0)
+    assert znodes.decode_partition_state("", await cluster.data("/brokers/topics/theirs/partitions/1/state"), (ONE,)).leader == 1
+    with pytest.raises(TopicAlreadyExists):
+        await controller.create_topic(NewTopic("theirs"))
 
 
-def test_a_topic_that_another_tool_marks_is_deleted_at_once() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        await controller.create_topic(NewTopic("a"))
-        tool = await cluster.zookeeper.session()
-        await tool.create("/admin/delete_topics/a")
-        await tool.create("/admin/delete_topics/never-there")
-        await looked_again(controller)
-        await looked_again(controller)
-        await until(lambda: cluster.broker.topics() == {})
-        assert cluster.broker.stopped == [(TopicPartition("a", 0), True)]
-        assert await cluster.paths("/admin/delete_topics") == await cluster.paths("/brokers/topics") == []
-
-    run(scenario)
+async def test_a_topic_that_another_tool_marks_is_deleted_at_once(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("a"))
+    tool = await cluster.zookeeper.session()
+    await tool.create("/admin/delete_topics/a")
+    await tool.create("/admin/delete_topics/never-there")
+    await looked_again(controller)
+    await looked_again(controller)
+    await until(lambda: cluster.broker.topics() == {})
+    assert cluster.broker.stopped == [(TopicPartition("a", 0), True)]
+    assert await cluster.paths("/admin/delete_topics") == await cluster.paths("/brokers/topics") == []
 
 
-def test_a_topic_whose_znode_another_tool_removes_is_forgotten_and_its_logs_are_kept_as_strays() -> None:
+async def test_a_topic_whose_znode_another_tool_removes_is_forgotten_and_its_logs_are_kept_as_strays(cluster: Cluster) -> None:
     """No one has asked for the deletion of its records. Kafka keeps the logs, too."""
-
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        await controller.create_topic(NewTopic("a", 2))
-        await controller.create_topic(NewTopic("b"))
-        tool = await cluster.zookeeper.session()
-        for path in reversed(await cluster.paths("/brokers/topics/a")):
-            await tool.delete(path)
-        await tool.delete("/brokers/topics/a")
-        await until(lambda: list(cluster.broker.topics()) == ["b"])
-        await until(lambda: cluster.broker.all_replicas[-1] == AllReplicas({"b": frozenset({0})}))
-        assert list(cluster.broker.replicas) == [TopicPartition("b", 0)]
-        assert cluster.broker.stopped == [], "a stop would have deleted them"
-
-    run(scenario)
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("a", 2))
+    await controller.create_topic(NewTopic("b"))
+    tool = await cluster.zookeeper.session()
+    for path in reversed(await cluster.paths("/brokers/topics/a")):
+        await tool.delete(path)
+    await tool.delete("/brokers/topics/a")
+    await until(lambda: list(cluster.broker.topics()) == ["b"])
+    await until(lambda: cluster.broker.all_replicas[-1] == AllReplicas({"b": frozenset({0})}))
+    assert list(cluster.broker.replicas) == [TopicPartition("b", 0)]
+    assert cluster.broker.stopped == [], "a stop would have deleted them"
 
 
-def test_a_cluster_lives_on_when_somebody_removes_all_topics_with_their_parent() -> None:
+async def test_a_cluster_lives_on_when_somebody_removes_all_topics_with_their_parent(cluster: Cluster) -> None:
     """`deleteall /brokers/topics` in ZooKeeper's shell: the logs are strays, and topics can be made again."""
-
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        await controller.create_topic(NewTopic("a"))
-        tool = await cluster.zookeeper.session()
-        for path in reversed(await cluster.paths("/brokers/topics")):
-            await tool.delete(path)
-        await tool.delete("/brokers/topics")
-        await until(lambda: cluster.broker.topics() == {} and cluster.broker.all_replicas[-1] == AllReplicas({}))
-        assert cluster.broker.stopped == []
-        await until(lambda: controller.is_active)
-        await controller.create_topic(NewTopic("b"))
-        assert list(cluster.broker.topics()) == ["b"]
-
-    run(scenario)
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("a"))
+    tool = await cluster.zookeeper.session()
+    for path in reversed(await cluster.paths("/brokers/topics")):
+        await tool.delete(path)
+    await tool.delete("/brokers/topics")
+    await until(lambda: cluster.broker.topics() == {} and cluster.broker.all_replicas[-1] == AllReplicas({}))
+    assert cluster.broker.stopped == []
+    await until(lambda: controller.is_active)
+    await controller.create_topic(NewTopic("b"))
+    assert list(cluster.broker.topics()) == ["b"]
 
 
 @pytest.mark.parametrize("damage", ["/brokers/topics/bad", "/brokers/topics/bad/partitions/0/state", "/config/topics/bad"])
-def test_a_topic_that_can_not_be_read_is_left_out_and_the_others_are_served(damage: str) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        await controller.create_topic(NewTopic("bad"))
-        await controller.create_topic(NewTopic("good"))
-        await cluster.session.set(damage, b"{not json")
-        await controller.close()
-        await cluster.start()
-        await until(lambda: list(cluster.broker.topics()) == ["good"] and len(cluster.broker.leads()) == 1)
-
-    run(scenario)
+async def test_a_topic_that_can_not_be_read_is_left_out_and_the_others_are_served(cluster: Cluster, damage: str) -> None:
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("bad"))
+    await controller.create_topic(NewTopic("good"))
+    await cluster.session.set(damage, b"{not json")
+    await controller.close()
+    await cluster.start()
+    await until(lambda: list(cluster.broker.topics()) == ["good"] and len(cluster.broker.leads()) == 1)

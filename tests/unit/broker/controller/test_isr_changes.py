@@ -118,7 +118,9 @@ def test_a_leader_that_is_shutting_down_and_alone_may_let_somebody_in_who_takes_
 def test_an_unknown_partition_and_one_under_deletion_are_unknown(cluster: KnownCluster) -> None:
     cluster.state.topics["a"].is_deleting = True
     epoch = cluster.state.brokers[BrokerId(1)].broker_epoch
-    asked = tuple(IsrChange(each, 0, 0, (IsrMember(BrokerId(1), epoch),)) for each in (partition_of("a-0"), TopicPartition("b", 7)))
+    asked = tuple(
+        IsrChange(partition, 0, 0, (IsrMember(BrokerId(1), epoch),)) for partition in (partition_of("a-0"), TopicPartition("b", 7))
+    )
     decision, response = isr_changes.altered(cluster.state, AlterPartitionRequest(BrokerId(1), epoch, asked))
     assert not decision
     assert [partition.error for partition in response.partitions.values()] == [UnknownTopicOrPartition.code] * 2

@@ -28,55 +28,48 @@ from ottla.interbroker.calls import NewTopic
 from .clusters import ONE, Cluster, looked_again, run, until
 
 
-def test_one_who_is_no_longer_the_controller_can_not_write() -> None:
+async def test_one_who_is_no_longer_the_controller_can_not_write(cluster: Cluster) -> None:
     """traps.md: every controller write is a multi with a check of /controller_epoch's version: a zombie cannot write."""
-
-    async def scenario(cluster: Cluster) -> None:
-        service = await cluster.start()
-        await service.create_topic(NewTopic("a"))
-        session, failures = await cluster.zookeeper.session(), list[str]()
-        _, stat = await session.get("/controller_epoch")
-        transport = cluster.hub.transport(service.caller, service.check_caller)
-        term = ControllerTerm(ONE, 1, stat.version)
-        zombie = ActiveController(term, session, cluster.settings(), cluster.clock, Random(1), transport, failures.append)
-        await zombie.start()
-        assert await zombie.wait_acknowledged()
-        # It sleeps; another takes the next epoch; it wakes and its session, oddly, lives.
-        await session.set("/controller_epoch", b"2")
-        before, told = await cluster.paths(), cluster.broker.requests
-        for attempt in (
-            zombie.create_topic(NewTopic("b")),
-            zombie.create_partitions("a", 5),
-            zombie.delete_topic("a"),
-            zombie.alter_topic_configs("a", {}),
-            zombie.alter_broker_configs(None, {}),
-            zombie.allocate_producer_ids(ONE, -1),
-            zombie.leave(),
-        ):
-            with pytest.raises(NotController, match="another broker is the controller"):
-                await attempt
-        assert failures and all("another broker is the controller" in failure for failure in failures)
-        assert await cluster.paths() == before
-        assert cluster.broker.requests == told
-        zombie.resign()
-        await zombie.wait_closed(1)
-        with pytest.raises(NotController, match="not the controller any more"):
-            await zombie.create_topic(NewTopic("b"))
-
-    run(scenario)
+    service = await cluster.start()
+    await service.create_topic(NewTopic("a"))
+    session, failures = await cluster.zookeeper.session(), list[str]()
+    _, stat = await session.get("/controller_epoch")
+    transport = cluster.hub.transport(service)
+    term = ControllerTerm(ONE, 1, stat.version)
+    zombie = ActiveController(term, session, cluster.settings(), cluster.clock, Random(1), transport, failures.append)
+    await zombie.start()
+    assert await zombie.wait_acknowledged()
+    # It sleeps; another takes the next epoch; it wakes and its session, oddly, lives.
+    await session.set("/controller_epoch", b"2")
+    before, told = await cluster.paths(), cluster.broker.requests
+    for attempt in (
+        zombie.create_topic(NewTopic("b")),
+        zombie.create_partitions("a", 5),
+        zombie.delete_topic("a"),
+        zombie.alter_topic_configs("a", {}),
+        zombie.alter_broker_configs(None, {}),
+        zombie.allocate_producer_ids(ONE, -1),
+        zombie.leave(),
+    ):
+        with pytest.raises(NotController, match="another broker is the controller"):
+            await attempt
+    assert failures and all("another broker is the controller" in failure for failure in failures)
+    assert await cluster.paths() == before
+    assert cluster.broker.requests == told
+    zombie.resign()
+    await zombie.wait_closed(1)
+    with pytest.raises(NotController, match="not the controller any more"):
+        await zombie.create_topic(NewTopic("b"))
 
 
-def test_after_the_end_of_its_session_it_is_not_the_controller() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        await cluster.zookeeper.expire(cluster.session)
-        with pytest.raises(NotController, match="is over"):
-            await controller.create_topic(NewTopic("a"), timeout_seconds=0)
-        await controller.close()
-        with pytest.raises(NotController):
-            await controller.create_topic(NewTopic("a"))
-
-    run(scenario)
+async def test_after_the_end_of_its_session_it_is_not_the_controller(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    await cluster.zookeeper.expire(cluster.session)
+    with pytest.raises(NotController, match="is over"):
+        await controller.create_topic(NewTopic("a"), timeout_seconds=0)
+    await controller.close()
+    with pytest.raises(NotController):
+        await controller.create_topic(NewTopic("a"))
 
 
 OPERATIONS: Mapping[str, Callable[[ControllerService], Awaitable[object]]] = {
@@ -116,59 +109,53 @@ def test_a_write_whose_answer_is_lost_takes_place_once(operation: str, request_a
     assert outcomes[0] == outcomes[1]
 
 
-def test_a_service_that_never_answers_is_not_waited_for_for_ever() -> None:
+async def test_a_service_that_never_answers_is_not_waited_for_for_ever(cluster: Cluster) -> None:
     """Anyone who asked is told that the outcome is unknown; when the connection is back the controller finds out."""
 
-    async def scenario(cluster: Cluster) -> None:
-        class Unreachable:
-            def __init__(self, session: EmbeddedSession) -> None:
-                self._session = session
-                self.is_unreachable = False
+    class Unreachable:
+        def __init__(self, session: EmbeddedSession) -> None:
+            self._session = session
+            self.is_unreachable = False
 
-            def __getattr__(self, name: str) -> object:
-                return getattr(self._session, name)
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._session, name)
 
-            async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
-                if self.is_unreachable:
-                    if any(isinstance(operation, Create) for operation in operations):
-                        await self._session.transaction(operations)  # it takes place, and no answer comes
-                    raise ConnectionLoss("no answer within 10 s")
-                return await self._session.transaction(operations)
+        async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
+            if self.is_unreachable:
+                if any(isinstance(operation, Create) for operation in operations):
+                    await self._session.transaction(operations)  # it takes place, and no answer comes
+                raise ConnectionLoss("no answer within 10 s")
+            return await self._session.transaction(operations)
 
-            async def get(self, path: str, watch: object = None) -> object:
-                if self.is_unreachable:
-                    raise ConnectionLoss("no answer within 10 s")
-                return await self._session.get(path)
+        async def get(self, path: str, watch: object = None) -> object:
+            if self.is_unreachable:
+                raise ConnectionLoss("no answer within 10 s")
+            return await self._session.get(path)
 
-        wrapped: list[Unreachable] = []
+    wrapped: list[Unreachable] = []
 
-        def wrap(session: EmbeddedSession) -> Coordination:
-            wrapped.append(Unreachable(session))
-            return wrapped[0]  # type: ignore[return-value]
+    def wrap(session: EmbeddedSession) -> Coordination:
+        wrapped.append(Unreachable(session))
+        return wrapped[0]  # type: ignore[return-value]
 
-        controller = await cluster.start(wrapped=wrap)
-        wrapped[0].is_unreachable = True
-        with pytest.raises((RequestTimedOut, BrokerNotAvailable)):
-            await controller.create_topic(NewTopic("a"), timeout_seconds=0.2)
-        wrapped[0].is_unreachable = False
-        await until(lambda: controller.is_active and list(cluster.broker.topics()) == ["a"])
-        with pytest.raises(TopicAlreadyExists):
-            await controller.create_topic(NewTopic("a"))
-
-    run(scenario)
+    controller = await cluster.start(wrapped=wrap)
+    wrapped[0].is_unreachable = True
+    with pytest.raises((RequestTimedOut, BrokerNotAvailable)):
+        await controller.create_topic(NewTopic("a"), timeout_seconds=0.2)
+    wrapped[0].is_unreachable = False
+    await until(lambda: controller.is_active and list(cluster.broker.topics()) == ["a"])
+    with pytest.raises(TopicAlreadyExists):
+        await controller.create_topic(NewTopic("a"))
 
 
-def test_closing_takes_the_broker_out_of_the_cluster() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        creating = asyncio.ensure_future(controller.create_topic(NewTopic("a")))
-        await asyncio.sleep(0)
-        await controller.close()
-        await controller.close()
-        assert (await creating).name == "a"
-        for path in ("/controller", "/brokers/ids/1"):
-            with pytest.raises(NoNode):
-                await cluster.data(path)
-        assert await cluster.data("/controller_epoch") == b"1"
-
-    run(scenario)
+async def test_closing_takes_the_broker_out_of_the_cluster(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    creating = asyncio.ensure_future(controller.create_topic(NewTopic("a")))
+    await asyncio.sleep(0)
+    await controller.close()
+    await controller.close()
+    assert (await creating).name == "a"
+    for path in ("/controller", "/brokers/ids/1"):
+        with pytest.raises(NoNode):
+            await cluster.data(path)
+    assert await cluster.data("/controller_epoch") == b"1"

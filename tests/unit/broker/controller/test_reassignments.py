@@ -72,7 +72,7 @@ def test_replicas_that_are_removed_are_deleted_where_their_broker_lives(cluster:
     cluster.set_isr("a-0", 1, 2)
     known = cluster.known("a-0")
     assert known.is_being_reassigned
-    members = tuple(IsrMember(each) for each in ids(1, 2, 4))
+    members = tuple(IsrMember(broker_id) for broker_id in ids(1, 2, 4))
     asked = IsrChange(A0, known.state.leader_epoch, known.partition_epoch, members)
     decision, _ = isr_changes.altered(cluster.state, AlterPartitionRequest(BrokerId(1), epoch, (asked,)))
     performed = cluster.perform([decision])
@@ -111,7 +111,7 @@ def test_a_cancelled_reassignment_drops_what_it_added_and_ends(cluster: KnownClu
     cluster.set_isr("a-0", 1, 2, 3, 5)
     performed = reassign(cluster, None)
     assert cluster.known("a-0") == KnownPartition(PartitionState(BrokerId(1), 2, ids(1, 2, 3), ids(1, 2, 3), 1), 3)
-    assert stops(performed) == [ReplicaStop(each, PartitionToStop(A0, 2, delete=True)) for each in ids(4, 5, 6)]
+    assert stops(performed) == [ReplicaStop(broker_id, PartitionToStop(A0, 2, delete=True)) for broker_id in ids(4, 5, 6)]
     assert not cluster.state.reassigning()
 
 
@@ -245,7 +245,7 @@ def test_partitions_that_are_not_there_or_on_their_way_out_are_refused(cluster: 
     reassign(cluster, (4,), "a-1")
     cluster.perform(deletions.begun(cluster.state, cluster.state.topic("a")))
     reassign(cluster, None)
-    assert {type(each) for each in cluster.refused.values()} == {UnknownTopicOrPartition}
+    assert {type(api_error) for api_error in cluster.refused.values()} == {UnknownTopicOrPartition}
     assert len(cluster.refused) == 3
 
 

@@ -39,7 +39,7 @@ def add(
         BrokerRequestBatch(
             {each.topic_partition: each for each in stops},
             {replica.topic_partition: replica for replica in leader_and_isr},
-            {each.topic_partition: each for each in metadata},
+            {assignment.topic_partition: assignment for assignment in metadata},
             dict.fromkeys(deleted_topics),
             dict.fromkeys(topic_configs),
             **flags,

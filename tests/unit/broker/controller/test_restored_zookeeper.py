@@ -8,28 +8,24 @@ from ottla.broker.controller import decisions
 from ottla.interbroker.calls import NewTopic
 from ottla.model import TopicPartition
 
-from .clusters import ONE, THREE, TWO, Cluster, run, until
+from .clusters import ONE, THREE, TWO, Cluster, until
 from .known_clusters import KnownCluster, ids
 
 KEY = TopicPartition("a", 0)
 
 
 @pytest.mark.parametrize("ahead", [ONE, TWO], ids=["leader", "follower"])
-def test_a_controller_never_stays_below_the_leader_epochs_that_logs_have(ahead: int) -> None:
+async def test_a_controller_never_stays_below_the_leader_epochs_that_logs_have(cluster: Cluster, ahead: int) -> None:
     """In an epoch that is in a log already a second leader would write other records under the same name (KIP-101)."""
-
-    async def scenario(cluster: Cluster) -> None:
-        one, _, _ = await cluster.start_three()
-        for broker_id, broker in cluster.brokers.items():
-            broker.written_epochs[KEY] = 17 if broker_id == ahead else 3
-        await one.create_topic(NewTopic("a", assignments={0: (ONE, TWO, THREE)}))
-        await until(lambda: all(KEY in broker.replicas for broker in cluster.brokers.values()))
-        for broker in cluster.brokers.values():
-            assert broker.replicas[KEY].state.leader_epoch == 18
-            assert broker.replicas[KEY].state.isr == (ONE, TWO, THREE)
-        await cluster.settled(ONE)
-
-    run(scenario)
+    one, _, _ = await cluster.start_three()
+    for broker_id, broker in cluster.brokers.items():
+        broker.written_epochs[KEY] = 17 if broker_id == ahead else 3
+    await one.create_topic(NewTopic("a", assignments={0: (ONE, TWO, THREE)}))
+    await until(lambda: all(KEY in broker.replicas for broker in cluster.brokers.values()))
+    for broker in cluster.brokers.values():
+        assert broker.replicas[KEY].state.leader_epoch == 18
+        assert broker.replicas[KEY].state.isr == (ONE, TWO, THREE)
+    await cluster.settled(ONE)
 
 
 def test_an_epoch_is_raised_once_for_all_that_was_refused_in_it() -> None:

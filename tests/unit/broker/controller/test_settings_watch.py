@@ -5,82 +5,69 @@ from __future__ import annotations
 from ottla.broker.controller.settings_watch import BrokerConfigChanged, TopicConfigChanged
 from ottla.interbroker.calls import NewTopic
 
-from .clusters import ONE, THREE, TWO, Cluster, run, until
+from .clusters import ONE, THREE, TWO, Cluster, until
 
 
-def test_what_one_broker_alters_all_of_them_know() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        _, two, three = await cluster.start_three()
-        await two.create_topic(NewTopic("a", 1, 3, configs={"segment.bytes": "100"}))
-        assert [service.topic_settings("a").segment_bytes for service in cluster.services.values()] == [100] * 3
-        cluster.changes.clear()
-        await two.alter_topic_configs("a", {"retention.ms": "7"})
-        assert two.topic_settings("a").retention_ms == 7, "who altered it sees it at once"
-        await until(lambda: all(service.topic_overrides("a") == {"retention.ms": "7"} for service in cluster.services.values()))
-        assert cluster.changes == [TopicConfigChanged("a", three.topic_settings("a"))]
-        await two.alter_broker_configs(None, {"log.retention.ms": "77"})
-        await until(lambda: all(service.settings.log_retention_ms == 77 for service in cluster.services.values()))
-        await three.alter_broker_configs(THREE, {"log.retention.ms": "88"})
-        assert [cluster.services[each].settings.log_retention_ms for each in (ONE, TWO, THREE)] == [77, 77, 88]
-        assert [type(change) for change in cluster.changes[1:]] == [BrokerConfigChanged, BrokerConfigChanged]
-        await two.delete_topic("a")
-        assert [service.topic_overrides("a") for service in cluster.services.values()] == [{}] * 3
-
-    run(scenario)
+async def test_what_one_broker_alters_all_of_them_know(cluster: Cluster) -> None:
+    _, two, three = await cluster.start_three()
+    await two.create_topic(NewTopic("a", 1, 3, configs={"segment.bytes": "100"}))
+    assert [service.topic_settings("a").segment_bytes for service in cluster.services.values()] == [100] * 3
+    cluster.changes.clear()
+    await two.alter_topic_configs("a", {"retention.ms": "7"})
+    assert two.topic_settings("a").retention_ms == 7, "who altered it sees it at once"
+    await until(lambda: all(service.topic_overrides("a") == {"retention.ms": "7"} for service in cluster.services.values()))
+    assert cluster.changes == [TopicConfigChanged("a", three.topic_settings("a"))]
+    await two.alter_broker_configs(None, {"log.retention.ms": "77"})
+    await until(lambda: all(service.settings.log_retention_ms == 77 for service in cluster.services.values()))
+    await three.alter_broker_configs(THREE, {"log.retention.ms": "88"})
+    assert [cluster.services[broker_id].settings.log_retention_ms for broker_id in (ONE, TWO, THREE)] == [77, 77, 88]
+    assert [type(change) for change in cluster.changes[1:]] == [BrokerConfigChanged, BrokerConfigChanged]
+    await two.delete_topic("a")
+    assert [service.topic_overrides("a") for service in cluster.services.values()] == [{}] * 3
 
 
-def test_what_another_tool_writes_is_read_at_its_notice_by_brokers_and_controller() -> None:
+async def test_what_another_tool_writes_is_read_at_its_notice_by_brokers_and_controller(cluster: Cluster) -> None:
     """`kafka-configs --zookeeper` writes the settings and then the notice."""
-
-    async def scenario(cluster: Cluster) -> None:
-        _, two, three = await cluster.start_three()
-        await two.create_topic(NewTopic("a", 1, 3))
-        tool = await cluster.zookeeper.session()
-        await tool.set("/config/topics/a", b'{"version":1,"config":{"retention.ms":"9","no.such":"1"}}')
-        await tool.create("/config/changes/config_change_", b'{"version":1,"entity_type":"topics","entity_name":"a"}', sequential=True)
-        await until(lambda: all(service.topic_overrides("a") == {"retention.ms": "9"} for service in cluster.services.values()))
-        await tool.create("/config/changes/config_change_", b"{nonsense", sequential=True)
-        await tool.create("/config/brokers/3", b'{"version":1,"config":{"log.retention.ms":"99"}}')
-        await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"brokers/3"}', sequential=True)
-        await until(lambda: three.settings.log_retention_ms == 99)
-        assert two.settings.log_retention_ms != 99
-        await three.incremental_alter_broker_configs(THREE, [])
-        assert three.broker_overrides(THREE) == {"log.retention.ms": "99"}
-
-    run(scenario)
+    _, two, three = await cluster.start_three()
+    await two.create_topic(NewTopic("a", 1, 3))
+    tool = await cluster.zookeeper.session()
+    await tool.set("/config/topics/a", b'{"version":1,"config":{"retention.ms":"9","no.such":"1"}}')
+    await tool.create("/config/changes/config_change_", b'{"version":1,"entity_type":"topics","entity_name":"a"}', sequential=True)
+    await until(lambda: all(service.topic_overrides("a") == {"retention.ms": "9"} for service in cluster.services.values()))
+    await tool.create("/config/changes/config_change_", b"{nonsense", sequential=True)
+    await tool.create("/config/brokers/3", b'{"version":1,"config":{"log.retention.ms":"99"}}')
+    await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"brokers/3"}', sequential=True)
+    await until(lambda: three.settings.log_retention_ms == 99)
+    assert two.settings.log_retention_ms != 99
+    await three.incremental_alter_broker_configs(THREE, [])
+    assert three.broker_overrides(THREE) == {"log.retention.ms": "99"}
 
 
-def test_settings_that_a_broker_can_not_run_with_leave_it_as_it_is() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        one = await cluster.start()
-        tool = await cluster.zookeeper.session()
-        await tool.create("/config/brokers/1", b'{"version":1,"config":{"log.retention.ms":"soon"}}')
-        for entity in (b"brokers/1", b"topics/none", b"clients/x"):
-            await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"%s"}' % entity, sequential=True)
-        await tool.create("/config/brokers/<default>", b'{"version":1,"config":{"log.retention.ms":"5"}}')
-        await one.create_topic(NewTopic("a"))
-        assert one.settings.log_retention_ms is None
-        await tool.set("/config/brokers/1", b'{"version":1,"config":{}}')
-        await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"brokers/1"}', sequential=True)
-        await until(lambda: one.settings.log_retention_ms == 5)
-
-    run(scenario)
+async def test_settings_that_a_broker_can_not_run_with_leave_it_as_it_is(cluster: Cluster) -> None:
+    one = await cluster.start()
+    tool = await cluster.zookeeper.session()
+    await tool.create("/config/brokers/1", b'{"version":1,"config":{"log.retention.ms":"soon"}}')
+    for entity in (b"brokers/1", b"topics/none", b"clients/x"):
+        await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"%s"}' % entity, sequential=True)
+    await tool.create("/config/brokers/<default>", b'{"version":1,"config":{"log.retention.ms":"5"}}')
+    await one.create_topic(NewTopic("a"))
+    assert one.settings.log_retention_ms is None
+    await tool.set("/config/brokers/1", b'{"version":1,"config":{}}')
+    await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"brokers/1"}', sequential=True)
+    await until(lambda: one.settings.log_retention_ms == 5)
 
 
-def test_a_topic_that_may_have_an_unclean_leader_gets_one_when_that_is_set() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        one = cluster.services[ONE]
-        await one.create_topic(NewTopic("a", assignments={0: (TWO, THREE)}))
-        await cluster.kill(THREE)
-        await cluster.settled(2)
-        await until(lambda: all(each.state.isr == (2,) for each in cluster.brokers[ONE].metadata.values()))
-        await cluster.kill(TWO)
-        await until(lambda: all(each.state.leader == -1 for each in cluster.brokers[ONE].metadata.values()))
-        await cluster.start(THREE)
-        await until(lambda: len(cluster.broker.metadata) == 1)
-        assert cluster.broker.leads() == []
-        await cluster.services[THREE].alter_topic_configs("a", {"unclean.leader.election.enable": "true"})
-        await cluster.settled(3)
-
-    run(scenario)
+async def test_a_topic_that_may_have_an_unclean_leader_gets_one_when_that_is_set(cluster: Cluster) -> None:
+    await cluster.start_three()
+    one = cluster.services[ONE]
+    await one.create_topic(NewTopic("a", assignments={0: (TWO, THREE)}))
+    await cluster.kill(THREE)
+    await cluster.settled(2)
+    await until(lambda: all(assignment.state.isr == (2,) for assignment in cluster.brokers[ONE].metadata.values()))
+    await cluster.kill(TWO)
+    await until(lambda: all(assignment.state.leader == -1 for assignment in cluster.brokers[ONE].metadata.values()))
+    await cluster.start(THREE)
+    await until(lambda: len(cluster.broker.metadata) == 1)
+    assert cluster.broker.leads() == []
+    await cluster.services[THREE].alter_topic_configs("a", {"unclean.leader.election.enable": "true"})
+    await cluster.settled(3)

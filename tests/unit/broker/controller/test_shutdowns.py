@@ -51,7 +51,7 @@ def test_asking_again_changes_nothing_more() -> None:
     cluster.topic("a", (1, 2), (2, 1))
     shut_down(cluster, 1)
     again = shut_down(cluster, 1)
-    assert [each.changes for each in again] == [()]
+    assert [decision.changes for decision in again] == [()]
 
 
 def test_two_that_shut_down_at_once_do_not_hand_to_each_other() -> None:

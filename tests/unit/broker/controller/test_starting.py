@@ -22,83 +22,66 @@ from ottla.interbroker.calls import NewTopic
 from .clusters import ONE, REGISTRATION, Cluster, run, until
 
 
-def test_the_first_start_makes_kafkas_znodes() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        assert set(znodes.SKELETON) <= set(await cluster.paths())
-        assert znodes.decode_cluster_id("", await cluster.data("/cluster/id")) == controller.cluster_id
-        assert len(controller.cluster_id) == 22
-        assert znodes.decode_controller("", await cluster.data("/controller")) == 1
-        assert await cluster.data("/controller_epoch") == b"1"
-        assert controller.controller_epoch == 1
-        assert controller.registration is not None
-        stat = await cluster.session.exists("/brokers/ids/1")
-        assert stat is not None
-        assert stat.ephemeral_owner == cluster.session.session_id
-        assert controller.registration.broker_epoch == stat.czxid
-        assert znodes.decode_broker("/brokers/ids/1", await cluster.data("/brokers/ids/1")).endpoints == REGISTRATION.endpoints
-        assert cluster.changes == []
-        assert cluster.broker.controllers == [1]
-
-    run(scenario)
+async def test_the_first_start_makes_kafkas_znodes(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    assert set(znodes.SKELETON) <= set(await cluster.paths())
+    assert znodes.decode_cluster_id("", await cluster.data("/cluster/id")) == controller.cluster_id
+    assert len(controller.cluster_id) == 22
+    assert znodes.decode_controller("", await cluster.data("/controller")) == 1
+    assert await cluster.data("/controller_epoch") == b"1"
+    assert controller.controller_epoch == 1
+    assert controller.registration is not None
+    stat = await cluster.session.exists("/brokers/ids/1")
+    assert stat is not None
+    assert stat.ephemeral_owner == cluster.session.session_id
+    assert controller.registration.broker_epoch == stat.czxid
+    assert znodes.decode_broker("/brokers/ids/1", await cluster.data("/brokers/ids/1")).endpoints == REGISTRATION.endpoints
+    assert cluster.changes == []
+    assert cluster.broker.controllers == [1]
 
 
-def test_a_restart_keeps_the_cluster_and_its_topics_and_takes_the_next_epoch() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        first = await cluster.start()
-        topic = await first.create_topic(NewTopic("a", 2, 1, configs={"retention.ms": "7"}))
-        await first.close()
-        await cluster.session.close()
-        second = await cluster.start()
-        assert second.cluster_id == first.cluster_id
-        assert second.controller_epoch == 2
-        assert [partition.leader_epoch for partition in cluster.broker.topics()["a"].partitions] == [1, 1]
-        assert cluster.broker.topics()["a"].topic_id == topic.topic_id
-        assert second.topic_settings("a").retention_ms == 7
-        assert second.topic_overrides("a") == {"retention.ms": "7"}
-
-    run(scenario)
+async def test_a_restart_keeps_the_cluster_and_its_topics_and_takes_the_next_epoch(cluster: Cluster) -> None:
+    first = await cluster.start()
+    topic = await first.create_topic(NewTopic("a", 2, 1, configs={"retention.ms": "7"}))
+    await first.close()
+    await cluster.session.close()
+    second = await cluster.start()
+    assert second.cluster_id == first.cluster_id
+    assert second.controller_epoch == 2
+    assert [partition.leader_epoch for partition in cluster.broker.topics()["a"].partitions] == [1, 1]
+    assert cluster.broker.topics()["a"].topic_id == topic.topic_id
+    assert second.topic_settings("a").retention_ms == 7
+    assert second.topic_overrides("a") == {"retention.ms": "7"}
 
 
-def test_settings_are_known_before_the_start_for_the_logs_to_open_with() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        first = await cluster.start()
-        await first.create_topic(NewTopic("a", configs={"segment.bytes": "100"}))
-        await first.alter_broker_configs(None, {"log.retention.ms": "99"})
-        await first.close()
-        second, _ = await cluster.make()
-        await second.load()
-        assert second.topic_settings("a").segment_bytes == 100
-        assert second.topic_settings("a").retention_ms == 99
-        assert second.topic_settings("unknown").retention_ms == 99
-
-    run(scenario)
+async def test_settings_are_known_before_the_start_for_the_logs_to_open_with(cluster: Cluster) -> None:
+    first = await cluster.start()
+    await first.create_topic(NewTopic("a", configs={"segment.bytes": "100"}))
+    await first.alter_broker_configs(None, {"log.retention.ms": "99"})
+    await first.close()
+    second, _ = await cluster.make()
+    await second.load()
+    assert second.topic_settings("a").segment_bytes == 100
+    assert second.topic_settings("a").retention_ms == 99
+    assert second.topic_settings("unknown").retention_ms == 99
 
 
-def test_a_broker_that_is_back_before_its_old_session_ends_waits_for_that(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_that_is_back_before_its_old_session_ends_waits_for_that(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     """traps.md: kill -9, back in 0.3 s, session 6 s: wait up to the session timeout, refuse if it is still there then."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start()
-        dead = cluster.session
-        starting = asyncio.ensure_future(cluster.start(timeout=60))
-        await until_it_waits(caplog)
-        await cluster.zookeeper.expire(dead)
-        await starting
-        await until(lambda: cluster.services[ONE].controller_epoch == 2)
-
-    run(scenario)
+    await cluster.start()
+    dead = cluster.session
+    starting = asyncio.ensure_future(cluster.start(timeout=60))
+    await until_it_waits(caplog)
+    await cluster.zookeeper.expire(dead)
+    await starting
+    await until(lambda: cluster.services[ONE].controller_epoch == 2)
 
 
-def test_a_second_broker_with_the_same_id_is_refused() -> None:
+async def test_a_second_broker_with_the_same_id_is_refused(cluster: Cluster) -> None:
     """C1: the same id twice is an error."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start()
-        with pytest.raises(ConfigurationError, match=r"broker\.id 1 is taken: /brokers/ids/1 .* after 0\.02 s"):
-            await cluster.start(timeout=0.02)
-
-    run(scenario)
+    await cluster.start()
+    with pytest.raises(ConfigurationError, match=r"broker\.id 1 is taken: /brokers/ids/1 .* after 0\.02 s"):
+        await cluster.start(timeout=0.02)
 
 
 class Shaky:
@@ -126,55 +109,44 @@ async def until_it_waits(caplog: pytest.LogCaptureFixture) -> None:
     await until(lambda: "is still there, of session" in caplog.text)
 
 
-def test_a_zookeeper_that_was_away_is_given_the_whole_wait_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_zookeeper_that_was_away_is_given_the_whole_wait_again(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     """It restarts every session's timeout when it is back, that of the former self too. Found by chaos: kill -9 beside its restart."""
+    await cluster.start()
+    dead = cluster.session
+    sessions: list[Shaky] = []
+    clock = LoopClock()
+    starting = asyncio.ensure_future(cluster.start(wrapped=lambda session: cast("Coordination", Shaky(session, sessions)), timeout=10))
+    await until_it_waits(caplog)
+    for _ in range(6):
+        clock.put_forward(seconds=5)
+        await asyncio.sleep(0.001)
+        sessions[-1].tell(SessionEvent.SUSPENDED)
+        sessions[-1].tell(SessionEvent.CONNECTED)
+    assert not starting.done()
+    await cluster.zookeeper.expire(dead)
+    await starting
 
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start()
-        dead = cluster.session
-        sessions: list[Shaky] = []
-        clock = LoopClock()
-        starting = asyncio.ensure_future(cluster.start(wrapped=lambda session: cast("Coordination", Shaky(session, sessions)), timeout=10))
-        await until_it_waits(caplog)
-        for _ in range(6):
-            clock.put_forward(seconds=5)
-            await asyncio.sleep(0.001)
-            sessions[-1].tell(SessionEvent.SUSPENDED)
-            sessions[-1].tell(SessionEvent.CONNECTED)
-        assert not starting.done()
-        await cluster.zookeeper.expire(dead)
+
+async def test_while_zookeeper_is_away_nobody_is_told_that_the_id_is_taken(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    await cluster.start()
+    sessions: list[Shaky] = []
+    clock = LoopClock()
+    starting = asyncio.ensure_future(cluster.start(wrapped=lambda session: cast("Coordination", Shaky(session, sessions)), timeout=10))
+    await until_it_waits(caplog)
+    sessions[-1].tell(SessionEvent.SUSPENDED)
+    clock.put_forward(seconds=10)
+    with pytest.raises(ConnectionLoss, match="/brokers/ids/1: no connection"):
         await starting
 
-    run(scenario)
 
-
-def test_while_zookeeper_is_away_nobody_is_told_that_the_id_is_taken(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start()
-        sessions: list[Shaky] = []
-        clock = LoopClock()
-        starting = asyncio.ensure_future(cluster.start(wrapped=lambda session: cast("Coordination", Shaky(session, sessions)), timeout=10))
-        await until_it_waits(caplog)
-        sessions[-1].tell(SessionEvent.SUSPENDED)
-        clock.put_forward(seconds=10)
-        with pytest.raises(ConnectionLoss, match="/brokers/ids/1: no connection"):
-            await starting
-
-    run(scenario)
-
-
-def test_a_session_that_ends_while_it_waits_for_the_former_one_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_session_that_ends_while_it_waits_for_the_former_one_is_noticed(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     """Its watch never fires, and the former self may be gone for long."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start()
-        starting = asyncio.ensure_future(cluster.start(timeout=30))
-        await until_it_waits(caplog)
-        await cluster.zookeeper.expire(cluster.session)
-        with pytest.raises(SessionExpired):
-            await starting
-
-    run(scenario)
+    await cluster.start()
+    starting = asyncio.ensure_future(cluster.start(timeout=30))
+    await until_it_waits(caplog)
+    await cluster.zookeeper.expire(cluster.session)
+    with pytest.raises(SessionExpired):
+        await starting
 
 
 @pytest.mark.parametrize("request_arrives", [True, False])
@@ -211,11 +183,7 @@ def test_a_connection_lost_at_any_step_of_the_start_does_no_harm(step: int, requ
     run(scenario)
 
 
-def test_generated_broker_ids_are_above_the_reserved_ones_and_given_once() -> None:
+async def test_generated_broker_ids_are_above_the_reserved_ones_and_given_once(cluster: Cluster) -> None:
     """C1: /brokers/seqid, whose version is the sequence."""
-
-    async def scenario(cluster: Cluster) -> None:
-        session = await cluster.zookeeper.session()
-        assert [await membership.generate_broker_id(session, 1_000) for _ in range(3)] == [1_001, 1_002, 1_003]
-
-    run(scenario)
+    session = await cluster.zookeeper.session()
+    assert [await membership.generate_broker_id(session, 1_000) for _ in range(3)] == [1_001, 1_002, 1_003]

@@ -50,7 +50,7 @@ def test_the_index_follows_every_change() -> None:
     cluster = KnownCluster(1, 2, 3)
     state = cluster.state
     cluster.topic("a", (1, 2), (2,))
-    assert [list(state.replicas_of(each)) for each in ids(1, 2, 3)] == [
+    assert [list(state.replicas_of(broker_id)) for broker_id in ids(1, 2, 3)] == [
         [partition_of("a-0")],
         [partition_of("a-0"), partition_of("a-1")],
         [],
@@ -61,7 +61,7 @@ def test_the_index_follows_every_change() -> None:
     state.put_partition(partition_of("a-2"), KnownPartition.without_state(ids(3)))
     assert len(state.topics["a"].partitions) == 3
     cluster.topic("a", (1,))
-    assert [list(state.replicas_of(each)) for each in ids(1, 2, 3)] == [[partition_of("a-0")], [], []]
+    assert [list(state.replicas_of(broker_id)) for broker_id in ids(1, 2, 3)] == [[partition_of("a-0")], [], []]
     assert not state.reassigning()
     state.remove_topic("a")
     assert not state.replicas_of(BrokerId(1))

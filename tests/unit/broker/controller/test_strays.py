@@ -5,72 +5,58 @@ from __future__ import annotations
 from ottla.interbroker.calls import AllReplicas, NewTopic
 from ottla.model import TopicPartition
 
-from .clusters import ONE, THREE, TWO, Cluster, run, until
+from .clusters import ONE, THREE, TWO, Cluster, until
 
 
-def test_every_broker_is_told_all_that_it_has_when_it_registers_and_by_a_new_controller() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller, *_ = await cluster.start_three()
-        await until(lambda: all(broker.all_replicas == [AllReplicas({})] for broker in cluster.brokers.values()))
-        await controller.create_topic(NewTopic("a", assignments={0: [ONE, TWO], 1: [TWO, THREE]}))
-        assert all(len(broker.all_replicas) == 1 for broker in cluster.brokers.values())
-        await cluster.kill(TWO)
-        await cluster.start(TWO)
-        await until(lambda: bool(cluster.brokers[TWO].all_replicas))
-        assert cluster.brokers[TWO].all_replicas == [AllReplicas({"a": frozenset({0, 1})})]
-        assert len(cluster.brokers[THREE].all_replicas) == 1, "the others are not told again"
-        await cluster.kill(ONE)
-        await until(lambda: len(cluster.brokers[THREE].all_replicas) == 2)
-        assert cluster.brokers[THREE].all_replicas[1] == AllReplicas({"a": frozenset({1})})
-
-    run(scenario)
+async def test_every_broker_is_told_all_that_it_has_when_it_registers_and_by_a_new_controller(cluster: Cluster) -> None:
+    controller, *_ = await cluster.start_three()
+    await until(lambda: all(broker.all_replicas == [AllReplicas({})] for broker in cluster.brokers.values()))
+    await controller.create_topic(NewTopic("a", assignments={0: [ONE, TWO], 1: [TWO, THREE]}))
+    assert all(len(broker.all_replicas) == 1 for broker in cluster.brokers.values())
+    await cluster.kill(TWO)
+    await cluster.start(TWO)
+    await until(lambda: bool(cluster.brokers[TWO].all_replicas))
+    assert cluster.brokers[TWO].all_replicas == [AllReplicas({"a": frozenset({0, 1})})]
+    assert len(cluster.brokers[THREE].all_replicas) == 1, "the others are not told again"
+    await cluster.kill(ONE)
+    await until(lambda: len(cluster.brokers[THREE].all_replicas) == 2)
+    assert cluster.brokers[THREE].all_replicas[1] == AllReplicas({"a": frozenset({1})})
 
 
-def test_a_replica_that_moved_away_while_its_broker_was_away_is_given_up_when_it_is_back() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller, *_ = await cluster.start_three()
-        await controller.create_topic(NewTopic("a", assignments={0: [ONE, TWO], 1: [ONE, TWO]}))
-        moved = TopicPartition("a", 0)
-        former = cluster.brokers[TWO].replicas
-        await until(lambda: moved in former)
-        await cluster.kill(TWO)
-        await controller.alter_partition_reassignments({moved: [ONE]})
-        await until(lambda: cluster.brokers[ONE].metadata[moved].state.replicas == (1,))
-        await cluster.start(TWO)
-        cluster.brokers[TWO].replicas.update(former)  # what is on its disk
-        await until(lambda: bool(cluster.brokers[TWO].all_replicas))
-        assert set(cluster.brokers[TWO].replicas) == {TopicPartition("a", 1)}
-
-    run(scenario)
+async def test_a_replica_that_moved_away_while_its_broker_was_away_is_given_up_when_it_is_back(cluster: Cluster) -> None:
+    controller, *_ = await cluster.start_three()
+    await controller.create_topic(NewTopic("a", assignments={0: [ONE, TWO], 1: [ONE, TWO]}))
+    moved = TopicPartition("a", 0)
+    former = cluster.brokers[TWO].replicas
+    await until(lambda: moved in former)
+    await cluster.kill(TWO)
+    await controller.alter_partition_reassignments({moved: [ONE]})
+    await until(lambda: cluster.brokers[ONE].metadata[moved].state.replicas == (1,))
+    await cluster.start(TWO)
+    cluster.brokers[TWO].replicas.update(former)  # what is on its disk
+    await until(lambda: bool(cluster.brokers[TWO].all_replicas))
+    assert set(cluster.brokers[TWO].replicas) == {TopicPartition("a", 1)}
 
 
-def test_a_topic_that_can_not_be_read_is_nobodys_stray() -> None:
+async def test_a_topic_that_can_not_be_read_is_nobodys_stray(cluster: Cluster) -> None:
     """Another tool's mistake must not cost its topic the data."""
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start()
-        tool = await cluster.zookeeper.session()
-        await tool.create("/brokers/topics/broken", b"{")
-        await tool.create("/brokers/topics/whole", b'{"version":1,"partitions":{"0":[1]}}')
-        await cluster.kill(ONE)
-        await cluster.start()
-        await until(lambda: bool(cluster.broker.all_replicas))
-        assert cluster.broker.all_replicas == [AllReplicas({"whole": frozenset({0})}, frozenset({"broken"}))]
-
-    run(scenario)
+    await cluster.start()
+    tool = await cluster.zookeeper.session()
+    await tool.create("/brokers/topics/broken", b"{")
+    await tool.create("/brokers/topics/whole", b'{"version":1,"partitions":{"0":[1]}}')
+    await cluster.kill(ONE)
+    await cluster.start()
+    await until(lambda: bool(cluster.broker.all_replicas))
+    assert cluster.broker.all_replicas == [AllReplicas({"whole": frozenset({0})}, frozenset({"broken"}))]
 
 
-def test_a_topic_under_deletion_is_stopped_and_not_set_aside() -> None:
+async def test_a_topic_under_deletion_is_stopped_and_not_set_aside(cluster: Cluster) -> None:
     """It is told to all that have it as soon as they are back; its files are deleted, not kept."""
-
-    async def scenario(cluster: Cluster) -> None:
-        controller, *_ = await cluster.start_three()
-        await controller.create_topic(NewTopic("a", assignments={0: [ONE, TWO, THREE]}))
-        await cluster.kill(TWO)
-        await controller.delete_topic("a")
-        await cluster.start(TWO)
-        await until(lambda: cluster.brokers[TWO].stopped == [(TopicPartition("a", 0), True)])
-        await until(lambda: bool(cluster.brokers[TWO].all_replicas))
-        assert cluster.brokers[TWO].all_replicas[0].partitions in ({}, {"a": frozenset({0})})
-
-    run(scenario)
+    controller, *_ = await cluster.start_three()
+    await controller.create_topic(NewTopic("a", assignments={0: [ONE, TWO, THREE]}))
+    await cluster.kill(TWO)
+    await controller.delete_topic("a")
+    await cluster.start(TWO)
+    await until(lambda: cluster.brokers[TWO].stopped == [(TopicPartition("a", 0), True)])
+    await until(lambda: bool(cluster.brokers[TWO].all_replicas))
+    assert cluster.brokers[TWO].all_replicas[0].partitions in ({}, {"a": frozenset({0})})

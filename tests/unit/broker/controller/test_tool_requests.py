@@ -86,125 +86,103 @@ async def all_join(cluster: Cluster, key: TopicPartition, *isr: BrokerId) -> Non
     assert response.partitions[key].error == 0
 
 
-def test_partitions_that_are_added_to_a_topics_znode_are_led(run: Run) -> None:
+async def test_partitions_that_are_added_to_a_topics_znode_are_led(cluster: Cluster, run: Run) -> None:
     """As `kafka-topics --zookeeper --alter --partitions` wrote them: version 1, without the topic's id, which stays what it was."""
-
-    async def scenario(cluster: Cluster) -> None:
-        tool = await three_with_a_topic(cluster)
-        topic_id = cluster.brokers[ONE].topics()["a"].topic_id
-        await tool.set("/brokers/topics/a", b'{"version":1,"partitions":{"0":[1,2],"1":[2,1],"2":[3],"3":[3,1]}}')
-        await until(lambda: len(cluster.brokers[TWO].topics()["a"].partitions) == 4)
-        await cluster.settled(1, 2, 3)
-        assert cluster.brokers[THREE].leads() == [TopicPartition("a", 2), TopicPartition("a", 3)]
-        written = znodes.decode_topic("", await cluster.data("/brokers/topics/a"))
-        assert written.topic_id == topic_id != UUID(int=0)
-        assert znodes.decode_partition_state("", await cluster.data("/brokers/topics/a/partitions/3/state"), (THREE, ONE)).isr == (3, 1)
-        # The controller continues with the topic as it is now.
-        assert len((await cluster.controller.create_partitions("a", 5)).partitions) == 5
-        await tool.set("/brokers/topics/a", (await cluster.data("/brokers/topics/a")).replace(b'"4":', b'"5":[2],"4":'))
-        await until(lambda: len(cluster.brokers[TWO].topics()["a"].partitions) == 6)
-
-    run(scenario)
+    tool = await three_with_a_topic(cluster)
+    topic_id = cluster.brokers[ONE].topics()["a"].topic_id
+    await tool.set("/brokers/topics/a", b'{"version":1,"partitions":{"0":[1,2],"1":[2,1],"2":[3],"3":[3,1]}}')
+    await until(lambda: len(cluster.brokers[TWO].topics()["a"].partitions) == 4)
+    await cluster.settled(1, 2, 3)
+    assert cluster.brokers[THREE].leads() == [TopicPartition("a", 2), TopicPartition("a", 3)]
+    written = znodes.decode_topic("", await cluster.data("/brokers/topics/a"))
+    assert written.topic_id == topic_id != UUID(int=0)
+    assert znodes.decode_partition_state("", await cluster.data("/brokers/topics/a/partitions/3/state"), (THREE, ONE)).isr == (3, 1)
+    # The controller continues with the topic as it is now.
+    assert len((await cluster.controller.create_partitions("a", 5)).partitions) == 5
+    await tool.set("/brokers/topics/a", (await cluster.data("/brokers/topics/a")).replace(b'"4":', b'"5":[2],"4":'))
+    await until(lambda: len(cluster.brokers[TWO].topics()["a"].partitions) == 6)
 
 
-def test_what_a_topics_znode_says_of_partitions_that_are_there_is_passed_over(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        tool = await three_with_a_topic(cluster)
-        data = await cluster.data("/brokers/topics/a")
-        await tool.set("/brokers/topics/a", data.replace(b'"0":[1,2]', b'"0":[3]').replace(b'"1":[2,1]', b'"1":[2,1],"2":[3]'))
-        await until(lambda: len(cluster.brokers[TWO].topics()["a"].partitions) == 3)
-        assert "topic a: another tool has changed the replicas" in caplog.text
-        assert cluster.brokers[TWO].metadata[A0].state.replicas == (1, 2)
-        await tool.set("/brokers/topics/a", b"{")
-        await until(lambda: "/brokers/topics/a: " in caplog.text)
-        assert len((await cluster.controller.create_partitions("a", 4)).partitions) == 4
-        assert len(znodes.decode_topic("", await cluster.data("/brokers/topics/a")).replicas) == 4
-
-    run(scenario)
-
-
-def test_a_topic_that_could_not_be_read_is_there_once_it_is_mended(run: Run) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        tool = await three_with_a_topic(cluster)
-        await tool.create("/brokers/topics/b", b"{")
-        await until(lambda: "b" in cluster.controller.active._state.unread_topics)  # type: ignore[union-attr]
-        await tool.set("/brokers/topics/b", b'{"version":1,"partitions":{"0":[3]}}')
-        await until(lambda: "b" in cluster.brokers[TWO].topics())
-
-    run(scenario)
+async def test_what_a_topics_znode_says_of_partitions_that_are_there_is_passed_over(
+    cluster: Cluster, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    tool = await three_with_a_topic(cluster)
+    data = await cluster.data("/brokers/topics/a")
+    await tool.set("/brokers/topics/a", data.replace(b'"0":[1,2]', b'"0":[3]').replace(b'"1":[2,1]', b'"1":[2,1],"2":[3]'))
+    await until(lambda: len(cluster.brokers[TWO].topics()["a"].partitions) == 3)
+    assert "topic a: another tool has changed the replicas" in caplog.text
+    assert cluster.brokers[TWO].metadata[A0].state.replicas == (1, 2)
+    await tool.set("/brokers/topics/a", b"{")
+    await until(lambda: "/brokers/topics/a: " in caplog.text)
+    assert len((await cluster.controller.create_partitions("a", 4)).partitions) == 4
+    assert len(znodes.decode_topic("", await cluster.data("/brokers/topics/a")).replicas) == 4
 
 
-def test_partitions_move_as_a_tool_wrote_and_the_request_goes_with_the_last(run: Run) -> None:
+async def test_a_topic_that_could_not_be_read_is_there_once_it_is_mended(cluster: Cluster, run: Run) -> None:
+    tool = await three_with_a_topic(cluster)
+    await tool.create("/brokers/topics/b", b"{")
+    await until(lambda: "b" in cluster.controller.active._state.unread_topics)  # type: ignore[union-attr]
+    await tool.set("/brokers/topics/b", b'{"version":1,"partitions":{"0":[3]}}')
+    await until(lambda: "b" in cluster.brokers[TWO].topics())
+
+
+async def test_partitions_move_as_a_tool_wrote_and_the_request_goes_with_the_last(cluster: Cluster, run: Run) -> None:
     """`kafka-reassign-partitions --zookeeper` waits until its znode is gone."""
-
-    async def scenario(cluster: Cluster) -> None:
-        tool = await three_with_a_topic(cluster)
-        unknown = TopicPartition("no-such", 0)
-        wanted = {A0: (TWO, THREE), A1: (THREE, TWO), unknown: (ONE,)}
-        await tool.create(REASSIGNMENT, znodes.encode_reassignment(wanted))
-        await until(lambda: len(cluster.brokers[ONE].metadata[A1].adding_replicas) == 1)
-        assert set(await cluster.controller.list_partition_reassignments()) == {A0, A1}
-        await all_join(cluster, A0, ONE, TWO, THREE)
-        await until(lambda: cluster.brokers[ONE].metadata[A0].state.replicas == (2, 3))
-        while set(znodes.decode_reassignment("", (await tool.get(REASSIGNMENT))[0])) != {A1}:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        await all_join(cluster, A1, ONE, TWO, THREE)
-        await cluster.gone(REASSIGNMENT)
-        assert cluster.brokers[ONE].metadata[A1].state.replicas == (3, 2)
-        # Another one, of what is as it is wanted already, and then of nothing at all.
-        await tool.create(REASSIGNMENT, znodes.encode_reassignment({A0: (TWO, THREE)}))
-        await cluster.gone(REASSIGNMENT)
-        await tool.create(REASSIGNMENT, b'{"version":1,"partitions":[]}')
-        await cluster.gone(REASSIGNMENT)
-
-    run(scenario)
+    tool = await three_with_a_topic(cluster)
+    unknown = TopicPartition("no-such", 0)
+    wanted = {A0: (TWO, THREE), A1: (THREE, TWO), unknown: (ONE,)}
+    await tool.create(REASSIGNMENT, znodes.encode_reassignment(wanted))
+    await until(lambda: len(cluster.brokers[ONE].metadata[A1].adding_replicas) == 1)
+    assert set(await cluster.controller.list_partition_reassignments()) == {A0, A1}
+    await all_join(cluster, A0, ONE, TWO, THREE)
+    await until(lambda: cluster.brokers[ONE].metadata[A0].state.replicas == (2, 3))
+    while set(znodes.decode_reassignment("", (await tool.get(REASSIGNMENT))[0])) != {A1}:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    await all_join(cluster, A1, ONE, TWO, THREE)
+    await cluster.gone(REASSIGNMENT)
+    assert cluster.brokers[ONE].metadata[A1].state.replicas == (3, 2)
+    # Another one, of what is as it is wanted already, and then of nothing at all.
+    await tool.create(REASSIGNMENT, znodes.encode_reassignment({A0: (TWO, THREE)}))
+    await cluster.gone(REASSIGNMENT)
+    await tool.create(REASSIGNMENT, b'{"version":1,"partitions":[]}')
+    await cluster.gone(REASSIGNMENT)
 
 
-def test_a_new_controller_goes_on_with_what_a_tool_wrote(run: Run) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        tool = await three_with_a_topic(cluster)
-        await tool.create(REASSIGNMENT, znodes.encode_reassignment({A1: (TWO, THREE)}))
-        await until(lambda: THREE in cluster.brokers[TWO].metadata[A1].state.replicas)
-        await cluster.kill(ONE)
-        await until(lambda: any(service.is_active for service in cluster.services.values()))
-        await until(lambda: cluster.brokers[TWO].metadata[A1].state.isr == (2,))
-        await cluster.start(ONE)
-        await until(lambda: set(cluster.brokers[ONE].brokers) == {1, 2, 3} and A1 in cluster.brokers[ONE].metadata)
-        await all_join(cluster, A1, TWO, THREE)
-        await cluster.gone(REASSIGNMENT)
-        assert znodes.decode_topic("", await cluster.data("/brokers/topics/a")).replicas[1] == (2, 3)
-
-    run(scenario)
+async def test_a_new_controller_goes_on_with_what_a_tool_wrote(cluster: Cluster, run: Run) -> None:
+    tool = await three_with_a_topic(cluster)
+    await tool.create(REASSIGNMENT, znodes.encode_reassignment({A1: (TWO, THREE)}))
+    await until(lambda: THREE in cluster.brokers[TWO].metadata[A1].state.replicas)
+    await cluster.kill(ONE)
+    await until(lambda: any(service.is_active for service in cluster.services.values()))
+    await until(lambda: cluster.brokers[TWO].metadata[A1].state.isr == (2,))
+    await cluster.start(ONE)
+    await until(lambda: set(cluster.brokers[ONE].brokers) == {1, 2, 3} and A1 in cluster.brokers[ONE].metadata)
+    await all_join(cluster, A1, TWO, THREE)
+    await cluster.gone(REASSIGNMENT)
+    assert znodes.decode_topic("", await cluster.data("/brokers/topics/a")).replicas[1] == (2, 3)
 
 
-def test_preferred_replicas_lead_as_a_tool_wrote(run: Run) -> None:
-    async def scenario(cluster: Cluster) -> None:
-        tool = await three_with_a_topic(cluster)
-        await cluster.kill(TWO)
-        await until(lambda: cluster.brokers[ONE].metadata[A1].state.leader == ONE)
-        await cluster.start(TWO)
-        await until(lambda: set(cluster.brokers[ONE].brokers) == {1, 2, 3})
-        await all_join(cluster, A1, ONE, TWO)
-        assert cluster.brokers[ONE].metadata[A1].state.leader == ONE
-        await tool.create(ELECTION, znodes.encode_partitions([A0, A1, TopicPartition("no-such", 7)]))
-        await cluster.gone(ELECTION)
-        await until(lambda: cluster.brokers[ONE].metadata[A1].state.leader == TWO)
-        await tool.create(ELECTION, znodes.encode_partitions([A0]))
-        await cluster.gone(ELECTION)
-
-    run(scenario)
+async def test_preferred_replicas_lead_as_a_tool_wrote(cluster: Cluster, run: Run) -> None:
+    tool = await three_with_a_topic(cluster)
+    await cluster.kill(TWO)
+    await until(lambda: cluster.brokers[ONE].metadata[A1].state.leader == ONE)
+    await cluster.start(TWO)
+    await until(lambda: set(cluster.brokers[ONE].brokers) == {1, 2, 3})
+    await all_join(cluster, A1, ONE, TWO)
+    assert cluster.brokers[ONE].metadata[A1].state.leader == ONE
+    await tool.create(ELECTION, znodes.encode_partitions([A0, A1, TopicPartition("no-such", 7)]))
+    await cluster.gone(ELECTION)
+    await until(lambda: cluster.brokers[ONE].metadata[A1].state.leader == TWO)
+    await tool.create(ELECTION, znodes.encode_partitions([A0]))
+    await cluster.gone(ELECTION)
 
 
 @pytest.mark.parametrize("path", [REASSIGNMENT, ELECTION])
-def test_a_request_that_can_not_be_read_is_removed(run: Run, caplog: pytest.LogCaptureFixture, path: str) -> None:
+async def test_a_request_that_can_not_be_read_is_removed(cluster: Cluster, run: Run, caplog: pytest.LogCaptureFixture, path: str) -> None:
     """Kafka leaves the first of the two there, and with that keeps away every later one."""
-
-    async def scenario(cluster: Cluster) -> None:
-        tool = await three_with_a_topic(cluster)
-        for data in (b"{", b"", b'{"version":1,"partitions":[{"topic":"a"}]}'):
-            await tool.create(path, data)
-            await cluster.gone(path)
-        assert caplog.text.count(f"{path}: ") >= 3
-        assert cluster.controller.is_active, "nothing of it ended its term"
-
-    run(scenario)
+    tool = await three_with_a_topic(cluster)
+    for data in (b"{", b"", b'{"version":1,"partitions":[{"topic":"a"}]}'):
+        await tool.create(path, data)
+        await cluster.gone(path)
+    assert caplog.text.count(f"{path}: ") >= 3
+    assert cluster.controller.is_active, "nothing of it ended its term"

@@ -28,30 +28,27 @@ from ottla.model import ZERO_TOPIC_ID, PartitionState, TopicDescription, TopicPa
 from .clusters import ONE, Cluster, Dies, MortalSession, looked_again, run, until
 
 
-def test_a_topic_is_written_in_kafkas_shape_and_then_told() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        topic = await controller.create_topic(NewTopic("page-views", 2, 1, configs={"retention.ms": "5"}))
-        assert topic.partitions == (PartitionState(ONE, 0, (ONE,), (ONE,), 1),) * 2
-        assert cluster.broker.topics() == {topic.name: topic}
-        assert cluster.broker.leads() == [TopicPartition(topic.name, 0), TopicPartition(topic.name, 1)]
-        assert await cluster.paths("/brokers/topics") == [
-            "/brokers/topics/page-views",
-            "/brokers/topics/page-views/partitions",
-            "/brokers/topics/page-views/partitions/0",
-            "/brokers/topics/page-views/partitions/0/state",
-            "/brokers/topics/page-views/partitions/1",
-            "/brokers/topics/page-views/partitions/1/state",
-        ]
-        assert znodes.decode_topic("", await cluster.data("/brokers/topics/page-views")) == znodes.TopicAssignment(
-            topic.topic_id, ((ONE,), (ONE,))
-        )
-        assert await cluster.data("/brokers/topics/page-views/partitions/1/state") == (
-            b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1]}'
-        )
-        assert await cluster.data("/config/topics/page-views") == b'{"version":1,"config":{"retention.ms":"5"}}'
-
-    run(scenario)
+async def test_a_topic_is_written_in_kafkas_shape_and_then_told(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    topic = await controller.create_topic(NewTopic("page-views", 2, 1, configs={"retention.ms": "5"}))
+    assert topic.partitions == (PartitionState(ONE, 0, (ONE,), (ONE,), 1),) * 2
+    assert cluster.broker.topics() == {topic.name: topic}
+    assert cluster.broker.leads() == [TopicPartition(topic.name, 0), TopicPartition(topic.name, 1)]
+    assert await cluster.paths("/brokers/topics") == [
+        "/brokers/topics/page-views",
+        "/brokers/topics/page-views/partitions",
+        "/brokers/topics/page-views/partitions/0",
+        "/brokers/topics/page-views/partitions/0/state",
+        "/brokers/topics/page-views/partitions/1",
+        "/brokers/topics/page-views/partitions/1/state",
+    ]
+    assert znodes.decode_topic("", await cluster.data("/brokers/topics/page-views")) == znodes.TopicAssignment(
+        topic.topic_id, ((ONE,), (ONE,))
+    )
+    assert await cluster.data("/brokers/topics/page-views/partitions/1/state") == (
+        b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1]}'
+    )
+    assert await cluster.data("/config/topics/page-views") == b'{"version":1,"config":{"retention.ms":"5"}}'
 
 
 def test_the_defaults_of_the_broker_are_taken_and_can_change_while_it_runs() -> None:
@@ -62,79 +59,66 @@ def test_the_defaults_of_the_broker_are_taken_and_can_change_while_it_runs() -> 
     run(scenario, num_partitions="4")
 
 
-def test_validate_only_writes_and_tells_nothing() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        before, told = await cluster.paths(), cluster.broker.requests
-        topic = await controller.create_topic(NewTopic("a", 3, 1), validate_only=True)
-        assert (topic.topic_id, len(topic.partitions)) == (ZERO_TOPIC_ID, 3)
-        with pytest.raises(InvalidConfig):
-            await controller.create_topic(NewTopic("a", configs={"no.such": "1"}), validate_only=True)
-        with pytest.raises(InvalidPartitions):
-            await controller.create_topic(NewTopic("a", 10_001), validate_only=True)
-        assert await cluster.paths() == before
-        assert cluster.broker.requests == told
-
-    run(scenario)
+async def test_validate_only_writes_and_tells_nothing(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    before, told = await cluster.paths(), cluster.broker.requests
+    topic = await controller.create_topic(NewTopic("a", 3, 1), validate_only=True)
+    assert (topic.topic_id, len(topic.partitions)) == (ZERO_TOPIC_ID, 3)
+    with pytest.raises(InvalidConfig):
+        await controller.create_topic(NewTopic("a", configs={"no.such": "1"}), validate_only=True)
+    with pytest.raises(InvalidPartitions):
+        await controller.create_topic(NewTopic("a", 10_001), validate_only=True)
+    assert await cluster.paths() == before
+    assert cluster.broker.requests == told
 
 
-def test_a_topic_that_is_refused_leaves_nothing() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
+async def test_a_topic_that_is_refused_leaves_nothing(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("a"))
+    before = await cluster.paths()
+    with pytest.raises(TopicAlreadyExists):
         await controller.create_topic(NewTopic("a"))
-        before = await cluster.paths()
-        with pytest.raises(TopicAlreadyExists):
-            await controller.create_topic(NewTopic("a"))
-        with pytest.raises(InvalidConfig):
-            await controller.create_topic(NewTopic("b", configs={"segment.bytes": "no"}))
-        assert await cluster.paths() == before
-
-    run(scenario)
+    with pytest.raises(InvalidConfig):
+        await controller.create_topic(NewTopic("b", configs={"segment.bytes": "no"}))
+    assert await cluster.paths() == before
 
 
-def test_topics_asked_for_at_once_are_made_one_after_the_other() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        results = await asyncio.gather(*(controller.create_topic(NewTopic("same")) for _ in range(5)), return_exceptions=True)
-        assert sorted(type(result).__name__ for result in results) == ["TopicAlreadyExists"] * 4 + ["TopicDescription"]
-        await asyncio.gather(*(controller.create_topic(NewTopic(f"t{index}")) for index in range(50)))
-        assert len(cluster.broker.topics()) == 51
-
-    run(scenario)
+async def test_topics_asked_for_at_once_are_made_one_after_the_other(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    results = await asyncio.gather(*(controller.create_topic(NewTopic("same")) for _ in range(5)), return_exceptions=True)
+    assert sorted(type(result).__name__ for result in results) == ["TopicAlreadyExists"] * 4 + ["TopicDescription"]
+    await asyncio.gather(*(controller.create_topic(NewTopic(f"t{index}")) for index in range(50)))
+    assert len(cluster.broker.topics()) == 51
 
 
-def test_a_topic_too_large_for_one_request_is_made_in_several() -> None:
+async def test_a_topic_too_large_for_one_request_is_made_in_several(cluster: Cluster) -> None:
     """ZooKeeper's limit is 1 MiB a request; 1,000 partitions fit into one, 10,000 do not."""
+    sizes: list[int] = []
 
-    async def scenario(cluster: Cluster) -> None:
-        sizes: list[int] = []
+    class Counts:
+        def __init__(self, session: EmbeddedSession) -> None:
+            self._session = session
 
-        class Counts:
-            def __init__(self, session: EmbeddedSession) -> None:
-                self._session = session
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._session, name)
 
-            def __getattr__(self, name: str) -> object:
-                return getattr(self._session, name)
+        async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
+            sizes.append(len(operations))
+            return await self._session.transaction(operations)
 
-            async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
-                sizes.append(len(operations))
-                return await self._session.transaction(operations)
-
-        controller = await cluster.start(wrapped=Counts)  # type: ignore[arg-type]
-        sizes.clear()
-        await controller.create_topic(NewTopic("thousand", 1_000))
-        assert sizes == [1 + 3 + 2_000]
-        await controller.create_topic(NewTopic("many", 10_000))
-        assert len(sizes) > 2
-        await controller.create_partitions("thousand", 1_500)
-        assert len(await cluster.session.children("/brokers/topics/many/partitions")) == 10_000
-        await controller.delete_topic("many")
-        await controller.close()
-        await cluster.session.close()
-        await cluster.start()
-        assert {name: len(each.partitions) for name, each in cluster.broker.topics().items()} == {"thousand": 1_500}
-
-    run(scenario)
+    controller = await cluster.start(wrapped=Counts)  # type: ignore[arg-type]
+    sizes.clear()
+    await controller.create_topic(NewTopic("thousand", 1_000))
+    assert sizes == [1 + 3 + 2_000]
+    await controller.create_topic(NewTopic("many", 10_000))
+    assert len(sizes) > 2
+    await controller.create_partitions("thousand", 1_500)
+    assert len(await cluster.session.children("/brokers/topics/many/partitions")) == 10_000
+    await controller.delete_topic("many")
+    await controller.close()
+    await cluster.session.close()
+    await cluster.start()
+    assert {name: len(each.partitions) for name, each in cluster.broker.topics().items()} == {"thousand": 1_500}
 
 
 def test_a_topic_whose_znode_would_be_too_large_is_refused_before_anything_is_written() -> None:
@@ -146,43 +130,37 @@ def test_a_topic_whose_znode_would_be_too_large_is_refused_before_anything_is_wr
         znode_writes.topic_extension(TopicDescription("a", ZERO_TOPIC_ID, partitions), 80_000, 0)
 
 
-def test_more_partitions_are_written_and_told_with_the_old_ones() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        topic = await controller.create_topic(NewTopic("a", 1, 1))
-        tried = await controller.create_partitions("a", 3, validate_only=True)
-        assert len(await cluster.session.children("/brokers/topics/a/partitions")) == 1
-        more = await controller.create_partitions("a", 3)
-        assert more == tried
-        assert (more.topic_id, len(more.partitions)) == (topic.topic_id, 3)
-        even_more = await controller.create_partitions("a", 4, [[ONE]])
-        assert cluster.broker.topics() == {"a": even_more}
-        assert even_more.partitions[:3] == more.partitions
-        assert znodes.decode_topic("", await cluster.data("/brokers/topics/a")).replicas == ((ONE,),) * 4
-        with pytest.raises(InvalidPartitions):
-            await controller.create_partitions("a", 4)
-        with pytest.raises(UnknownTopicOrPartition, match="The topic 'b' does not exist"):
-            await controller.create_partitions("b", 4)
-
-    run(scenario)
+async def test_more_partitions_are_written_and_told_with_the_old_ones(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    topic = await controller.create_topic(NewTopic("a", 1, 1))
+    tried = await controller.create_partitions("a", 3, validate_only=True)
+    assert len(await cluster.session.children("/brokers/topics/a/partitions")) == 1
+    more = await controller.create_partitions("a", 3)
+    assert more == tried
+    assert (more.topic_id, len(more.partitions)) == (topic.topic_id, 3)
+    even_more = await controller.create_partitions("a", 4, [[ONE]])
+    assert cluster.broker.topics() == {"a": even_more}
+    assert even_more.partitions[:3] == more.partitions
+    assert znodes.decode_topic("", await cluster.data("/brokers/topics/a")).replicas == ((ONE,),) * 4
+    with pytest.raises(InvalidPartitions):
+        await controller.create_partitions("a", 4)
+    with pytest.raises(UnknownTopicOrPartition, match="The topic 'b' does not exist"):
+        await controller.create_partitions("b", 4)
 
 
-def test_a_deleted_topic_is_gone_and_its_name_is_free() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start()
-        empty = await cluster.paths()
-        first = await controller.create_topic(NewTopic("a", 3, 1, configs={"retention.ms": "5"}))
+async def test_a_deleted_topic_is_gone_and_its_name_is_free(cluster: Cluster) -> None:
+    controller = await cluster.start()
+    empty = await cluster.paths()
+    first = await controller.create_topic(NewTopic("a", 3, 1, configs={"retention.ms": "5"}))
+    await controller.delete_topic("a")
+    assert cluster.broker.topics() == {}
+    assert cluster.broker.stopped == [(TopicPartition("a", index), True) for index in range(3)]
+    assert await cluster.paths() == empty
+    assert controller.topic_overrides("a") == {}
+    with pytest.raises(UnknownTopicOrPartition):
         await controller.delete_topic("a")
-        assert cluster.broker.topics() == {}
-        assert cluster.broker.stopped == [(TopicPartition("a", index), True) for index in range(3)]
-        assert await cluster.paths() == empty
-        assert controller.topic_overrides("a") == {}
-        with pytest.raises(UnknownTopicOrPartition):
-            await controller.delete_topic("a")
-        second = await controller.create_topic(NewTopic("a"))
-        assert second.topic_id != first.topic_id
-
-    run(scenario)
+    second = await controller.create_topic(NewTopic("a"))
+    assert second.topic_id != first.topic_id
 
 
 def test_deleting_can_be_switched_off() -> None:
@@ -205,27 +183,23 @@ def test_deleting_can_be_switched_off() -> None:
         ("Delete(path='/brokers/topics/a'", True, True),
     ],
 )
-def test_a_restart_in_the_middle_of_a_deletion_completes_it(dies_at: str, takes_place: bool, deleted: bool) -> None:
+async def test_a_restart_in_the_middle_of_a_deletion_completes_it(cluster: Cluster, dies_at: str, takes_place: bool, deleted: bool) -> None:
     """What is written to /admin/delete_topics is decided; what is not never was."""
-
-    async def scenario(cluster: Cluster) -> None:
-        controller = await cluster.start(wrapped=lambda session: MortalSession(session, dies_at, takes_place))  # type: ignore[arg-type,return-value]
-        await controller.create_topic(NewTopic("a", 2))
-        with pytest.raises((Dies, ApiError)):
-            await controller.delete_topic("a", timeout_seconds=0.2)
-            await until(lambda: not controller.is_active)
-            raise Dies
-        await cluster.kill(ONE)
-        await cluster.start()
-        await until(lambda: list(cluster.broker.topics()) == ([] if deleted else ["a"]))
-        if dies_at.startswith("Delete") and not takes_place:
-            # The replicas had confirmed to the one that died; its successor asks again.
-            assert cluster.broker.stopped == [(TopicPartition("a", 0), True), (TopicPartition("a", 1), True)]
-        await looked_again(cluster.services[ONE])
-        assert ("/brokers/topics/a" in await cluster.paths()) == (not deleted)
-        assert await cluster.paths("/admin/delete_topics") == []
-
-    run(scenario)
+    controller = await cluster.start(wrapped=lambda session: MortalSession(session, dies_at, takes_place))  # type: ignore[arg-type,return-value]
+    await controller.create_topic(NewTopic("a", 2))
+    with pytest.raises((Dies, ApiError)):
+        await controller.delete_topic("a", timeout_seconds=0.2)
+        await until(lambda: not controller.is_active)
+        raise Dies
+    await cluster.kill(ONE)
+    await cluster.start()
+    await until(lambda: list(cluster.broker.topics()) == ([] if deleted else ["a"]))
+    if dies_at.startswith("Delete") and not takes_place:
+        # The replicas had confirmed to the one that died; its successor asks again.
+        assert cluster.broker.stopped == [(TopicPartition("a", 0), True), (TopicPartition("a", 1), True)]
+    await looked_again(cluster.services[ONE])
+    assert ("/brokers/topics/a" in await cluster.paths()) == (not deleted)
+    assert await cluster.paths("/admin/delete_topics") == []
 
 
 class Counted:
@@ -256,7 +230,7 @@ def test_topics_asked_for_together_are_written_together_and_one_that_is_refused_
         await controller.create_topic(NewTopic("t-7"))
         before = counted[0].transactions
         asked = [NewTopic(f"t-{index}", 2, configs={"retention.ms": "x"} if index == 5 else {}) for index in range(40)]
-        made = await asyncio.gather(*(controller.create_topic(each) for each in asked), return_exceptions=True)
+        made = await asyncio.gather(*(controller.create_topic(new_topic) for new_topic in asked), return_exceptions=True)
         refused = {index: type(outcome) for index, outcome in enumerate(made) if isinstance(outcome, Exception)}
         assert refused == {5: InvalidConfig, 7: TopicAlreadyExists}
         assert counted[0].transactions - before <= 4

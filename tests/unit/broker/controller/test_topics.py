@@ -30,7 +30,7 @@ from ottla.model import BrokerId, BrokerRegistration, PartitionState
 
 
 def brokers(*ids: int) -> list[BrokerRegistration]:
-    return [BrokerRegistration(BrokerId(each), ()) for each in ids]
+    return [BrokerRegistration(BrokerId(number), ()) for number in ids]
 
 
 def racked(racks: dict[int, str | None]) -> list[BrokerRegistration]:

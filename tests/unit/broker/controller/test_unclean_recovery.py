@@ -250,17 +250,14 @@ def test_the_controller_asks_the_brokers_where_their_logs_end(monkeypatch: pytes
     run(scenario)
 
 
-def test_an_administrators_unclean_election_asks_first() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        one, _, three = await cluster.start_three()
-        await one.create_topic(NewTopic("a", assignments={0: (THREE, ONE, TWO)}))
-        assert three.registration is not None
-        alone = IsrChange(A0, 0, 0, (IsrMember(THREE),))
-        await three.alter_partition(AlterPartitionRequest(THREE, three.registration.broker_epoch, (alone,)))
-        cluster.brokers[ONE].ends[A0], cluster.brokers[TWO].ends[A0] = LogEnd(0, 1), LogEnd(0, 2)
-        await cluster.kill(THREE)
-        await until(lambda: cluster.brokers[ONE].replicas[A0].state.leader == NO_LEADER)
-        assert (await one.elect_leaders(ElectionType.UNCLEAN, [A0]))[A0].error == NONE
-        assert cluster.brokers[ONE].replicas[A0].state.isr == (TWO,)
-
-    run(scenario)
+async def test_an_administrators_unclean_election_asks_first(cluster: Cluster) -> None:
+    one, _, three = await cluster.start_three()
+    await one.create_topic(NewTopic("a", assignments={0: (THREE, ONE, TWO)}))
+    assert three.registration is not None
+    alone = IsrChange(A0, 0, 0, (IsrMember(THREE),))
+    await three.alter_partition(AlterPartitionRequest(THREE, three.registration.broker_epoch, (alone,)))
+    cluster.brokers[ONE].ends[A0], cluster.brokers[TWO].ends[A0] = LogEnd(0, 1), LogEnd(0, 2)
+    await cluster.kill(THREE)
+    await until(lambda: cluster.brokers[ONE].replicas[A0].state.leader == NO_LEADER)
+    assert (await one.elect_leaders(ElectionType.UNCLEAN, [A0]))[A0].error == NONE
+    assert cluster.brokers[ONE].replicas[A0].state.isr == (TWO,)

@@ -118,7 +118,7 @@ class Coordinator:
             answers = [self.joined[token] for token in tokens]
         else:
             answers = [next(iter(self.joined.values()))]
-        assignments = {each.member_id: f"part of {each.member_id}".encode() for each in answers}
+        assignments = {answer.member_id: f"part of {answer.member_id}".encode() for answer in answers}
         for each in sorted(answers, key=lambda answer: answer.leader != answer.member_id):
             self.sync(each, assignments if each.leader == each.member_id else None)
         return sorted(answers, key=lambda answer: answer.leader != answer.member_id)

@@ -12,7 +12,7 @@ from tests.unit.broker.groups.known_topics import KnownTopics
 
 from ottla.broker.groups.classic.group import GroupLimits
 from ottla.broker.groups.entries import ShardSettings
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.errors import ApiError, NotLeaderOrFollower
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
@@ -97,16 +97,16 @@ class OffsetsLog:
 
 def shard_of(
     log: OffsetsLog, clock: ManualClock | None = None, epoch: int = 0, seed: int = 1, topics: KnownTopics | None = None
-) -> OffsetsPartition:
+) -> GroupShard:
     random = Random(seed)
 
     def unique() -> UUID:
         return UUID(int=random.getrandbits(128), version=4)
 
-    return OffsetsPartition(KEY, epoch, log, clock or ManualClock(), unique, SETTINGS, topics or TOPICS)  # type: ignore[arg-type]
+    return GroupShard(KEY, epoch, log, clock or ManualClock(), unique, SETTINGS, topics or TOPICS)  # type: ignore[arg-type]
 
 
-async def loaded(log: OffsetsLog, clock: ManualClock | None = None, epoch: int = 0, topics: KnownTopics | None = None) -> OffsetsPartition:
+async def loaded(log: OffsetsLog, clock: ManualClock | None = None, epoch: int = 0, topics: KnownTopics | None = None) -> GroupShard:
     shard = shard_of(log, clock, epoch, topics=topics)
     shard.topics_known()
     await shard.load(offload_nothing)

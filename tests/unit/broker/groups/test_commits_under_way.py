@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.unit.broker.groups.offsets_log import SETTINGS, OffsetsLog, loaded
 from tests.unit.broker.groups.test_shard import one_member
 
 from ottla.broker.groups.records import CommittedOffset
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.errors import ApiError, CoordinatorNotAvailable, NotCoordinator, NotEnoughReplicas, NotLeaderOrFollower, RequestTimedOut
 from ottla.model import TopicPartition
 from ottla.testing.clock import ManualClock
@@ -20,19 +19,11 @@ CLICKS = TopicPartition("clicks", 1)
 PRODUCER = 12
 
 
-def run(test: Callable[[OffsetsLog, ManualClock], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(120):
-            await test(OffsetsLog(), ManualClock())
-
-    asyncio.run(bounded())
-
-
 def committed(clock: ManualClock, offset: int) -> CommittedOffset:
     return CommittedOffset(offset, commit_timestamp=clock.time_ms())
 
 
-async def appended(shard: OffsetsPartition, clock: ManualClock, offset: int) -> asyncio.Future[dict[TopicPartition, ApiError | None]]:
+async def appended(shard: GroupShard, clock: ManualClock, offset: int) -> asyncio.Future[dict[TopicPartition, ApiError | None]]:
     """A commit whose record is in the log and that waits for the followers."""
     waiting = asyncio.ensure_future(shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, offset)}))
     await asyncio.sleep(0)
@@ -40,189 +31,160 @@ async def appended(shard: OffsetsPartition, clock: ManualClock, offset: int) -> 
     return waiting
 
 
-async def told_by_all(log: OffsetsLog, shard: OffsetsPartition, offset: int | None) -> None:
+async def told_by_all(log: OffsetsLog, shard: GroupShard, offset: int | None) -> None:
     """This coordinator and the next one say the same."""
     for each in (shard, await loaded(log, epoch=1)):
         found = each.offsets("mirror").get(VIEWS)
         assert (None if found is None else found.offset) == offset
 
 
-def test_a_group_whose_first_commit_is_under_way_does_not_expire() -> None:
+async def test_a_group_whose_first_commit_is_under_way_does_not_expire() -> None:
     """Kafka counts pending commits (`GroupMetadata.hasOffsets`)."""
-
-    async def test(log: OffsetsLog, clock: ManualClock) -> None:
-        shard = await loaded(log, clock)
-        log.commits.clear()
-        waiting = await appended(shard, clock, 17)
-        shard.expire()
-        log.commits.set()
-        await waiting
-        await told_by_all(log, shard, 17)
-
-    run(test)
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    log.commits.clear()
+    waiting = await appended(shard, clock, 17)
+    shard.expire()
+    log.commits.set()
+    await waiting
+    await told_by_all(log, shard, 17)
 
 
-def test_an_offset_that_is_being_renewed_does_not_expire() -> None:
+async def test_an_offset_that_is_being_renewed_does_not_expire() -> None:
     """Its tombstone would lie behind the commit."""
-
-    async def test(log: OffsetsLog, clock: ManualClock) -> None:
-        shard = await loaded(log, clock)
-        await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17), CLICKS: committed(clock, 5)})
-        clock.advance(milliseconds=SETTINGS.retention_ms + 1)
-        log.commits.clear()
-        waiting = await appended(shard, clock, 18)
-        shard.expire()
-        log.commits.set()
-        await waiting
-        await told_by_all(log, shard, 18)
-        assert shard.offsets("mirror").get(CLICKS) is None, "what is not being renewed expires as ever"
-
-    run(test)
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17), CLICKS: committed(clock, 5)})
+    clock.advance(milliseconds=SETTINGS.retention_ms + 1)
+    log.commits.clear()
+    waiting = await appended(shard, clock, 18)
+    shard.expire()
+    log.commits.set()
+    await waiting
+    await told_by_all(log, shard, 18)
+    assert shard.offsets("mirror").get(CLICKS) is None, "what is not being renewed expires as ever"
 
 
-def test_a_commit_counts_when_it_is_committed_though_its_connection_was_lost() -> None:
-    async def test(log: OffsetsLog, clock: ManualClock) -> None:
-        shard = await loaded(log, clock)
-        log.commits.clear()
-        waiting = await appended(shard, clock, 17)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert shard.offsets("mirror").get(VIEWS) is None, "it is not committed yet"
-        log.commits.set()
-        await told_by_all(log, shard, 17)
-        clock.advance(milliseconds=SETTINGS.retention_ms + 1)
-        shard.expire()
-        await told_by_all(log, shard, None)
-
-    run(test)
+async def test_a_commit_counts_when_it_is_committed_though_its_connection_was_lost() -> None:
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    log.commits.clear()
+    waiting = await appended(shard, clock, 17)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert shard.offsets("mirror").get(VIEWS) is None, "it is not committed yet"
+    log.commits.set()
+    await told_by_all(log, shard, 17)
+    clock.advance(milliseconds=SETTINGS.retention_ms + 1)
+    shard.expire()
+    await told_by_all(log, shard, None)
 
 
-def test_a_commit_counts_when_it_is_committed_though_its_answer_was_that_it_took_too_long() -> None:
-    async def test(log: OffsetsLog, clock: ManualClock) -> None:
-        shard = await loaded(log, clock)
-        log.failure = RequestTimedOut("")
-        assert isinstance((await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)}))[VIEWS], RequestTimedOut)
-        shard.expire()
-        assert shard.offsets("mirror").get(VIEWS) is None
-        log.failure = None
-        await told_by_all(log, shard, 17)
-
-    run(test)
+async def test_a_commit_counts_when_it_is_committed_though_its_answer_was_that_it_took_too_long() -> None:
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    log.failure = RequestTimedOut("")
+    assert isinstance((await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)}))[VIEWS], RequestTimedOut)
+    shard.expire()
+    assert shard.offsets("mirror").get(VIEWS) is None
+    log.failure = None
+    await told_by_all(log, shard, 17)
 
 
-def test_of_two_commits_under_way_the_first_counts_as_soon_as_it_is_committed() -> None:
-    async def test(log: OffsetsLog, clock: ManualClock) -> None:
-        shard = await loaded(log, clock)
-        log.commits.clear()
-        waiting = [await appended(shard, clock, 17), await appended(shard, clock, 18)]
-        log.high_watermark = 1
-        found = shard.offsets("mirror").get(VIEWS)
-        assert found is not None
-        assert found.offset == 17
-        log.commits.set()
-        await asyncio.gather(*waiting)
-        await told_by_all(log, shard, 18)
-
-    run(test)
+async def test_of_two_commits_under_way_the_first_counts_as_soon_as_it_is_committed() -> None:
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    log.commits.clear()
+    waiting = [await appended(shard, clock, 17), await appended(shard, clock, 18)]
+    log.high_watermark = 1
+    found = shard.offsets("mirror").get(VIEWS)
+    assert found is not None
+    assert found.offset == 17
+    log.commits.set()
+    await asyncio.gather(*waiting)
+    await told_by_all(log, shard, 18)
 
 
-def test_a_deletion_of_offsets_is_carried_to_its_end_though_its_connection_was_lost() -> None:
-    async def test(log: OffsetsLog, clock: ManualClock) -> None:
-        shard = await loaded(log, clock)
-        await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)})
-        log.commits.clear()
-        waiting = asyncio.ensure_future(shard.delete_offsets("mirror", [VIEWS]))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        log.commits.set()
-        await told_by_all(log, shard, None)
-
-    run(test)
+async def test_a_deletion_of_offsets_is_carried_to_its_end_though_its_connection_was_lost() -> None:
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)})
+    log.commits.clear()
+    waiting = asyncio.ensure_future(shard.delete_offsets("mirror", [VIEWS]))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    log.commits.set()
+    await told_by_all(log, shard, None)
 
 
-def test_a_commit_that_comes_after_a_deletion_of_the_offset_is_kept() -> None:
-    async def test(log: OffsetsLog, clock: ManualClock) -> None:
-        shard = await loaded(log, clock)
-        await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)})
-        log.commits.clear()
-        deleting = asyncio.ensure_future(shard.delete_offsets("mirror", [VIEWS]))
-        await asyncio.sleep(0)
-        committing = await appended(shard, clock, 18)
-        log.commits.set()
-        await asyncio.gather(committing, deleting)
-        await told_by_all(log, shard, 18)
-
-    run(test)
+async def test_a_commit_that_comes_after_a_deletion_of_the_offset_is_kept() -> None:
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)})
+    log.commits.clear()
+    deleting = asyncio.ensure_future(shard.delete_offsets("mirror", [VIEWS]))
+    await asyncio.sleep(0)
+    committing = await appended(shard, clock, 18)
+    log.commits.set()
+    await asyncio.gather(committing, deleting)
+    await told_by_all(log, shard, 18)
 
 
-def test_a_group_that_is_deleted_takes_what_is_under_way_with_it() -> None:
+async def test_a_group_that_is_deleted_takes_what_is_under_way_with_it() -> None:
     """Or the next coordinator would find a commit of a group that was deleted after it."""
-
-    async def test(log: OffsetsLog, clock: ManualClock) -> None:
-        shard = await loaded(log, clock)
-        await shard.commit_in_transaction("mirror", PRODUCER, 0, -1, "", None, {CLICKS: committed(clock, 9)})
-        log.commits.clear()
-        committing = await appended(shard, clock, 17)
-        deleting = asyncio.ensure_future(shard.delete("mirror"))
-        await asyncio.sleep(0)
-        log.commits.set()
-        await asyncio.gather(committing, deleting)
-        await told_by_all(log, shard, None)
-        assert not (await loaded(log, epoch=1)).offsets("mirror").is_unstable(CLICKS)
-
-    run(test)
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    await shard.commit_in_transaction("mirror", PRODUCER, 0, -1, "", None, {CLICKS: committed(clock, 9)})
+    log.commits.clear()
+    committing = await appended(shard, clock, 17)
+    deleting = asyncio.ensure_future(shard.delete("mirror"))
+    await asyncio.sleep(0)
+    log.commits.set()
+    await asyncio.gather(committing, deleting)
+    await told_by_all(log, shard, None)
+    assert not (await loaded(log, epoch=1)).offsets("mirror").is_unstable(CLICKS)
 
 
-def test_what_could_not_be_written_is_not_forgotten_either() -> None:
+async def test_what_could_not_be_written_is_not_forgotten_either() -> None:
     """A log that refuses tombstones keeps the records, and a coordinator that forgot them would say otherwise than the next one."""
-
-    async def test(log: OffsetsLog, clock: ManualClock) -> None:
-        shard = await loaded(log, clock)
-        await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)})
-        clock.advance(milliseconds=SETTINGS.retention_ms + 1)
-        log.refusal = NotEnoughReplicas("")
-        shard.expire()
-        with pytest.raises(CoordinatorNotAvailable):
-            await shard.delete("mirror")
-        await told_by_all(log, shard, 17)
-        log.refusal = None
-        shard.expire()
-        await told_by_all(log, shard, None)
-
-    run(test)
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)})
+    clock.advance(milliseconds=SETTINGS.retention_ms + 1)
+    log.refusal = NotEnoughReplicas("")
+    shard.expire()
+    with pytest.raises(CoordinatorNotAvailable):
+        await shard.delete("mirror")
+    await told_by_all(log, shard, 17)
+    log.refusal = None
+    shard.expire()
+    await told_by_all(log, shard, None)
 
 
-def test_who_waits_for_a_commit_is_told_when_the_leadership_goes() -> None:
-    async def test(log: OffsetsLog, clock: ManualClock) -> None:
-        shard = await loaded(log, clock)
-        log.failure = NotLeaderOrFollower("")
-        assert isinstance((await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)}))[VIEWS], NotCoordinator)
-
-    run(test)
+async def test_who_waits_for_a_commit_is_told_when_the_leadership_goes() -> None:
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    log.failure = NotLeaderOrFollower("")
+    assert isinstance((await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17)}))[VIEWS], NotCoordinator)
 
 
-def test_an_empty_group_goes_with_its_last_offset() -> None:
+async def test_an_empty_group_goes_with_its_last_offset() -> None:
     """Kafka's `deleteOffsets` cleans the group up."""
-
-    async def test(log: OffsetsLog, clock: ManualClock) -> None:
-        shard = await loaded(log, clock)
-        await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17), CLICKS: committed(clock, 5)})
-        await shard.delete_offsets("mirror", [VIEWS])
-        assert shard.group("mirror") is not None
-        await shard.delete_offsets("mirror", [CLICKS])
-        assert shard.group("mirror") is None
-        assert (await loaded(log, epoch=1)).group("mirror") is None
-
-    run(test)
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    await shard.commit("mirror", -1, "", None, {VIEWS: committed(clock, 17), CLICKS: committed(clock, 5)})
+    await shard.delete_offsets("mirror", [VIEWS])
+    assert shard.group("mirror") is not None
+    await shard.delete_offsets("mirror", [CLICKS])
+    assert shard.group("mirror") is None
+    assert (await loaded(log, epoch=1)).group("mirror") is None
 
 
-def test_a_group_with_members_outlives_its_last_offset() -> None:
-    async def test(log: OffsetsLog, clock: ManualClock) -> None:
-        shard = await loaded(log, clock)
-        joined = await one_member(shard)
-        await shard.commit("g", joined.generation_id, joined.member_id, None, {VIEWS: committed(clock, 17)})
-        assert await shard.delete_offsets("g", [VIEWS]) == {VIEWS: None}
-        shard.heartbeat("g", joined.member_id, None, joined.generation_id)
-
-    run(test)
+async def test_a_group_with_members_outlives_its_last_offset() -> None:
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock)
+    joined = await one_member(shard)
+    await shard.commit("g", joined.generation_id, joined.member_id, None, {VIEWS: committed(clock, 17)})
+    assert await shard.delete_offsets("g", [VIEWS]) == {VIEWS: None}
+    shard.heartbeat("g", joined.member_id, None, joined.generation_id)

@@ -24,7 +24,7 @@ from ottla.broker.groups.consumer.group import ConsumerGroup, ConsumerLimits
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
 from ottla.broker.groups.consumer.states import ConsumerGroupState
 from ottla.broker.groups.records import CommittedOffset, encode_group_key, encode_offset
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.errors import (
     CoordinatorNotAvailable,
     GroupIdNotFound,
@@ -54,25 +54,25 @@ def beat(member_id: str, epoch: int = 0, owned: Assignment | None = None, **more
     return Heartbeat(member_id, epoch, owned=owned, **more)  # type: ignore[arg-type]
 
 
-def consumer_group(shard: OffsetsPartition) -> ConsumerGroup:
+def consumer_group(shard: GroupShard) -> ConsumerGroup:
     group = shard.group("g")
     assert isinstance(group, ConsumerGroup)
     return group
 
 
-def classic_group(shard: OffsetsPartition) -> Group:
+def classic_group(shard: GroupShard) -> Group:
     group = shard.group("g")
     assert isinstance(group, Group)
     return group
 
 
 def classic_join(member_id: str = "", owned: Assignment | None = None, instance_id: str | None = None, known: bool = False) -> Join:
-    data = subscription(frozenset({"clicks"}), {(topic, each) for topic, some in (owned or {}).items() for each in some}, TOPICS)
+    data = subscription(frozenset({"clicks"}), {(topic, number) for topic, some in (owned or {}).items() for number in some}, TOPICS)
     protocols = (Protocol("cooperative-sticky", data),)
     return Join(member_id, instance_id, "client", "/h", 10_000, 60_000, "consumer", protocols, requires_known_member_id=known)
 
 
-async def classic_member(shard: OffsetsPartition) -> str:
+async def classic_member(shard: GroupShard) -> str:
     """A stable classic group of one, which reads all of `clicks`."""
     joined = await shard.join("g", classic_join())
     everything = write_assignment({"clicks": frozenset(range(4))}, 1)

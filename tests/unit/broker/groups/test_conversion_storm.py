@@ -26,7 +26,7 @@ from ottla.broker.groups.consumer.assignment import assignment_of, partitions_of
 from ottla.broker.groups.consumer.embedded import read_assignment, write_assignment
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeat import Heartbeat
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.errors import (
     ApiError,
     FencedMemberEpoch,
@@ -47,7 +47,7 @@ class Storm:
     def __init__(self) -> None:
         self.topics = KnownTopics(clicks=PARTITIONS)
         self.log, self.clock = OffsetsLog(), ManualClock()
-        self.shard: OffsetsPartition
+        self.shard: GroupShard
         self.kinds: list[str] = []
 
     async def start(self) -> None:
@@ -150,7 +150,7 @@ class OldClient:
         else:
             topic = self._storm.topics.topic("clicks")
             assert topic is not None
-            self.owned = {(topic.topic_id, each) for each in read_assignment(answer.assignment).get("clicks", ())}
+            self.owned = {(topic.topic_id, click) for click in read_assignment(answer.assignment).get("clicks", ())}
             self._is_joined = True
 
     def _dealt(self, members: list[str]) -> Mapping[str, bytes]:

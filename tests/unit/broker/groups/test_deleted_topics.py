@@ -14,7 +14,7 @@ from ottla.broker.coordinator.last_values import LastValues
 from ottla.broker.groups import shard as shard_module
 from ottla.broker.groups.loading import loaded_groups
 from ottla.broker.groups.records import CommittedOffset, OffsetKey, encode_offset, encode_offset_key
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.errors import CoordinatorLoadInProgress, NotEnoughReplicas, UnknownTopicOrPartition
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
@@ -34,11 +34,11 @@ class World:
         self.topics = KnownTopics(orders=3, sales=1, clicks=1)
         self._epoch = 0
 
-    async def coordinator(self) -> OffsetsPartition:
+    async def coordinator(self) -> GroupShard:
         self._epoch += 1
         return await loaded(self.log, epoch=self._epoch, topics=self.topics)
 
-    async def delete(self, shard: OffsetsPartition, *names: str, again: bool = False) -> None:
+    async def delete(self, shard: GroupShard, *names: str, again: bool = False) -> None:
         """Topics are deleted, and with `again` made again, while the shard coordinates."""
         for name in names:
             self.topics.delete(name)
@@ -56,173 +56,152 @@ def run(test: Callable[[World], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-async def commit(shard: OffsetsPartition, partition: TopicPartition, offset: int, group: str = "billing") -> None:
+async def commit(shard: GroupShard, partition: TopicPartition, offset: int, group: str = "billing") -> None:
     assert await shard.commit(group, -1, "", None, {partition: CommittedOffset(offset)}) == {partition: None}
 
 
-def offset_of(shard: OffsetsPartition, partition: TopicPartition, group: str = "billing") -> int | None:
+def offset_of(shard: GroupShard, partition: TopicPartition, group: str = "billing") -> int | None:
     found = shard.offsets(group).get(partition)
     return None if found is None else found.offset
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_offsets_go_with_their_topic_and_others_stay(again: bool) -> None:
+async def test_offsets_go_with_their_topic_and_others_stay(again: bool) -> None:
     """Kafka's `GroupCoordinator.handleDeletedPartitions`."""
-
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        await commit(shard, ORDERS, 40)
-        await commit(shard, SALES, 7)
-        await commit(shard, ORDERS, 41, group="reports")
-        await world.delete(shard, "orders", again=again)
-        for each in (shard, await world.coordinator()):
-            assert offset_of(each, ORDERS) is None
-            assert offset_of(each, ORDERS, "reports") is None
-            assert offset_of(each, SALES) == 7
-            assert each.group("reports") is None, "nothing is left of it"
-            assert each.group("billing") is not None
-
-    run(test)
+    world = World()
+    shard = await world.coordinator()
+    await commit(shard, ORDERS, 40)
+    await commit(shard, SALES, 7)
+    await commit(shard, ORDERS, 41, group="reports")
+    await world.delete(shard, "orders", again=again)
+    for each in (shard, await world.coordinator()):
+        assert offset_of(each, ORDERS) is None
+        assert offset_of(each, ORDERS, "reports") is None
+        assert offset_of(each, SALES) == 7
+        assert each.group("reports") is None, "nothing is left of it"
+        assert each.group("billing") is not None
 
 
-def test_an_offset_is_not_told_before_its_tombstone_is_written() -> None:
+async def test_an_offset_is_not_told_before_its_tombstone_is_written() -> None:
     """Between the word of the controller and the round that removes offsets a consumer of the new topic may ask."""
-
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        await commit(shard, ORDERS, 40)
-        world.topics.delete("orders")
-        world.topics.make("orders", 3)
-        shard.topics_deleted(["orders"])
-        assert offset_of(shard, ORDERS) is None
-
-    run(test)
+    world = World()
+    shard = await world.coordinator()
+    await commit(shard, ORDERS, 40)
+    world.topics.delete("orders")
+    world.topics.make("orders", 3)
+    shard.topics_deleted(["orders"])
+    assert offset_of(shard, ORDERS) is None
 
 
-def test_an_offset_of_a_former_topic_is_not_told_while_the_log_refuses_tombstones() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        await commit(shard, ORDERS, 40)
-        world.log.refusal = NotEnoughReplicas("")
-        with pytest.raises(NotEnoughReplicas):
-            await world.delete(shard, "orders", again=True)
-        with pytest.raises(CoordinatorLoadInProgress):
-            shard.offsets("billing")
-        assert shard.has_offsets_to_remove
-        world.log.refusal = None
-        await shard.remove_offsets_of_deleted_topics()
-        assert not shard.has_offsets_to_remove
-        assert offset_of(shard, ORDERS) is None
-
-    run(test)
+async def test_an_offset_of_a_former_topic_is_not_told_while_the_log_refuses_tombstones() -> None:
+    world = World()
+    shard = await world.coordinator()
+    await commit(shard, ORDERS, 40)
+    world.log.refusal = NotEnoughReplicas("")
+    with pytest.raises(NotEnoughReplicas):
+        await world.delete(shard, "orders", again=True)
+    with pytest.raises(CoordinatorLoadInProgress):
+        shard.offsets("billing")
+    assert shard.has_offsets_to_remove
+    world.log.refusal = None
+    await shard.remove_offsets_of_deleted_topics()
+    assert not shard.has_offsets_to_remove
+    assert offset_of(shard, ORDERS) is None
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_topic_that_was_deleted_while_nobody_coordinated_is_found_when_the_partition_is_read(again: bool) -> None:
-    async def test(world: World) -> None:
-        first = await world.coordinator()
-        await commit(first, ORDERS, 40)
-        await commit(first, SALES, 7)
-        first.close()
-        world.topics.delete("orders")
-        if again:
-            world.topics.make("orders", 3)
-        second = await world.coordinator()
-        assert offset_of(second, ORDERS) is None
-        assert offset_of(second, SALES) == 7
-        await second.remove_offsets_of_deleted_topics()
-        read = LastValues(KEY)
-        for batch in world.log.batches:
-            read.feed(batch)
-        assert [each for each, _ in loaded_groups(KEY, read)["billing"].offsets.items()] == [SALES], "a tombstone is in the log"
-
-    run(test)
-
-
-def test_an_offset_for_the_new_topic_is_not_removed_with_those_of_the_former_one() -> None:
-    """It may be under way when the round comes; a tombstone would lie behind it."""
-
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        await commit(shard, ORDERS, 40)
-        world.topics.delete("orders")
+async def test_a_topic_that_was_deleted_while_nobody_coordinated_is_found_when_the_partition_is_read(again: bool) -> None:
+    world = World()
+    first = await world.coordinator()
+    await commit(first, ORDERS, 40)
+    await commit(first, SALES, 7)
+    first.close()
+    world.topics.delete("orders")
+    if again:
         world.topics.make("orders", 3)
-        shard.topics_deleted(["orders"])
-        world.log.commits.clear()
-        committing = asyncio.ensure_future(shard.commit("billing", -1, "", None, {ORDERS: CommittedOffset(2)}))
-        await asyncio.sleep(0)
-        await shard.remove_offsets_of_deleted_topics()
-        assert offset_of(shard, ORDERS) is None
-        world.log.commits.set()
-        assert await committing == {ORDERS: None}
-        for each in (shard, await world.coordinator()):
-            assert offset_of(each, ORDERS) == 2
+    second = await world.coordinator()
+    assert offset_of(second, ORDERS) is None
+    assert offset_of(second, SALES) == 7
+    await second.remove_offsets_of_deleted_topics()
+    read = LastValues(KEY)
+    for batch in world.log.batches:
+        read.feed(batch)
+    assert [each for each, _ in loaded_groups(KEY, read)["billing"].offsets.items()] == [SALES], "a tombstone is in the log"
 
-    run(test)
+
+async def test_an_offset_for_the_new_topic_is_not_removed_with_those_of_the_former_one() -> None:
+    """It may be under way when the round comes; a tombstone would lie behind it."""
+    world = World()
+    shard = await world.coordinator()
+    await commit(shard, ORDERS, 40)
+    world.topics.delete("orders")
+    world.topics.make("orders", 3)
+    shard.topics_deleted(["orders"])
+    world.log.commits.clear()
+    committing = asyncio.ensure_future(shard.commit("billing", -1, "", None, {ORDERS: CommittedOffset(2)}))
+    await asyncio.sleep(0)
+    await shard.remove_offsets_of_deleted_topics()
+    assert offset_of(shard, ORDERS) is None
+    world.log.commits.set()
+    assert await committing == {ORDERS: None}
+    for each in (shard, await world.coordinator()):
+        assert offset_of(each, ORDERS) == 2
 
 
 @pytest.mark.parametrize("is_down", [False, True])
 @pytest.mark.parametrize("again", [False, True])
-def test_an_offset_in_a_transaction_goes_with_its_topic(again: bool, is_down: bool) -> None:
-    async def test(world: World) -> None:
+async def test_an_offset_in_a_transaction_goes_with_its_topic(again: bool, is_down: bool) -> None:
+    world = World()
+    shard = await world.coordinator()
+    await shard.commit_in_transaction("billing", PRODUCER, 0, -1, "", None, {ORDERS: CommittedOffset(40), SALES: CommittedOffset(7)})
+    if is_down:
+        shard.close()
+        world.topics.delete("orders")
+        if again:
+            world.topics.make("orders", 3)
         shard = await world.coordinator()
-        await shard.commit_in_transaction("billing", PRODUCER, 0, -1, "", None, {ORDERS: CommittedOffset(40), SALES: CommittedOffset(7)})
-        if is_down:
-            shard.close()
-            world.topics.delete("orders")
-            if again:
-                world.topics.make("orders", 3)
-            shard = await world.coordinator()
-            await shard.remove_offsets_of_deleted_topics()
-        else:
-            await world.delete(shard, "orders", again=again)
-        assert not shard.offsets("billing").is_unstable(ORDERS)
-        assert shard.offsets("billing").is_unstable(SALES)
-        world.log.append_marker(PRODUCER, 0, ControlRecordType.COMMIT)
-        shard.transaction_ended(PRODUCER, True)
-        for each in (shard, await world.coordinator()):
-            assert offset_of(each, ORDERS) is None
-            assert offset_of(each, SALES) == 7
-
-    run(test)
+        await shard.remove_offsets_of_deleted_topics()
+    else:
+        await world.delete(shard, "orders", again=again)
+    assert not shard.offsets("billing").is_unstable(ORDERS)
+    assert shard.offsets("billing").is_unstable(SALES)
+    world.log.append_marker(PRODUCER, 0, ControlRecordType.COMMIT)
+    shard.transaction_ended(PRODUCER, True)
+    for each in (shard, await world.coordinator()):
+        assert offset_of(each, ORDERS) is None
+        assert offset_of(each, SALES) == 7
 
 
-def test_an_offset_that_was_stored_without_a_topic_id_is_one_of_the_topic_that_is_there() -> None:
+async def test_an_offset_that_was_stored_without_a_topic_id_is_one_of_the_topic_that_is_there() -> None:
     """Records by Kafka 3.9 and by former releases: what they are of is not written. From then on the topic is known by its id."""
-
-    async def test(world: World) -> None:
-        world.log.append(KEY, [(encode_offset_key(OffsetKey("billing", *ORDERS)), encode_offset(CommittedOffset(40)))])
-        world.log.append(KEY, [(encode_offset_key(OffsetKey("billing", "gone", 0)), encode_offset(CommittedOffset(9)))])
-        shard = await world.coordinator()
-        assert offset_of(shard, ORDERS) == 40
-        assert offset_of(shard, TopicPartition("gone", 0)) is None
-        await world.delete(shard, "orders", again=True)
-        assert offset_of(shard, ORDERS) is None
-
-    run(test)
+    world = World()
+    world.log.append(KEY, [(encode_offset_key(OffsetKey("billing", *ORDERS)), encode_offset(CommittedOffset(40)))])
+    world.log.append(KEY, [(encode_offset_key(OffsetKey("billing", "gone", 0)), encode_offset(CommittedOffset(9)))])
+    shard = await world.coordinator()
+    assert offset_of(shard, ORDERS) == 40
+    assert offset_of(shard, TopicPartition("gone", 0)) is None
+    await world.delete(shard, "orders", again=True)
+    assert offset_of(shard, ORDERS) is None
 
 
-def test_a_coordinator_that_does_not_know_all_topics_yet_does_not_serve_and_takes_nothing_away() -> None:
+async def test_a_coordinator_that_does_not_know_all_topics_yet_does_not_serve_and_takes_nothing_away() -> None:
     """What it does not know may be newer than what it has heard: the controller says what it leads before it says of topics."""
-
-    async def test(world: World) -> None:
-        first = await world.coordinator()
-        await commit(first, ORDERS, 40)
-        first.close()
-        late = KnownTopics(sales=1)
-        second = shard_of(world.log, epoch=7, topics=late)
-        loading = asyncio.ensure_future(second.load(offload_nothing))
-        second.topics_deleted([])
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not second.is_loaded
-        second = shard_of(world.log, epoch=8, topics=world.topics)
-        second.topics_known()
-        await second.load(offload_nothing)
-        assert offset_of(second, ORDERS) == 40
-        loading.cancel()
-
-    run(test)
+    world = World()
+    first = await world.coordinator()
+    await commit(first, ORDERS, 40)
+    first.close()
+    late = KnownTopics(sales=1)
+    second = shard_of(world.log, epoch=7, topics=late)
+    loading = asyncio.ensure_future(second.load(offload_nothing))
+    second.topics_deleted([])
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not second.is_loaded
+    second = shard_of(world.log, epoch=8, topics=world.topics)
+    second.topics_known()
+    await second.load(offload_nothing)
+    assert offset_of(second, ORDERS) == 40
+    loading.cancel()
 
 
 def test_a_coordinator_that_is_not_told_of_topics_serves_after_a_while_and_removes_offsets_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,41 +220,34 @@ def test_a_coordinator_that_is_not_told_of_topics_serves_after_a_while_and_remov
     run(test)
 
 
-def test_a_topic_that_is_gone_takes_no_commits() -> None:
+async def test_a_topic_that_is_gone_takes_no_commits() -> None:
     """It may go between a request's check and the coordinator's answer of whose transaction it is."""
-
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        await world.delete(shard, "orders")
-        outcomes = await shard.commit("billing", -1, "", None, {ORDERS: CommittedOffset(1), SALES: CommittedOffset(2)})
-        assert type(outcomes[ORDERS]) is UnknownTopicOrPartition
-        assert outcomes[SALES] is None
-
-    run(test)
+    world = World()
+    shard = await world.coordinator()
+    await world.delete(shard, "orders")
+    outcomes = await shard.commit("billing", -1, "", None, {ORDERS: CommittedOffset(1), SALES: CommittedOffset(2)})
+    assert type(outcomes[ORDERS]) is UnknownTopicOrPartition
+    assert outcomes[SALES] is None
 
 
-def test_a_topic_of_many_partitions_is_removed_in_batches_that_the_log_takes() -> None:
-    async def test(world: World) -> None:
-        world.topics.make("wide", 2_500)
-        shard = await world.coordinator()
-        wide = [TopicPartition("wide", number) for number in range(2_500)]
-        for start in range(0, 2_500, 500):
-            await shard.commit("billing", -1, "", None, dict.fromkeys(wide[start : start + 500], CommittedOffset(3)))
-        before = len(world.log.batches)
-        await world.delete(shard, "wide")
-        assert [read_header(batch).last_offset_delta + 1 for batch in world.log.batches[before:]] == [1_000, 1_000, 500]
-        assert shard.group("billing") is None
-
-    run(test)
+async def test_a_topic_of_many_partitions_is_removed_in_batches_that_the_log_takes() -> None:
+    world = World()
+    world.topics.make("wide", 2_500)
+    shard = await world.coordinator()
+    wide = [TopicPartition("wide", number) for number in range(2_500)]
+    for start in range(0, 2_500, 500):
+        await shard.commit("billing", -1, "", None, dict.fromkeys(wide[start : start + 500], CommittedOffset(3)))
+    before = len(world.log.batches)
+    await world.delete(shard, "wide")
+    assert [read_header(batch).last_offset_delta + 1 for batch in world.log.batches[before:]] == [1_000, 1_000, 500]
+    assert shard.group("billing") is None
 
 
-def test_a_group_with_members_keeps_them_when_its_topic_goes() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        joined = await one_member(shard)
-        await shard.commit("g", joined.generation_id, joined.member_id, None, {TopicPartition("clicks", 0): CommittedOffset(4)})
-        await world.delete(shard, "clicks")
-        assert offset_of(shard, TopicPartition("clicks", 0), "g") is None
-        shard.heartbeat("g", joined.member_id, None, joined.generation_id)
-
-    run(test)
+async def test_a_group_with_members_keeps_them_when_its_topic_goes() -> None:
+    world = World()
+    shard = await world.coordinator()
+    joined = await one_member(shard)
+    await shard.commit("g", joined.generation_id, joined.member_id, None, {TopicPartition("clicks", 0): CommittedOffset(4)})
+    await world.delete(shard, "clicks")
+    assert offset_of(shard, TopicPartition("clicks", 0), "g") is None
+    shard.heartbeat("g", joined.member_id, None, joined.generation_id)

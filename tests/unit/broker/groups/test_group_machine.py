@@ -27,7 +27,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.generation = 0
 
     def _known(self) -> list[Joined]:
-        return [each for each in self.coordinator.joined.values() if each.member_id]
+        return [answer for answer in self.coordinator.joined.values() if answer.member_id]
 
     @rule(protocols=st.sampled_from(PROTOCOLS), instance=st.sampled_from([None, None, "a", "b"]), requires=st.booleans())
     def newcomer(self, protocols: tuple[object, ...], instance: str | None, requires: bool) -> None:
@@ -98,7 +98,7 @@ class GroupMachine(RuleBasedStateMachine):
     def a_stable_group_keeps_nobody_waiting(self) -> None:
         group = self.coordinator.group
         waits_for_storing = {
-            each.reason.token for each in self.coordinator.held or [] if each.reason is not None and hasattr(each.reason, "token")
+            effect.reason.token for effect in self.coordinator.held or [] if effect.reason is not None and hasattr(effect.reason, "token")
         }
         if group.state is GroupState.STABLE:
             assert not any(member.is_awaiting_sync or member.is_awaiting_join for member in group.members.values())

@@ -110,8 +110,8 @@ def test_loading_the_log_gives_what_was_there(history: list[tuple[str, int, bool
                 offsets.add_pending(producer_id, CLICKS, value, record_offset)
             else:
                 offsets.complete(producer_id, is_commit)
-        for each in waiting:
-            offsets.commit(CLICKS, *each)
+        for committed_offset in waiting:
+            offsets.commit(CLICKS, *committed_offset)
         return offsets.get(CLICKS)
 
     assert replay(completed_late=True) == replay(completed_late=False)

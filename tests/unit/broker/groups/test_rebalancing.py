@@ -293,7 +293,7 @@ def test_a_static_member_that_is_back_keeps_its_assignment_without_a_rebalance(c
     coordinator.join(instance_id="printer")
     # The static member waits for the leader, who joins again.
     again = coordinator.joined[coordinator.join(leader.member_id)]
-    static = next(each for each in coordinator.joined.values() if each.member_id.startswith("printer") and each.error is None)
+    static = next(answer for answer in coordinator.joined.values() if answer.member_id.startswith("printer") and answer.error is None)
     coordinator.sync(again, {again.member_id: b"1", static.member_id: b"2"})
     coordinator.sync(static, instance_id="printer")
     back = coordinator.joined[coordinator.join(instance_id="printer")]

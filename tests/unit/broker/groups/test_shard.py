@@ -14,7 +14,7 @@ from ottla.broker.groups.classic.member import Protocol
 from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.classic.transitions import GroupState
 from ottla.broker.groups.records import CommittedOffset
-from ottla.broker.groups.shard import OffsetsPartition
+from ottla.broker.groups.shard import GroupShard
 from ottla.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -44,7 +44,7 @@ def join_request(member_id: str = "", instance_id: str | None = None) -> Join:
     return Join(member_id, instance_id, "client", "/h", 10_000, 60_000, "consumer", (Protocol("range", SUBSCRIBED_TO_CLICKS),), False)
 
 
-async def one_member(shard: OffsetsPartition, instance_id: str | None = None) -> Joined:
+async def one_member(shard: GroupShard, instance_id: str | None = None) -> Joined:
     """A stable group `g` of one."""
     joined = await shard.join("g", join_request(instance_id=instance_id))
     assert joined.error is None

@@ -10,8 +10,8 @@ import asyncio
 import inspect
 import io
 import itertools
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import MISSING, fields
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
-from tests.unit.broker.wired import internal_leaderships
+from tests.unit.broker.wired import GroupsThatKnowTopics
 
 from ottla.broker import handlers
 from ottla.broker.applying import ControlApplier
@@ -40,7 +40,7 @@ from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.schema_ids import SchemaIds
 from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import Operation, Resource
-from ottla.broker.transactions.coordinator import transactions_of
+from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC, transactions_of
 from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
@@ -184,12 +184,22 @@ def run(tmp_path: Path) -> Callable[..., None]:
     runs = itertools.count()
 
     def run_scenario(scenario: Scenario, **properties: str) -> None:
-        asyncio.run(_run(tmp_path / str(next(runs)), scenario, properties))
+        async def main() -> None:
+            async with without_sockets(tmp_path / str(next(runs)), properties) as broker:
+                await scenario(broker)
+
+        asyncio.run(main())
 
     return run_scenario
 
 
-async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str]) -> None:
+@pytest.fixture
+def broker(tmp_path: Path) -> AbstractAsyncContextManager[BrokerWithoutSockets]:
+    return without_sockets(tmp_path, {})
+
+
+@asynccontextmanager
+async def without_sockets(directory: Path, properties: Mapping[str, str]) -> AsyncIterator[BrokerWithoutSockets]:
     settings = BrokerSettings.from_properties(
         {"log.dirs": f"{directory / 'a'},{directory / 'b'}", "broker.id": "1", **INTERNAL_TOPICS_OF_ONE, **properties}
     )
@@ -206,14 +216,19 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
         def controller_changed(controller_id: BrokerId, controller_epoch: int) -> None:
             applier.controller_changed(controller_id, controller_epoch)
 
-        transport = LocalControl().transport(lambda: controller.caller(), lambda caller: controller.check_caller(caller))
-        stack.push_async_callback(transport.close)
         session = await zookeeper.session()
-        controller = ControllerService(session, settings, clock, Random(1), transport, settings_changed, controller_changed)
+        controller = ControllerService(session, settings, clock, Random(1), LocalControl().transport, settings_changed, controller_changed)
+        transport = controller.transport
+        stack.push_async_callback(transport.close)
         logs = LogManager(settings.log_directories, settings, clock, offload_nothing, controller.topic_settings)
         replicas = ReplicaManager(broker_id, logs, fetches, produces)
         logs.high_watermarks = replicas.high_watermarks
-        applier = ControlApplier(broker_id, lambda: controller.registration, metadata, replicas, controller, controller)
+        producer_ids = ProducerIds(controller.allocate_producer_ids)
+        internal = InternalTopics(replicas, produces, clock, offload_nothing)
+        groups = group_coordinator(settings, internal, clock, Random(1), offload_nothing, metadata)
+        transactions = transactions_of(settings, internal, clock, offload_nothing, metadata, producer_ids, transport, groups, controller)
+        replicas.coordinate({OFFSETS_TOPIC: GroupsThatKnowTopics(groups), TRANSACTIONS_TOPIC: transactions.coordinator})
+        applier = ControlApplier(broker_id, controller, metadata, replicas, groups, transactions.calls)
         await transport.serve(broker_id, applier, controller.served)
         await controller.load()
         await logs.start()
@@ -226,24 +241,6 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
         handlers.load()
         log_moves = LogMoves(logs, settings.log_directories, offload_nothing, replicas.log_moved)
         stack.push_async_callback(log_moves.close)
-        producer_ids = ProducerIds(controller.allocate_producer_ids)
-        internal = InternalTopics(replicas, produces, clock, offload_nothing)
-        groups = group_coordinator(settings, internal, clock, Random(1), offload_nothing, metadata)
-        transactions = transactions_of(
-            settings,
-            internal,
-            clock,
-            offload_nothing,
-            metadata,
-            producer_ids.next_id,
-            transport.broker,
-            lambda key, producer_id, is_commit: (
-                groups.transaction_ended(key.partition, producer_id, is_commit) if key.topic == OFFSETS_TOPIC else None
-            ),
-            lambda: settings.transaction_partition_verification_enable,
-        )
-        replicas.leads_internal = internal_leaderships(groups, transactions.coordinator)
-        applier.topics_changed = groups.topics_changed
         stack.push_async_callback(groups.close)
         stack.push_async_callback(transactions.coordinator.close)
         parts = BrokerParts(
@@ -265,4 +262,4 @@ async def _run(directory: Path, scenario: Scenario, properties: Mapping[str, str
             transactions=transactions,
             schema_ids=SchemaIds(clock=clock),
         )
-        await scenario(BrokerWithoutSockets(parts, rules))
+        yield BrokerWithoutSockets(parts, rules)

@@ -25,18 +25,12 @@ async def refusals(broker: Any, version: int) -> list[list[tuple[int, str | None
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_without_an_authorizer_security_is_disabled(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        refused = (54, "No Authorizer is configured.")
-        assert await refusals(broker, version) == [[refused], [refused] * 2, [refused] * 2]
-
-    run(scenario)
+async def test_without_an_authorizer_security_is_disabled(broker: Any, version: int) -> None:
+    refused = (54, "No Authorizer is configured.")
+    assert await refusals(broker, version) == [[refused], [refused] * 2, [refused] * 2]
 
 
-def test_a_principal_that_may_not_is_told_that_first(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        broker.rules.denied |= {(Operation.DESCRIBE, "kafka-cluster"), (Operation.ALTER, "kafka-cluster")}
-        denied = (31, "Authorization failed.")
-        assert await refusals(broker, 3) == [[denied], [denied] * 2, [denied] * 2]
-
-    run(scenario)
+async def test_a_principal_that_may_not_is_told_that_first(broker: Any) -> None:
+    broker.rules.denied |= {(Operation.DESCRIBE, "kafka-cluster"), (Operation.ALTER, "kafka-cluster")}
+    denied = (31, "Authorization failed.")
+    assert await refusals(broker, 3) == [[denied], [denied] * 2, [denied] * 2]

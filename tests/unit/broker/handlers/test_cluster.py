@@ -13,200 +13,165 @@ from ottla.protocol.api import ApiKey
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_the_cluster_is_described(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        response = await broker.ask(ApiKey.DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=version == 1)
-        assert (response.error_code, response.cluster_id, response.controller_id) == (0, broker.parts.controller.cluster_id, 1)
-        assert [(each.broker_id, each.host, each.port, each.rack) for each in response.brokers] == [(1, "broker.test", 9092, "rack-1")]
-        expected = sum(1 << number for number in (5, 7, 8, 9, 10, 11, 12)) if version == 1 else -2147483648
-        assert response.cluster_authorized_operations == expected
+async def test_the_cluster_is_described(broker: Any, version: int) -> None:
+    response = await broker.ask(ApiKey.DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=version == 1)
+    assert (response.error_code, response.cluster_id, response.controller_id) == (0, broker.parts.controller.cluster_id, 1)
+    assert [(broker.broker_id, broker.host, broker.port, broker.rack) for broker in response.brokers] == [
+        (1, "broker.test", 9092, "rack-1")
+    ]
+    expected = sum(1 << number for number in (5, 7, 8, 9, 10, 11, 12)) if version == 1 else -2147483648
+    assert response.cluster_authorized_operations == expected
 
-    run(scenario)
 
-
-def test_there_are_no_controller_endpoints(run: Any) -> None:
+async def test_there_are_no_controller_endpoints(broker: Any) -> None:
     """KIP-919."""
-
-    async def scenario(broker: Any) -> None:
-        answers = [await broker.ask(ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=number) for number in (1, 2, 3)]
-        assert [answer.error_code for answer in answers] == [0, 114, 115]
-
-    run(scenario)
+    answers = [await broker.ask(ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=number) for number in (1, 2, 3)]
+    assert [answer.error_code for answer in answers] == [0, 114, 115]
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_log_directories_are_described(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights", 2)
-        await broker.create("other")
-        broker.publish("flights", 0, 1, 2, 3)
-        everything = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=None)
-        assert sorted(result.log_dir for result in everything.results) == sorted(
-            str(directory) for directory in broker.parts.settings.log_directories
-        )
-        sizes = {
-            (topic.name, partition.partition_index): partition.partition_size
-            for result in everything.results
-            for topic in result.topics
-            for partition in topic.partitions
-        }
-        assert sizes == {("flights", 0): broker.parts.replicas.get("flights", 0).log.size, ("flights", 1): 0, ("other", 0): 0}
-        assert sizes["flights", 0] > 0
-        if version >= 4:
-            assert all(result.total_bytes >= result.usable_bytes > 0 for result in everything.results)
-        some = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=[{"topic": "flights", "partitions": [1, 7]}])
-        found = [
-            (topic.name, partition.partition_index) for result in some.results for topic in result.topics for partition in topic.partitions
-        ]
-        assert found == [("flights", 1)]
-
-    run(scenario)
+async def test_log_directories_are_described(broker: Any, version: int) -> None:
+    await broker.create("flights", 2)
+    await broker.create("other")
+    broker.publish("flights", 0, 1, 2, 3)
+    everything = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=None)
+    assert sorted(result.log_dir for result in everything.results) == sorted(
+        str(directory) for directory in broker.parts.settings.log_directories
+    )
+    sizes = {
+        (topic.name, partition.partition_index): partition.partition_size
+        for result in everything.results
+        for topic in result.topics
+        for partition in topic.partitions
+    }
+    assert sizes == {("flights", 0): broker.parts.replicas.get("flights", 0).log.size, ("flights", 1): 0, ("other", 0): 0}
+    assert sizes["flights", 0] > 0
+    if version >= 4:
+        assert all(result.total_bytes >= result.usable_bytes > 0 for result in everything.results)
+    some = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, version, topics=[{"topic": "flights", "partitions": [1, 7]}])
+    found = [
+        (topic.name, partition.partition_index) for result in some.results for topic in result.topics for partition in topic.partitions
+    ]
+    assert found == [("flights", 1)]
 
 
-def test_log_directories_need_describe_on_the_cluster(run: Any) -> None:
+async def test_log_directories_need_describe_on_the_cluster(broker: Any) -> None:
     """The error for the whole request exists since v3."""
-
-    async def scenario(broker: Any) -> None:
-        broker.rules.denied.add((Operation.DESCRIBE, "kafka-cluster"))
-        assert (await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 2, topics=None)).results == ()
-        response = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 3, topics=None)
-        assert (response.error_code, response.results) == (31, ())
-
-    run(scenario)
+    broker.rules.denied.add((Operation.DESCRIBE, "kafka-cluster"))
+    assert (await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 2, topics=None)).results == ()
+    response = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 3, topics=None)
+    assert (response.error_code, response.results) == (31, ())
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_replica_moves_to_another_log_directory(run: Any, version: int) -> None:
+async def test_a_replica_moves_to_another_log_directory(broker: Any, version: int) -> None:
     """KIP-113. What comes while it moves is there afterwards, and a directory that is none of the broker's is refused."""
+    await broker.create("flights", 2)
+    broker.publish("flights", 0, 1, 2, 3)
+    partition = broker.parts.replicas.get("flights", 0)
+    here = partition.log.directory.parent
+    (there,) = set(broker.parts.settings.log_directories) - {here}
+    topics = [{"name": "flights", "partitions": [0]}, {"name": "unknown", "partitions": [4]}]
+    nowhere = {"path": "/nowhere", "topics": [{"name": "flights", "partitions": [1]}]}
+    may_copy = asyncio.Event()
 
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights", 2)
-        broker.publish("flights", 0, 1, 2, 3)
-        partition = broker.parts.replicas.get("flights", 0)
-        here = partition.log.directory.parent
-        (there,) = set(broker.parts.settings.log_directories) - {here}
-        topics = [{"name": "flights", "partitions": [0]}, {"name": "unknown", "partitions": [4]}]
-        nowhere = {"path": "/nowhere", "topics": [{"name": "flights", "partitions": [1]}]}
-        may_copy = asyncio.Event()
+    async def held(work: Callable[..., object], *arguments: object, **keywords: object) -> object:
+        await may_copy.wait()
+        return work(*arguments, **keywords)
 
-        async def held(work: Callable[..., object], *arguments: object, **keywords: object) -> object:
-            await may_copy.wait()
-            return work(*arguments, **keywords)
+    broker.parts.log_moves._offload = held
+    response = await broker.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, version, dirs=[{"path": str(there), "topics": topics}, nowhere])
+    assert {
+        (topic.topic_name, partition.partition_index): int(partition.error_code)
+        for topic in response.results
+        for partition in topic.partitions
+    } == {
+        ("flights", 0): 0,
+        ("unknown", 4): 9,
+        ("flights", 1): 57,
+    }
 
-        broker.parts.log_moves._offload = held
-        response = await broker.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, version, dirs=[{"path": str(there), "topics": topics}, nowhere])
-        assert {
-            (topic.topic_name, each.partition_index): int(each.error_code) for topic in response.results for each in topic.partitions
-        } == {
-            ("flights", 0): 0,
-            ("unknown", 4): 9,
-            ("flights", 1): 57,
+    async def described() -> dict[tuple[str, bool], tuple[int, int]]:
+        answer = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, topics=[{"topic": "flights", "partitions": [0]}])
+        return {
+            (result.log_dir, partition.is_future_key): (partition.partition_size, partition.offset_lag)
+            for result in answer.results
+            for topic in result.topics
+            for partition in topic.partitions
         }
 
-        async def described() -> dict[tuple[str, bool], tuple[int, int]]:
-            answer = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, topics=[{"topic": "flights", "partitions": [0]}])
-            return {
-                (result.log_dir, partition.is_future_key): (partition.partition_size, partition.offset_lag)
-                for result in answer.results
-                for topic in result.topics
-                for partition in topic.partitions
-            }
-
-        size = partition.log.size
-        assert await described() == {(str(here), False): (size, 0), (str(there), True): (0, 3)}
-        broker.publish("flights", 0, 4)
-        may_copy.set()
-        while broker.parts.log_moves.ongoing:
-            await broker.pause()
-        assert partition.log.directory == there / "flights-0"
-        broker.publish("flights", 0, 5)
-        assert partition.log.log_end_offset == partition.high_watermark == 5
-        assert await described() == {(str(there), False): (partition.log.size, 0)}
-
-    run(scenario)
+    size = partition.log.size
+    assert await described() == {(str(here), False): (size, 0), (str(there), True): (0, 3)}
+    broker.publish("flights", 0, 4)
+    may_copy.set()
+    while broker.parts.log_moves.ongoing:
+        await broker.pause()
+    assert partition.log.directory == there / "flights-0"
+    broker.publish("flights", 0, 5)
+    assert partition.log.log_end_offset == partition.high_watermark == 5
+    assert await described() == {(str(there), False): (partition.log.size, 0)}
 
 
-def test_moving_replicas_needs_alter_on_the_cluster(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        broker.rules.denied.add((Operation.ALTER, "kafka-cluster"))
-        path = str(broker.parts.settings.log_directories[0])
-        dirs = [{"path": path, "topics": [{"name": "flights", "partitions": [0]}]}]
-        response = await broker.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, dirs=dirs)
-        assert [partition.error_code for topic in response.results for partition in topic.partitions] == [31]
-
-    run(scenario)
+async def test_moving_replicas_needs_alter_on_the_cluster(broker: Any) -> None:
+    await broker.create("flights")
+    broker.rules.denied.add((Operation.ALTER, "kafka-cluster"))
+    path = str(broker.parts.settings.log_directories[0])
+    dirs = [{"path": path, "topics": [{"name": "flights", "partitions": [0]}]}]
+    response = await broker.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, dirs=dirs)
+    assert [partition.error_code for topic in response.results for partition in topic.partitions] == [31]
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_this_broker_coordinates_everything(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        response = await broker.ask(ApiKey.FIND_COORDINATOR, version, key="g", coordinator_keys=["g", "h"], key_type=0)
-        found = [response] if version < 4 else response.coordinators
-        assert [(each.error_code, each.node_id, each.host, each.port) for each in found] == [(0, 1, "broker.test", 9092)] * len(found)
-        if version >= 4:
-            assert [each.key for each in found] == ["g", "h"]
-
-    run(scenario)
+async def test_this_broker_coordinates_everything(broker: Any, version: int) -> None:
+    response = await broker.ask(ApiKey.FIND_COORDINATOR, version, key="g", coordinator_keys=["g", "h"], key_type=0)
+    found = [response] if version < 4 else response.coordinators
+    assert [(each.error_code, each.node_id, each.host, each.port) for each in found] == [(0, 1, "broker.test", 9092)] * len(found)
+    if version >= 4:
+        assert [each.key for each in found] == ["g", "h"]
 
 
-def test_coordinators_need_describe_and_share_groups_are_refused(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        broker.rules.denied |= {(Operation.DESCRIBE, "secret")}
+async def test_coordinators_need_describe_and_share_groups_are_refused(broker: Any) -> None:
+    broker.rules.denied |= {(Operation.DESCRIBE, "secret")}
 
-        async def ask(key_type: int, *keys: str) -> list[tuple[int, int, str, int]]:
-            response = await broker.ask(ApiKey.FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=keys)
-            return [
-                (int(coordinator.error_code), coordinator.node_id, coordinator.host, coordinator.port)
-                for coordinator in response.coordinators
-            ]
+    async def ask(key_type: int, *keys: str) -> list[tuple[int, int, str, int]]:
+        response = await broker.ask(ApiKey.FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=keys)
+        return [
+            (int(coordinator.error_code), coordinator.node_id, coordinator.host, coordinator.port) for coordinator in response.coordinators
+        ]
 
-        here = (0, 1, "broker.test", 9092)
-        assert await ask(0, "g", "secret") == [here, (30, -1, "", -1)]
-        assert await ask(1, "t", "secret") == [here, (53, -1, "", -1)]
-        assert await ask(2, "share") == [(42, -1, "", -1)]
-        old = await broker.ask(ApiKey.FIND_COORDINATOR, 0, key="secret")
-        assert (old.error_code, old.node_id) == (30, -1)
-        elsewhere = await broker.ask(ApiKey.FIND_COORDINATOR, 6, listener_name="EXTERNAL", coordinator_keys=["g"])
-        assert elsewhere.coordinators[0].error_code == 15
-
-    run(scenario)
+    here = (0, 1, "broker.test", 9092)
+    assert await ask(0, "g", "secret") == [here, (30, -1, "", -1)]
+    assert await ask(1, "t", "secret") == [here, (53, -1, "", -1)]
+    assert await ask(2, "share") == [(42, -1, "", -1)]
+    old = await broker.ask(ApiKey.FIND_COORDINATOR, 0, key="secret")
+    assert (old.error_code, old.node_id) == (30, -1)
+    elsewhere = await broker.ask(ApiKey.FIND_COORDINATOR, 6, listener_name="EXTERNAL", coordinator_keys=["g"])
+    assert elsewhere.coordinators[0].error_code == 15
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_every_idempotent_producer_gets_an_id_of_its_own(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        answers = [await broker.ask(ApiKey.INIT_PRODUCER_ID, version, transactional_id=None) for _ in range(3)]
-        assert {(answer.error_code, answer.producer_epoch) for answer in answers} == {(0, 0)}
-        assert len({answer.producer_id for answer in answers}) == 3
-        assert all(answer.producer_id >= 0 for answer in answers)
-
-    run(scenario)
+async def test_every_idempotent_producer_gets_an_id_of_its_own(broker: Any, version: int) -> None:
+    answers = [await broker.ask(ApiKey.INIT_PRODUCER_ID, version, transactional_id=None) for _ in range(3)]
+    assert {(answer.error_code, answer.producer_epoch) for answer in answers} == {(0, 0)}
+    assert len({answer.producer_id for answer in answers}) == 3
+    assert all(answer.producer_id >= 0 for answer in answers)
 
 
-def test_a_producer_that_had_an_id_gets_a_new_one_and_half_an_id_is_refused(run: Any) -> None:
+async def test_a_producer_that_had_an_id_gets_a_new_one_and_half_an_id_is_refused(broker: Any) -> None:
     """KIP-360 lets it say which it had; only a transactional producer keeps it."""
-
-    async def scenario(broker: Any) -> None:
-        first = await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)
-        again = await broker.ask(
-            ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, producer_id=first.producer_id, producer_epoch=first.producer_epoch
-        )
-        assert (again.error_code, again.producer_epoch) == (0, 0)
-        assert again.producer_id != first.producer_id
-        half = await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, producer_id=5)
-        assert (half.error_code, half.producer_id, half.producer_epoch) == (42, -1, -1)
-
-    run(scenario)
+    first = await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)
+    again = await broker.ask(
+        ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, producer_id=first.producer_id, producer_epoch=first.producer_epoch
+    )
+    assert (again.error_code, again.producer_epoch) == (0, 0)
+    assert again.producer_id != first.producer_id
+    half = await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, producer_id=5)
+    assert (half.error_code, half.producer_id, half.producer_epoch) == (42, -1, -1)
 
 
-def test_idempotence_needs_idempotent_write_or_write_on_some_topic(run: Any) -> None:
+async def test_idempotence_needs_idempotent_write_or_write_on_some_topic(broker: Any) -> None:
     """KIP-679."""
-
-    async def scenario(broker: Any) -> None:
-        broker.rules.denied.add((Operation.IDEMPOTENT_WRITE, "kafka-cluster"))
-        assert (await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)).error_code == 31
-        await broker.create("flights")
-        assert (await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)).error_code == 0
-
-    run(scenario)
+    broker.rules.denied.add((Operation.IDEMPOTENT_WRITE, "kafka-cluster"))
+    assert (await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)).error_code == 31
+    await broker.create("flights")
+    assert (await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None)).error_code == 0

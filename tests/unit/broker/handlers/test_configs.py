@@ -59,189 +59,146 @@ async def change(
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_every_setting_of_a_topic_is_described_at_every_version(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights", retention_ms="1000")
-        result = await describe(broker, TOPIC, "flights", version=version, include_synonyms=True, include_documentation=True)
-        assert result.error_code == 0
-        entries = {config.name: config for config in result.configs}
-        assert list(entries) == list(TopicSettings.definitions())
-        retention = entries["retention.ms"]
-        assert (retention.value, retention.config_source, retention.read_only, retention.is_sensitive) == ("1000", 1, False, False)
-        assert [(synonym.name, synonym.value, synonym.source) for synonym in retention.synonyms] == [
-            ("retention.ms", "1000", 1),
-            ("log.retention.hours", "168", 5),
-        ]
-        if version >= 3:
-            assert retention.config_type == 5
-            assert retention.documentation == TopicSettings.definitions()["retention.ms"].doc
-
-    run(scenario)
+async def test_every_setting_of_a_topic_is_described_at_every_version(broker: Any, version: int) -> None:
+    await broker.create("flights", retention_ms="1000")
+    result = await describe(broker, TOPIC, "flights", version=version, include_synonyms=True, include_documentation=True)
+    assert result.error_code == 0
+    entries = {config.name: config for config in result.configs}
+    assert list(entries) == list(TopicSettings.definitions())
+    retention = entries["retention.ms"]
+    assert (retention.value, retention.config_source, retention.read_only, retention.is_sensitive) == ("1000", 1, False, False)
+    assert [(synonym.name, synonym.value, synonym.source) for synonym in retention.synonyms] == [
+        ("retention.ms", "1000", 1),
+        ("log.retention.hours", "168", 5),
+    ]
+    if version >= 3:
+        assert retention.config_type == 5
+        assert retention.documentation == TopicSettings.definitions()["retention.ms"].doc
 
 
-def test_synonyms_and_documentation_come_only_when_asked_for(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        result = await describe(broker, TOPIC, "flights")
-        assert all(config.synonyms == () and config.documentation is None for config in result.configs)
-
-    run(scenario)
+async def test_synonyms_and_documentation_come_only_when_asked_for(broker: Any) -> None:
+    await broker.create("flights")
+    result = await describe(broker, TOPIC, "flights")
+    assert all(config.synonyms == () and config.documentation is None for config in result.configs)
 
 
-def test_keys_narrow_the_answer_and_none_of_them_means_all(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        some = await describe(broker, TOPIC, "flights", keys=["segment.bytes", "no.such"])
-        assert [config.name for config in some.configs] == ["segment.bytes"]
-        assert len((await describe(broker, TOPIC, "flights", keys=[])).configs) == len(TopicSettings.definitions())
-
-    run(scenario)
+async def test_keys_narrow_the_answer_and_none_of_them_means_all(broker: Any) -> None:
+    await broker.create("flights")
+    some = await describe(broker, TOPIC, "flights", keys=["segment.bytes", "no.such"])
+    assert [config.name for config in some.configs] == ["segment.bytes"]
+    assert len((await describe(broker, TOPIC, "flights", keys=[])).configs) == len(TopicSettings.definitions())
 
 
-def test_this_broker_is_described_and_no_other(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        result = await describe(broker, BROKER, "1")
-        assert [config.name for config in result.configs] == list(BrokerSettings.definitions())
-        assert await value(broker, BROKER, "1", "broker.id") == ("1", 4)
-        assert (await describe(broker, BROKER, "")).configs == ()
-        wrong = [await describe(broker, BROKER, "2"), await describe(broker, BROKER, "one"), await describe(broker, 16, "1")]
-        assert [each.error_code for each in wrong] == [42, 42, 42]
-        assert wrong[0].error_message == "Unexpected broker id, expected 1 or empty string, but received 2"
-
-    run(scenario)
+async def test_this_broker_is_described_and_no_other(broker: Any) -> None:
+    result = await describe(broker, BROKER, "1")
+    assert [config.name for config in result.configs] == list(BrokerSettings.definitions())
+    assert await value(broker, BROKER, "1", "broker.id") == ("1", 4)
+    assert (await describe(broker, BROKER, "")).configs == ()
+    wrong = [await describe(broker, BROKER, "2"), await describe(broker, BROKER, "one"), await describe(broker, 16, "1")]
+    assert [each.error_code for each in wrong] == [42, 42, 42]
+    assert wrong[0].error_message == "Unexpected broker id, expected 1 or empty string, but received 2"
 
 
-def test_what_is_not_there_or_may_not_be_seen_is_an_error(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("secret")
-        broker.rules.denied |= {(Operation.DESCRIBE_CONFIGS, "secret"), (Operation.DESCRIBE_CONFIGS, "kafka-cluster")}
-        asked = [(TOPIC, "unknown"), (TOPIC, "a/b"), (TOPIC, "secret"), (BROKER, "1")]
-        assert [(await describe(broker, kind, name)).error_code for kind, name in asked] == [3, 17, 29, 31]
-
-    run(scenario)
+async def test_what_is_not_there_or_may_not_be_seen_is_an_error(broker: Any) -> None:
+    await broker.create("secret")
+    broker.rules.denied |= {(Operation.DESCRIBE_CONFIGS, "secret"), (Operation.DESCRIBE_CONFIGS, "kafka-cluster")}
+    asked = [(TOPIC, "unknown"), (TOPIC, "a/b"), (TOPIC, "secret"), (BROKER, "1")]
+    assert [(await describe(broker, kind, name)).error_code for kind, name in asked] == [3, 17, 29, 31]
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_altering_replaces_all_settings_of_a_topic(run: Any, version: int) -> None:
+async def test_altering_replaces_all_settings_of_a_topic(broker: Any, version: int) -> None:
     """KIP-133."""
-
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights", retention_ms="1000")
-        assert await replace(broker, TOPIC, "flights", version=version, segment_bytes="2048") == (0, None)
-        assert await value(broker, TOPIC, "flights", "segment.bytes") == ("2048", 1)
-        assert await value(broker, TOPIC, "flights", "retention.ms") == ("604800000", 5)
-        assert broker.parts.replicas.get("flights", 0).settings.segment_bytes == 2048
-
-    run(scenario)
+    await broker.create("flights", retention_ms="1000")
+    assert await replace(broker, TOPIC, "flights", version=version, segment_bytes="2048") == (0, None)
+    assert await value(broker, TOPIC, "flights", "segment.bytes") == ("2048", 1)
+    assert await value(broker, TOPIC, "flights", "retention.ms") == ("604800000", 5)
+    assert broker.parts.replicas.get("flights", 0).settings.segment_bytes == 2048
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_incremental_changes_leave_the_other_settings_alone(run: Any, version: int) -> None:
+async def test_incremental_changes_leave_the_other_settings_alone(broker: Any, version: int) -> None:
     """KIP-339: set, delete, append, subtract."""
-
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights", retention_ms="1000", segment_bytes="2048")
-        changes = ("segment.bytes", SET, "4096"), ("retention.ms", DELETE, None), ("cleanup.policy", APPEND, "compact")
-        assert await change(broker, TOPIC, "flights", *changes, version=version) == 0
-        assert await value(broker, TOPIC, "flights", "segment.bytes") == ("4096", 1)
-        assert await value(broker, TOPIC, "flights", "retention.ms") == ("604800000", 5)
-        assert await value(broker, TOPIC, "flights", "cleanup.policy") == ("delete,compact", 1)
-        assert await change(broker, TOPIC, "flights", ("cleanup.policy", SUBTRACT, "delete"), version=version) == 0
-        settings = broker.parts.replicas.get("flights", 0).settings
-        assert (settings.segment_bytes, settings.cleanup_policy) == (4096, ("compact",))
-
-    run(scenario)
+    await broker.create("flights", retention_ms="1000", segment_bytes="2048")
+    changes = ("segment.bytes", SET, "4096"), ("retention.ms", DELETE, None), ("cleanup.policy", APPEND, "compact")
+    assert await change(broker, TOPIC, "flights", *changes, version=version) == 0
+    assert await value(broker, TOPIC, "flights", "segment.bytes") == ("4096", 1)
+    assert await value(broker, TOPIC, "flights", "retention.ms") == ("604800000", 5)
+    assert await value(broker, TOPIC, "flights", "cleanup.policy") == ("delete,compact", 1)
+    assert await change(broker, TOPIC, "flights", ("cleanup.policy", SUBTRACT, "delete"), version=version) == 0
+    settings = broker.parts.replicas.get("flights", 0).settings
+    assert (settings.segment_bytes, settings.cleanup_policy) == (4096, ("compact",))
 
 
-def test_a_bad_change_is_refused_and_changes_nothing(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights", retention_ms="1000")
-        before = broker.parts.replicas.get("flights", 0).settings
-        assert (await replace(broker, TOPIC, "flights", retention_mss="1"))[0] == 40
-        assert (await replace(broker, TOPIC, "flights", retention_ms="soon"))[0] == 40
-        assert (await replace(broker, TOPIC, "flights", retention_ms=None))[0] == 42
-        assert await change(broker, TOPIC, "flights", ("segment.bytes", APPEND, "1")) == 40
-        assert await change(broker, TOPIC, "flights", ("segment.bytes", SET, None)) == 42
-        assert await change(broker, TOPIC, "flights", ("segment.bytes", 9, "1")) == 42
-        assert await change(broker, TOPIC, "flights", ("segment.bytes", SET, "2048"), ("segment.bytes", DELETE, None)) == 42
-        assert await change(broker, TOPIC, "flights", ("segment.bytes", SET, "2048"), ("no.such", SET, "1")) == 40
-        assert broker.parts.replicas.get("flights", 0).settings == before
-
-    run(scenario)
+async def test_a_bad_change_is_refused_and_changes_nothing(broker: Any) -> None:
+    await broker.create("flights", retention_ms="1000")
+    before = broker.parts.replicas.get("flights", 0).settings
+    assert (await replace(broker, TOPIC, "flights", retention_mss="1"))[0] == 40
+    assert (await replace(broker, TOPIC, "flights", retention_ms="soon"))[0] == 40
+    assert (await replace(broker, TOPIC, "flights", retention_ms=None))[0] == 42
+    assert await change(broker, TOPIC, "flights", ("segment.bytes", APPEND, "1")) == 40
+    assert await change(broker, TOPIC, "flights", ("segment.bytes", SET, None)) == 42
+    assert await change(broker, TOPIC, "flights", ("segment.bytes", 9, "1")) == 42
+    assert await change(broker, TOPIC, "flights", ("segment.bytes", SET, "2048"), ("segment.bytes", DELETE, None)) == 42
+    assert await change(broker, TOPIC, "flights", ("segment.bytes", SET, "2048"), ("no.such", SET, "1")) == 40
+    assert broker.parts.replicas.get("flights", 0).settings == before
 
 
-def test_validate_only_changes_nothing(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        assert (await replace(broker, TOPIC, "flights", validate_only=True, segment_bytes="2048"))[0] == 0
-        assert (await replace(broker, TOPIC, "flights", validate_only=True, segment_bytes="-1"))[0] == 40
-        assert await change(broker, TOPIC, "flights", ("segment.bytes", SET, "2048"), validate_only=True) == 0
-        assert await change(broker, BROKER, "1", ("log.retention.ms", SET, "5"), validate_only=True) == 0
-        assert await value(broker, TOPIC, "flights", "segment.bytes") == ("1073741824", 5)
-        assert await value(broker, BROKER, "1", "log.retention.ms") == (None, 5)
-
-    run(scenario)
+async def test_validate_only_changes_nothing(broker: Any) -> None:
+    await broker.create("flights")
+    assert (await replace(broker, TOPIC, "flights", validate_only=True, segment_bytes="2048"))[0] == 0
+    assert (await replace(broker, TOPIC, "flights", validate_only=True, segment_bytes="-1"))[0] == 40
+    assert await change(broker, TOPIC, "flights", ("segment.bytes", SET, "2048"), validate_only=True) == 0
+    assert await change(broker, BROKER, "1", ("log.retention.ms", SET, "5"), validate_only=True) == 0
+    assert await value(broker, TOPIC, "flights", "segment.bytes") == ("1073741824", 5)
+    assert await value(broker, BROKER, "1", "log.retention.ms") == (None, 5)
 
 
-def test_a_brokers_setting_changes_while_it_runs_and_topics_follow(run: Any) -> None:
+async def test_a_brokers_setting_changes_while_it_runs_and_topics_follow(broker: Any) -> None:
     """KIP-226: this broker's goes before that of all brokers."""
-
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        assert await change(broker, BROKER, "", ("log.retention.ms", SET, "2000")) == 0
-        assert await value(broker, BROKER, "", "log.retention.ms") == ("2000", 3)
-        assert await value(broker, BROKER, "1", "log.retention.ms") == ("2000", 3)
-        assert await change(broker, BROKER, "1", ("log.retention.ms", SET, "1000")) == 0
-        assert await value(broker, BROKER, "1", "log.retention.ms") == ("1000", 2)
-        assert await value(broker, TOPIC, "flights", "retention.ms") == ("1000", 2)
-        assert broker.parts.replicas.get("flights", 0).settings.retention_ms == 1000
-        assert await replace(broker, BROKER, "1") == (0, None)
-        assert await value(broker, TOPIC, "flights", "retention.ms") == ("2000", 3)
-
-    run(scenario)
+    await broker.create("flights")
+    assert await change(broker, BROKER, "", ("log.retention.ms", SET, "2000")) == 0
+    assert await value(broker, BROKER, "", "log.retention.ms") == ("2000", 3)
+    assert await value(broker, BROKER, "1", "log.retention.ms") == ("2000", 3)
+    assert await change(broker, BROKER, "1", ("log.retention.ms", SET, "1000")) == 0
+    assert await value(broker, BROKER, "1", "log.retention.ms") == ("1000", 2)
+    assert await value(broker, TOPIC, "flights", "retention.ms") == ("1000", 2)
+    assert broker.parts.replicas.get("flights", 0).settings.retention_ms == 1000
+    assert await replace(broker, BROKER, "1") == (0, None)
+    assert await value(broker, TOPIC, "flights", "retention.ms") == ("2000", 3)
 
 
 @pytest.mark.parametrize("name", ["num.io.threads", "num.network.threads", "background.threads", "max.connection.creation.rate"])
-def test_a_setting_without_meaning_here_is_taken_and_given_back_as_any_other(run: Any, name: str) -> None:
+async def test_a_setting_without_meaning_here_is_taken_and_given_back_as_any_other(broker: Any, name: str) -> None:
     """Kafka changes them while it runs, so tools do; `kafka-configs --delete-config` refuses what was never set."""
-
-    async def scenario(broker: Any) -> None:
-        (entry,) = (await describe(broker, BROKER, "1", keys=[name])).configs
-        assert not entry.read_only
-        default = entry.value
-        for who, source in (("", 3), ("1", 2)):
-            assert await change(broker, BROKER, who, (name, SET, "7"), ("log.retention.ms", SET, "1000")) == 0
-            assert await value(broker, BROKER, "1", name) == ("7", source)
-            assert await change(broker, BROKER, who, (name, SET, "-1")) == 42
-        for who in ("1", ""):
-            assert await change(broker, BROKER, who, (name, DELETE, None), ("log.retention.ms", DELETE, None)) == 0
-        assert await value(broker, BROKER, "1", name) == (default, 5)
-
-    run(scenario)
+    (entry,) = (await describe(broker, BROKER, "1", keys=[name])).configs
+    assert not entry.read_only
+    default = entry.value
+    for who, source in (("", 3), ("1", 2)):
+        assert await change(broker, BROKER, who, (name, SET, "7"), ("log.retention.ms", SET, "1000")) == 0
+        assert await value(broker, BROKER, "1", name) == ("7", source)
+        assert await change(broker, BROKER, who, (name, SET, "-1")) == 42
+    for who in ("1", ""):
+        assert await change(broker, BROKER, who, (name, DELETE, None), ("log.retention.ms", DELETE, None)) == 0
+    assert await value(broker, BROKER, "1", name) == (default, 5)
 
 
-def test_a_brokers_fixed_unknown_or_badly_set_setting_is_refused(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        asked = [("broker.id", "7"), ("no.such", "1"), ("log.retention.ms", "soon")]
-        assert [await change(broker, BROKER, "1", (name, SET, text)) for name, text in asked] == [42, 42, 42]
-        assert await change(broker, BROKER, "2", ("log.retention.ms", SET, "1")) == 42
-        assert await change(broker, 16, "1", ("root", SET, "DEBUG")) == 42
-        assert (await replace(broker, BROKER_LOGGER, "1", root="DEBUG"))[0] == 42
-
-    run(scenario)
+async def test_a_brokers_fixed_unknown_or_badly_set_setting_is_refused(broker: Any) -> None:
+    asked = [("broker.id", "7"), ("no.such", "1"), ("log.retention.ms", "soon")]
+    assert [await change(broker, BROKER, "1", (name, SET, text)) for name, text in asked] == [42, 42, 42]
+    assert await change(broker, BROKER, "2", ("log.retention.ms", SET, "1")) == 42
+    assert await change(broker, 16, "1", ("root", SET, "DEBUG")) == 42
+    assert (await replace(broker, BROKER_LOGGER, "1", root="DEBUG"))[0] == 42
 
 
-def test_resources_stand_for_themselves_and_one_named_twice_is_refused(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        for name in ("a", "b", "secret"):
-            await broker.create(name)
-        broker.rules.denied |= {(Operation.ALTER_CONFIGS, "secret"), (Operation.ALTER_CONFIGS, "kafka-cluster")}
-        configs = [{"name": "segment.bytes", "value": "2048", "config_operation": SET}]
-        names = [(TOPIC, "a"), (TOPIC, "b"), (TOPIC, "b"), (TOPIC, "unknown"), (TOPIC, ""), (TOPIC, "secret"), (BROKER, "1")]
-        resources = [{"resource_type": kind, "resource_name": name, "configs": configs} for kind, name in names]
-        expected = [("a", 0), ("b", 42), ("unknown", 3), ("", 42), ("secret", 29), ("1", 31)]
-        for key, version in ((ApiKey.ALTER_CONFIGS, 2), (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1)):
-            response = await broker.ask(key, version, resources=resources)
-            assert [(each.resource_name, each.error_code) for each in response.responses] == expected
-
-    run(scenario)
+async def test_resources_stand_for_themselves_and_one_named_twice_is_refused(broker: Any) -> None:
+    for name in ("a", "b", "secret"):
+        await broker.create(name)
+    broker.rules.denied |= {(Operation.ALTER_CONFIGS, "secret"), (Operation.ALTER_CONFIGS, "kafka-cluster")}
+    configs = [{"name": "segment.bytes", "value": "2048", "config_operation": SET}]
+    names = [(TOPIC, "a"), (TOPIC, "b"), (TOPIC, "b"), (TOPIC, "unknown"), (TOPIC, ""), (TOPIC, "secret"), (BROKER, "1")]
+    resources = [{"resource_type": kind, "resource_name": name, "configs": configs} for kind, name in names]
+    expected = [("a", 0), ("b", 42), ("unknown", 3), ("", 42), ("secret", 29), ("1", 31)]
+    for key, version in ((ApiKey.ALTER_CONFIGS, 2), (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1)):
+        response = await broker.ask(key, version, resources=resources)
+        assert [(each.resource_name, each.error_code) for each in response.responses] == expected

@@ -45,121 +45,103 @@ async def beat(broker: Any, version: int = 1, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_member_joins_lives_and_leaves(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        await prepared(broker)
-        answer = await beat(broker, version, member_id="m" if version else "")
-        assert (int(answer.error_code), answer.member_epoch, answer.heartbeat_interval.total_seconds()) == (0, 1, 5)
-        assert [(partition.topic_id, partition.partitions) for partition in answer.assignment.topic_partitions] == [
-            (broker.parts.metadata.topic("clicks").topic_id, (0, 1, 2))
-        ]
-        again = await beat(broker, version, member_id=answer.member_id, member_epoch=1)
-        assert (again.member_epoch, again.assignment) == (1, None)
-        gone = await beat(broker, version, member_id=answer.member_id, member_epoch=-1)
-        assert (int(gone.error_code), gone.member_epoch) == (0, -1)
-        unknown = await beat(broker, version, member_id=answer.member_id, member_epoch=1)
-        assert (int(unknown.error_code), unknown.assignment) == (UnknownMemberId.code, None)
-        assert answer.member_id in unknown.error_message
-
-    run(scenario)
+async def test_a_member_joins_lives_and_leaves(broker: Any, version: int) -> None:
+    await prepared(broker)
+    answer = await beat(broker, version, member_id="m" if version else "")
+    assert (int(answer.error_code), answer.member_epoch, answer.heartbeat_interval.total_seconds()) == (0, 1, 5)
+    assert [(partition.topic_id, partition.partitions) for partition in answer.assignment.topic_partitions] == [
+        (broker.parts.metadata.topic("clicks").topic_id, (0, 1, 2))
+    ]
+    again = await beat(broker, version, member_id=answer.member_id, member_epoch=1)
+    assert (again.member_epoch, again.assignment) == (1, None)
+    gone = await beat(broker, version, member_id=answer.member_id, member_epoch=-1)
+    assert (int(gone.error_code), gone.member_epoch) == (0, -1)
+    unknown = await beat(broker, version, member_id=answer.member_id, member_epoch=1)
+    assert (int(unknown.error_code), unknown.assignment) == (UnknownMemberId.code, None)
+    assert answer.member_id in unknown.error_message
 
 
-def test_bad_heartbeats_are_told_what_is_wrong(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await prepared(broker)
-        for more, error in (
-            ({"group_id": ""}, InvalidGroupId),
-            ({"member_id": ""}, InvalidRequest),
-            ({"server_assignor": "alphabetical"}, UnsupportedAssignor),
-            ({"subscribed_topic_regex": "("}, InvalidRegularExpression),
-            ({"member_epoch": 1}, GroupIdNotFound),
-        ):
-            answer = await beat(broker, **more)
-            assert int(answer.error_code) == error.code, more
-            assert answer.error_message
-
-    run(scenario)
+async def test_bad_heartbeats_are_told_what_is_wrong(broker: Any) -> None:
+    await prepared(broker)
+    for more, error in (
+        ({"group_id": ""}, InvalidGroupId),
+        ({"member_id": ""}, InvalidRequest),
+        ({"server_assignor": "alphabetical"}, UnsupportedAssignor),
+        ({"subscribed_topic_regex": "("}, InvalidRegularExpression),
+        ({"member_epoch": 1}, GroupIdNotFound),
+    ):
+        answer = await beat(broker, **more)
+        assert int(answer.error_code) == error.code, more
+        assert answer.error_message
 
 
-def test_only_who_may_read_the_group_and_know_of_the_topics_joins(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await prepared(broker)
-        broker.rules.denied |= {(Operation.DESCRIBE, "clicks")}
-        assert int((await beat(broker)).error_code) == TopicAuthorizationFailed.code
-        seen = await beat(broker, subscribed_topic_names=None, subscribed_topic_regex=".*")
-        assert (int(seen.error_code), seen.assignment.topic_partitions) == (0, ())
-        broker.rules.denied |= {(Operation.READ, "g")}
-        assert int((await beat(broker)).error_code) == GroupAuthorizationFailed.code
-
-    run(scenario)
+async def test_only_who_may_read_the_group_and_know_of_the_topics_joins(broker: Any) -> None:
+    await prepared(broker)
+    broker.rules.denied |= {(Operation.DESCRIBE, "clicks")}
+    assert int((await beat(broker)).error_code) == TopicAuthorizationFailed.code
+    seen = await beat(broker, subscribed_topic_names=None, subscribed_topic_regex=".*")
+    assert (int(seen.error_code), seen.assignment.topic_partitions) == (0, ())
+    broker.rules.denied |= {(Operation.READ, "g")}
+    assert int((await beat(broker)).error_code) == GroupAuthorizationFailed.code
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_group_is_described_with_what_members_have_and_are_to_have(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        await prepared(broker)
-        await beat(broker, member_id="a", subscribed_topic_regex="cl.*", rack_id="r1")
-        await beat(broker, member_id="b", instance_id="i")
-        response = await broker.ask(DESCRIBE, version, group_ids=("g", "unknown"), include_authorized_operations=True)
-        group, unknown = response.groups
-        assert int(unknown.error_code) == GroupIdNotFound.code
-        assert (group.group_state, group.group_epoch, group.assignment_epoch, group.assignor_name) == ("Reconciling", 2, 2, "uniform")
-        assert group.authorized_operations > 0
-        a, b = sorted(group.members, key=lambda each: each.member_id)
-        assert (a.subscribed_topic_regex, a.rack_id, a.subscribed_topic_names) == ("cl.*", "r1", ("clicks",))
-        assert (b.instance_id, b.subscribed_topic_regex, b.client_host) == ("i", None, "/127.0.0.1")
-        shown = [
-            [(partition.topic_name, partition.partitions) for partition in assignment.topic_partitions]
-            for member in (a, b)
-            for assignment in (member.assignment, member.target_assignment)
-        ]
-        assert shown[0] == [("clicks", (0, 1, 2))]
-        assert shown[2] == []
-        assert sorted(len(partitions) for each in (shown[1], shown[3]) for _, partitions in each) == [1, 2]
-        if version:
-            assert (a.member_type, b.member_type) == (1, 1)
-        classic = (await broker.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=("g",), include_authorized_operations=True)).groups[0]
-        assert classic.group_state == "Dead", "DescribeGroups is for classic groups"
-        broker.rules.denied |= {(Operation.DESCRIBE, "clicks")}
-        denied = (await broker.ask(DESCRIBE, version, group_ids=("g",))).groups[0]
-        assert (int(denied.error_code), denied.members) == (TopicAuthorizationFailed.code, ())
-
-    run(scenario)
+async def test_a_group_is_described_with_what_members_have_and_are_to_have(broker: Any, version: int) -> None:
+    await prepared(broker)
+    await beat(broker, member_id="a", subscribed_topic_regex="cl.*", rack_id="r1")
+    await beat(broker, member_id="b", instance_id="i")
+    response = await broker.ask(DESCRIBE, version, group_ids=("g", "unknown"), include_authorized_operations=True)
+    group, unknown = response.groups
+    assert int(unknown.error_code) == GroupIdNotFound.code
+    assert (group.group_state, group.group_epoch, group.assignment_epoch, group.assignor_name) == ("Reconciling", 2, 2, "uniform")
+    assert group.authorized_operations > 0
+    a, b = sorted(group.members, key=lambda each: each.member_id)
+    assert (a.subscribed_topic_regex, a.rack_id, a.subscribed_topic_names) == ("cl.*", "r1", ("clicks",))
+    assert (b.instance_id, b.subscribed_topic_regex, b.client_host) == ("i", None, "/127.0.0.1")
+    shown = [
+        [(partition.topic_name, partition.partitions) for partition in assignment.topic_partitions]
+        for member in (a, b)
+        for assignment in (member.assignment, member.target_assignment)
+    ]
+    assert shown[0] == [("clicks", (0, 1, 2))]
+    assert shown[2] == []
+    assert sorted(len(partitions) for each in (shown[1], shown[3]) for _, partitions in each) == [1, 2]
+    if version:
+        assert (a.member_type, b.member_type) == (1, 1)
+    classic = (await broker.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=("g",), include_authorized_operations=True)).groups[0]
+    assert classic.group_state == "Dead", "DescribeGroups is for classic groups"
+    broker.rules.denied |= {(Operation.DESCRIBE, "clicks")}
+    denied = (await broker.ask(DESCRIBE, version, group_ids=("g",))).groups[0]
+    assert (int(denied.error_code), denied.members) == (TopicAuthorizationFailed.code, ())
 
 
-def test_groups_are_listed_by_type_and_state(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await prepared(broker)
-        await beat(broker)
-        await broker.parts.groups.of("other").commit("other", -1, "", None, {})
-        for types, states, expected in (
-            (("Consumer",), (), {("g", "consumer", "Stable")}),
-            (("classic",), (), {("other", "classic", "Empty")}),
-            ((), ("stable",), {("g", "consumer", "Stable")}),
-            (("consumer",), ("empty",), set()),
-        ):
-            response = await broker.ask(ApiKey.LIST_GROUPS, 5, types_filter=types, states_filter=states)
-            assert {(group.group_id, group.group_type, group.group_state) for group in response.groups} == expected
-
-    run(scenario)
+async def test_groups_are_listed_by_type_and_state(broker: Any) -> None:
+    await prepared(broker)
+    await beat(broker)
+    await broker.parts.groups.of("other").commit("other", -1, "", None, {})
+    for types, states, expected in (
+        (("Consumer",), (), {("g", "consumer", "Stable")}),
+        (("classic",), (), {("other", "classic", "Empty")}),
+        ((), ("stable",), {("g", "consumer", "Stable")}),
+        (("consumer",), ("empty",), set()),
+    ):
+        response = await broker.ask(ApiKey.LIST_GROUPS, 5, types_filter=types, states_filter=states)
+        assert {(group.group_id, group.group_type, group.group_state) for group in response.groups} == expected
 
 
-def test_offsets_are_fetched_and_committed_at_the_members_epoch(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await prepared(broker)
-        await beat(broker)
-        partitions = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}]
-        for epoch, error_code in ((0, StaleMemberEpoch.code), (1, 0)):
-            values = {"group_id": "g", "member_id": "m", "generation_id_or_member_epoch": epoch}
-            response = await broker.ask(ApiKey.OFFSET_COMMIT, 9, **values, topics=[{"name": "clicks", "partitions": partitions}])
-            assert int(response.topics[0].partitions[0].error_code) == error_code
-            group = {"group_id": "g", "member_id": "m", "member_epoch": epoch, "topics": [{"name": "clicks", "partition_indexes": [0]}]}
-            found = (await broker.ask(ApiKey.OFFSET_FETCH, 9, groups=[group])).groups[0]
-            assert int(found.error_code) == error_code
-            if not error_code:
-                assert found.topics[0].partitions[0].committed_offset == 5
-
-    run(scenario)
+async def test_offsets_are_fetched_and_committed_at_the_members_epoch(broker: Any) -> None:
+    await prepared(broker)
+    await beat(broker)
+    partitions = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}]
+    for epoch, error_code in ((0, StaleMemberEpoch.code), (1, 0)):
+        values = {"group_id": "g", "member_id": "m", "generation_id_or_member_epoch": epoch}
+        response = await broker.ask(ApiKey.OFFSET_COMMIT, 9, **values, topics=[{"name": "clicks", "partitions": partitions}])
+        assert int(response.topics[0].partitions[0].error_code) == error_code
+        group = {"group_id": "g", "member_id": "m", "member_epoch": epoch, "topics": [{"name": "clicks", "partition_indexes": [0]}]}
+        found = (await broker.ask(ApiKey.OFFSET_FETCH, 9, groups=[group])).groups[0]
+        assert int(found.error_code) == error_code
+        if not error_code:
+            assert found.topics[0].partitions[0].committed_offset == 5
 
 
 def test_a_broker_that_does_not_list_the_protocol_does_not_serve_it(tmp_path: Path) -> None:

@@ -23,37 +23,29 @@ async def end_of(broker: Any, version: int, epoch: int, *, topic: str = "flights
 
 
 @pytest.mark.parametrize("version", range(2, 5))
-def test_an_epoch_ends_where_the_next_one_begins(run: Any, version: int) -> None:
+async def test_an_epoch_ends_where_the_next_one_begins(broker: Any, version: int) -> None:
     """KIP-101: of an epoch that is not known the one before it is answered."""
-
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        broker.publish("flights", 0, 1, 2, 3)
-        partition = broker.parts.replicas.get("flights", 0)
-        partition.leader_epoch = 4
-        partition.log.leader_epochs.assign(4, 3)
-        broker.publish("flights", 0, 4)
-        answers = {epoch: await end_of(broker, version, epoch) for epoch in (0, 2, 4, 5)}
-        assert answers == {0: (0, 0, 3), 2: (0, 0, 3), 4: (0, 4, 4), 5: (0, -1, -1)}
-
-    run(scenario)
+    await broker.create("flights")
+    broker.publish("flights", 0, 1, 2, 3)
+    partition = broker.parts.replicas.get("flights", 0)
+    partition.leader_epoch = 4
+    partition.log.leader_epochs.assign(4, 3)
+    broker.publish("flights", 0, 4)
+    answers = {epoch: await end_of(broker, version, epoch) for epoch in (0, 2, 4, 5)}
+    assert answers == {0: (0, 0, 3), 2: (0, 0, 3), 4: (0, 4, 4), 5: (0, -1, -1)}
 
 
-def test_the_askers_own_epoch_is_compared_and_access_checked(run: Any) -> None:
+async def test_the_askers_own_epoch_is_compared_and_access_checked(broker: Any) -> None:
     """Brokers may ask by CLUSTER_ACTION, everybody else needs DESCRIBE on the topic."""
-
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        broker.parts.replicas.get("flights", 0).leader_epoch = 2
-        assert [(await end_of(broker, 4, 0, current=epoch))[0] for epoch in (1, 2, 3)] == [74, 0, 75]
-        assert (await end_of(broker, 4, 0, topic="unknown"))[0] == 3
-        assert (await end_of(broker, 4, 0, partition=9))[0] == 3
-        broker.rules.denied.add((Operation.DESCRIBE, "flights"))
-        assert (await end_of(broker, 4, 0))[0] == 0
-        broker.rules.denied.add((Operation.CLUSTER_ACTION, "kafka-cluster"))
-        assert await end_of(broker, 4, 0) == (29, -1, -1)
-
-    run(scenario)
+    await broker.create("flights")
+    broker.parts.replicas.get("flights", 0).leader_epoch = 2
+    assert [(await end_of(broker, 4, 0, current=epoch))[0] for epoch in (1, 2, 3)] == [74, 0, 75]
+    assert (await end_of(broker, 4, 0, topic="unknown"))[0] == 3
+    assert (await end_of(broker, 4, 0, partition=9))[0] == 3
+    broker.rules.denied.add((Operation.DESCRIBE, "flights"))
+    assert (await end_of(broker, 4, 0))[0] == 0
+    broker.rules.denied.add((Operation.CLUSTER_ACTION, "kafka-cluster"))
+    assert await end_of(broker, 4, 0) == (29, -1, -1)
 
 
 async def delete(broker: Any, offset: int, *, version: int = 2, topic: str = "flights", partition: int = 0) -> tuple[int, int]:
@@ -64,40 +56,31 @@ async def delete(broker: Any, offset: int, *, version: int = 2, topic: str = "fl
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_records_before_an_offset_are_deleted_at_every_version(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        broker.publish("flights", 0, 1, 2, 3)
-        assert await delete(broker, 2, version=version) == (0, 2)
-        assert broker.parts.replicas.get("flights", 0).log.log_start_offset == 2
-
-    run(scenario)
+async def test_records_before_an_offset_are_deleted_at_every_version(broker: Any, version: int) -> None:
+    await broker.create("flights")
+    broker.publish("flights", 0, 1, 2, 3)
+    assert await delete(broker, 2, version=version) == (0, 2)
+    assert broker.parts.replicas.get("flights", 0).log.log_start_offset == 2
 
 
-def test_minus_1_deletes_up_to_the_high_watermark_and_the_start_never_goes_back(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        broker.publish("flights", 0, 1, 2, 3)
-        assert await delete(broker, -1) == (0, 3)
-        assert await delete(broker, 1) == (0, 3)
-
-    run(scenario)
+async def test_minus_1_deletes_up_to_the_high_watermark_and_the_start_never_goes_back(broker: Any) -> None:
+    await broker.create("flights")
+    broker.publish("flights", 0, 1, 2, 3)
+    assert await delete(broker, -1) == (0, 3)
+    assert await delete(broker, 1) == (0, 3)
 
 
-def test_what_can_not_be_deleted_is_told_apart(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        await broker.create("table", cleanup_policy="compact")
-        broker.publish("flights", 0, 1)
-        assert await delete(broker, 2) == (1, -1)
-        assert await delete(broker, -2) == (1, -1)
-        assert await delete(broker, 0, topic="unknown") == (3, -1)
-        assert await delete(broker, 0, partition=9) == (3, -1)
-        assert await delete(broker, 0, topic="table") == (44, -1)
-        broker.rules.denied.add((Operation.DELETE, "flights"))
-        assert await delete(broker, 1) == (29, -1)
-
-    run(scenario)
+async def test_what_can_not_be_deleted_is_told_apart(broker: Any) -> None:
+    await broker.create("flights")
+    await broker.create("table", cleanup_policy="compact")
+    broker.publish("flights", 0, 1)
+    assert await delete(broker, 2) == (1, -1)
+    assert await delete(broker, -2) == (1, -1)
+    assert await delete(broker, 0, topic="unknown") == (3, -1)
+    assert await delete(broker, 0, partition=9) == (3, -1)
+    assert await delete(broker, 0, topic="table") == (44, -1)
+    broker.rules.denied.add((Operation.DELETE, "flights"))
+    assert await delete(broker, 1) == (29, -1)
 
 
 def replicated(broker: Any, *living: int) -> Any:
@@ -106,7 +89,7 @@ def replicated(broker: Any, *living: int) -> Any:
     brokers = tuple(BrokerId(number) for number in (1, 2, 3))
     state = PartitionState(BrokerId(1), partition.leader_epoch, brokers, brokers)
     partition.become_leader(PartitionAssignment("flights", partition.topic_id, 0, state, partition.partition_epoch + 1), 0)
-    broker.parts.metadata.brokers = {BrokerId(each): BrokerRegistration(BrokerId(each), ()) for each in living}
+    broker.parts.metadata.brokers = {BrokerId(number): BrokerRegistration(BrokerId(number), ()) for number in living}
     return partition
 
 
@@ -115,54 +98,44 @@ def follow(broker: Any, replica: int, log_start_offset: int) -> None:
     broker.parts.replicas.follower_fetched(partition, BrokerId(replica), -1, 3, log_start_offset, 0)
 
 
-def test_the_answer_waits_for_all_living_replicas(run: Any) -> None:
+async def test_the_answer_waits_for_all_living_replicas(broker: Any) -> None:
     """KIP-107: the low watermark is the smallest log start offset of those that live."""
-
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        replicated(broker, 1, 2)
-        broker.publish("flights", 0, 1, 2, 3)
-        for number in (2, 3):
-            follow(broker, number, 0)
-        answer = asyncio.ensure_future(delete(broker, 2))
-        await broker.pause()
-        assert len(broker.parts.replicas.deletes) == 1
-        follow(broker, 2, 1)
-        await broker.pause()
-        assert not answer.done()
-        follow(broker, 2, 2)
-        assert await answer == (0, 2)
-        assert len(broker.parts.replicas.deletes) == 0
-
-    run(scenario)
+    await broker.create("flights")
+    replicated(broker, 1, 2)
+    broker.publish("flights", 0, 1, 2, 3)
+    for number in (2, 3):
+        follow(broker, number, 0)
+    answer = asyncio.ensure_future(delete(broker, 2))
+    await broker.pause()
+    assert len(broker.parts.replicas.deletes) == 1
+    follow(broker, 2, 1)
+    await broker.pause()
+    assert not answer.done()
+    follow(broker, 2, 2)
+    assert await answer == (0, 2)
+    assert len(broker.parts.replicas.deletes) == 0
 
 
-def test_replicas_that_do_not_follow_in_time_are_told_with_the_low_watermark(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        replicated(broker, 1, 2, 3)
-        broker.publish("flights", 0, 1, 2, 3)
-        for number in (2, 3):
-            follow(broker, number, 1)
-        asked = {"partition_index": 0, "offset": 3}
-        topics = [{"name": "flights", "partitions": [asked]}]
-        response = await broker.ask(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=20)
-        (answer,) = response.topics[0].partitions
-        assert (int(answer.error_code), answer.low_watermark) == (7, 1)
-
-    run(scenario)
+async def test_replicas_that_do_not_follow_in_time_are_told_with_the_low_watermark(broker: Any) -> None:
+    await broker.create("flights")
+    replicated(broker, 1, 2, 3)
+    broker.publish("flights", 0, 1, 2, 3)
+    for number in (2, 3):
+        follow(broker, number, 1)
+    asked = {"partition_index": 0, "offset": 3}
+    topics = [{"name": "flights", "partitions": [asked]}]
+    response = await broker.ask(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=20)
+    (answer,) = response.topics[0].partitions
+    assert (int(answer.error_code), answer.low_watermark) == (7, 1)
 
 
-def test_a_leader_that_leads_no_more_does_not_know_how_far_its_followers_are(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        replicated(broker, 1, 2)
-        broker.publish("flights", 0, 1, 2, 3)
-        for number in (2, 3):
-            follow(broker, number, 0)
-        answer = asyncio.ensure_future(delete(broker, 2))
-        await broker.pause()
-        broker.parts.replicas.stop_leading_all()
-        assert await answer == (6, -1)
-
-    run(scenario)
+async def test_a_leader_that_leads_no_more_does_not_know_how_far_its_followers_are(broker: Any) -> None:
+    await broker.create("flights")
+    replicated(broker, 1, 2)
+    broker.publish("flights", 0, 1, 2, 3)
+    for number in (2, 3):
+        follow(broker, number, 0)
+    answer = asyncio.ensure_future(delete(broker, 2))
+    await broker.pause()
+    broker.parts.replicas.stop_leading_all()
+    assert await answer == (6, -1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,7 @@ from ottla.model import BrokerId, Principal
 from ottla.network import send
 from ottla.protocol.api import ApiKey
 
-from ..wired import BROKER, Client, Wired, batch, fetch, produce, run, topic_id, until, values
+from ..wired import BROKER, Client, Wired, batch, fetch, produce, run, topic_id, until, values, wired
 
 OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, TOPIC_DENIED = 1, 3, 6, 29
 SESSION_NOT_FOUND, BAD_SESSION_EPOCH, FENCED_EPOCH, UNKNOWN_EPOCH, UNKNOWN_TOPIC_ID, TOPIC_ID_ERROR = 70, 71, 74, 75, 100, 106
@@ -38,59 +39,54 @@ async def read(client: Client, *asked: Any, version: int = 12, **options: Any) -
     return [partition for topic in response.responses for partition in topic.partitions]
 
 
+@pytest.fixture
+def broker(tmp_path: Path) -> AbstractAsyncContextManager[Wired]:
+    """One that clients connect to."""
+    return wired(tmp_path)
+
+
 @pytest.mark.parametrize("version", range(4, 18))
-def test_every_version_gives_the_bytes_of_the_file_from_the_batch_that_has_the_offset(tmp_path: Path, version: int) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        sent = [batch(b"%02d" % n, b"x" * 5000) for n in range(20)]
-        await publish(client, "events", *sent)
-        name: str | UUID = topic_id("events") if version >= 13 else "events"
-        log = broker.log_bytes("events")
-        for offset in (0, 1, 2, 17, 39):
-            (found,) = await read(client, (name, 0, offset), version=version)
-            assert (int(found.error_code), found.high_watermark, found.last_stable_offset) == (0, 40, 40)
-            assert bytes(found.records) == log[offset // 2 * len(sent[0]) :]
-        (found,) = await read(client, (name, 0, 40), version=version)
-        assert (int(found.error_code), bytes(found.records)) == (0, b"")
-
-    run(tmp_path, scenario)
+async def test_every_version_gives_the_bytes_of_the_file_from_the_batch_that_has_the_offset(broker: Wired, version: int) -> None:
+    broker.topic("events")
+    client = await broker.connect()
+    sent = [batch(b"%02d" % n, b"x" * 5000) for n in range(20)]
+    await publish(client, "events", *sent)
+    name: str | UUID = topic_id("events") if version >= 13 else "events"
+    log = broker.log_bytes("events")
+    for offset in (0, 1, 2, 17, 39):
+        (found,) = await read(client, (name, 0, offset), version=version)
+        assert (int(found.error_code), found.high_watermark, found.last_stable_offset) == (0, 40, 40)
+        assert bytes(found.records) == log[offset // 2 * len(sent[0]) :]
+    (found,) = await read(client, (name, 0, 40), version=version)
+    assert (int(found.error_code), bytes(found.records)) == (0, b"")
 
 
-def test_large_and_small_regions_of_many_partitions_arrive_whole(tmp_path: Path) -> None:
+async def test_large_and_small_regions_of_many_partitions_arrive_whole(broker: Wired) -> None:
     """Some leave inline and some by sendfile."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", 20)
-        client = await broker.connect()
-        for partition in range(20):
-            await publish(client, "events", batch(b"%d" % partition * (partition * 4000)), partition=partition)
-        found = await read(client, *(("events", partition, 0) for partition in range(20)), max_bytes=1 << 25)
-        assert [bytes(each.records) for each in found] == [broker.log_bytes("events", partition) for partition in range(20)]
-
-    run(tmp_path, scenario)
+    broker.topic("events", 20)
+    client = await broker.connect()
+    for partition in range(20):
+        await publish(client, "events", batch(b"%d" % partition * (partition * 4000)), partition=partition)
+    found = await read(client, *(("events", partition, 0) for partition in range(20)), max_bytes=1 << 25)
+    assert [bytes(each.records) for each in found] == [broker.log_bytes("events", partition) for partition in range(20)]
 
 
-def test_the_first_batch_comes_whole_however_large_and_the_others_as_the_limits_allow(tmp_path: Path) -> None:
+async def test_the_first_batch_comes_whole_however_large_and_the_others_as_the_limits_allow(broker: Wired) -> None:
     """KIP-74: a batch over the limit must not stop a consumer for ever."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", 3)
-        client = await broker.connect()
-        for partition in range(3):
-            await publish(client, "events", batch(b"x" * 3000), batch(b"y" * 3000), partition=partition)
-        all_of_them = [("events", partition, 0) for partition in range(3)]
-        one = len(batch(b"x" * 3000))
-        sizes = [len(each.records) for each in await read(client, *all_of_them, max_bytes=10)]
-        assert sizes == [one, 0, 0]
-        sizes = [len(each.records) for each in await read(client, *all_of_them, partition_max_bytes=one)]
-        assert sizes == [one, one, one]
-        sizes = [len(each.records) for each in await read(client, *all_of_them, max_bytes=3 * one)]
-        assert sizes == [2 * one, one, 0]
-        sizes = [len(each.records) for each in await read(client, *all_of_them, max_bytes=-1, partition_max_bytes=-1)]
-        assert sizes == [one, 0, 0]
-
-    run(tmp_path, scenario)
+    broker.topic("events", 3)
+    client = await broker.connect()
+    for partition in range(3):
+        await publish(client, "events", batch(b"x" * 3000), batch(b"y" * 3000), partition=partition)
+    all_of_them = [("events", partition, 0) for partition in range(3)]
+    one = len(batch(b"x" * 3000))
+    sizes = [len(each.records) for each in await read(client, *all_of_them, max_bytes=10)]
+    assert sizes == [one, 0, 0]
+    sizes = [len(each.records) for each in await read(client, *all_of_them, partition_max_bytes=one)]
+    assert sizes == [one, one, one]
+    sizes = [len(each.records) for each in await read(client, *all_of_them, max_bytes=3 * one)]
+    assert sizes == [2 * one, one, 0]
+    sizes = [len(each.records) for each in await read(client, *all_of_them, max_bytes=-1, partition_max_bytes=-1)]
+    assert sizes == [one, 0, 0]
 
 
 def test_fetch_max_bytes_of_the_broker_bounds_every_answer(tmp_path: Path) -> None:
@@ -105,65 +101,54 @@ def test_fetch_max_bytes_of_the_broker_bounds_every_answer(tmp_path: Path) -> No
     run(tmp_path, scenario, properties={"fetch.max.bytes": "2048"})
 
 
-def test_a_fetch_waits_for_min_bytes_or_its_time(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", 2)
-        reader, writer = await broker.connect(), await broker.connect()
-        size = len(batch(b"x" * 100))
-        reader.write(fetch(("events", 0, 0), ("events", 1, 0), min_bytes=2 * size, max_wait_ms=60_000))
-        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-        await publish(writer, "events", batch(b"x" * 100))
-        assert len(broker.parts.fetch_purgatory) == 1
-        await publish(writer, "events", batch(b"x" * 100), partition=1)
-        assert [len(records) for _, records in (await reader.fetched())[1]] == [size, size]
-        (found,) = await read(reader, ("events", 0, 0), min_bytes=1 << 20, max_wait_ms=10)
-        assert len(found.records) == size
-
-    run(tmp_path, scenario)
+async def test_a_fetch_waits_for_min_bytes_or_its_time(broker: Wired) -> None:
+    broker.topic("events", 2)
+    reader, writer = await broker.connect(), await broker.connect()
+    size = len(batch(b"x" * 100))
+    reader.write(fetch(("events", 0, 0), ("events", 1, 0), min_bytes=2 * size, max_wait_ms=60_000))
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+    await publish(writer, "events", batch(b"x" * 100))
+    assert len(broker.parts.fetch_purgatory) == 1
+    await publish(writer, "events", batch(b"x" * 100), partition=1)
+    assert [len(records) for _, records in (await reader.fetched())[1]] == [size, size]
+    (found,) = await read(reader, ("events", 0, 0), min_bytes=1 << 20, max_wait_ms=10)
+    assert len(found.records) == size
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
-def test_a_fetch_does_not_wait_for_bytes_that_its_own_limit_keeps_out(tmp_path: Path, isolation_level: int) -> None:
+async def test_a_fetch_does_not_wait_for_bytes_that_its_own_limit_keeps_out(broker: Wired, isolation_level: int) -> None:
     """What is available counts, up to the partition's limit, and not the whole batches that fit in it (Kafka's `DelayedFetch`)."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        reader, writer = await broker.connect(), await broker.connect()
-        size = len(batch(b"x" * 700))
-        limit = 3 * size + size // 2
-        asked: dict[str, Any] = {"isolation_level": isolation_level, "partition_max_bytes": limit, "max_wait_ms": 60_000}
-        await publish(writer, "events", *(batch(b"x" * 700) for _ in range(3)))
-        reader.write(fetch(("events", 0, 0), min_bytes=limit, **asked))
-        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-        await publish(writer, "events", batch(b"x" * 700))
-        assert [len(records) for _, records in (await reader.fetched())[1]] == [3 * size]
-        (found,) = await read(reader, ("events", 0, 0), min_bytes=limit, **asked)
-        assert len(found.records) == 3 * size
-        reader.write(fetch(("events", 0, 0), min_bytes=limit + 1, **asked))
-        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    reader, writer = await broker.connect(), await broker.connect()
+    size = len(batch(b"x" * 700))
+    limit = 3 * size + size // 2
+    asked: dict[str, Any] = {"isolation_level": isolation_level, "partition_max_bytes": limit, "max_wait_ms": 60_000}
+    await publish(writer, "events", *(batch(b"x" * 700) for _ in range(3)))
+    reader.write(fetch(("events", 0, 0), min_bytes=limit, **asked))
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+    await publish(writer, "events", batch(b"x" * 700))
+    assert [len(records) for _, records in (await reader.fetched())[1]] == [3 * size]
+    (found,) = await read(reader, ("events", 0, 0), min_bytes=limit, **asked)
+    assert len(found.records) == 3 * size
+    reader.write(fetch(("events", 0, 0), min_bytes=limit + 1, **asked))
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
 
 
-def test_a_fetch_session_does_not_wait_for_bytes_that_its_own_limit_keeps_out(tmp_path: Path) -> None:
+async def test_a_fetch_session_does_not_wait_for_bytes_that_its_own_limit_keeps_out(broker: Wired) -> None:
     """Of two partitions, the batch of the second does not fit in what the first has left of the request's limit."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", 2)
-        client = await broker.connect()
-        await publish(client, "events", batch(b"x" * 2000))
-        await publish(client, "events", batch(b"y" * 3000), partition=1)
-        size = len(batch(b"x" * 2000))
-        limits: dict[str, Any] = {"min_bytes": 4000, "max_bytes": 4000, "max_wait_ms": 60_000}
-        client.write(fetch(("events", 0, 0), ("events", 1, 0), session_epoch=0, **limits))
-        _, response = await client.answer(ApiKey.FETCH, 12)
-        assert [len(partition.records) for topic in response.responses for partition in topic.partitions] == [size, 0]
-        client.write(fetch(session_id=response.session_id, session_epoch=1, **limits))
-        _, response = await client.answer(ApiKey.FETCH, 12)
-        found = [(partition.partition_index, len(partition.records)) for topic in response.responses for partition in topic.partitions]
-        assert found == [(1, len(batch(b"y" * 3000)))], "the partition that got nothing is first now"
-
-    run(tmp_path, scenario)
+    broker.topic("events", 2)
+    client = await broker.connect()
+    await publish(client, "events", batch(b"x" * 2000))
+    await publish(client, "events", batch(b"y" * 3000), partition=1)
+    size = len(batch(b"x" * 2000))
+    limits: dict[str, Any] = {"min_bytes": 4000, "max_bytes": 4000, "max_wait_ms": 60_000}
+    client.write(fetch(("events", 0, 0), ("events", 1, 0), session_epoch=0, **limits))
+    _, response = await client.answer(ApiKey.FETCH, 12)
+    assert [len(partition.records) for topic in response.responses for partition in topic.partitions] == [size, 0]
+    client.write(fetch(session_id=response.session_id, session_epoch=1, **limits))
+    _, response = await client.answer(ApiKey.FETCH, 12)
+    found = [(partition.partition_index, len(partition.records)) for topic in response.responses for partition in topic.partitions]
+    assert found == [(1, len(batch(b"y" * 3000)))], "the partition that got nothing is first now"
 
 
 def test_min_bytes_above_what_the_whole_request_may_have_is_that(tmp_path: Path) -> None:
@@ -180,174 +165,143 @@ def test_min_bytes_above_what_the_whole_request_may_have_is_that(tmp_path: Path)
     run(tmp_path, scenario, properties={"fetch.max.bytes": "2048"})
 
 
-def test_a_fetch_from_a_segment_before_the_last_does_not_wait(tmp_path: Path) -> None:
+async def test_a_fetch_from_a_segment_before_the_last_does_not_wait(broker: Wired) -> None:
     """One read never crosses the end of a segment, so more could not come (Kafka's `onOlderSegment`)."""
-
-    async def scenario(broker: Wired) -> None:
-        size = len(batch(b"x" * 100))
-        broker.topic("events", segment_bytes=str(2 * size))
-        reader, writer = await broker.connect(), await broker.connect()
-        await publish(writer, "events", batch(b"x" * 100), batch(b"x" * 100))
-        reader.write(fetch(("events", 0, 1), min_bytes=1 << 19, max_wait_ms=60_000))
-        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-        await publish(writer, "events", batch(b"x" * 100))
-        assert [len(records) for _, records in (await reader.fetched())[1]] == [size]
-        (found,) = await read(reader, ("events", 0, 0), min_bytes=1 << 19, max_wait_ms=60_000)
-        assert len(found.records) == 2 * size
-        reader.write(fetch(("events", 0, 2), min_bytes=1 << 19, max_wait_ms=60_000))
-        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-
-    run(tmp_path, scenario)
+    size = len(batch(b"x" * 100))
+    broker.topic("events", segment_bytes=str(2 * size))
+    reader, writer = await broker.connect(), await broker.connect()
+    await publish(writer, "events", batch(b"x" * 100), batch(b"x" * 100))
+    reader.write(fetch(("events", 0, 1), min_bytes=1 << 19, max_wait_ms=60_000))
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+    await publish(writer, "events", batch(b"x" * 100))
+    assert [len(records) for _, records in (await reader.fetched())[1]] == [size]
+    (found,) = await read(reader, ("events", 0, 0), min_bytes=1 << 19, max_wait_ms=60_000)
+    assert len(found.records) == 2 * size
+    reader.write(fetch(("events", 0, 2), min_bytes=1 << 19, max_wait_ms=60_000))
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
 
 
-def test_an_error_is_told_without_waiting(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", 2)
-        client = await broker.connect()
-        await publish(client, "events", batch(b"a"))
-        waiting: dict[str, Any] = {"max_wait_ms": 60_000, "min_bytes": 1 << 20}
-        for asked, code in (
-            (("events", 1, 2), OUT_OF_RANGE),
-            (("events", 1, -1), OUT_OF_RANGE),
-            (("events", 2, 0), UNKNOWN_TOPIC),
-            (("nowhere", 0, 0), UNKNOWN_TOPIC),
-        ):
-            found = await read(client, ("events", 0, 1), asked, **waiting)
-            assert [int(each.error_code) for each in found] == [0, code]
-            assert (found[1].high_watermark, bytes(found[1].records)) == (-1, b"")
-        (found,) = await read(client, (UUID(int=7), 0, 0), version=13, **waiting)
-        assert int(found.error_code) == UNKNOWN_TOPIC_ID
-
-    run(tmp_path, scenario)
+async def test_an_error_is_told_without_waiting(broker: Wired) -> None:
+    broker.topic("events", 2)
+    client = await broker.connect()
+    await publish(client, "events", batch(b"a"))
+    waiting: dict[str, Any] = {"max_wait_ms": 60_000, "min_bytes": 1 << 20}
+    for asked, code in (
+        (("events", 1, 2), OUT_OF_RANGE),
+        (("events", 1, -1), OUT_OF_RANGE),
+        (("events", 2, 0), UNKNOWN_TOPIC),
+        (("nowhere", 0, 0), UNKNOWN_TOPIC),
+    ):
+        found = await read(client, ("events", 0, 1), asked, **waiting)
+        assert [int(each.error_code) for each in found] == [0, code]
+        assert (found[1].high_watermark, bytes(found[1].records)) == (-1, b"")
+    (found,) = await read(client, (UUID(int=7), 0, 0), version=13, **waiting)
+    assert int(found.error_code) == UNKNOWN_TOPIC_ID
 
 
-def test_a_fetch_below_the_logs_start_is_out_of_range(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        await publish(client, "events", batch(b"a"), batch(b"b"), batch(b"c"))
-        assert broker.partition("events").delete_records(2) == 2
-        (found,) = await read(client, ("events", 0, 1))
-        assert int(found.error_code) == OUT_OF_RANGE
-        (found,) = await read(client, ("events", 0, 2))
-        assert (found.log_start_offset, values(bytes(found.records))) == (2, [(2, b"c")])
-
-    run(tmp_path, scenario)
+async def test_a_fetch_below_the_logs_start_is_out_of_range(broker: Wired) -> None:
+    broker.topic("events")
+    client = await broker.connect()
+    await publish(client, "events", batch(b"a"), batch(b"b"), batch(b"c"))
+    assert broker.partition("events").delete_records(2) == 2
+    (found,) = await read(client, ("events", 0, 1))
+    assert int(found.error_code) == OUT_OF_RANGE
+    (found,) = await read(client, ("events", 0, 2))
+    assert (found.log_start_offset, values(bytes(found.records))) == (2, [(2, b"c")])
 
 
-def test_leader_epochs_of_the_client_are_compared(tmp_path: Path) -> None:
+async def test_leader_epochs_of_the_client_are_compared(broker: Wired) -> None:
     """KIP-320."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        partition = broker.partition("events")
-        broker.lead("events", epoch=5)
-        await publish(client, "events", batch(b"a"))
-        for epoch, code in ((-1, 0), (5, 0), (4, FENCED_EPOCH), (6, UNKNOWN_EPOCH)):
-            (found,) = await read(client, ("events", 0, 0), current_leader_epoch=epoch)
-            assert int(found.error_code) == code
-        partition.stop_leading()
-        (found,) = await read(client, ("events", 0, 0), version=10)
-        assert int(found.error_code) == NOT_LEADER
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    client = await broker.connect()
+    partition = broker.partition("events")
+    broker.lead("events", epoch=5)
+    await publish(client, "events", batch(b"a"))
+    for epoch, code in ((-1, 0), (5, 0), (4, FENCED_EPOCH), (6, UNKNOWN_EPOCH)):
+        (found,) = await read(client, ("events", 0, 0), current_leader_epoch=epoch)
+        assert int(found.error_code) == code
+    partition.stop_leading()
+    (found,) = await read(client, ("events", 0, 0), version=10)
+    assert int(found.error_code) == NOT_LEADER
 
 
-def test_a_reader_whose_log_parted_from_ours_is_told_where(tmp_path: Path) -> None:
+async def test_a_reader_whose_log_parted_from_ours_is_told_where(broker: Wired) -> None:
     """KIP-595: its last epoch ended earlier here, or is not known here at all."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        await publish(client, "events", batch(b"a"), batch(b"b"))
-        broker.lead("events", epoch=3)
-        await publish(client, "events", batch(b"c"))
-        (found,) = await read(client, ("events", 0, 3), last_fetched_epoch=0)
-        assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, 2)
-        (found,) = await read(client, ("events", 0, 2), last_fetched_epoch=2)
-        assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, 2)
-        assert bytes(found.records) == b""
-        (found,) = await read(client, ("events", 0, 2), last_fetched_epoch=0)
-        assert (found.diverging_epoch.epoch, values(bytes(found.records))) == (-1, [(2, b"c")])
-        (found,) = await read(client, ("events", 0, 3), last_fetched_epoch=3)
-        assert (int(found.error_code), found.diverging_epoch.epoch) == (0, -1)
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    client = await broker.connect()
+    await publish(client, "events", batch(b"a"), batch(b"b"))
+    broker.lead("events", epoch=3)
+    await publish(client, "events", batch(b"c"))
+    (found,) = await read(client, ("events", 0, 3), last_fetched_epoch=0)
+    assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, 2)
+    (found,) = await read(client, ("events", 0, 2), last_fetched_epoch=2)
+    assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (0, 2)
+    assert bytes(found.records) == b""
+    (found,) = await read(client, ("events", 0, 2), last_fetched_epoch=0)
+    assert (found.diverging_epoch.epoch, values(bytes(found.records))) == (-1, [(2, b"c")])
+    (found,) = await read(client, ("events", 0, 3), last_fetched_epoch=3)
+    assert (int(found.error_code), found.diverging_epoch.epoch) == (0, -1)
 
 
-def test_a_reader_of_committed_data_gets_a_list_of_aborted_transactions_and_others_none(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        await publish(client, "events", batch(b"a"))
-        (found,) = await read(client, ("events", 0, 0), isolation_level=1)
-        assert (found.aborted_transactions, values(bytes(found.records))) == ((), [(0, b"a")])
-        (found,) = await read(client, ("events", 0, 0))
-        assert found.aborted_transactions is None
-
-    run(tmp_path, scenario)
+async def test_a_reader_of_committed_data_gets_a_list_of_aborted_transactions_and_others_none(broker: Wired) -> None:
+    broker.topic("events")
+    client = await broker.connect()
+    await publish(client, "events", batch(b"a"))
+    (found,) = await read(client, ("events", 0, 0), isolation_level=1)
+    assert (found.aborted_transactions, values(bytes(found.records))) == ((), [(0, b"a")])
+    (found,) = await read(client, ("events", 0, 0))
+    assert found.aborted_transactions is None
 
 
-def test_nothing_beyond_the_high_watermark_is_shown(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, BrokerId(2)))
-        client = await broker.connect()
-        await publish(client, "events", batch(b"a"), batch(b"b"))
-        for offset in (0, 1, 2):
-            (found,) = await read(client, ("events", 0, offset))
-            assert (int(found.error_code), found.high_watermark, bytes(found.records)) == (0, 0, b"")
-        broker.partition("events").high_watermark = 1
-        (found,) = await read(client, ("events", 0, 0))
-        assert values(bytes(found.records)) == [(0, b"a")]
-
-    run(tmp_path, scenario)
+async def test_nothing_beyond_the_high_watermark_is_shown(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, BrokerId(2)))
+    client = await broker.connect()
+    await publish(client, "events", batch(b"a"), batch(b"b"))
+    for offset in (0, 1, 2):
+        (found,) = await read(client, ("events", 0, offset))
+        assert (int(found.error_code), found.high_watermark, bytes(found.records)) == (0, 0, b"")
+    broker.partition("events").high_watermark = 1
+    (found,) = await read(client, ("events", 0, 0))
+    assert values(bytes(found.records)) == [(0, b"a")]
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 17])
-def test_a_session_answers_only_what_changed(tmp_path: Path, version: int) -> None:
+async def test_a_session_answers_only_what_changed(broker: Wired, version: int) -> None:
     """KIP-227 from end to end: begun, asked without names, told of one partition, forgotten, closed."""
+    broker.topic("events", 3)
+    client = await broker.connect()
+    name: Any = topic_id("events") if version >= 13 else "events"
+    everything = [(name, partition, 0) for partition in range(3)]
 
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", 3)
-        client = await broker.connect()
-        name: Any = topic_id("events") if version >= 13 else "events"
-        everything = [(name, partition, 0) for partition in range(3)]
+    async def ask(*asked: Any, **options: Any) -> tuple[int, int, list[tuple[int, int]]]:
+        client.write(fetch(*asked, version=version, **options))
+        _, response = await client.answer(ApiKey.FETCH, version)
+        found = [(partition.partition_index, len(partition.records)) for topic in response.responses for partition in topic.partitions]
+        return int(response.error_code), response.session_id, found
 
-        async def ask(*asked: Any, **options: Any) -> tuple[int, int, list[tuple[int, int]]]:
-            client.write(fetch(*asked, version=version, **options))
-            _, response = await client.answer(ApiKey.FETCH, version)
-            found = [(partition.partition_index, len(partition.records)) for topic in response.responses for partition in topic.partitions]
-            return int(response.error_code), response.session_id, found
-
-        error, session_id, found = await ask(*everything, session_epoch=0)
-        assert (error, found) == (0, [(0, 0), (1, 0), (2, 0)])
-        assert session_id > 0
-        assert await ask(session_id=session_id, session_epoch=1) == (0, session_id, [])
-        sent = batch(b"a")
-        await publish(client, "events", sent, partition=1)
-        assert await ask(session_id=session_id, session_epoch=2) == (0, session_id, [(1, len(sent))])
-        assert await ask((name, 1, 1), session_id=session_id, session_epoch=3) == (0, session_id, [])
-        await publish(client, "events", sent, partition=2)
-        assert await ask(session_id=session_id, session_epoch=4, forgotten=[(name, 2)]) == (0, session_id, [])
-        assert await ask(session_id=session_id, session_epoch=4) == (BAD_SESSION_EPOCH, 0, [])
-        assert await ask(session_id=session_id + 1, session_epoch=1) == (SESSION_NOT_FOUND, 0, [])
-        assert await ask(*everything[:1], session_id=session_id, session_epoch=-1) == (0, 0, [(0, 0)])
-        assert await ask(session_id=session_id, session_epoch=5) == (SESSION_NOT_FOUND, 0, [])
-
-    run(tmp_path, scenario)
+    error, session_id, found = await ask(*everything, session_epoch=0)
+    assert (error, found) == (0, [(0, 0), (1, 0), (2, 0)])
+    assert session_id > 0
+    assert await ask(session_id=session_id, session_epoch=1) == (0, session_id, [])
+    sent = batch(b"a")
+    await publish(client, "events", sent, partition=1)
+    assert await ask(session_id=session_id, session_epoch=2) == (0, session_id, [(1, len(sent))])
+    assert await ask((name, 1, 1), session_id=session_id, session_epoch=3) == (0, session_id, [])
+    await publish(client, "events", sent, partition=2)
+    assert await ask(session_id=session_id, session_epoch=4, forgotten=[(name, 2)]) == (0, session_id, [])
+    assert await ask(session_id=session_id, session_epoch=4) == (BAD_SESSION_EPOCH, 0, [])
+    assert await ask(session_id=session_id + 1, session_epoch=1) == (SESSION_NOT_FOUND, 0, [])
+    assert await ask(*everything[:1], session_id=session_id, session_epoch=-1) == (0, 0, [(0, 0)])
+    assert await ask(session_id=session_id, session_epoch=5) == (SESSION_NOT_FOUND, 0, [])
 
 
-def test_a_session_may_not_change_between_names_and_ids(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        client.write(fetch(("events", 0, 0), session_epoch=0))
-        _, begun = await client.answer(ApiKey.FETCH, 12)
-        client.write(fetch(version=13, session_id=begun.session_id, session_epoch=1))
-        assert int((await client.answer(ApiKey.FETCH, 13))[1].error_code) == TOPIC_ID_ERROR
-
-    run(tmp_path, scenario)
+async def test_a_session_may_not_change_between_names_and_ids(broker: Wired) -> None:
+    broker.topic("events")
+    client = await broker.connect()
+    client.write(fetch(("events", 0, 0), session_epoch=0))
+    _, begun = await client.answer(ApiKey.FETCH, 12)
+    client.write(fetch(version=13, session_id=begun.session_id, session_epoch=1))
+    assert int((await client.answer(ApiKey.FETCH, 13))[1].error_code) == TOPIC_ID_ERROR
 
 
 class Rules:
@@ -404,58 +358,48 @@ def test_old_data_is_looked_for_and_brought_in_beside_the_loop(tmp_path: Path, m
     run(tmp_path, scenario, offload=offload)
 
 
-def test_a_segment_deleted_under_readers_loses_nobody_a_byte(tmp_path: Path) -> None:
+async def test_a_segment_deleted_under_readers_loses_nobody_a_byte(broker: Wired) -> None:
     """Retention takes segments while they are read (design document): the answer under way is whole, the next says where to continue."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", segment_bytes=str(1 << 20), retention_bytes="0", file_delete_delay_ms="0")
-        client = await broker.connect()
-        await publish(client, "events", *(batch(b"%d" % n * 50_000) for n in range(10, 60)))
-        wanted = broker.log_bytes("events")
-        readers = [await broker.connect() for _ in range(5)]
-        for reader in readers:
-            reader.write(fetch(("events", 0, 0), max_bytes=1 << 26, partition_max_bytes=1 << 26))
-        await asyncio.sleep(0)
-        await broker.parts.logs.run_retention_once()
-        for reader in readers:
-            _, [(error, records)] = await reader.fetched()
-            assert error == OUT_OF_RANGE or (error == 0 and wanted.startswith(records))
-        (found,) = await read(client, ("events", 0, 0))
-        assert int(found.error_code) == OUT_OF_RANGE
-
-    run(tmp_path, scenario)
+    broker.topic("events", segment_bytes=str(1 << 20), retention_bytes="0", file_delete_delay_ms="0")
+    client = await broker.connect()
+    await publish(client, "events", *(batch(b"%d" % n * 50_000) for n in range(10, 60)))
+    wanted = broker.log_bytes("events")
+    readers = [await broker.connect() for _ in range(5)]
+    for reader in readers:
+        reader.write(fetch(("events", 0, 0), max_bytes=1 << 26, partition_max_bytes=1 << 26))
+    await asyncio.sleep(0)
+    await broker.parts.logs.run_retention_once()
+    for reader in readers:
+        _, [(error, records)] = await reader.fetched()
+        assert error == OUT_OF_RANGE or (error == 0 and wanted.startswith(records))
+    (found,) = await read(client, ("events", 0, 0))
+    assert int(found.error_code) == OUT_OF_RANGE
 
 
-def test_a_segment_cut_under_a_reader_ends_its_connection_and_the_broker_goes_on(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        broker.topic("small")
-        client, other = await broker.connect(), await broker.connect()
-        await publish(client, "events", batch(b"x" * 500_000))
-        await publish(client, "small", batch(b"x" * 500))
-        for topic in ("events", "small"):  # by sendfile, and inline
-            (segment,) = broker.partition(topic).log.directory.glob("*.log")
-            os.truncate(segment, 100)
-            victim = await broker.connect()
-            victim.write(fetch((topic, 0, 0)))
-            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-                await victim.frame()
-        other.write(produce(("small", 0, batch(b"y"))))
-        assert (await other.produced())[1][0][0] == 0
-
-    run(tmp_path, scenario)
+async def test_a_segment_cut_under_a_reader_ends_its_connection_and_the_broker_goes_on(broker: Wired) -> None:
+    broker.topic("events")
+    broker.topic("small")
+    client, other = await broker.connect(), await broker.connect()
+    await publish(client, "events", batch(b"x" * 500_000))
+    await publish(client, "small", batch(b"x" * 500))
+    for topic in ("events", "small"):  # by sendfile, and inline
+        (segment,) = broker.partition(topic).log.directory.glob("*.log")
+        os.truncate(segment, 100)
+        victim = await broker.connect()
+        victim.write(fetch((topic, 0, 0)))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await victim.frame()
+    other.write(produce(("small", 0, batch(b"y"))))
+    assert (await other.produced())[1][0][0] == 0
 
 
-def test_a_waiting_fetch_that_fails_takes_its_own_connection_and_not_the_producers(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        reader, writer = await broker.connect(), await broker.connect()
-        await publish(writer, "events", batch(b"a"))
-        reader.write(fetch(("events", 0, 1), max_wait_ms=60_000))
-        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-        (segment,) = broker.partition("events").log.directory.glob("*.log")
-        os.truncate(segment, 0)  # what is appended now does not lie where the log believes
-        await publish(writer, "events", batch(b"b"), batch(b"c"))
-        assert await reader.is_closed()
-
-    run(tmp_path, scenario)
+async def test_a_waiting_fetch_that_fails_takes_its_own_connection_and_not_the_producers(broker: Wired) -> None:
+    broker.topic("events")
+    reader, writer = await broker.connect(), await broker.connect()
+    await publish(writer, "events", batch(b"a"))
+    reader.write(fetch(("events", 0, 1), max_wait_ms=60_000))
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+    (segment,) = broker.partition("events").log.directory.glob("*.log")
+    os.truncate(segment, 0)  # what is appended now does not lie where the log believes
+    await publish(writer, "events", batch(b"b"), batch(b"c"))
+    assert await reader.is_closed()

@@ -57,10 +57,7 @@ def test_a_start_says_what_is_not_served(run: Any, caplog: pytest.LogCaptureFixt
     run(scenario, **FACTORS)
 
 
-def test_a_start_says_nothing_where_brokers_are_enough_or_the_topics_are_there(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(broker: Any) -> None:
-        warn_of_missing_brokers(broker.parts.settings, broker.parts.metadata)
-        assert (await coordinator_of(broker, 0))[0] == 0
-        assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-    run(scenario)
+async def test_a_start_says_nothing_where_brokers_are_enough_or_the_topics_are_there(broker: Any, caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_missing_brokers(broker.parts.settings, broker.parts.metadata)
+    assert (await coordinator_of(broker, 0))[0] == 0
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -24,7 +24,7 @@ async def ask(broker: Any, version: int, timestamp: int, *, replica_id: int = -1
         isolation_level=isolation_level,
         topics=[{"name": topic, "partitions": [partition]}],
     )
-    assert [each.name for each in response.topics] == [topic]
+    assert [topic.name for topic in response.topics] == [topic]
     return response.topics[0].partitions[0]
 
 
@@ -35,153 +35,113 @@ async def found(broker: Any, timestamp: int, **fields: Any) -> tuple[int, int, i
 
 
 @pytest.mark.parametrize("version", range(1, 10))
-def test_earliest_latest_and_a_time_are_answered_at_every_version(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        broker.publish("flights", 0, 1_000, 2_000)
-        broker.publish("flights", 0, 3_000)
-        for timestamp, expected in ((-2, (-1, 0)), (-1, (-1, 3)), (1_500, (2_000, 1)), (3_001, (-1, -1))):
-            answer = await ask(broker, version, timestamp)
-            assert (answer.error_code, answer.timestamp, answer.offset) == (0, *expected)
-
-    run(scenario)
+async def test_earliest_latest_and_a_time_are_answered_at_every_version(broker: Any, version: int) -> None:
+    await broker.create("flights")
+    broker.publish("flights", 0, 1_000, 2_000)
+    broker.publish("flights", 0, 3_000)
+    for timestamp, expected in ((-2, (-1, 0)), (-1, (-1, 3)), (1_500, (2_000, 1)), (3_001, (-1, -1))):
+        answer = await ask(broker, version, timestamp)
+        assert (answer.error_code, answer.timestamp, answer.offset) == (0, *expected)
 
 
-def test_the_largest_timestamp_is_found_where_it_first_occurs(run: Any) -> None:
+async def test_the_largest_timestamp_is_found_where_it_first_occurs(broker: Any) -> None:
     """KIP-734."""
-
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        broker.publish("flights", 0, 1_000, 9_000, 2_000)
-        broker.publish("flights", 0, 9_000)
-        assert await found(broker, -3) == (9_000, 1, 0)
-
-    run(scenario)
+    await broker.create("flights")
+    broker.publish("flights", 0, 1_000, 9_000, 2_000)
+    broker.publish("flights", 0, 9_000)
+    assert await found(broker, -3) == (9_000, 1, 0)
 
 
-def test_an_empty_partition_has_ends_and_no_times(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        assert await found(broker, -2) == (-1, 0, 0)
-        assert await found(broker, -1) == (-1, 0, 0)
-        assert await found(broker, -3) == NOTHING
-        assert await found(broker, 0) == NOTHING
-
-    run(scenario)
+async def test_an_empty_partition_has_ends_and_no_times(broker: Any) -> None:
+    await broker.create("flights")
+    assert await found(broker, -2) == (-1, 0, 0)
+    assert await found(broker, -1) == (-1, 0, 0)
+    assert await found(broker, -3) == NOTHING
+    assert await found(broker, 0) == NOTHING
 
 
-def test_nothing_is_tiered(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        broker.publish("flights", 0, 1_000)
-        assert await found(broker, -4) == (-1, 0, 0)
-        assert await found(broker, -5) == NOTHING
-
-    run(scenario)
+async def test_nothing_is_tiered(broker: Any) -> None:
+    await broker.create("flights")
+    broker.publish("flights", 0, 1_000)
+    assert await found(broker, -4) == (-1, 0, 0)
+    assert await found(broker, -5) == NOTHING
 
 
 @pytest.mark.parametrize(("timestamp", "first_version"), [(-3, 7), (-4, 8), (-5, 9), (-6, 10), (-(1 << 63), 10)])
-def test_a_special_timestamp_is_unsupported_before_its_version(run: Any, timestamp: int, first_version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        for version in range(1, 10):
-            assert (await ask(broker, version, timestamp)).error_code == (0 if version >= first_version else 35)
-
-    run(scenario)
+async def test_a_special_timestamp_is_unsupported_before_its_version(broker: Any, timestamp: int, first_version: int) -> None:
+    await broker.create("flights")
+    for version in range(1, 10):
+        assert (await ask(broker, version, timestamp)).error_code == (0 if version >= first_version else 35)
 
 
-def test_a_consumer_sees_up_to_the_high_watermark_and_a_replica_the_whole_log(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        broker.publish("flights", 0, 1_000, 2_000)
-        broker.parts.replicas.get("flights", 0).high_watermark = 1
-        assert (await found(broker, -1))[1] == 1
-        assert (await found(broker, -1, isolation_level=1))[1] == 1
-        assert (await found(broker, -1, replica_id=-2))[1] == 2
-        # The record is there, and no one may know yet.
-        assert await found(broker, 1_500) == NOTHING
-        assert (await found(broker, 1_500, replica_id=-2))[1] == 1
-
-    run(scenario)
+async def test_a_consumer_sees_up_to_the_high_watermark_and_a_replica_the_whole_log(broker: Any) -> None:
+    await broker.create("flights")
+    broker.publish("flights", 0, 1_000, 2_000)
+    broker.parts.replicas.get("flights", 0).high_watermark = 1
+    assert (await found(broker, -1))[1] == 1
+    assert (await found(broker, -1, isolation_level=1))[1] == 1
+    assert (await found(broker, -1, replica_id=-2))[1] == 2
+    # The record is there, and no one may know yet.
+    assert await found(broker, 1_500) == NOTHING
+    assert (await found(broker, 1_500, replica_id=-2))[1] == 1
 
 
-def test_the_clients_leader_epoch_is_compared_with_ours(run: Any) -> None:
+async def test_the_clients_leader_epoch_is_compared_with_ours(broker: Any) -> None:
     """KIP-320; -1 is not compared."""
-
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        partition = broker.parts.replicas.get("flights", 0)
-        partition.leader_epoch = 3
-        assert [(await ask(broker, 4, -2, current_leader_epoch=epoch)).error_code for epoch in (-1, 3, 2, 4)] == [0, 0, 74, 75]
-
-    run(scenario)
+    await broker.create("flights")
+    partition = broker.parts.replicas.get("flights", 0)
+    partition.leader_epoch = 3
+    assert [(await ask(broker, 4, -2, current_leader_epoch=epoch)).error_code for epoch in (-1, 3, 2, 4)] == [0, 0, 74, 75]
 
 
-def test_a_new_leader_does_not_know_the_latest_offset_before_its_high_watermark_reached_its_epoch(run: Any) -> None:
+async def test_a_new_leader_does_not_know_the_latest_offset_before_its_high_watermark_reached_its_epoch(broker: Any) -> None:
     """KIP-207: OFFSET_NOT_AVAILABLE, which before v5 is LEADER_NOT_AVAILABLE. The earliest is known."""
-
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        broker.publish("flights", 0, 1_000, 2_000)
-        partition = broker.parts.replicas.get("flights", 0)
-        partition.in_sync.epoch_start_offset, partition.high_watermark = 2, 1
-        assert [(await ask(broker, version, -1)).error_code for version in (4, 5)] == [5, 78]
-        assert (await ask(broker, 5, 1_500)).error_code == 78
-        assert (await ask(broker, 5, -2)).error_code == 0
-        assert (await ask(broker, 5, 500)).offset == 0
-
-    run(scenario)
+    await broker.create("flights")
+    broker.publish("flights", 0, 1_000, 2_000)
+    partition = broker.parts.replicas.get("flights", 0)
+    partition.in_sync.epoch_start_offset, partition.high_watermark = 2, 1
+    assert [(await ask(broker, version, -1)).error_code for version in (4, 5)] == [5, 78]
+    assert (await ask(broker, 5, 1_500)).error_code == 78
+    assert (await ask(broker, 5, -2)).error_code == 0
+    assert (await ask(broker, 5, 500)).offset == 0
 
 
-def test_unknown_forbidden_and_repeated_partitions_have_errors_of_their_own(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        await broker.create("secret")
-        broker.rules.denied.add((Operation.DESCRIBE, "secret"))
-        assert (await ask(broker, 9, -1, topic="unknown")).error_code == 3
-        assert (await ask(broker, 9, -1, partition_index=7)).error_code == 3
-        assert (await ask(broker, 9, -1, topic="secret")).error_code == 29
-        twice = [{"name": "flights", "partitions": [{"partition_index": 0, "timestamp": -1}] * 2}]
-        response = await broker.ask(ApiKey.LIST_OFFSETS, 9, replica_id=-1, topics=twice)
-        assert [partition.error_code for partition in response.topics[0].partitions] == [42]
-
-    run(scenario)
+async def test_unknown_forbidden_and_repeated_partitions_have_errors_of_their_own(broker: Any) -> None:
+    await broker.create("flights")
+    await broker.create("secret")
+    broker.rules.denied.add((Operation.DESCRIBE, "secret"))
+    assert (await ask(broker, 9, -1, topic="unknown")).error_code == 3
+    assert (await ask(broker, 9, -1, partition_index=7)).error_code == 3
+    assert (await ask(broker, 9, -1, topic="secret")).error_code == 29
+    twice = [{"name": "flights", "partitions": [{"partition_index": 0, "timestamp": -1}] * 2}]
+    response = await broker.ask(ApiKey.LIST_OFFSETS, 9, replica_id=-1, topics=twice)
+    assert [partition.error_code for partition in response.topics[0].partitions] == [42]
 
 
-def test_after_delete_records_the_earliest_offset_is_the_new_start(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        broker.publish("flights", 0, 1_000, 2_000, 3_000)
-        broker.parts.replicas.get("flights", 0).delete_records(2)
-        assert (await found(broker, -2))[1] == 2
-        assert await found(broker, 0) == (3_000, 2, 0)
-
-    run(scenario)
+async def test_after_delete_records_the_earliest_offset_is_the_new_start(broker: Any) -> None:
+    await broker.create("flights")
+    broker.publish("flights", 0, 1_000, 2_000, 3_000)
+    broker.parts.replicas.get("flights", 0).delete_records(2)
+    assert (await found(broker, -2))[1] == 2
+    assert await found(broker, 0) == (3_000, 2, 0)
 
 
-def test_version_0_gives_the_latest_offset_and_the_starts_of_segments_before_it(run: Any) -> None:
+async def test_version_0_gives_the_latest_offset_and_the_starts_of_segments_before_it(broker: Any) -> None:
     """Kafka 0.8's getOffsetsBefore."""
-
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        broker.publish("flights", 0, 1_000, 2_000)
-        broker.parts.replicas.get("flights", 0).log.appender.roll()
-        broker.publish("flights", 0, 3_000)
-        for timestamp, count, expected in ((-1, 1, [3]), (-1, 9, [3, 2, 0]), (-2, 9, [0]), (1_000, 9, [])):
-            body = struct.pack(">iih7siiqi", -1, 1, 7, b"flights", 1, 0, timestamp, count)
-            response = await broker.ask_bytes(ApiKey.LIST_OFFSETS, 0, body)
-            offsets = struct.pack(f">ih7siihi{len(expected)}q", 1, 7, b"flights", 1, 0, 0, len(expected), *expected)
-            assert response == offsets
-
-    run(scenario)
+    await broker.create("flights")
+    broker.publish("flights", 0, 1_000, 2_000)
+    broker.parts.replicas.get("flights", 0).log.appender.roll()
+    broker.publish("flights", 0, 3_000)
+    for timestamp, count, expected in ((-1, 1, [3]), (-1, 9, [3, 2, 0]), (-2, 9, [0]), (1_000, 9, [])):
+        body = struct.pack(">iih7siiqi", -1, 1, 7, b"flights", 1, 0, timestamp, count)
+        response = await broker.ask_bytes(ApiKey.LIST_OFFSETS, 0, body)
+        offsets = struct.pack(f">ih7siihi{len(expected)}q", 1, 7, b"flights", 1, 0, 0, len(expected), *expected)
+        assert response == offsets
 
 
-def test_version_0_names_the_error_of_a_partition_that_is_not_here(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        body = struct.pack(">iih7siiqi", -1, 1, 7, b"flights", 1, 0, -1, 1)
-        assert await broker.ask_bytes(ApiKey.LIST_OFFSETS, 0, body) == struct.pack(">ih7siihi", 1, 7, b"flights", 1, 0, 3, 0)
-
-    run(scenario)
+async def test_version_0_names_the_error_of_a_partition_that_is_not_here(broker: Any) -> None:
+    body = struct.pack(">iih7siiqi", -1, 1, 7, b"flights", 1, 0, -1, 1)
+    assert await broker.ask_bytes(ApiKey.LIST_OFFSETS, 0, body) == struct.pack(">ih7siihi", 1, 7, b"flights", 1, 0, 3, 0)
 
 
 def test_segments_count_by_the_time_of_their_last_write_and_nothing_uncommitted_counts() -> None:

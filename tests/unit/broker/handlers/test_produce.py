@@ -6,6 +6,7 @@ Sources: Kafka's `LogValidator` and `ReplicaManager.appendRecords`, KIP-98 (idem
 from __future__ import annotations
 
 import struct
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ottla.record.batch import HEADER, LOG_APPEND_TIME, BatchHeader, batches, ch
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch, read_records
 
-from ..wired import BROKER, NOW, Client, Wired, batch, fetch, produce, run, values
+from ..wired import BROKER, NOW, Client, Wired, batch, fetch, produce, run, values, wired
 
 CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, INVALID_ACKS, UNSUPPORTED_FORMAT, INVALID_TIMESTAMP = 2, 3, 10, 21, 43, 32
 OUT_OF_ORDER, INVALID_PRODUCER_EPOCH, STORAGE_ERROR, UNSUPPORTED_CODEC, INVALID_RECORD = 45, 47, 56, 76, 87
@@ -31,6 +32,12 @@ async def one(client: Client, *args: Any, **options: Any) -> tuple[int, int]:
     client.write(produce(*args, **options))
     _, [answer] = await client.produced(options.get("version", 9))
     return answer
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> AbstractAsyncContextManager[Wired]:
+    """One that clients connect to."""
+    return wired(tmp_path)
 
 
 @pytest.mark.parametrize("version", range(3, 12))
@@ -54,36 +61,38 @@ def test_every_version_stores_the_batch_as_it_came_but_for_offset_and_epoch(tmp_
 
 
 @pytest.mark.parametrize("version", [3, 5, 8, 9])
-def test_each_partition_of_a_request_has_an_answer_of_its_own(tmp_path: Path, version: int) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", 2)
-        client = await broker.connect()
-        client.write(
-            produce(
-                ("events", 0, batch(b"a")),
-                ("nowhere", 0, batch(b"b")),
-                ("events", 1, batch(b"c")),
-                ("events", 2, batch(b"d")),
-                version=version,
-            )
+async def test_each_partition_of_a_request_has_an_answer_of_its_own(broker: Wired, version: int) -> None:
+    broker.topic("events", 2)
+    client = await broker.connect()
+    client.write(
+        produce(
+            ("events", 0, batch(b"a")),
+            ("nowhere", 0, batch(b"b")),
+            ("events", 1, batch(b"c")),
+            ("events", 2, batch(b"d")),
+            version=version,
         )
-        _, response = await client.answer(ApiKey.PRODUCE, version)
-        found = {
-            (topic.name, partition_response.index): (int(partition_response.error_code), partition_response.base_offset)
+    )
+    _, response = await client.answer(ApiKey.PRODUCE, version)
+    found = {
+        (topic.name, partition_response.index): (int(partition_response.error_code), partition_response.base_offset)
+        for topic in response.responses
+        for partition_response in topic.partition_responses
+    }
+    assert found == {
+        ("events", 0): (0, 0),
+        ("events", 1): (0, 0),
+        ("nowhere", 0): (UNKNOWN_TOPIC, -1),
+        ("events", 2): (UNKNOWN_TOPIC, -1),
+    }
+    if version >= 8:
+        messages = [
+            partition_response.error_message
             for topic in response.responses
             for partition_response in topic.partition_responses
-        }
-        assert found == {
-            ("events", 0): (0, 0),
-            ("events", 1): (0, 0),
-            ("nowhere", 0): (UNKNOWN_TOPIC, -1),
-            ("events", 2): (UNKNOWN_TOPIC, -1),
-        }
-        if version >= 8:
-            messages = [each.error_message for topic in response.responses for each in topic.partition_responses if each.error_message]
-            assert sorted(messages) == ["events-2 is not on broker 1", "nowhere-0 is not on broker 1"]
-
-    run(tmp_path, scenario)
+            if partition_response.error_message
+        ]
+        assert sorted(messages) == ["events-2 is not on broker 1", "nowhere-0 is not on broker 1"]
 
 
 def damaged(**changes: Any) -> bytes:
@@ -117,15 +126,12 @@ BAD_BATCHES = {
 
 
 @pytest.mark.parametrize(("bad", "code"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
-def test_a_bad_batch_is_refused_and_the_good_ones_around_it_are_stored(tmp_path: Path, bad: bytes | None, code: int) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        client.write(*(produce(("events", 0, each)) for each in (batch(b"a"), bad, batch(b"b"), bad, batch(b"c"))))
-        assert [(await client.produced())[1] for _ in range(5)] == [[(0, 0)], [(code, -1)], [(0, 1)], [(code, -1)], [(0, 2)]]
-        assert values(broker.log_bytes("events")) == [(0, b"a"), (1, b"b"), (2, b"c")]
-
-    run(tmp_path, scenario)
+async def test_a_bad_batch_is_refused_and_the_good_ones_around_it_are_stored(broker: Wired, bad: bytes | None, code: int) -> None:
+    broker.topic("events")
+    client = await broker.connect()
+    client.write(*(produce(("events", 0, each)) for each in (batch(b"a"), bad, batch(b"b"), bad, batch(b"c"))))
+    assert [(await client.produced())[1] for _ in range(5)] == [[(0, 0)], [(code, -1)], [(0, 1)], [(code, -1)], [(0, 2)]]
+    assert values(broker.log_bytes("events")) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
 def test_a_batch_over_the_limit_is_refused_and_one_at_the_limit_is_not(tmp_path: Path) -> None:
@@ -143,17 +149,13 @@ def test_a_batch_over_the_limit_is_refused_and_one_at_the_limit_is_not(tmp_path:
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])
-def test_acks_that_nobody_knows_are_refused_each_time(tmp_path: Path, acks: int) -> None:
+async def test_acks_that_nobody_knows_are_refused_each_time(broker: Wired, acks: int) -> None:
     """Also when the request was seen before."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        for _ in range(3):
-            assert await one(client, ("events", 0, batch(b"a")), acks=acks) == (INVALID_ACKS, -1)
-        assert broker.log_bytes("events") == b""
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    client = await broker.connect()
+    for _ in range(3):
+        assert await one(client, ("events", 0, batch(b"a")), acks=acks) == (INVALID_ACKS, -1)
+    assert broker.log_bytes("events") == b""
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, UNSUPPORTED_CODEC), (6, UNSUPPORTED_CODEC), (7, 0), (9, 0)])
@@ -247,93 +249,77 @@ def test_log_append_time_stamps_the_header_and_its_checksum_is_right(tmp_path: P
     ("timestamp", "code"),
     [(NOW, 0), (NOW + 1000, 0), (NOW + 1001, INVALID_TIMESTAMP), (NOW - 2000, 0), (NOW - 2001, INVALID_TIMESTAMP), (-1, 0)],
 )
-def test_timestamps_are_bounded_on_both_sides_and_no_timestamp_is_none(tmp_path: Path, timestamp: int, code: int) -> None:
+async def test_timestamps_are_bounded_on_both_sides_and_no_timestamp_is_none(broker: Wired, timestamp: int, code: int) -> None:
     """KIP-937; a record without a timestamp is not compared."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", message_timestamp_after_max_ms="1000", message_timestamp_before_max_ms="2000")
-        client = await broker.connect()
-        assert (await one(client, ("events", 0, batch(b"a", timestamp=timestamp))))[0] == code
-
-    run(tmp_path, scenario)
+    broker.topic("events", message_timestamp_after_max_ms="1000", message_timestamp_before_max_ms="2000")
+    client = await broker.connect()
+    assert (await one(client, ("events", 0, batch(b"a", timestamp=timestamp))))[0] == code
 
 
-def test_a_topic_with_a_codec_of_its_own_stores_its_batches_in_it(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("small", compression_type="zstd")
-        broker.topic("plain")
-        client = await broker.connect()
-        client.write(
-            produce(("small", 0, batch(b"a" * 500, b"b" * 500)), correlation_id=1),
-            produce(("plain", 0, batch(b"between")), correlation_id=2),
-            produce(("small", 0, batch(b"c" * 500, codec=codec_number("gzip"))), correlation_id=3),
-            produce(("small", 0, b"noise" * 50), correlation_id=4),
-            produce(("small", 0, batch(b"d" * 500)), acks=0),
-            fetch(("small", 0, 0), correlation_id=5),
-        )
-        assert [await client.produced() for _ in range(4)] == [
-            (1, [(0, 0)]),
-            (2, [(0, 0)]),
-            (3, [(0, 2)]),
-            (4, [(UNSUPPORTED_FORMAT, -1)]),
-        ]
-        correlation_id, [(_, records)] = await client.fetched()
-        assert correlation_id == 5
-        assert [value[:1] for _, value in values(records) if value] == [b"a", b"b", b"c", b"d"]
-        assert {header.codec for _, header in batches(broker.log_bytes("small"))} == {codec_number("zstd")}
-
-    run(tmp_path, scenario)
+async def test_a_topic_with_a_codec_of_its_own_stores_its_batches_in_it(broker: Wired) -> None:
+    broker.topic("small", compression_type="zstd")
+    broker.topic("plain")
+    client = await broker.connect()
+    client.write(
+        produce(("small", 0, batch(b"a" * 500, b"b" * 500)), correlation_id=1),
+        produce(("plain", 0, batch(b"between")), correlation_id=2),
+        produce(("small", 0, batch(b"c" * 500, codec=codec_number("gzip"))), correlation_id=3),
+        produce(("small", 0, b"noise" * 50), correlation_id=4),
+        produce(("small", 0, batch(b"d" * 500)), acks=0),
+        fetch(("small", 0, 0), correlation_id=5),
+    )
+    assert [await client.produced() for _ in range(4)] == [
+        (1, [(0, 0)]),
+        (2, [(0, 0)]),
+        (3, [(0, 2)]),
+        (4, [(UNSUPPORTED_FORMAT, -1)]),
+    ]
+    correlation_id, [(_, records)] = await client.fetched()
+    assert correlation_id == 5
+    assert [value[:1] for _, value in values(records) if value] == [b"a", b"b", b"c", b"d"]
+    assert {header.codec for _, header in batches(broker.log_bytes("small"))} == {codec_number("zstd")}
 
 
 @pytest.mark.parametrize("codec", [0, 3])
-def test_a_compacted_topic_takes_no_record_without_a_key(tmp_path: Path, codec: int) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("table", cleanup_policy="compact")
-        client = await broker.connect()
-        keyless = build_batch([Record(0, NOW, b"k", b"v"), Record(1, NOW, None, b"v")], codec=codec)
-        assert await one(client, ("table", 0, keyless)) == (INVALID_RECORD, -1)
-        assert await one(client, ("table", 0, batch(b"a", codec=codec))) == (0, 0)
-        client.write(produce(("table", 0, keyless), acks=0))
-        assert await client.is_closed()
-
-    run(tmp_path, scenario)
+async def test_a_compacted_topic_takes_no_record_without_a_key(broker: Wired, codec: int) -> None:
+    broker.topic("table", cleanup_policy="compact")
+    client = await broker.connect()
+    keyless = build_batch([Record(0, NOW, b"k", b"v"), Record(1, NOW, None, b"v")], codec=codec)
+    assert await one(client, ("table", 0, keyless)) == (INVALID_RECORD, -1)
+    assert await one(client, ("table", 0, batch(b"a", codec=codec))) == (0, 0)
+    client.write(produce(("table", 0, keyless), acks=0))
+    assert await client.is_closed()
 
 
 @pytest.mark.parametrize("version", [7, 8, 11])
-def test_the_records_without_a_key_are_named_and_no_others(tmp_path: Path, version: int) -> None:
+async def test_the_records_without_a_key_are_named_and_no_others(broker: Wired, version: int) -> None:
     """KIP-467: Java's producer fails just these for their own sake, and the others as of the same batch."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("table", 2, cleanup_policy="compact")
-        client = await broker.connect()
-        keyless = build_batch([Record(index, NOW, None if index in (1, 3) else b"k", b"v") for index in range(5)])
-        client.write(produce(("table", 0, keyless), ("table", 1, batch(b"a")), version=version))
-        _, response = await client.answer(ApiKey.PRODUCE, version)
-        answers = {each.index: each for topic in response.responses for each in topic.partition_responses}
-        assert [int(answers[index].error_code) for index in (0, 1)] == [INVALID_RECORD, 0]
-        if version >= 8:
-            complaint = "Compacted topic cannot accept message without key in topic partition table-0."
-            named = [(error.batch_index, error.batch_index_error_message) for error in answers[0].record_errors]
-            assert named == [(1, complaint), (3, complaint)]
-            assert answers[0].error_message.startswith("One or more records have been rejected due to 2 record errors in total")
-            assert (answers[1].record_errors, answers[1].error_message) == ((), None)
-
-    run(tmp_path, scenario)
+    broker.topic("table", 2, cleanup_policy="compact")
+    client = await broker.connect()
+    keyless = build_batch([Record(index, NOW, None if index in (1, 3) else b"k", b"v") for index in range(5)])
+    client.write(produce(("table", 0, keyless), ("table", 1, batch(b"a")), version=version))
+    _, response = await client.answer(ApiKey.PRODUCE, version)
+    answers = {
+        partition_response.index: partition_response for topic in response.responses for partition_response in topic.partition_responses
+    }
+    assert [int(answers[index].error_code) for index in (0, 1)] == [INVALID_RECORD, 0]
+    if version >= 8:
+        complaint = "Compacted topic cannot accept message without key in topic partition table-0."
+        named = [(error.batch_index, error.batch_index_error_message) for error in answers[0].record_errors]
+        assert named == [(1, complaint), (3, complaint)]
+        assert answers[0].error_message.startswith("One or more records have been rejected due to 2 record errors in total")
+        assert (answers[1].record_errors, answers[1].error_message) == ((), None)
 
 
-def test_a_topic_that_begins_to_open_batches_does_so_from_the_next_request_on(tmp_path: Path) -> None:
+async def test_a_topic_that_begins_to_open_batches_does_so_from_the_next_request_on(broker: Wired) -> None:
     """Also for a producer whose requests are recognised by their bytes."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        keyless = batch(b"a", key=None)
-        for n in range(3):
-            assert await one(client, ("events", 0, keyless)) == (0, n)
-        broker.parts.replicas.update_settings("events", TopicSettings.of(broker.parts.settings, {"cleanup.policy": "compact"}))
-        assert await one(client, ("events", 0, keyless)) == (INVALID_RECORD, -1)
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    client = await broker.connect()
+    keyless = batch(b"a", key=None)
+    for n in range(3):
+        assert await one(client, ("events", 0, keyless)) == (0, n)
+    broker.parts.replicas.update_settings("events", TopicSettings.of(broker.parts.settings, {"cleanup.policy": "compact"}))
+    assert await one(client, ("events", 0, keyless)) == (INVALID_RECORD, -1)
 
 
 class Rules:
@@ -372,34 +358,24 @@ def test_a_transactional_id_needs_write(tmp_path: Path) -> None:
     run(tmp_path, scenario, authorizer=Rules((Operation.WRITE, "theirs")))
 
 
-def test_too_few_replicas_in_sync_refuse_acks_all_only(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, BrokerId(2)), min_insync_replicas="2")
-        broker.lead("events", isr=(BROKER,))
-        client = await broker.connect()
-        for _ in range(2):
-            assert await one(client, ("events", 0, batch(b"a")), acks=-1) == (NOT_ENOUGH_REPLICAS, -1)
-        assert await one(client, ("events", 0, batch(b"a")), acks=1) == (0, 0)
-        assert broker.partition("events").high_watermark == 0, "nothing is committed by fewer than are asked for (KIP-966)"
-
-    run(tmp_path, scenario)
+async def test_too_few_replicas_in_sync_refuse_acks_all_only(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, BrokerId(2)), min_insync_replicas="2")
+    broker.lead("events", isr=(BROKER,))
+    client = await broker.connect()
+    for _ in range(2):
+        assert await one(client, ("events", 0, batch(b"a")), acks=-1) == (NOT_ENOUGH_REPLICAS, -1)
+    assert await one(client, ("events", 0, batch(b"a")), acks=1) == (0, 0)
+    assert broker.partition("events").high_watermark == 0, "nothing is committed by fewer than are asked for (KIP-966)"
 
 
-def test_more_replicas_in_sync_than_there_are_can_not_be_asked_for(tmp_path: Path) -> None:
+async def test_more_replicas_in_sync_than_there_are_can_not_be_asked_for(broker: Wired) -> None:
     """KIP-966: the effective minimum is the replication factor."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", min_insync_replicas="2")
-        client = await broker.connect()
-        assert await one(client, ("events", 0, batch(b"a")), acks=-1) == (0, 0)
-
-    run(tmp_path, scenario)
+    broker.topic("events", min_insync_replicas="2")
+    client = await broker.connect()
+    assert await one(client, ("events", 0, batch(b"a")), acks=-1) == (0, 0)
 
 
-def test_an_empty_request_has_an_empty_answer(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        client = await broker.connect()
-        client.write(produce())
-        assert await client.produced() == (1, [])
-
-    run(tmp_path, scenario)
+async def test_an_empty_request_has_an_empty_answer(broker: Wired) -> None:
+    client = await broker.connect()
+    client.write(produce())
+    assert await client.produced() == (1, [])

@@ -71,148 +71,117 @@ def reassignment_results(response: Any) -> list[tuple[str, int, int, str | None]
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_an_election_is_asked_of_the_controller_at_every_version(run: Any, version: int) -> None:
+async def test_an_election_is_asked_of_the_controller_at_every_version(broker: Any, version: int) -> None:
     """v0 has no election_type: it elects preferred leaders."""
-
-    async def scenario(broker: Any) -> None:
-        outcomes = {A0: PartitionOutcome(0), A1: PartitionOutcome(84, "it leads already"), B0: PartitionOutcome(80, "2 is away")}
-        controller = ask_through(broker, outcomes)
-        topics = [{"topic": "a", "partitions": [0, 1, 1]}, {"topic": "b", "partitions": [0]}]
-        response = await broker.ask(ApiKey.ELECT_LEADERS, version, election_type=1, topic_partitions=topics, timeout=60_000)
-        assert election_results(response) == [("a", 0, 0, None), ("a", 1, 84, "it leads already"), ("b", 0, 80, "2 is away")]
-        ((election_type, partitions, timeout_seconds),) = controller.asked
-        assert (election_type, partitions) == (ElectionType.PREFERRED if version == 0 else ElectionType.UNCLEAN, [A0, A1, B0])
-        assert 30 < timeout_seconds <= 60
-        if version >= 1:
-            assert response.error_code == 0
-
-    run(scenario)
-
-
-def test_an_election_of_all_partitions_tells_only_of_those_that_were_in_need_of_it(run: Any) -> None:
-    """KIP-183: where all are asked for, ELECTION_NOT_NEEDED is the ordinary case and left out."""
-
-    async def scenario(broker: Any) -> None:
-        controller = ask_through(broker, {B0: PartitionOutcome(80, "away"), A1: PartitionOutcome(84, "it leads"), A0: PartitionOutcome(0)})
-        response = await broker.ask(ApiKey.ELECT_LEADERS, 2, topic_partitions=None)
-        assert election_results(response) == [("a", 0, 0, None), ("b", 0, 80, "away")]
-        assert controller.asked[0][:2] == (ElectionType.PREFERRED, None)
-
-    run(scenario)
-
-
-def test_an_election_that_is_refused_as_a_whole_is_refused_for_each_partition_too(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        topics = [{"topic": "a", "partitions": [0]}]
-        ask_through(broker, NotController("broker 2 is"))
-        response = await broker.ask(ApiKey.ELECT_LEADERS, 1, topic_partitions=topics)
-        assert (response.error_code, election_results(response)) == (41, [("a", 0, 41, "broker 2 is")])
-
-        controller = ask_through(broker, {})
-        response = await broker.ask(ApiKey.ELECT_LEADERS, 2, election_type=7, topic_partitions=topics)
-        assert response.error_code == 42
-        broker.rules.denied.add((Operation.ALTER, "kafka-cluster"))
-        old = await broker.ask(ApiKey.ELECT_LEADERS, 0, topic_partitions=topics)
-        assert election_results(old) == [("a", 0, 31, "Authorization failed.")]
-        everything = await broker.ask(ApiKey.ELECT_LEADERS, 2, topic_partitions=None)
-        assert (everything.error_code, everything.replica_election_results) == (31, ())
-        assert controller.asked == []
-
-    run(scenario)
-
-
-def test_nothing_waits_longer_than_the_request_allows(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        ask_through(broker, None)
-        election = await broker.ask(ApiKey.ELECT_LEADERS, 2, topic_partitions=[{"topic": "a", "partitions": [0]}], timeout=1)
-        assert (election.error_code, [code for _, _, code, _ in election_results(election)]) == (7, [7])
-        moves = [{"name": "a", "partitions": [{"partition_index": 0, "replicas": [1]}]}]
-        change = await broker.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, topics=moves, timeout=1)
-        assert (change.error_code, [code for _, _, code, _ in reassignment_results(change)]) == (7, [7])
-
-    run(scenario)
-
-
-def test_partitions_are_moved_and_moves_taken_back(run: Any) -> None:
-    """KIP-455: null replicas cancel."""
-
-    async def scenario(broker: Any) -> None:
-        outcomes = {
-            A0: PartitionOutcome(0),
-            A1: PartitionOutcome(39, "broker 9 is not there"),
-            B0: PartitionOutcome(85, "it does not move"),
-        }
-        controller = ask_through(broker, outcomes)
-        topics = [
-            {"name": "a", "partitions": [{"partition_index": 0, "replicas": [2, 3]}, {"partition_index": 1, "replicas": [9]}]},
-            {"name": "b", "partitions": [{"partition_index": 0, "replicas": None}]},
-        ]
-        response = await broker.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, topics=topics, timeout=60_000)
-        assert (response.error_code, response.error_message) == (0, None)
-        assert reassignment_results(response) == [
-            ("a", 0, 0, None),
-            ("a", 1, 39, "broker 9 is not there"),
-            ("b", 0, 85, "it does not move"),
-        ]
-        ((asked, timeout_seconds),) = controller.asked
-        assert asked == {A0: (2, 3), A1: (9,), B0: None}
-        assert 30 < timeout_seconds <= 60
-
-    run(scenario)
-
-
-def test_moving_needs_alter_on_the_cluster(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        controller = ask_through(broker, {})
-        broker.rules.denied.add((Operation.ALTER, "kafka-cluster"))
-        topics = [{"name": "a", "partitions": [{"partition_index": 0, "replicas": [2]}]}]
-        response = await broker.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, topics=topics)
-        assert (response.error_code, response.error_message) == (31, "Authorization failed.")
-        assert reassignment_results(response) == [("a", 0, 31, "Authorization failed.")]
-        assert controller.asked == []
-
-    run(scenario)
-
-
-def test_what_is_on_its_way_is_listed(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        one, two = BrokerId(1), BrokerId(2)
-        controller = ask_through(broker, {B0: OngoingReassignment((one, two), (two,), (one,)), A1: OngoingReassignment((one,), (), ())})
-        response = await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None)
+    outcomes = {A0: PartitionOutcome(0), A1: PartitionOutcome(84, "it leads already"), B0: PartitionOutcome(80, "2 is away")}
+    controller = ask_through(broker, outcomes)
+    topics = [{"topic": "a", "partitions": [0, 1, 1]}, {"topic": "b", "partitions": [0]}]
+    response = await broker.ask(ApiKey.ELECT_LEADERS, version, election_type=1, topic_partitions=topics, timeout=60_000)
+    assert election_results(response) == [("a", 0, 0, None), ("a", 1, 84, "it leads already"), ("b", 0, 80, "2 is away")]
+    ((election_type, partitions, timeout_seconds),) = controller.asked
+    assert (election_type, partitions) == (ElectionType.PREFERRED if version == 0 else ElectionType.UNCLEAN, [A0, A1, B0])
+    assert 30 < timeout_seconds <= 60
+    if version >= 1:
         assert response.error_code == 0
-        assert [
-            (topic.name, partition.partition_index, partition.replicas, partition.adding_replicas, partition.removing_replicas)
-            for topic in response.topics
-            for partition in topic.partitions
-        ] == [("a", 1, (1,), (), ()), ("b", 0, (1, 2), (2,), (1,))]
-        await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=[{"name": "a", "partition_indexes": [1, 0]}])
-        assert controller.asked == [(None,), ([A1, A0],)]
-
-    run(scenario)
 
 
-def test_a_listing_comes_whatever_timeout_the_request_has(run: Any) -> None:
+async def test_an_election_of_all_partitions_tells_only_of_those_that_were_in_need_of_it(broker: Any) -> None:
+    """KIP-183: where all are asked for, ELECTION_NOT_NEEDED is the ordinary case and left out."""
+    controller = ask_through(broker, {B0: PartitionOutcome(80, "away"), A1: PartitionOutcome(84, "it leads"), A0: PartitionOutcome(0)})
+    response = await broker.ask(ApiKey.ELECT_LEADERS, 2, topic_partitions=None)
+    assert election_results(response) == [("a", 0, 0, None), ("b", 0, 80, "away")]
+    assert controller.asked[0][:2] == (ElectionType.PREFERRED, None)
+
+
+async def test_an_election_that_is_refused_as_a_whole_is_refused_for_each_partition_too(broker: Any) -> None:
+    topics = [{"topic": "a", "partitions": [0]}]
+    ask_through(broker, NotController("broker 2 is"))
+    response = await broker.ask(ApiKey.ELECT_LEADERS, 1, topic_partitions=topics)
+    assert (response.error_code, election_results(response)) == (41, [("a", 0, 41, "broker 2 is")])
+
+    controller = ask_through(broker, {})
+    response = await broker.ask(ApiKey.ELECT_LEADERS, 2, election_type=7, topic_partitions=topics)
+    assert response.error_code == 42
+    broker.rules.denied.add((Operation.ALTER, "kafka-cluster"))
+    old = await broker.ask(ApiKey.ELECT_LEADERS, 0, topic_partitions=topics)
+    assert election_results(old) == [("a", 0, 31, "Authorization failed.")]
+    everything = await broker.ask(ApiKey.ELECT_LEADERS, 2, topic_partitions=None)
+    assert (everything.error_code, everything.replica_election_results) == (31, ())
+    assert controller.asked == []
+
+
+async def test_nothing_waits_longer_than_the_request_allows(broker: Any) -> None:
+    ask_through(broker, None)
+    election = await broker.ask(ApiKey.ELECT_LEADERS, 2, topic_partitions=[{"topic": "a", "partitions": [0]}], timeout=1)
+    assert (election.error_code, [code for _, _, code, _ in election_results(election)]) == (7, [7])
+    moves = [{"name": "a", "partitions": [{"partition_index": 0, "replicas": [1]}]}]
+    change = await broker.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, topics=moves, timeout=1)
+    assert (change.error_code, [code for _, _, code, _ in reassignment_results(change)]) == (7, [7])
+
+
+async def test_partitions_are_moved_and_moves_taken_back(broker: Any) -> None:
+    """KIP-455: null replicas cancel."""
+    outcomes = {
+        A0: PartitionOutcome(0),
+        A1: PartitionOutcome(39, "broker 9 is not there"),
+        B0: PartitionOutcome(85, "it does not move"),
+    }
+    controller = ask_through(broker, outcomes)
+    topics = [
+        {"name": "a", "partitions": [{"partition_index": 0, "replicas": [2, 3]}, {"partition_index": 1, "replicas": [9]}]},
+        {"name": "b", "partitions": [{"partition_index": 0, "replicas": None}]},
+    ]
+    response = await broker.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, topics=topics, timeout=60_000)
+    assert (response.error_code, response.error_message) == (0, None)
+    assert reassignment_results(response) == [
+        ("a", 0, 0, None),
+        ("a", 1, 39, "broker 9 is not there"),
+        ("b", 0, 85, "it does not move"),
+    ]
+    ((asked, timeout_seconds),) = controller.asked
+    assert asked == {A0: (2, 3), A1: (9,), B0: None}
+    assert 30 < timeout_seconds <= 60
+
+
+async def test_moving_needs_alter_on_the_cluster(broker: Any) -> None:
+    controller = ask_through(broker, {})
+    broker.rules.denied.add((Operation.ALTER, "kafka-cluster"))
+    topics = [{"name": "a", "partitions": [{"partition_index": 0, "replicas": [2]}]}]
+    response = await broker.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, topics=topics)
+    assert (response.error_code, response.error_message) == (31, "Authorization failed.")
+    assert reassignment_results(response) == [("a", 0, 31, "Authorization failed.")]
+    assert controller.asked == []
+
+
+async def test_what_is_on_its_way_is_listed(broker: Any) -> None:
+    one, two = BrokerId(1), BrokerId(2)
+    controller = ask_through(broker, {B0: OngoingReassignment((one, two), (two,), (one,)), A1: OngoingReassignment((one,), (), ())})
+    response = await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None)
+    assert response.error_code == 0
+    assert [
+        (topic.name, partition.partition_index, partition.replicas, partition.adding_replicas, partition.removing_replicas)
+        for topic in response.topics
+        for partition in topic.partitions
+    ] == [("a", 1, (1,), (), ()), ("b", 0, (1, 2), (2,), (1,))]
+    await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=[{"name": "a", "partition_indexes": [1, 0]}])
+    assert controller.asked == [(None,), ([A1, A0],)]
+
+
+async def test_a_listing_comes_whatever_timeout_the_request_has(broker: Any) -> None:
     """kafka-go sends 0 by default, and Kafka's controller does not look at it."""
-
-    async def scenario(broker: Any) -> None:
-        await broker.create("a", 2)
-        for timeout in (0, -1, 1):
-            response = await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None, timeout=timeout)
-            assert (response.error_code, response.topics) == (0, ())
-        ask_through(broker, {B0: OngoingReassignment((BrokerId(1),), (), ())})
-        response = await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None, timeout=0)
-        assert (response.error_code, [topic.name for topic in response.topics]) == (0, ["b"])
-
-    run(scenario)
+    await broker.create("a", 2)
+    for timeout in (0, -1, 1):
+        response = await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None, timeout=timeout)
+        assert (response.error_code, response.topics) == (0, ())
+    ask_through(broker, {B0: OngoingReassignment((BrokerId(1),), (), ())})
+    response = await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None, timeout=0)
+    assert (response.error_code, [topic.name for topic in response.topics]) == (0, ["b"])
 
 
-def test_listing_needs_describe_on_the_cluster_and_a_controller(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        ask_through(broker, NotController("none is known"))
-        response = await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None)
-        assert (response.error_code, response.error_message, response.topics) == (41, "none is known", ())
-        broker.rules.denied.add((Operation.DESCRIBE, "kafka-cluster"))
-        response = await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None)
-        assert (response.error_code, response.error_message) == (31, "Authorization failed.")
-
-    run(scenario)
+async def test_listing_needs_describe_on_the_cluster_and_a_controller(broker: Any) -> None:
+    ask_through(broker, NotController("none is known"))
+    response = await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None)
+    assert (response.error_code, response.error_message, response.topics) == (41, "none is known", ())
+    broker.rules.denied.add((Operation.DESCRIBE, "kafka-cluster"))
+    response = await broker.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None)
+    assert (response.error_code, response.error_message) == (31, "Authorization failed.")

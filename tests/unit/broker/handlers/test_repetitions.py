@@ -56,72 +56,59 @@ from ottla.protocol.api import ApiKey
         ),
     ],
 )
-def test_what_is_named_again_is_answered_once(run: Any, key: ApiKey, version: int, asked: dict[str, Any], answers: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        found = answers(await broker.ask(key, version, **asked))
-        assert len(found) == len(set(found)), found
-
-    run(scenario)
+async def test_what_is_named_again_is_answered_once(broker: Any, key: ApiKey, version: int, asked: dict[str, Any], answers: Any) -> None:
+    await broker.create("flights")
+    found = answers(await broker.ask(key, version, **asked))
+    assert len(found) == len(set(found)), found
 
 
-def test_work_that_takes_longer_than_a_slice_lets_others_in() -> None:
+async def test_work_that_takes_longer_than_a_slice_lets_others_in() -> None:
     """The clock continues by two milliseconds with each look at it, so a slice of five ends after a few steps."""
     turns: list[str] = []
+    loop = asyncio.get_running_loop()
+    time = iter(range(1_000_000))
 
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        time = iter(range(1_000_000))
+    def steps() -> Any:
+        for number in range(6):
+            turns.append(f"step {number}")
+            yield
+        return "done"
 
-        def steps() -> Any:
-            for number in range(6):
-                turns.append(f"step {number}")
-                yield
-            return "done"
+    def other() -> None:
+        turns.append("someone else")
 
-        def other() -> None:
-            turns.append("someone else")
-
+    loop.call_soon(other)
+    with mock.patch.object(loop, "time", lambda: next(time) * 0.002):
+        rest = begun(steps())
+        assert asyncio.iscoroutine(rest)
+        assert await rest == "done"
         loop.call_soon(other)
-        with mock.patch.object(loop, "time", lambda: next(time) * 0.002):
-            rest = begun(steps())
-            assert asyncio.iscoroutine(rest)
-            assert await rest == "done"
-            loop.call_soon(other)
-            assert [in_slice async for in_slice in in_slices(range(6))] == list(range(6))
-
-    asyncio.run(scenario())
+        assert [in_slice async for in_slice in in_slices(range(6))] == list(range(6))
     assert turns.index("someone else") < turns.index("step 5")
     assert turns.count("someone else") == 2
 
 
-def test_work_of_one_slice_is_done_at_once() -> None:
-    async def scenario() -> None:
-        def steps() -> Any:
-            yield
-            return "done"
+async def test_work_of_one_slice_is_done_at_once() -> None:
+    def steps() -> Any:
+        yield
+        return "done"
 
-        assert begun(steps()) == "done"
-
-    asyncio.run(scenario())
+    assert begun(steps()) == "done"
 
 
-def test_actions_have_their_results_in_order_and_so_many_go_on_at_once() -> None:
-    async def scenario() -> None:
-        under_way = most = 0
+async def test_actions_have_their_results_in_order_and_so_many_go_on_at_once() -> None:
+    under_way = most = 0
 
-        async def action(number: int) -> int:
-            nonlocal under_way, most
-            under_way += 1
-            most = max(most, under_way)
-            await asyncio.sleep(0)
-            under_way -= 1
-            return number
+    async def action(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return number
 
-        count = 3 * waiting.AT_ONCE
-        results = await side_by_side([lambda number=number: action(number) for number in range(count)])  # type: ignore[misc]
-        assert results == list(range(count))
-        assert most == waiting.AT_ONCE
-        assert await side_by_side([]) == []
-
-    asyncio.run(scenario())
+    count = 3 * waiting.AT_ONCE
+    results = await side_by_side(action, range(count))
+    assert results == list(range(count))
+    assert most == waiting.AT_ONCE
+    assert await side_by_side(action, ()) == []

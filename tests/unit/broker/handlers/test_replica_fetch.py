@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, Alt
 from ottla.model import BrokerId, BrokerRegistration, PartitionState, Principal
 from ottla.protocol.api import ApiKey
 
-from ..wired import BROKER, Client, Wired, batch, fetch, produce, run, topic_id, until, values
+from ..wired import BROKER, Client, Wired, batch, fetch, produce, run, topic_id, until, values, wired
 
 OUT_OF_RANGE, NOT_LEADER, NOT_ENOUGH_AFTER_APPEND, TOPIC_DENIED = 1, 6, 20, 29
 FENCED_EPOCH, UNKNOWN_EPOCH, OFFSET_NOT_AVAILABLE = 74, 75, 78
@@ -49,96 +49,88 @@ async def publish(client: Client, *batches: bytes) -> None:
         assert (await client.produced())[1][0][0] == 0
 
 
+@pytest.fixture
+def broker(tmp_path: Path) -> AbstractAsyncContextManager[Wired]:
+    """One that clients connect to."""
+    return wired(tmp_path)
+
+
 @pytest.mark.parametrize("version", [4, 12, 14])
-def test_a_follower_sees_what_is_not_committed_at_every_version(tmp_path: Path, version: int) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, TWO))
-        client = await broker.connect()
-        await publish(client, batch(b"a"), batch(b"b"))
-        named: Any = topic_id("events") if version >= 13 else "events"
-        client.write(fetch((named, 0, 0), version=version, replica=(TWO, -1)))
-        _, response = await client.answer(ApiKey.FETCH, version)
-        (found,) = response.responses[0].partitions
-        assert (int(found.error_code), found.high_watermark, values(bytes(found.records))) == (0, 0, [(0, b"a"), (1, b"b")])
-        assert bytes((await read(client, 0)).records) == b""
-
-    run(tmp_path, scenario)
+async def test_a_follower_sees_what_is_not_committed_at_every_version(broker: Wired, version: int) -> None:
+    broker.topic("events", isr=(BROKER, TWO))
+    client = await broker.connect()
+    await publish(client, batch(b"a"), batch(b"b"))
+    named: Any = topic_id("events") if version >= 13 else "events"
+    client.write(fetch((named, 0, 0), version=version, replica=(TWO, -1)))
+    _, response = await client.answer(ApiKey.FETCH, version)
+    (found,) = response.responses[0].partitions
+    assert (int(found.error_code), found.high_watermark, values(bytes(found.records))) == (0, 0, [(0, b"a"), (1, b"b")])
+    assert bytes((await read(client, 0)).records) == b""
 
 
-def test_what_a_follower_asks_for_is_committed_up_to_there(tmp_path: Path) -> None:
+async def test_what_a_follower_asks_for_is_committed_up_to_there(broker: Wired) -> None:
     """acks=all waits for it, and so do consumers; the answer tells the follower at once."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, TWO))
-        producer, follower, consumer = [await broker.connect() for _ in range(3)]
-        await publish(producer, batch(b"a"))
-        producer.write(produce(("events", 0, batch(b"b")), acks=-1))
-        consumer.write(fetch(("events", 0, 0), max_wait_ms=60_000))
-        await until(lambda: len(broker.produces) == 1 and len(broker.parts.fetch_purgatory) == 1)
-        found = await follow(follower, 1)
-        assert (found.high_watermark, values(bytes(found.records))) == (1, [(1, b"b")])
-        assert values((await consumer.fetched())[1][0][1]) == [(0, b"a")]
-        assert len(broker.produces) == 1
-        found = await follow(follower, 2)
-        assert (found.high_watermark, bytes(found.records)) == (2, b"")
-        assert await producer.produced() == (1, [(0, 1)])
-
-    run(tmp_path, scenario)
+    broker.topic("events", isr=(BROKER, TWO))
+    producer, follower, consumer = [await broker.connect() for _ in range(3)]
+    await publish(producer, batch(b"a"))
+    producer.write(produce(("events", 0, batch(b"b")), acks=-1))
+    consumer.write(fetch(("events", 0, 0), max_wait_ms=60_000))
+    await until(lambda: len(broker.produces) == 1 and len(broker.parts.fetch_purgatory) == 1)
+    found = await follow(follower, 1)
+    assert (found.high_watermark, values(bytes(found.records))) == (1, [(1, b"b")])
+    assert values((await consumer.fetched())[1][0][1]) == [(0, b"a")]
+    assert len(broker.produces) == 1
+    found = await follow(follower, 2)
+    assert (found.high_watermark, bytes(found.records)) == (2, b"")
+    assert await producer.produced() == (1, [(0, 1)])
 
 
-def test_a_waiting_follower_is_woken_by_an_append_and_counted_once(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, TWO))
-        producer, follower = await broker.connect(), await broker.connect()
-        waiting = asyncio.ensure_future(follow(follower, 0, max_wait_ms=60_000))
-        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-        progress = broker.partition("events").in_sync.followers[TWO]
-        assert progress.log_end_offset == 0
-        progress.log_end_offset = 5  # a later fetch has said more
-        await publish(producer, batch(b"a"))
-        assert values(bytes((await waiting).records)) == [(0, b"a")]
-        assert progress.log_end_offset == 5
-
-    run(tmp_path, scenario)
+async def test_a_waiting_follower_is_woken_by_an_append_and_counted_once(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, TWO))
+    producer, follower = await broker.connect(), await broker.connect()
+    waiting = asyncio.ensure_future(follow(follower, 0, max_wait_ms=60_000))
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+    progress = broker.partition("events").in_sync.followers[TWO]
+    assert progress.log_end_offset == 0
+    progress.log_end_offset = 5  # a later fetch has said more
+    await publish(producer, batch(b"a"))
+    assert values(bytes((await waiting).records)) == [(0, b"a")]
+    assert progress.log_end_offset == 5
 
 
-def test_only_a_replica_with_the_leaders_epoch_is_served(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, TWO))
-        broker.lead("events", epoch=5)
-        client = await broker.connect()
-        await publish(client, batch(b"a"))
-        for epoch, code in ((4, FENCED_EPOCH), (6, UNKNOWN_EPOCH), (5, 0), (-1, 0)):
-            assert int((await follow(client, 0, current_leader_epoch=epoch)).error_code) == code
-        for epoch, code in ((5, UNKNOWN_EPOCH), (-1, NOT_LEADER)):
-            assert int((await follow(client, 0, replica=(THREE, EPOCH), current_leader_epoch=epoch)).error_code) == code
-        assert int((await follow(client, 0, replica=(TWO, EPOCH - 1))).error_code) == NOT_LEADER
-        assert int((await follow(client, 2)).error_code) == OUT_OF_RANGE
-        broker.partition("events").stop_leading()
-        assert int((await follow(client, 0)).error_code) == NOT_LEADER
-
-    run(tmp_path, scenario)
+async def test_only_a_replica_with_the_leaders_epoch_is_served(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, TWO))
+    broker.lead("events", epoch=5)
+    client = await broker.connect()
+    await publish(client, batch(b"a"))
+    for epoch, code in ((4, FENCED_EPOCH), (6, UNKNOWN_EPOCH), (5, 0), (-1, 0)):
+        assert int((await follow(client, 0, current_leader_epoch=epoch)).error_code) == code
+    for epoch, code in ((5, UNKNOWN_EPOCH), (-1, NOT_LEADER)):
+        assert int((await follow(client, 0, replica=(THREE, EPOCH), current_leader_epoch=epoch)).error_code) == code
+    assert int((await follow(client, 0, replica=(TWO, EPOCH - 1))).error_code) == NOT_LEADER
+    assert int((await follow(client, 2)).error_code) == OUT_OF_RANGE
+    broker.partition("events").stop_leading()
+    assert int((await follow(client, 0)).error_code) == NOT_LEADER
 
 
-def test_a_follower_whose_log_parted_is_told_where_and_counts_for_nothing(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, TWO))
-        client = await broker.connect()
-        await publish(client, batch(b"a"), batch(b"b"))
-        broker.lead("events", epoch=3)
-        await publish(client, batch(b"c"))
-        found = await follow(client, 3, last_fetched_epoch=0, current_leader_epoch=3)
-        assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset, bytes(found.records)) == (0, 2, b"")
-        partition = broker.partition("events")
-        assert (partition.high_watermark, partition.in_sync.followers[TWO].log_end_offset) == (0, -1)
-        found = await follow(client, 2, last_fetched_epoch=0, current_leader_epoch=3)
-        assert (found.high_watermark, values(bytes(found.records))) == (2, [(2, b"c")])
-
-    run(tmp_path, scenario)
+async def test_a_follower_whose_log_parted_is_told_where_and_counts_for_nothing(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, TWO))
+    client = await broker.connect()
+    await publish(client, batch(b"a"), batch(b"b"))
+    broker.lead("events", epoch=3)
+    await publish(client, batch(b"c"))
+    found = await follow(client, 3, last_fetched_epoch=0, current_leader_epoch=3)
+    assert (found.diverging_epoch.epoch, found.diverging_epoch.end_offset, bytes(found.records)) == (0, 2, b"")
+    partition = broker.partition("events")
+    assert (partition.high_watermark, partition.in_sync.followers[TWO].log_end_offset) == (0, -1)
+    found = await follow(client, 2, last_fetched_epoch=0, current_leader_epoch=3)
+    assert (found.high_watermark, values(bytes(found.records))) == (2, [(2, b"c")])
 
 
 class Controller:
     """Agrees to every ISR, when it is let."""
+
+    broker_epoch = 50
 
     def __init__(self) -> None:
         self.requests: list[AlterPartitionRequest] = []
@@ -160,121 +152,100 @@ class Controller:
 async def looked_after(broker: Wired) -> AsyncIterator[Controller]:
     """The broker's ISRs are asked of a controller."""
     controller = Controller()
-    broker.parts.replicas.start(controller.alter_partition, lambda: 50)
+    broker.parts.replicas.start(controller)
     try:
         yield controller
     finally:
         await broker.parts.replicas.close()
 
 
-def test_a_follower_that_has_caught_up_joins_with_its_broker_epoch(tmp_path: Path) -> None:
+async def test_a_follower_that_has_caught_up_joins_with_its_broker_epoch(broker: Wired) -> None:
     """KIP-841, KIP-903."""
-
-    async def scenario(broker: Wired) -> None:
-        async with looked_after(broker) as controller:
-            broker.topic("events", isr=(BROKER, TWO, THREE), min_insync_replicas="2")
-            broker.lead("events", isr=(BROKER,))
-            client = await broker.connect()
-            await publish(client, batch(b"a"))
-            partition = broker.partition("events")
-            await follow(client, 0, replica=(THREE, 71))
-            await until(lambda: partition.isr == (BROKER, THREE))
-            assert [
-                [(replica.broker_id, replica.broker_epoch) for replica in change.new_isr] for change in controller.requests[0].partitions
-            ] == [[(BROKER, 50), (THREE, 71)]]
-            assert partition.high_watermark == 0
-            await follow(client, 1, replica=(THREE, 71))
-            assert partition.high_watermark == 1
-
-    run(tmp_path, scenario)
-
-
-def test_a_follower_that_lags_leaves_and_who_waited_for_it_is_answered(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        async with looked_after(broker) as controller:
-            broker.topic("events", isr=(BROKER, TWO, THREE), min_insync_replicas="2")
-            client, follower = await broker.connect(), await broker.connect()
-            client.write(produce(("events", 0, batch(b"a")), acks=-1))
-            await until(lambda: len(broker.produces) == 1)
-            for offset in (0, 1):
-                await follow(follower, offset, replica=(THREE, 71))
-            broker.clock.advance(seconds=20)
-            await follow(follower, 1, replica=(THREE, 71))
-            broker.clock.advance(seconds=11)
-            controller.allowed.clear()
-            await broker.parts.replicas.shrink_isrs()
-            await until(lambda: len(controller.requests) == 1)
-            assert len(broker.produces) == 1
-            controller.allowed.set()
-            assert await client.produced() == (1, [(0, 0)])
-            assert broker.partition("events").isr == (BROKER, THREE)
-
-    run(tmp_path, scenario)
-
-
-def test_too_few_in_sync_after_the_append_are_told_when_the_time_is_up(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, TWO), min_insync_replicas="2")
-        client = await broker.connect()
-        client.write(produce(("events", 0, batch(b"a")), acks=-1, timeout_ms=50))
-        await until(lambda: len(broker.produces) == 1)
+    async with looked_after(broker) as controller:
+        broker.topic("events", isr=(BROKER, TWO, THREE), min_insync_replicas="2")
         broker.lead("events", isr=(BROKER,))
-        assert await client.produced() == (1, [(NOT_ENOUGH_AFTER_APPEND, -1)])
-        assert broker.partition("events").high_watermark == 0
-
-    run(tmp_path, scenario)
-
-
-def test_whoever_waits_when_leadership_is_lost_is_told(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, TWO))
         client = await broker.connect()
+        await publish(client, batch(b"a"))
+        partition = broker.partition("events")
+        await follow(client, 0, replica=(THREE, 71))
+        await until(lambda: partition.isr == (BROKER, THREE))
+        assert [
+            [(replica.broker_id, replica.broker_epoch) for replica in change.new_isr] for change in controller.requests[0].partitions
+        ] == [[(BROKER, 50), (THREE, 71)]]
+        assert partition.high_watermark == 0
+        await follow(client, 1, replica=(THREE, 71))
+        assert partition.high_watermark == 1
+
+
+async def test_a_follower_that_lags_leaves_and_who_waited_for_it_is_answered(broker: Wired) -> None:
+    async with looked_after(broker) as controller:
+        broker.topic("events", isr=(BROKER, TWO, THREE), min_insync_replicas="2")
+        client, follower = await broker.connect(), await broker.connect()
         client.write(produce(("events", 0, batch(b"a")), acks=-1))
         await until(lambda: len(broker.produces) == 1)
-        broker.parts.replicas.stop_leading_all()
-        assert await client.produced() == (1, [(NOT_LEADER, -1)])
+        for offset in (0, 1):
+            await follow(follower, offset, replica=(THREE, 71))
+        broker.clock.advance(seconds=20)
+        await follow(follower, 1, replica=(THREE, 71))
+        broker.clock.advance(seconds=11)
+        controller.allowed.clear()
+        await broker.parts.replicas.shrink_isrs()
+        await until(lambda: len(controller.requests) == 1)
+        assert len(broker.produces) == 1
+        controller.allowed.set()
+        assert await client.produced() == (1, [(0, 0)])
+        assert broker.partition("events").isr == (BROKER, THREE)
 
-    run(tmp_path, scenario)
+
+async def test_too_few_in_sync_after_the_append_are_told_when_the_time_is_up(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, TWO), min_insync_replicas="2")
+    client = await broker.connect()
+    client.write(produce(("events", 0, batch(b"a")), acks=-1, timeout_ms=50))
+    await until(lambda: len(broker.produces) == 1)
+    broker.lead("events", isr=(BROKER,))
+    assert await client.produced() == (1, [(NOT_ENOUGH_AFTER_APPEND, -1)])
+    assert broker.partition("events").high_watermark == 0
 
 
-def test_consumers_read_from_followers_what_is_committed_there(tmp_path: Path) -> None:
+async def test_whoever_waits_when_leadership_is_lost_is_told(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, TWO))
+    client = await broker.connect()
+    client.write(produce(("events", 0, batch(b"a")), acks=-1))
+    await until(lambda: len(broker.produces) == 1)
+    broker.parts.replicas.stop_leading_all()
+    assert await client.produced() == (1, [(NOT_LEADER, -1)])
+
+
+async def test_consumers_read_from_followers_what_is_committed_there(broker: Wired) -> None:
     """KIP-392: those that name a rack. They are woken when a fetch of the follower has brought it."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, TWO))
-        client, waiting = await broker.connect(), await broker.connect()
-        await publish(client, batch(b"a"))
-        region = broker.partition("events").read_as_leader(0, 1 << 20, at_least_one_batch=True)
-        assert region is not None
-        records = bytearray(region.read())
-        records[7] = 1  # the same batch at offset 1
-        broker.follow("events", TWO, epoch=1)
-        partition = broker.partition("events")
-        waiting.write(fetch(("events", 0, 0), max_wait_ms=60_000, rack="a"))
-        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-        assert partition.append_as_follower(memoryview(bytes(records)), 1, 1, 0)
-        assert [each for each, _ in values((await waiting.fetched())[1][0][1])] == [0]
-        found = await read(client, 0, rack="a")
-        assert (int(found.error_code), found.high_watermark, [each for each, _ in values(bytes(found.records))]) == (0, 1, [0])
-        for version in (10, 12):
-            assert int((await read(client, 0, version=version)).error_code) == NOT_LEADER
-
-    run(tmp_path, scenario)
+    broker.topic("events", isr=(BROKER, TWO))
+    client, waiting = await broker.connect(), await broker.connect()
+    await publish(client, batch(b"a"))
+    region = broker.partition("events").read_as_leader(0, 1 << 20, at_least_one_batch=True)
+    assert region is not None
+    records = bytearray(region.read())
+    records[7] = 1  # the same batch at offset 1
+    broker.follow("events", TWO, epoch=1)
+    partition = broker.partition("events")
+    waiting.write(fetch(("events", 0, 0), max_wait_ms=60_000, rack="a"))
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+    assert partition.append_as_follower(memoryview(bytes(records)), 1, 1, 0)
+    assert [each for each, _ in values((await waiting.fetched())[1][0][1])] == [0]
+    found = await read(client, 0, rack="a")
+    assert (int(found.error_code), found.high_watermark, [each for each, _ in values(bytes(found.records))]) == (0, 1, [0])
+    for version in (10, 12):
+        assert int((await read(client, 0, version=version)).error_code) == NOT_LEADER
 
 
-def test_a_follower_does_not_say_that_an_offset_is_out_of_range_which_its_leader_may_have(tmp_path: Path) -> None:
+async def test_a_follower_does_not_say_that_an_offset_is_out_of_range_which_its_leader_may_have(broker: Wired) -> None:
     """KIP-392. The consumer would go back to the begin, or skip to the end."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, TWO))
-        client = await broker.connect()
-        await publish(client, batch(b"a"))
-        assert int((await read(client, 5, rack="a")).error_code) == OUT_OF_RANGE, "as the leader it knows"
-        broker.follow("events", TWO, epoch=1)
-        assert int((await read(client, 5, rack="a")).error_code) == OFFSET_NOT_AVAILABLE
-        assert int((await read(client, 1, rack="a")).error_code) == 0
-
-    run(tmp_path, scenario)
+    broker.topic("events", isr=(BROKER, TWO))
+    client = await broker.connect()
+    await publish(client, batch(b"a"))
+    assert int((await read(client, 5, rack="a")).error_code) == OUT_OF_RANGE, "as the leader it knows"
+    broker.follow("events", TWO, epoch=1)
+    assert int((await read(client, 5, rack="a")).error_code) == OFFSET_NOT_AVAILABLE
+    assert int((await read(client, 1, rack="a")).error_code) == 0
 
 
 def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> None:
@@ -295,16 +266,13 @@ def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> None:
     run(tmp_path, scenario, properties=RACK_AWARE)
 
 
-def test_without_a_selector_racks_change_nothing(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, TWO))
-        broker.parts.metadata.brokers = {each: BrokerRegistration(each, (), rack) for each, rack in ((BROKER, "a"), (TWO, "b"))}
-        client = await broker.connect()
-        await publish(client, batch(b"a"))
-        await follow(client, 1, log_start_offset=0)
-        assert values(bytes((await read(client, 0, rack="b")).records)) == [(0, b"a")]
-
-    run(tmp_path, scenario)
+async def test_without_a_selector_racks_change_nothing(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, TWO))
+    broker.parts.metadata.brokers = {each: BrokerRegistration(each, (), rack) for each, rack in ((BROKER, "a"), (TWO, "b"))}
+    client = await broker.connect()
+    await publish(client, batch(b"a"))
+    await follow(client, 1, log_start_offset=0)
+    assert values(bytes((await read(client, 0, rack="b")).records)) == [(0, b"a")]
 
 
 def test_a_throttled_replica_that_lags_has_to_wait_and_one_in_sync_has_not(tmp_path: Path) -> None:
@@ -356,32 +324,29 @@ def test_fetch_max_bytes_of_the_broker_binds_no_follower(tmp_path: Path) -> None
     run(tmp_path, scenario, properties={"fetch.max.bytes": "1024"})
 
 
-def test_a_session_of_a_follower_says_only_what_is_new_and_records_all_it_has(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", 3, isr=(BROKER, TWO))
-        client = await broker.connect()
-        named = topic_id("events")
+async def test_a_session_of_a_follower_says_only_what_is_new_and_records_all_it_has(broker: Wired) -> None:
+    broker.topic("events", 3, isr=(BROKER, TWO))
+    client = await broker.connect()
+    named = topic_id("events")
 
-        async def ask(*asked: Any, **options: Any) -> tuple[int, list[int]]:
-            client.write(fetch(*asked, version=17, replica=(TWO, EPOCH), current_leader_epoch=0, **options))
-            _, response = await client.answer(ApiKey.FETCH, 17)
-            return response.session_id, [partition.partition_index for topic in response.responses for partition in topic.partitions]
+    async def ask(*asked: Any, **options: Any) -> tuple[int, list[int]]:
+        client.write(fetch(*asked, version=17, replica=(TWO, EPOCH), current_leader_epoch=0, **options))
+        _, response = await client.answer(ApiKey.FETCH, 17)
+        return response.session_id, [partition.partition_index for topic in response.responses for partition in topic.partitions]
 
-        session_id, found = await ask(*((named, number, 0) for number in range(3)), session_epoch=0)
-        assert found == [0, 1, 2]
-        client.write(produce(("events", 1, batch(b"a"))))
-        await client.produced()
-        assert await ask(session_id=session_id, session_epoch=1) == (session_id, [1])
-        broker.clock.advance(seconds=5)
-        assert await ask((named, 1, 1), session_id=session_id, session_epoch=2) == (session_id, [1]), "its high watermark is news"
-        assert await ask(session_id=session_id, session_epoch=3) == (session_id, [])
-        followers = [broker.partition("events", number).in_sync.followers[TWO] for number in range(3)]
-        now_ms = broker.parts.replicas.now_ms()
-        assert [(follower.fetched_ms, follower.caught_up_ms, follower.log_end_offset) for follower in followers] == [
-            (now_ms, now_ms, n) for n in (0, 1, 0)
-        ]
-
-    run(tmp_path, scenario)
+    session_id, found = await ask(*((named, number, 0) for number in range(3)), session_epoch=0)
+    assert found == [0, 1, 2]
+    client.write(produce(("events", 1, batch(b"a"))))
+    await client.produced()
+    assert await ask(session_id=session_id, session_epoch=1) == (session_id, [1])
+    broker.clock.advance(seconds=5)
+    assert await ask((named, 1, 1), session_id=session_id, session_epoch=2) == (session_id, [1]), "its high watermark is news"
+    assert await ask(session_id=session_id, session_epoch=3) == (session_id, [])
+    followers = [broker.partition("events", number).in_sync.followers[TWO] for number in range(3)]
+    now_ms = broker.parts.replicas.now_ms()
+    assert [(follower.fetched_ms, follower.caught_up_ms, follower.log_end_offset) for follower in followers] == [
+        (now_ms, now_ms, n) for n in (0, 1, 0)
+    ]
 
 
 class Rules:

@@ -32,23 +32,20 @@ async def codes(broker: Any, *topics: dict[str, Any], **fields: Any) -> list[int
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_a_topic_is_created_at_every_version_and_is_there_at_once(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        (created,) = await create(broker, topic("flights", 3, configs=configs(retention_ms="1000")), version=version)
-        assert (created.name, created.error_code) == ("flights", 0)
-        assert created.error_message is None
-        if version >= 5:
-            assert (created.num_partitions, created.replication_factor, created.topic_config_error_code) == (3, 1, 0)
-            shown = {config.name: config for config in created.configs}
-            assert list(shown) == list(TopicSettings.definitions())
-            assert (shown["retention.ms"].value, shown["retention.ms"].config_source) == ("1000", 1)
-            assert (shown["segment.bytes"].config_source, shown["segment.bytes"].read_only) == (5, False)
-        if version >= 7:
-            assert created.topic_id == broker.parts.metadata.topic("flights").topic_id
-        assert sorted(broker.parts.replicas.partitions) == [TopicPartition("flights", index) for index in range(3)]
-        assert broker.parts.replicas.get("flights", 0).settings.retention_ms == 1000
-
-    run(scenario)
+async def test_a_topic_is_created_at_every_version_and_is_there_at_once(broker: Any, version: int) -> None:
+    (created,) = await create(broker, topic("flights", 3, configs=configs(retention_ms="1000")), version=version)
+    assert (created.name, created.error_code) == ("flights", 0)
+    assert created.error_message is None
+    if version >= 5:
+        assert (created.num_partitions, created.replication_factor, created.topic_config_error_code) == (3, 1, 0)
+        shown = {config.name: config for config in created.configs}
+        assert list(shown) == list(TopicSettings.definitions())
+        assert (shown["retention.ms"].value, shown["retention.ms"].config_source) == ("1000", 1)
+        assert (shown["segment.bytes"].config_source, shown["segment.bytes"].read_only) == (5, False)
+    if version >= 7:
+        assert created.topic_id == broker.parts.metadata.topic("flights").topic_id
+    assert sorted(broker.parts.replicas.partitions) == [TopicPartition("flights", index) for index in range(3)]
+    assert broker.parts.replicas.get("flights", 0).settings.retention_ms == 1000
 
 
 def test_minus_1_takes_the_brokers_defaults(run: Any) -> None:
@@ -61,171 +58,135 @@ def test_minus_1_takes_the_brokers_defaults(run: Any) -> None:
     run(scenario, **{"num.partitions": "6"})
 
 
-def test_replicas_can_be_placed_by_hand(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        placed = [{"partition_index": index, "broker_ids": [1]} for index in (1, 0)]
-        (created,) = await create(broker, topic("flights", -1, -1, assignments=placed))
-        assert (created.error_code, created.num_partitions) == (0, 2)
-
-    run(scenario)
+async def test_replicas_can_be_placed_by_hand(broker: Any) -> None:
+    placed = [{"partition_index": index, "broker_ids": [1]} for index in (1, 0)]
+    (created,) = await create(broker, topic("flights", -1, -1, assignments=placed))
+    assert (created.error_code, created.num_partitions) == (0, 2)
 
 
-def test_what_kafka_refuses_is_refused_with_its_error_and_the_others_are_created(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("there")
-        placed = [{"partition_index": 0, "broker_ids": [1]}]
-        refused = [
-            (topic("there"), 36),
-            (topic("a/b"), 17),
-            (topic(""), 17),
-            (topic("x" * 250), 17),
-            (topic("no-partitions", 0), 37),
-            (topic("too-many-replicas", 1, 2), 38),
-            (topic("no-replicas", 1, 0), 38),
-            (topic("unknown-setting", configs=configs(retention_mss="1")), 40),
-            (topic("bad-value", configs=configs(retention_ms="soon")), 40),
-            (topic("null-value", configs=configs(retention_ms=None)), 40),
-            (topic("both", 1, 1, assignments=placed), 42),
-            (topic("a-gap", -1, -1, assignments=[{"partition_index": 1, "broker_ids": [1]}]), 39),
-            (topic("assigned-twice", -1, -1, assignments=placed * 2), 39),
-            (topic("unknown-broker", -1, -1, assignments=[{"partition_index": 0, "broker_ids": [9]}]), 39),
-        ]
-        answers = await create(broker, *(each for each, _ in refused), topic("good"))
-        assert {answer.name: answer.error_code for answer in answers} == {"good": 0} | {each["name"]: code for each, code in refused}
-        assert all(answer.error_message for answer in answers if answer.error_code)
-        assert [each.name for each in broker.parts.metadata.topics()] == ["good", "there"]
-
-    run(scenario)
+async def test_what_kafka_refuses_is_refused_with_its_error_and_the_others_are_created(broker: Any) -> None:
+    await broker.create("there")
+    placed = [{"partition_index": 0, "broker_ids": [1]}]
+    refused = [
+        (topic("there"), 36),
+        (topic("a/b"), 17),
+        (topic(""), 17),
+        (topic("x" * 250), 17),
+        (topic("no-partitions", 0), 37),
+        (topic("too-many-replicas", 1, 2), 38),
+        (topic("no-replicas", 1, 0), 38),
+        (topic("unknown-setting", configs=configs(retention_mss="1")), 40),
+        (topic("bad-value", configs=configs(retention_ms="soon")), 40),
+        (topic("null-value", configs=configs(retention_ms=None)), 40),
+        (topic("both", 1, 1, assignments=placed), 42),
+        (topic("a-gap", -1, -1, assignments=[{"partition_index": 1, "broker_ids": [1]}]), 39),
+        (topic("assigned-twice", -1, -1, assignments=placed * 2), 39),
+        (topic("unknown-broker", -1, -1, assignments=[{"partition_index": 0, "broker_ids": [9]}]), 39),
+    ]
+    answers = await create(broker, *(each for each, _ in refused), topic("good"))
+    assert {answer.name: answer.error_code for answer in answers} == {"good": 0} | {each["name"]: code for each, code in refused}
+    assert all(answer.error_message for answer in answers if answer.error_code)
+    assert [each.name for each in broker.parts.metadata.topics()] == ["good", "there"]
 
 
-def test_a_topic_named_twice_in_a_request_is_refused_once_and_not_created(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        answers = await create(broker, topic("twice"), topic("once"), topic("twice"))
-        assert [(answer.name, answer.error_code) for answer in answers] == [("twice", 42), ("once", 0)]
-        assert broker.parts.metadata.topic("twice") is None
-
-    run(scenario)
+async def test_a_topic_named_twice_in_a_request_is_refused_once_and_not_created(broker: Any) -> None:
+    answers = await create(broker, topic("twice"), topic("once"), topic("twice"))
+    assert [(answer.name, answer.error_code) for answer in answers] == [("twice", 42), ("once", 0)]
+    assert broker.parts.metadata.topic("twice") is None
 
 
-def test_names_that_differ_in_a_dot_and_an_underscore_collide(run: Any) -> None:
+async def test_names_that_differ_in_a_dot_and_an_underscore_collide(broker: Any) -> None:
     """Kafka's metrics cannot tell them apart."""
-
-    async def scenario(broker: Any) -> None:
-        assert await codes(broker, topic("a.b")) == [0]
-        assert await codes(broker, topic("a_b")) == [17]
-
-    run(scenario)
+    assert await codes(broker, topic("a.b")) == [0]
+    assert await codes(broker, topic("a_b")) == [17]
 
 
-def test_validate_only_creates_nothing_and_says_what_would_be(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("there")
-        answers = await create(broker, topic("flights", 5), topic("there"), validate_only=True)
-        assert [(answer.name, answer.error_code, answer.num_partitions) for answer in answers] == [("flights", 0, 5), ("there", 36, -1)]
-        assert answers[0].topic_id is None
-        assert broker.parts.metadata.topic("flights") is None
-
-    run(scenario)
+async def test_validate_only_creates_nothing_and_says_what_would_be(broker: Any) -> None:
+    await broker.create("there")
+    answers = await create(broker, topic("flights", 5), topic("there"), validate_only=True)
+    assert [(answer.name, answer.error_code, answer.num_partitions) for answer in answers] == [("flights", 0, 5), ("there", 36, -1)]
+    assert answers[0].topic_id is None
+    assert broker.parts.metadata.topic("flights") is None
 
 
-def test_creating_needs_create_on_the_cluster_or_the_topic_and_seeing_its_settings_more(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        broker.rules.denied |= {(Operation.CREATE, "kafka-cluster"), (Operation.CREATE, "no"), (Operation.DESCRIBE_CONFIGS, "blind")}
-        no, blind = await create(broker, topic("no"), topic("blind", 2))
-        assert (no.error_code, no.error_message) == (29, "Authorization failed.")
-        assert (blind.error_code, blind.topic_config_error_code, blind.num_partitions, blind.configs) == (0, 29, -1, ())
-
-    run(scenario)
+async def test_creating_needs_create_on_the_cluster_or_the_topic_and_seeing_its_settings_more(broker: Any) -> None:
+    broker.rules.denied |= {(Operation.CREATE, "kafka-cluster"), (Operation.CREATE, "no"), (Operation.DESCRIBE_CONFIGS, "blind")}
+    no, blind = await create(broker, topic("no"), topic("blind", 2))
+    assert (no.error_code, no.error_message) == (29, "Authorization failed.")
+    assert (blind.error_code, blind.topic_config_error_code, blind.num_partitions, blind.configs) == (0, 29, -1, ())
 
 
-def test_a_timeout_of_nothing_is_told_and_the_topic_comes_all_the_same(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        assert await codes(broker, topic("late"), timeout=0) == [7]
-        for _ in range(1000):
-            if broker.parts.metadata.topic("late") is not None:
-                break
-            await broker.pause()
-        assert broker.parts.metadata.topic("late") is not None
-
-    run(scenario)
+async def test_a_timeout_of_nothing_is_told_and_the_topic_comes_all_the_same(broker: Any) -> None:
+    assert await codes(broker, topic("late"), timeout=0) == [7]
+    for _ in range(1000):
+        if broker.parts.metadata.topic("late") is not None:
+            break
+        await broker.pause()
+    assert broker.parts.metadata.topic("late") is not None
 
 
-def test_topics_of_one_request_are_created_side_by_side_and_answered_in_order(run: Any) -> None:
+async def test_topics_of_one_request_are_created_side_by_side_and_answered_in_order(broker: Any) -> None:
     """Method: a controller that lets no one go before all have come."""
+    names = [f"t{number}" for number in range(15)]
+    everybody = asyncio.Barrier(len(names) + 1)
+    controller = broker.parts.controller
 
-    async def scenario(broker: Any) -> None:
-        names = [f"t{number}" for number in range(15)]
-        everybody = asyncio.Barrier(len(names) + 1)
-        controller = broker.parts.controller
+    class Patient:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(controller, name)
 
-        class Patient:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(controller, name)
+        async def create_topic(self, new_topic: Any, *more: Any) -> Any:
+            await everybody.wait()
+            return await controller.create_topic(new_topic, *more)
 
-            async def create_topic(self, new_topic: Any, *more: Any) -> Any:
-                await everybody.wait()
-                return await controller.create_topic(new_topic, *more)
-
-        broker.parts = replace(broker.parts, controller=Patient())
-        created = await create(broker, *(topic(name) for name in names), topic("a/b"))
-        assert [(each.name, int(each.error_code)) for each in created] == [*((name, 0) for name in names), ("a/b", 17)]
-
-    run(scenario)
+    broker.parts = replace(broker.parts, controller=Patient())
+    created = await create(broker, *(topic(name) for name in names), topic("a/b"))
+    assert [(each.name, int(each.error_code)) for each in created] == [*((name, 0) for name in names), ("a/b", 17)]
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_a_topic_is_deleted_at_every_version(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights", 2)
-        topic_id = broker.parts.metadata.topic("flights").topic_id
-        names = ["flights", "unknown"]
-        response = await broker.ask(ApiKey.DELETE_TOPICS, version, topic_names=names, topics=[{"name": name} for name in names])
-        assert [(each.name, each.error_code) for each in response.responses] == [("flights", 0), ("unknown", 3)]
-        if version >= 5:
-            assert [each.error_message for each in response.responses] == [None, "The topic 'unknown' does not exist."]
-        if version >= 6:
-            assert [each.topic_id for each in response.responses] == [topic_id, None]
-        assert broker.parts.metadata.topics() == []
-        assert not broker.parts.replicas.partitions
-
-    run(scenario)
+async def test_a_topic_is_deleted_at_every_version(broker: Any, version: int) -> None:
+    await broker.create("flights", 2)
+    topic_id = broker.parts.metadata.topic("flights").topic_id
+    names = ["flights", "unknown"]
+    response = await broker.ask(ApiKey.DELETE_TOPICS, version, topic_names=names, topics=[{"name": name} for name in names])
+    assert [(each.name, each.error_code) for each in response.responses] == [("flights", 0), ("unknown", 3)]
+    if version >= 5:
+        assert [each.error_message for each in response.responses] == [None, "The topic 'unknown' does not exist."]
+    if version >= 6:
+        assert [each.topic_id for each in response.responses] == [topic_id, None]
+    assert broker.parts.metadata.topics() == []
+    assert not broker.parts.replicas.partitions
 
 
-def test_topics_are_deleted_by_id(run: Any) -> None:
+async def test_topics_are_deleted_by_id(broker: Any) -> None:
     """KIP-516; anyone who may not describe a topic does not learn its name from its id."""
+    for name in ("flights", "hidden", "kept"):
+        await broker.create(name)
+    ids = {name: broker.parts.metadata.topic(name).topic_id for name in ("flights", "hidden", "kept")}
+    broker.rules.denied |= {(Operation.DESCRIBE, "hidden"), (Operation.DELETE, "kept")}
+    unknown = uuid.uuid4()
+    asked = [{"name": None, "topic_id": each} for each in (ids["flights"], ids["hidden"], ids["kept"], unknown)]
+    response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=asked)
+    assert [(each.name, each.topic_id, each.error_code) for each in response.responses] == [
+        ("flights", ids["flights"], 0),
+        (None, ids["hidden"], 29),
+        (None, ids["kept"], 29),
+        (None, unknown, 100),
+    ]
+    assert [each.name for each in broker.parts.metadata.topics()] == ["hidden", "kept"]
 
-    async def scenario(broker: Any) -> None:
-        for name in ("flights", "hidden", "kept"):
-            await broker.create(name)
-        ids = {name: broker.parts.metadata.topic(name).topic_id for name in ("flights", "hidden", "kept")}
-        broker.rules.denied |= {(Operation.DESCRIBE, "hidden"), (Operation.DELETE, "kept")}
-        unknown = uuid.uuid4()
-        asked = [{"name": None, "topic_id": each} for each in (ids["flights"], ids["hidden"], ids["kept"], unknown)]
+
+async def test_a_topic_given_twice_or_by_name_and_id_is_not_deleted(broker: Any) -> None:
+    await broker.create("flights")
+    topic_id = broker.parts.metadata.topic("flights").topic_id
+    for asked in ([{"name": "flights"}] * 2, [{"name": "flights", "topic_id": topic_id}], [{"name": None}]):
         response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=asked)
-        assert [(each.name, each.topic_id, each.error_code) for each in response.responses] == [
-            ("flights", ids["flights"], 0),
-            (None, ids["hidden"], 29),
-            (None, ids["kept"], 29),
-            (None, unknown, 100),
-        ]
-        assert [each.name for each in broker.parts.metadata.topics()] == ["hidden", "kept"]
-
-    run(scenario)
-
-
-def test_a_topic_given_twice_or_by_name_and_id_is_not_deleted(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights")
-        topic_id = broker.parts.metadata.topic("flights").topic_id
-        for asked in ([{"name": "flights"}] * 2, [{"name": "flights", "topic_id": topic_id}], [{"name": None}]):
-            response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=asked)
-            assert [each.error_code for each in response.responses] == [42]
-        assert broker.parts.metadata.topic("flights") is not None
-        # By name and by id is one deletion and one complaint.
-        response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "flights"}, {"name": None, "topic_id": topic_id}])
-        assert [each.error_code for each in response.responses] == [0, 42]
-
-    run(scenario)
+        assert [each.error_code for each in response.responses] == [42]
+    assert broker.parts.metadata.topic("flights") is not None
+    # By name and by id is one deletion and one complaint.
+    response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "flights"}, {"name": None, "topic_id": topic_id}])
+    assert [each.error_code for each in response.responses] == [0, 42]
 
 
 def test_deleting_can_be_disabled_and_forbidden(run: Any) -> None:
@@ -246,41 +207,35 @@ def test_deleting_can_be_disabled_and_forbidden(run: Any) -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_a_topic_gets_more_partitions_at_every_version(run: Any, version: int) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights", 2)
-        topics = [{"name": "flights", "count": 4}, {"name": "unknown", "count": 4}]
-        response = await broker.ask(ApiKey.CREATE_PARTITIONS, version, topics=topics)
-        assert [(result.name, result.error_code, result.error_message) for result in response.results] == [
-            ("flights", 0, None),
-            ("unknown", 3, "The topic 'unknown' does not exist."),
-        ]
-        assert len(broker.parts.metadata.topic("flights").partitions) == 4
-        assert broker.parts.replicas.get("flights", 3).is_leader
-
-    run(scenario)
+async def test_a_topic_gets_more_partitions_at_every_version(broker: Any, version: int) -> None:
+    await broker.create("flights", 2)
+    topics = [{"name": "flights", "count": 4}, {"name": "unknown", "count": 4}]
+    response = await broker.ask(ApiKey.CREATE_PARTITIONS, version, topics=topics)
+    assert [(result.name, result.error_code, result.error_message) for result in response.results] == [
+        ("flights", 0, None),
+        ("unknown", 3, "The topic 'unknown' does not exist."),
+    ]
+    assert len(broker.parts.metadata.topic("flights").partitions) == 4
+    assert broker.parts.replicas.get("flights", 3).is_leader
 
 
-def test_partitions_can_be_placed_tried_out_and_refused(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        await broker.create("flights", 2)
+async def test_partitions_can_be_placed_tried_out_and_refused(broker: Any) -> None:
+    await broker.create("flights", 2)
 
-        async def code(count: int, brokers: list[list[int]] | None = None, validate_only: bool = False) -> int:
-            assignments = None if brokers is None else [{"broker_ids": broker} for broker in brokers]
-            asked = [{"name": "flights", "count": count, "assignments": assignments}]
-            response = await broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=asked, validate_only=validate_only)
-            return int(response.results[0].error_code)
+    async def code(count: int, brokers: list[list[int]] | None = None, validate_only: bool = False) -> int:
+        assignments = None if brokers is None else [{"broker_ids": broker} for broker in brokers]
+        asked = [{"name": "flights", "count": count, "assignments": assignments}]
+        response = await broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=asked, validate_only=validate_only)
+        return int(response.results[0].error_code)
 
-        assert await code(5, validate_only=True) == 0
-        assert len(broker.parts.metadata.topic("flights").partitions) == 2
-        assert [await code(count) for count in (2, 1, 0, -1)] == [37, 37, 37, 37]
-        assert await code(4, [[1]]) == 39
-        assert await code(3, [[9]]) == 39
-        assert await code(3, [[1]]) == 0
-        twice = await broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=[{"name": "flights", "count": 9}] * 2)
-        assert [(result.name, result.error_code) for result in twice.results] == [("flights", 42)]
-        broker.rules.denied.add((Operation.ALTER, "flights"))
-        assert await code(9) == 29
-        assert len(broker.parts.metadata.topic("flights").partitions) == 3
-
-    run(scenario)
+    assert await code(5, validate_only=True) == 0
+    assert len(broker.parts.metadata.topic("flights").partitions) == 2
+    assert [await code(count) for count in (2, 1, 0, -1)] == [37, 37, 37, 37]
+    assert await code(4, [[1]]) == 39
+    assert await code(3, [[9]]) == 39
+    assert await code(3, [[1]]) == 0
+    twice = await broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=[{"name": "flights", "count": 9}] * 2)
+    assert [(result.name, result.error_code) for result in twice.results] == [("flights", 42)]
+    broker.rules.denied.add((Operation.ALTER, "flights"))
+    assert await code(9) == 29
+    assert len(broker.parts.metadata.topic("flights").partitions) == 3

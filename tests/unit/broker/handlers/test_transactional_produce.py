@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.wired import Wired, batch, fetch, produce, run, until, values
+from tests.unit.broker.wired import Wired, batch, fetch, produce, run, until, values, wired
 
 from ottla.broker.transactions.states import TransactionState
 from ottla.errors import (
@@ -89,6 +90,12 @@ async def committed(broker: Wired) -> list[bytes | None]:
         elif not header.is_control and not is_aborted:
             found += [value for _, value in values(data)]
     return found
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> AbstractAsyncContextManager[Wired]:
+    """One that clients connect to."""
+    return wired(tmp_path)
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 11])

@@ -26,7 +26,7 @@ class Scraped:
         self.samples: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
 
     async def again(self, names: Names = "native") -> Scraped:
-        self.samples = samples(b"".join([each async for each in self._registry.render("", names).body]).decode())
+        self.samples = samples(b"".join([value async for value in self._registry.render("", names).body]).decode())
         return self
 
     def __call__(self, name: str, **labels: str) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -41,7 +40,7 @@ def test_everything_that_is_declared_is_exposed_and_can_be_parsed(tmp_path: Path
         port = cluster._broker(1).http_port
         until(lambda: "ottla_scrape_seconds" in text(port))  # of the one before
         exposition = text(port)
-    families = {each.name: each for each in parse_text(exposition)}
+    families = {metric.name: metric for metric in parse_text(exposition)}
     assert families["ottla_broker_state"].samples[0].value == 2
     declared = {metric.name for metric in BROKER_METRICS}
     assert names_in(exposition) - {"ottla_build", "ottla_broker"} <= declared
@@ -71,29 +70,26 @@ def test_a_directory_of_a_disk_that_hangs_does_not_hold_a_scrape_up(monkeypatch:
         until(lambda: 40 in [value for name, value in scrape(cluster).items() if name.startswith("ottla_log_directory_free_bytes")])
 
 
-def test_what_is_fresh_is_not_looked_up_again_and_a_failure_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        now = 0.0
-        looked: list[float] = []
-        fails = False
+async def test_what_is_fresh_is_not_looked_up_again_and_a_failure_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    looked: list[float] = []
+    fails = False
 
-        async def refresh() -> None:
-            looked.append(now)
-            if fails:
-                raise OSError("the disk is gone")
+    async def refresh() -> None:
+        looked.append(now)
+        if fails:
+            raise OSError("the disk is gone")
 
-        freshness = Freshness(refresh, 5, lambda: now)
-        for moment, expected in ((0.0, 1), (4.0, 1), (5.0, 2), (6.0, 2)):
-            now = moment
-            await freshness.prepare()
-            assert len(looked) == expected
-        fails, now = True, 20.0
+    freshness = Freshness(refresh, 5, lambda: now)
+    for moment, expected in ((0.0, 1), (4.0, 1), (5.0, 2), (6.0, 2)):
+        now = moment
         await freshness.prepare()
-        await freshness.prepare()
-        assert len(looked) == 4
-        await freshness.close()
-
-    asyncio.run(run())
+        assert len(looked) == expected
+    fails, now = True, 20.0
+    await freshness.prepare()
+    await freshness.prepare()
+    assert len(looked) == 4
+    await freshness.close()
     assert "reading figures for a scrape failed" in caplog.text
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -78,48 +77,41 @@ def key(partition: int, topic: str = "clicks") -> TopicPartition:
     return TopicPartition(topic, partition)
 
 
-def test_the_lag_of_a_topic_is_the_sum_of_its_partitions_that_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        world = World(monkeypatch)
-        lags = lags_of(world)
-        world.partitions = {key(0): Partition(100), key(1): Partition(50, log_start_offset=30), key(0, "orders"): Partition(5)}
-        world.committed = {"readers": {key(0): 90, key(1): 10, key(2): 1, key(0, "orders"): 5}, "others": {}}
-        await lags.refresh()
-        # What was deleted before it was read is no lag, and a partition that is elsewhere is not known.
-        assert lags.known == {("readers", "clicks"): Lag(10 + 20, AGE_MS / 1000), ("readers", "orders"): Lag(0, 0.0)}
-        assert sorted(world.looked_up) == [30, 90]
+async def test_the_lag_of_a_topic_is_the_sum_of_its_partitions_that_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    lags = lags_of(world)
+    world.partitions = {key(0): Partition(100), key(1): Partition(50, log_start_offset=30), key(0, "orders"): Partition(5)}
+    world.committed = {"readers": {key(0): 90, key(1): 10, key(2): 1, key(0, "orders"): 5}, "others": {}}
+    await lags.refresh()
+    # What was deleted before it was read is no lag, and a partition that is elsewhere is not known.
+    assert lags.known == {("readers", "clicks"): Lag(10 + 20, AGE_MS / 1000), ("readers", "orders"): Lag(0, 0.0)}
+    assert sorted(world.looked_up) == [30, 90]
 
-        world.clock.advance(seconds=3)
-        await lags.refresh()
-        assert lags.known["readers", "clicks"] == Lag(30, AGE_MS / 1000 + 3)
-        assert len(world.looked_up) == 2  # the record at an offset stays what it is
-        world.committed["readers"][key(0)] = 95
-        await lags.refresh()
-        assert world.looked_up[2:] == [95]
+    world.clock.advance(seconds=3)
+    await lags.refresh()
+    assert lags.known["readers", "clicks"] == Lag(30, AGE_MS / 1000 + 3)
+    assert len(world.looked_up) == 2  # the record at an offset stays what it is
+    world.committed["readers"][key(0)] = 95
+    await lags.refresh()
+    assert world.looked_up[2:] == [95]
 
-        world.is_gone = True
-        await lags.refresh()
-        assert lags.known == {}
-
-    asyncio.run(run())
+    world.is_gone = True
+    await lags.refresh()
+    assert lags.known == {}
 
 
-def test_more_than_a_scrape_may_look_up_is_left_for_the_next_ones_and_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_than_a_scrape_may_look_up_is_left_for_the_next_ones_and_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_lags, "MOST_LOOKUPS", 10)
     monkeypatch.setattr(group_lags, "LOOKUPS_AT_ONCE", 4)
     monkeypatch.setattr(group_lags, "AT_ONCE", 3)
-
-    async def run() -> None:
-        world = World(monkeypatch)
-        lags = lags_of(world)
-        world.partitions = {key(number): Partition(100) for number in range(25)}
-        world.committed = {"readers": {key(number): number for number in range(25)}}
-        for expected in (10, 20, 25):
-            assert ("readers", "clicks") not in lags.known or lags.known["readers", "clicks"].seconds is None
-            await lags.refresh()
-            assert len(world.looked_up) == expected
-            assert lags.known["readers", "clicks"].messages == 2500 - sum(range(25))
-        assert lags.known["readers", "clicks"].seconds == AGE_MS / 1000
-        assert len(set(world.looked_up)) == 25
-
-    asyncio.run(run())
+    world = World(monkeypatch)
+    lags = lags_of(world)
+    world.partitions = {key(number): Partition(100) for number in range(25)}
+    world.committed = {"readers": {key(number): number for number in range(25)}}
+    for expected in (10, 20, 25):
+        assert ("readers", "clicks") not in lags.known or lags.known["readers", "clicks"].seconds is None
+        await lags.refresh()
+        assert len(world.looked_up) == expected
+        assert lags.known["readers", "clicks"].messages == 2500 - sum(range(25))
+    assert lags.known["readers", "clicks"].seconds == AGE_MS / 1000
+    assert len(set(world.looked_up)) == 25

@@ -40,7 +40,7 @@ def test_a_broker_that_is_killed_is_seen_in_the_metrics_of_the_others_until_it_i
         assert summed(cluster, "ottla_replica_at_min_isr_partitions") == 0
         new = [record.getMessage() for record in caplog.records if record.name == "ottla.state_change"]
         for partition in range(6):
-            of_one = [each for each in new if each.startswith(f"clicks-{partition}: ")]
+            of_one = [name for name in new if name.startswith(f"clicks-{partition}: ")]
             assert len([each for each in of_one if ": new, leader " in each]) == 1
             assert len([each for each in of_one if " leads, leader epoch 0 " in each]) == 1
             assert len([each for each in of_one if " follows " in each]) == 2

@@ -106,7 +106,7 @@ def test_both_formats_say_the_same(cluster: EmbeddedCluster, path: str) -> None:
     assert openmetrics.endswith("# EOF\n") and "# EOF" not in text
     missing = {name for name, _ in samples(text)} ^ {name for name, _ in samples(openmetrics)}
     # The first scrape of all has none before it.
-    assert not {each for each in missing if not each.startswith("ottla_scrape_")}
+    assert not {name for name in missing if not name.startswith("ottla_scrape_")}
 
 
 def test_no_metric_is_told_that_is_not_in_the_table_and_every_one_that_is_there_is_told(cluster: EmbeddedCluster) -> None:

@@ -26,9 +26,7 @@ class Follower:
         self.leaders: dict[str, Leader] = {}
         self.replicas: dict[TopicPartition, Replica] = {}
         self.broker_epoch = 70
-        self.fetchers = Fetchers(
-            BrokerId(1), lambda: self.broker_epoch, settings, ManualClock(), self._connect, self.replicas.get, throttle
-        )
+        self.fetchers = Fetchers(BrokerId(1), self, settings, ManualClock(), self._connect, self.replicas, throttle)
 
     def leader(self, broker_id: int = 2, **options: int) -> Leader:
         leader = Leader(broker_id, **options)

@@ -98,17 +98,17 @@ class Replica:
         self.log = LogOf()
         self.leader_epoch = 0
         self.settings = settings or TopicSettings()
-        self.must_settle = False
+        self.must_checkpoint_truncation = False
         self.settled: Callable[[], ApiError | None] = lambda: None
         self.before_append: Callable[[], None] = lambda: None
         self.told = 0  # times that the leader's answer was taken in
 
-    async def settle(self) -> None:
+    async def checkpoint_truncation(self) -> None:
         await asyncio.sleep(0)
         error = self.settled()
         if error is not None:
             raise error
-        self.must_settle = False
+        self.must_checkpoint_truncation = False
 
     def fetch_position(self) -> Position:
         log = self.log
@@ -282,7 +282,7 @@ class Leader:
         topics: dict[str | UUID, list[FetchAnswer]] = {}
         for (topic, _), answer in answers:
             topics.setdefault(topic, []).append(answer)
-        pieces = fetch.encode_response(fetch_client.VERSION, error_code, session_id, [(each, topics[each]) for each in topics])
+        pieces = fetch.encode_response(fetch_client.VERSION, error_code, session_id, [(topic, topics[topic]) for topic in topics])
         return b"".join(cast("list[bytes]", pieces))
 
     def _list(self, correlation_id: int, body: memoryview) -> bytes:

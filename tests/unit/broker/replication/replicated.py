@@ -140,7 +140,7 @@ class Replicated:
         self.loop = asyncio.new_event_loop()
         self.clock = ManualClock()
         self.controller = Controller()
-        self.nodes = {each: Node(each, directory / str(each), ForgetfulFiles()) for each in BROKERS}
+        self.nodes = {broker: Node(broker, directory / str(broker), ForgetfulFiles()) for broker in BROKERS}
         overrides = {"min.insync.replicas": str(min_insync_replicas)}
         if flush_messages is not None:
             overrides["flush.messages"] = str(flush_messages)
@@ -264,8 +264,8 @@ class Replicated:
         if follower is None or follower.is_leader or node.answer is not None or follower.leader not in self.nodes:
             return
         leader = self.nodes[follower.leader].partition
-        if follower.must_settle:
-            self.loop.run_until_complete(follower.settle())
+        if follower.must_checkpoint_truncation:
+            self.loop.run_until_complete(follower.checkpoint_truncation())
         position = follower.fetch_position()
         if leader is None:
             return

@@ -192,10 +192,10 @@ class PowerFailures(Crashes):
         for broker in BROKERS:
             if self.partition.nodes[broker].is_up:
                 self.partition.kill(broker, loses_power=True, torn_bytes=torn_bytes)
-        for each in noticed:
-            self.partition.controller.gone(each)
-        for each in order:
-            self.partition.start(each)
+        for broker_id in noticed:
+            self.partition.controller.gone(broker_id)
+        for broker_id in order:
+            self.partition.start(broker_id)
 
 
 COMMON = settings(

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from ottla.broker.replication.fetch_lane import WORTH_A_WARNING, Outcome, find_place, take_in
-from ottla.broker.replication.fetch_queue import FetchQueue, Followed, wait_seconds
+from ottla.broker.replication.fetch_queue import FetchQueue, PartitionFetchState, wait_seconds
 from ottla.errors import CorruptMessage, FencedLeaderEpoch, KafkaStorageError, NotLeaderOrFollower, OffsetOutOfRange
 from ottla.model import TopicPartition
 from ottla.protocol.fetch import FetchPartition
@@ -19,8 +19,8 @@ from .leaders import Leader, Rec, Replica, follow_of, topic_id, written
 P0 = TopicPartition("flights", 0)
 
 
-def followed(epoch: int = 0) -> Followed:
-    return Followed(P0, follow_of(Leader(), P0, epoch))
+def followed(epoch: int = 0) -> PartitionFetchState:
+    return PartitionFetchState(P0, follow_of(Leader(), P0, epoch))
 
 
 def asked(replica: Replica) -> FetchPartition:
@@ -152,25 +152,22 @@ def test_waits_grow_up_to_the_setting() -> None:
     assert [wait_seconds(failures, 3200) for failures in (1, 2, 3, 4, 5, 6, 7, 100)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 3.2, 3.2]
 
 
-def test_what_waits_becomes_ready_and_what_was_discarded_does_not() -> None:
-    async def main() -> None:
-        queue, one, two, three = FetchQueue(), followed(), followed(), followed()
-        queue.put_later(one, 0.001)
-        queue.put_later(two, 0.001)
-        queue.put(three)
-        queue.discard(one)
-        queue.discard(three)
-        assert queue.take() == []
-        async with asyncio.timeout(120):
-            await queue.filled()
-        assert queue.take() == [two]
-        await asyncio.sleep(0.005)
-        assert not queue.has_ready
-        queue.put_later(one, 0.001)
-        queue.put(one)  # sooner than it would have been
-        queue.put_later(two, 0.001)
-        queue.close()
-        await asyncio.sleep(0.005)
-        assert not queue.has_ready
-
-    asyncio.run(main())
+async def test_what_waits_becomes_ready_and_what_was_discarded_does_not() -> None:
+    queue, one, two, three = FetchQueue(), followed(), followed(), followed()
+    queue.put_later(one, 0.001)
+    queue.put_later(two, 0.001)
+    queue.put(three)
+    queue.discard(one)
+    queue.discard(three)
+    assert queue.take() == []
+    async with asyncio.timeout(120):
+        await queue.filled()
+    assert queue.take() == [two]
+    await asyncio.sleep(0.005)
+    assert not queue.has_ready
+    queue.put_later(one, 0.001)
+    queue.put(one)  # sooner than it would have been
+    queue.put_later(two, 0.001)
+    queue.close()
+    await asyncio.sleep(0.005)
+    assert not queue.has_ready

@@ -49,45 +49,38 @@ def test_a_disk_that_was_full_for_a_moment_lets_those_who_wait_go_without_anothe
     run(tmp_path, scenario)
 
 
-def test_a_batch_that_comes_after_the_disk_has_room_again_is_taken_at_once(tmp_path: Path) -> None:
+async def test_a_batch_that_comes_after_the_disk_has_room_again_is_taken_at_once(broker: Wired) -> None:
     """The entry of an aborted transaction has no room, where its marker still had: readers of committed data wait, and no other request."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", flush_messages="1")
-        partition = broker.partition("events")
-        producers = partition.log.producers
-        producers.end_verification(31, 2, producers.begin_verification(31), True)
-        for base_sequence in range(3):
-            sent = bytearray(batch(b"a", producer_id=31, producer_epoch=2, base_sequence=base_sequence, transactional=True))
-            partition.append_as_leader(memoryview(sent), 0, len(sent), -1, NOW, in_transaction=True)
+    broker.topic("events", flush_messages="1")
+    partition = broker.partition("events")
+    producers = partition.log.producers
+    producers.end_verification(31, 2, producers.begin_verification(31), True)
+    for base_sequence in range(3):
+        sent = bytearray(batch(b"a", producer_id=31, producer_epoch=2, base_sequence=base_sequence, transactional=True))
+        partition.append_as_leader(memoryview(sent), 0, len(sent), -1, NOW, in_transaction=True)
+    broker.parts.replicas.appends.stage(partition)
+    broker.parts.replicas.appends.complete()
+    await until(lambda: partition.high_watermark == 3)
+    with failing("open", lambda path: path.endswith(".txnindex"), errno.EDQUOT) as failed:
+        partition.append_marker(31, 2, EndTransactionMarker(ControlRecordType.ABORT, 1), NOW)
         broker.parts.replicas.appends.stage(partition)
         broker.parts.replicas.appends.complete()
-        await until(lambda: partition.high_watermark == 3)
-        with failing("open", lambda path: path.endswith(".txnindex"), errno.EDQUOT) as failed:
-            partition.append_marker(31, 2, EndTransactionMarker(ControlRecordType.ABORT, 1), NOW)
-            broker.parts.replicas.appends.stage(partition)
-            broker.parts.replicas.appends.complete()
-            await until(lambda: len(failed) > 1)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert (partition.high_watermark, partition.storage_error) == (3, None)
+        await until(lambda: len(failed) > 1)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (partition.high_watermark, partition.storage_error) == (3, None)
+    write(broker, batch(b"b"))
+    await until(lambda: partition.high_watermark == 5)
+    assert partition.last_stable_offset == 5
+
+
+async def test_a_failed_fsync_refuses_for_good(broker: Wired, tmp_path: Path) -> None:
+    broker.topic("events", flush_messages="1")
+    partition = broker.partition("events")
+    with failing_files(tmp_path, fsync=True, error=errno.ENOSPC):
+        write(broker, batch(b"a"))
+        await until(lambda: partition.storage_error is not None)
+    assert partition.log.is_offline
+    with pytest.raises(KafkaStorageError):
         write(broker, batch(b"b"))
-        await until(lambda: partition.high_watermark == 5)
-        assert partition.last_stable_offset == 5
-
-    run(tmp_path, scenario)
-
-
-def test_a_failed_fsync_refuses_for_good(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", flush_messages="1")
-        partition = broker.partition("events")
-        with failing_files(tmp_path, fsync=True, error=errno.ENOSPC):
-            write(broker, batch(b"a"))
-            await until(lambda: partition.storage_error is not None)
-        assert partition.log.is_offline
-        with pytest.raises(KafkaStorageError):
-            write(broker, batch(b"b"))
-        assert partition.high_watermark == 0
-
-    run(tmp_path, scenario)
+    assert partition.high_watermark == 0

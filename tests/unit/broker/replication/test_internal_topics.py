@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.wired import Wired, run
+from tests.unit.broker.wired import Wired
 
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.lifecycle import offload_nothing
@@ -45,54 +45,45 @@ def fill(broker: Wired) -> tuple[InternalTopics, list[Path]]:
     return internal, paths
 
 
-def test_all_records_are_read_in_their_order_over_all_segments(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        internal, _ = fill(broker)
-        skipped: list[int] = []
-        assert await read_all(internal, skipped) == [b"%d" % number for number in range(RECORDS)]
-        assert skipped == []
-
-    run(tmp_path, scenario)
+async def test_all_records_are_read_in_their_order_over_all_segments(broker: Wired) -> None:
+    internal, _ = fill(broker)
+    skipped: list[int] = []
+    assert await read_all(internal, skipped) == [b"%d" % number for number in range(RECORDS)]
+    assert skipped == []
 
 
-def test_what_lies_behind_a_high_watermark_that_a_start_found_is_read_although_compaction_left_nothing_before_it(tmp_path: Path) -> None:
+async def test_what_lies_behind_a_high_watermark_that_a_start_found_is_read_although_compaction_left_nothing_before_it(
+    broker: Wired,
+) -> None:
     """A checkpoint may be older than the last compaction: nothing is left below the high watermark, and all that there is comes later."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("state", cleanup_policy="compact")
-        partition = broker.partition("state")
-        partition.log.appender.append_as_received(memoryview(build_batch([Record(28, 1, b"key", b"kept")], base_offset=28)))
-        partition.high_watermark = 18
-        reading = asyncio.create_task(read_all(internal_of(broker), []))
-        await asyncio.sleep(0)
-        assert partition.advance_high_watermark()
-        broker.produces.check(KEY)
-        assert await reading == [b"kept"]
-
-    run(tmp_path, scenario)
+    broker.topic("state", cleanup_policy="compact")
+    partition = broker.partition("state")
+    partition.log.appender.append_as_received(memoryview(build_batch([Record(28, 1, b"key", b"kept")], base_offset=28)))
+    partition.high_watermark = 18
+    reading = asyncio.create_task(read_all(internal_of(broker), []))
+    await asyncio.sleep(0)
+    assert partition.advance_high_watermark()
+    broker.produces.check(KEY)
+    assert await reading == [b"kept"]
 
 
 @pytest.mark.parametrize("length", [-1, 0, 1, 1_000_000_000, 0x7FFFFFFF])
 @pytest.mark.parametrize("number", [0, 3])
-def test_where_no_batch_can_be_made_out_the_rest_of_the_segment_is_passed_over(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, length: int, number: int
+async def test_where_no_batch_can_be_made_out_the_rest_of_the_segment_is_passed_over(
+    broker: Wired, caplog: pytest.LogCaptureFixture, length: int, number: int
 ) -> None:
     """A length lies outside of the checksum, and without it no one knows where the next batch begins."""
-
-    async def scenario(broker: Wired) -> None:
-        internal, paths = fill(broker)
-        content = paths[1].read_bytes()
-        position, header = list(batches(content))[number]
-        descriptor = os.open(paths[1], os.O_WRONLY)
-        os.pwrite(descriptor, struct.pack(">i", length), position + 8)
-        os.close(descriptor)
-        next_segment = int(paths[2].stem)
-        skipped: list[int] = []
-        with caplog.at_level(logging.ERROR):
-            found = await read_all(internal, skipped)
-        expected = [b"%d" % number for number in range(RECORDS) if not header.base_offset <= number < next_segment]
-        assert found == expected
-        assert skipped == [next_segment - header.base_offset]
-        assert f"state-0: no valid batch at offset {header.base_offset}" in caplog.text
-
-    run(tmp_path, scenario)
+    internal, paths = fill(broker)
+    content = paths[1].read_bytes()
+    position, header = list(batches(content))[number]
+    descriptor = os.open(paths[1], os.O_WRONLY)
+    os.pwrite(descriptor, struct.pack(">i", length), position + 8)
+    os.close(descriptor)
+    next_segment = int(paths[2].stem)
+    skipped: list[int] = []
+    with caplog.at_level(logging.ERROR):
+        found = await read_all(internal, skipped)
+    expected = [b"%d" % number for number in range(RECORDS) if not header.base_offset <= number < next_segment]
+    assert found == expected
+    assert skipped == [next_segment - header.base_offset]
+    assert f"state-0: no valid batch at offset {header.base_offset}" in caplog.text

@@ -31,6 +31,7 @@ class Controller:
         self.failures: list[OttlaError | TimeoutError] = []
         self.errors: list[int] = []
         self.allowed = asyncio.Semaphore(0)
+        self.broker_epoch = 100
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         self.requests.append(request)
@@ -50,8 +51,7 @@ class Asked:
         self.answers: list[tuple[IsrChange, AlteredPartition]] = []
         self.unwanted: set[TopicPartition] = set()
         self.again = 0
-        self.epoch = 100
-        self.alterations = IsrAlterations(ONE, lambda: self.epoch, controller.alter_partition, self.is_wanted, self.altered)
+        self.alterations = IsrAlterations(ONE, controller, self)
 
     def is_wanted(self, change: IsrChange) -> bool:
         return change.topic_partition not in self.unwanted
@@ -106,7 +106,7 @@ def test_a_call_without_an_answer_is_made_again_with_the_latest_broker_epoch(fai
         wanted = change(0)
         asked.alterations.submit(wanted)
         await until(lambda: len(controller.requests) == 1)
-        asked.epoch = 101
+        controller.broker_epoch = 101
         controller.allowed.release()
         await until(lambda: len(controller.requests) == 2)
         controller.allowed.release()

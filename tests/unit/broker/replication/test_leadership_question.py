@@ -24,7 +24,7 @@ def scene(test: Callable[[], Any]) -> None:
 
 
 def outcome(question: LeadershipQuestion) -> bool | None:
-    return question.settled.result() if question.settled.done() else None
+    return question.outcome.result() if question.outcome.done() else None
 
 
 def test_a_leader_alone_in_the_isr_leads() -> None:
@@ -119,6 +119,6 @@ def test_it_is_only_certain_of_members_whose_fetch_followed_one_that_was_answere
             if answered.get(broker_id) == (session_id, session_epoch - 1):
                 heard.add(broker_id)
             answered[broker_id] = (session_id, session_epoch)
-        assert question.settled.done() is (heard == {TWO, THREE})
+        assert question.outcome.done() is (heard == {TWO, THREE})
 
     scene(test)

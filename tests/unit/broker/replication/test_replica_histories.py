@@ -40,9 +40,9 @@ def end(replicated: Replicated, broker_id: BrokerId) -> int:
 
 def without(replicated: Replicated, *gone: BrokerId) -> None:
     """They are dead, and the others know."""
-    for each in gone:
-        replicated.kill(each, loses_power=False)
-        replicated.controller.gone(each)
+    for broker_id in gone:
+        replicated.kill(broker_id, loses_power=False)
+        replicated.controller.gone(broker_id)
     for broker in BROKERS:
         replicated.tell(broker)
 
@@ -121,8 +121,8 @@ def test_who_may_be_in_the_isr_is_waited_for(partition: Replicated) -> None:
     without(partition, TWO, THREE)
     partition.append(ONE, 1)
     partition.start(TWO)
-    for each in (ONE, TWO):
-        partition.tell(each)
+    for broker_id in (ONE, TWO):
+        partition.tell(broker_id)
     partition.fetch(TWO)
     partition.ask(TWO)
     partition.propose(ONE, shrink=False)
@@ -156,8 +156,8 @@ def test_a_follower_that_lags_is_waited_for_until_the_controller_has_agreed(part
 
 
 def test_a_follower_that_has_everything_never_lags(partition: Replicated) -> None:
-    for each in (TWO, THREE):
-        partition.fetch(each)
+    for broker_id in (TWO, THREE):
+        partition.fetch(broker_id)
     partition.clock.advance(milliseconds=10 * LAG_TIME_MAX_MS)
     partition.propose(ONE, shrink=True)
     assert partition.nodes[ONE].asked is None
@@ -176,8 +176,8 @@ def test_what_a_former_leader_answered_is_not_taken(partition: Replicated) -> No
 def test_progress_is_forgotten_with_the_epoch(partition: Replicated) -> None:
     """The same broker leads again, and has missed an epoch in which its followers cut their logs for another."""
     partition.append(ONE, 2)
-    for each in (TWO, THREE):
-        partition.fetch(each)
+    for broker_id in (TWO, THREE):
+        partition.fetch(broker_id)
     partition.ask(TWO)
     partition.nodes[TWO].answer = None
     leader = on(partition, ONE)
@@ -288,11 +288,11 @@ def test_the_checkpoint_says_that_the_log_was_cut_before_the_leader_hears_of_wha
     path = partition.nodes[TWO].directory
     assert read_offsets(path / RECOVERY_POINT_CHECKPOINT)[KEY] == 12
     follower = on(partition, TWO)
-    assert not follower.must_settle
+    assert not follower.must_checkpoint_truncation
     follower.truncate_for(-1, 4)
-    assert follower.must_settle
+    assert follower.must_checkpoint_truncation
     partition.fetch(TWO)
-    assert not follower.must_settle
+    assert not follower.must_checkpoint_truncation
     assert read_offsets(path / RECOVERY_POINT_CHECKPOINT)[KEY] == 4
     assert follower.log.log_end_offset == 12
     partition.kill(TWO, loses_power=False)
@@ -312,7 +312,7 @@ def test_with_flush_messages_nothing_is_told_or_committed_that_is_not_on_the_dis
     partition.append(ONE, 2)
     partition.fetch(TWO)
     leader, follower = on(partition, ONE), on(partition, TWO)
-    assert follower.must_settle
+    assert follower.must_checkpoint_truncation
     assert follower.log.recovery_point == 0
     partition.ask(TWO)
     assert follower.log.recovery_point == 2
@@ -333,8 +333,8 @@ def test_too_few_in_sync_commit_nothing(tmp_path: Path) -> None:
     leader.appended()
     assert (leader.is_under_min_isr, leader.high_watermark) == (True, 0)
     partition.start(TWO)
-    for each in (ONE, TWO):
-        partition.tell(each)
+    for broker_id in (ONE, TWO):
+        partition.tell(broker_id)
     partition.fetch(TWO)
     partition.ask(TWO)
     partition.propose(ONE, shrink=False)

@@ -36,83 +36,70 @@ def stage(broker: Wired, topic: str, *batches: bytes) -> None:
     broker.parts.replicas.appends.stage(partition)
 
 
-def test_what_is_assigned_is_hosted_and_only_what_this_broker_leads_is_led(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        two = BrokerId(2)
-        states = (
-            PartitionState(BROKER, 0, (BROKER,), (BROKER, two)),
-            PartitionState(two, 0, (two,), (two, BROKER)),
-        )
-        broker.settings["events"] = TopicSettings.of(broker.parts.settings, {})
-        assigned = [PartitionAssignment("events", topic_id("events"), index, each, 0, is_new=True) for index, each in enumerate(states)]
-        assert await broker.parts.replicas.apply(assigned, ()) == {each.topic_partition: 0 for each in assigned}
-        assert broker.partition("events", 0).is_leader
-        assert not broker.partition("events", 1).is_leader
-        with pytest.raises(UnknownTopicOrPartition, match="events-2 is not on broker 1"):
-            broker.partition("events", 2)
-        assert set(broker.parts.replicas.high_watermarks()) == {TopicPartition("events", 0), TopicPartition("events", 1)}
-
-    run(tmp_path, scenario)
+async def test_what_is_assigned_is_hosted_and_only_what_this_broker_leads_is_led(broker: Wired) -> None:
+    two = BrokerId(2)
+    states = (
+        PartitionState(BROKER, 0, (BROKER,), (BROKER, two)),
+        PartitionState(two, 0, (two,), (two, BROKER)),
+    )
+    broker.settings["events"] = TopicSettings.of(broker.parts.settings, {})
+    assigned = [PartitionAssignment("events", topic_id("events"), index, each, 0, is_new=True) for index, each in enumerate(states)]
+    assert await broker.parts.replicas.apply(assigned, ()) == {assignment.topic_partition: 0 for assignment in assigned}
+    assert broker.partition("events", 0).is_leader
+    assert not broker.partition("events", 1).is_leader
+    with pytest.raises(UnknownTopicOrPartition, match="events-2 is not on broker 1"):
+        broker.partition("events", 2)
+    assert set(broker.parts.replicas.high_watermarks()) == {TopicPartition("events", 0), TopicPartition("events", 1)}
 
 
-def test_a_removed_topic_is_gone_and_its_name_is_free_again(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", 2)
-        stage(broker, "events", batch(b"a"))
-        broker.parts.replicas.appends.complete()
-        to_stop = [PartitionToStop(TopicPartition("events", index), -1, delete=True, topic_id=topic_id("events")) for index in range(2)]
-        assert set((await broker.parts.replicas.stop(to_stop)).values()) == {0}
-        assert not broker.parts.replicas.partitions
-        broker.topic("events", 2)
-        assert broker.partition("events").log.log_end_offset == 0
-
-    run(tmp_path, scenario)
+async def test_a_removed_topic_is_gone_and_its_name_is_free_again(broker: Wired) -> None:
+    broker.topic("events", 2)
+    stage(broker, "events", batch(b"a"))
+    broker.parts.replicas.appends.complete()
+    to_stop = [PartitionToStop(TopicPartition("events", index), -1, delete=True, topic_id=topic_id("events")) for index in range(2)]
+    assert set((await broker.parts.replicas.stop(to_stop)).values()) == {0}
+    assert not broker.parts.replicas.partitions
+    broker.topic("events", 2)
+    assert broker.partition("events").log.log_end_offset == 0
 
 
-def test_replicas_that_are_this_brokers_no_more_are_set_aside_with_their_files(tmp_path: Path) -> None:
+async def test_replicas_that_are_this_brokers_no_more_are_set_aside_with_their_files(broker: Wired) -> None:
     """As Kafka's `updateStrayLogs` (KAFKA-14616): hosted ones, and logs that were found at the start; no one deletes the files."""
-
-    async def scenario(broker: Wired) -> None:
-        replicas, logs = broker.parts.replicas, broker.parts.logs
-        for name, count in (("kept", 2), ("moved", 1), ("unread", 1)):
-            broker.topic(name, count)
-        stage(broker, "moved", batch(b"a"))
-        replicas.appends.complete()
-        found = TopicPartition("found", 7)
-        broker.settings["found"] = TopicSettings.of(broker.parts.settings, {})
-        logs.create(found, topic_id("found"))
-        directory = logs.logs[found].directory.parent
-        told = AllReplicas({"kept": frozenset({0})}, frozenset({"unread"}))
-        strays = await replicas.set_strays_aside(told)
-        assert set(strays) == {TopicPartition("kept", 1), TopicPartition("moved", 0), found}
-        assert {*replicas.partitions} == {*logs.logs} == {TopicPartition("kept", 0), TopicPartition("unread", 0)}
-        aside = sorted(path for path in directory.iterdir() if path.name.endswith("-stray"))
-        assert [each.name.split(".")[0] for each in aside] == ["found-7", "kept-1", "moved-0"]
-        assert (aside[2] / f"{0:020d}.log").stat().st_size > 0
-        assert await replicas.set_strays_aside(told) == ()
-        broker.topic("moved")
-        assert broker.partition("moved").log.log_end_offset == 0
-
-    run(tmp_path, scenario)
+    replicas, logs = broker.parts.replicas, broker.parts.logs
+    for name, count in (("kept", 2), ("moved", 1), ("unread", 1)):
+        broker.topic(name, count)
+    stage(broker, "moved", batch(b"a"))
+    replicas.appends.complete()
+    found = TopicPartition("found", 7)
+    broker.settings["found"] = TopicSettings.of(broker.parts.settings, {})
+    logs.create(found, topic_id("found"))
+    directory = logs.logs[found].directory.parent
+    told = AllReplicas({"kept": frozenset({0})}, frozenset({"unread"}))
+    strays = await replicas.rename_stray_logs(told)
+    assert set(strays) == {TopicPartition("kept", 1), TopicPartition("moved", 0), found}
+    assert {*replicas.partitions} == {*logs.logs} == {TopicPartition("kept", 0), TopicPartition("unread", 0)}
+    aside = sorted(path for path in directory.iterdir() if path.name.endswith("-stray"))
+    assert [path.name.split(".")[0] for path in aside] == ["found-7", "kept-1", "moved-0"]
+    assert (aside[2] / f"{0:020d}.log").stat().st_size > 0
+    assert await replicas.rename_stray_logs(told) == ()
+    broker.topic("moved")
+    assert broker.partition("moved").log.log_end_offset == 0
 
 
-def test_of_several_logs_in_a_group_only_the_failing_one_fails(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        for name in "abc":
-            broker.topic(name)
-            stage(broker, name, batch(b"x"), batch(b"y"))
-        with failing_files(broker.partition("b").log.directory, writes_after=10, error=errno.ENOSPC):
-            failed = broker.parts.replicas.appends.complete()
-        assert failed is not None
-        assert list(failed) == [TopicPartition("b", 0)]
-        assert [broker.partition(name).log.log_end_offset for name in "abc"] == [2, 0, 2]
-        assert [broker.partition(name).has_staged for name in "abc"] == [False] * 3
-        assert broker.parts.replicas.appends.complete() is None
-        stage(broker, "b", batch(b"again"))
-        assert broker.parts.replicas.appends.complete() is None
-        assert broker.partition("b").log.log_end_offset == 1
-
-    run(tmp_path, scenario)
+async def test_of_several_logs_in_a_group_only_the_failing_one_fails(broker: Wired) -> None:
+    for name in "abc":
+        broker.topic(name)
+        stage(broker, name, batch(b"x"), batch(b"y"))
+    with failing_files(broker.partition("b").log.directory, writes_after=10, error=errno.ENOSPC):
+        failed = broker.parts.replicas.appends.complete()
+    assert failed is not None
+    assert list(failed) == [TopicPartition("b", 0)]
+    assert [broker.partition(name).log.log_end_offset for name in "abc"] == [2, 0, 2]
+    assert [broker.partition(name).has_staged for name in "abc"] == [False] * 3
+    assert broker.parts.replicas.appends.complete() is None
+    stage(broker, "b", batch(b"again"))
+    assert broker.parts.replicas.appends.complete() is None
+    assert broker.partition("b").log.log_end_offset == 1
 
 
 class Flushes:
@@ -154,22 +141,18 @@ def test_what_comes_while_a_flush_runs_shares_the_next_one(tmp_path: Path) -> No
     run(tmp_path, scenario, offload=flushes)
 
 
-def test_fewer_messages_than_flush_messages_linger_for_a_moment_only(tmp_path: Path) -> None:
+async def test_fewer_messages_than_flush_messages_linger_for_a_moment_only(broker: Wired) -> None:
     """A producer that waits for its answer sends no more, so someone must flush."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", flush_messages="1000")
-        partition = broker.partition("events")
-        stage(broker, "events", batch(b"a"))
-        broker.parts.replicas.appends.complete()
-        assert partition.high_watermark == 0
-        assert LINGER_SECONDS < 0.1
-        await until(lambda: partition.high_watermark == 1)
-        stage(broker, "events", batch(b"last"))
-        broker.parts.replicas.appends.complete()
-        await broker.parts.replicas.group_commit.close()  # what lingers is left to the log's own close
-
-    run(tmp_path, scenario)
+    broker.topic("events", flush_messages="1000")
+    partition = broker.partition("events")
+    stage(broker, "events", batch(b"a"))
+    broker.parts.replicas.appends.complete()
+    assert partition.high_watermark == 0
+    assert LINGER_SECONDS < 0.1
+    await until(lambda: partition.high_watermark == 1)
+    stage(broker, "events", batch(b"last"))
+    broker.parts.replicas.appends.complete()
+    await broker.parts.replicas.group_commit.close()  # what lingers is left to the log's own close
 
 
 FOLLOWER = BrokerId(2)
@@ -181,33 +164,26 @@ async def assign(broker: Wired, leader: BrokerId, leader_epoch: int, isr: tuple[
     assert await broker.parts.replicas.apply([told], ()) == {told.topic_partition: 0}
 
 
-def test_a_new_leader_syncs_what_it_received_as_a_follower_and_commits_it_without_another_append(tmp_path: Path) -> None:
+async def test_a_new_leader_syncs_what_it_received_as_a_follower_and_commits_it_without_another_append(broker: Wired) -> None:
     """With `flush.messages` only an fsync moves the high watermark, and there may never be another append to bring one about."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.settings["events"] = TopicSettings.of(broker.parts.settings, {"flush.messages": "3"})
-        await assign(broker, FOLLOWER, 0, (FOLLOWER, BROKER))
-        partition = broker.partition("events")
-        assert partition.append_as_follower(memoryview(batch(b"a", b"b")), 0, 0, 0)
-        assert (partition.log.log_end_offset, partition.log.recovery_point) == (2, 0)
-        await assign(broker, BROKER, 1, (BROKER,))
-        await until(lambda: partition.high_watermark == 2)
-
-    run(tmp_path, scenario)
+    broker.settings["events"] = TopicSettings.of(broker.parts.settings, {"flush.messages": "3"})
+    await assign(broker, FOLLOWER, 0, (FOLLOWER, BROKER))
+    partition = broker.partition("events")
+    assert partition.append_as_follower(memoryview(batch(b"a", b"b")), 0, 0, 0)
+    assert (partition.log.log_end_offset, partition.log.recovery_point) == (2, 0)
+    await assign(broker, BROKER, 1, (BROKER,))
+    await until(lambda: partition.high_watermark == 2)
 
 
-def test_a_topic_that_asks_for_an_fsync_from_now_on_gets_one_for_what_was_written_before(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.settings["events"] = TopicSettings.of(broker.parts.settings, {})
-        await assign(broker, BROKER, 0, (BROKER, FOLLOWER))
-        partition = broker.partition("events")
-        stage(broker, "events", batch(b"a"))
-        broker.parts.replicas.appends.complete()
-        broker.parts.replicas.update_settings("events", TopicSettings.of(broker.parts.settings, {"flush.messages": "1"}))
-        partition.record_follower_fetch(FOLLOWER, -1, 1, 0, broker.parts.replicas.now_ms())
-        await until(lambda: partition.high_watermark == 1)
-
-    run(tmp_path, scenario)
+async def test_a_topic_that_asks_for_an_fsync_from_now_on_gets_one_for_what_was_written_before(broker: Wired) -> None:
+    broker.settings["events"] = TopicSettings.of(broker.parts.settings, {})
+    await assign(broker, BROKER, 0, (BROKER, FOLLOWER))
+    partition = broker.partition("events")
+    stage(broker, "events", batch(b"a"))
+    broker.parts.replicas.appends.complete()
+    broker.parts.replicas.update_settings("events", TopicSettings.of(broker.parts.settings, {"flush.messages": "1"}))
+    partition.record_follower_fetch(FOLLOWER, -1, 1, 0, broker.parts.replicas.now_ms())
+    await until(lambda: partition.high_watermark == 1)
 
 
 def as_stored(sent: bytes, settings: TopicSettings) -> bytes:

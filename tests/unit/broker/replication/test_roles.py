@@ -15,17 +15,17 @@ from ottla.errors import FencedLeaderEpoch, InconsistentTopicId, KafkaStorageErr
 from ottla.interbroker.calls import NO_LOG, AllReplicas, LogEnd, PartitionAssignment, PartitionToStop
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
 
-from ..wired import BROKER, NOW, Wired, batch, run, topic_id
+from ..wired import BROKER, NOW, Wired, batch, topic_id
 
 TWO, THREE = BrokerId(2), BrokerId(3)
 BROKERS = (BROKER, TWO, THREE)
-LIVING = tuple(BrokerRegistration(each, ()) for each in (TWO, THREE))
+LIVING = tuple(BrokerRegistration(broker_id, ()) for broker_id in (TWO, THREE))
 KEY = TopicPartition("events", 0)
 STORAGE_ERROR, STALE_CONTROLLER, FENCED = KafkaStorageError.code, StaleControllerEpoch.code, FencedLeaderEpoch.code
 INCONSISTENT_TOPIC_ID = InconsistentTopicId.code
 
 
-class Followed:
+class PartitionFetchState:
     """What would be fetched."""
 
     def __init__(self) -> None:
@@ -39,8 +39,8 @@ class Followed:
     def unfollow(self, partitions: Iterable[TopicPartition], /) -> None:
         gone = list(partitions)
         self.calls.append(f"unfollow {len(gone)}")
-        for each in gone:
-            del self.now[each]
+        for partition in gone:
+            del self.now[partition]
 
 
 def told(
@@ -50,9 +50,9 @@ def told(
     return PartitionAssignment("events", topic_id(id_of), partition, state, partition_epoch, is_new=is_new)
 
 
-def followed_by(broker: Wired) -> Followed:
+def followed_by(broker: Wired) -> PartitionFetchState:
     broker.settings["events"] = TopicSettings.of(broker.parts.settings, {})
-    following = broker.parts.replicas.following = Followed()
+    following = broker.parts.replicas.following = PartitionFetchState()
     return following
 
 
@@ -65,278 +65,227 @@ def append(broker: Wired, *values: bytes) -> None:
     assert broker.parts.replicas.appends.complete() is None
 
 
-def test_a_partition_is_fetched_from_its_living_leader_and_from_nobody_while_it_leads(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        following = followed_by(broker)
-        replicas = broker.parts.replicas
+async def test_a_partition_is_fetched_from_its_living_leader_and_from_nobody_while_it_leads(broker: Wired) -> None:
+    following = followed_by(broker)
+    replicas = broker.parts.replicas
 
-        async def tell(*assignments: PartitionAssignment) -> list[int]:
-            return list((await replicas.apply(assignments, LIVING)).values())
+    async def tell(*assignments: PartitionAssignment) -> list[int]:
+        return list((await replicas.apply(assignments, LIVING)).values())
 
-        assert await tell(told(TWO), told(THREE, partition=1)) == [0, 0]
-        assert {key: (each.leader.broker_id, each.leader_epoch, each.topic_id) for key, each in following.now.items()} == {
-            KEY: (TWO, 0, topic_id("events")),
-            TopicPartition("events", 1): (THREE, 0, topic_id("events")),
-        }
-        assert await tell(told(TWO), told(THREE, partition=1)) == [0, 0]
-        assert following.calls == ["follow 2"], "what is told again changes nothing"
-        assert await tell(told(THREE, epoch=1, partition_epoch=1)) == [0]
-        assert following.now[KEY].leader.broker_id == THREE
-        assert await tell(told(BROKER, epoch=2, partition_epoch=2)) == [0]
-        assert KEY not in following.now
-        assert broker.partition("events").is_leader
-        assert await tell(told(NO_LEADER, epoch=3, partition_epoch=3)) == [0]
-        assert not broker.partition("events").is_leader
-        assert await tell(told(BrokerId(9), epoch=4, partition_epoch=4)) == [0]
-        assert KEY not in following.now, "its leader is not alive"
-
-    run(tmp_path, scenario)
+    assert await tell(told(TWO), told(THREE, partition=1)) == [0, 0]
+    assert {key: (each.leader.broker_id, each.leader_epoch, each.topic_id) for key, each in following.now.items()} == {
+        KEY: (TWO, 0, topic_id("events")),
+        TopicPartition("events", 1): (THREE, 0, topic_id("events")),
+    }
+    assert await tell(told(TWO), told(THREE, partition=1)) == [0, 0]
+    assert following.calls == ["follow 2"], "what is told again changes nothing"
+    assert await tell(told(THREE, epoch=1, partition_epoch=1)) == [0]
+    assert following.now[KEY].leader.broker_id == THREE
+    assert await tell(told(BROKER, epoch=2, partition_epoch=2)) == [0]
+    assert KEY not in following.now
+    assert broker.partition("events").is_leader
+    assert await tell(told(NO_LEADER, epoch=3, partition_epoch=3)) == [0]
+    assert not broker.partition("events").is_leader
+    assert await tell(told(BrokerId(9), epoch=4, partition_epoch=4)) == [0]
+    assert KEY not in following.now, "its leader is not alive"
 
 
-def test_an_older_leader_epoch_is_refused_and_an_older_state_passed_over(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        following = followed_by(broker)
-        replicas = broker.parts.replicas
-        await replicas.apply([told(TWO, epoch=5, partition_epoch=8)], LIVING)
-        assert await replicas.apply([told(BROKER, epoch=4, partition_epoch=9)], LIVING) == {KEY: STALE_CONTROLLER}
-        assert await replicas.apply([told(BROKER, epoch=5, partition_epoch=7)], LIVING) == {KEY: 0}
-        assert not broker.partition("events").is_leader
-        assert following.now[KEY].leader.broker_id == TWO
-        assert await replicas.stop([PartitionToStop(KEY, 4, delete=True, topic_id=topic_id("events"))]) == {KEY: FENCED}
-        assert KEY in replicas.partitions
-
-    run(tmp_path, scenario)
+async def test_an_older_leader_epoch_is_refused_and_an_older_state_passed_over(broker: Wired) -> None:
+    following = followed_by(broker)
+    replicas = broker.parts.replicas
+    await replicas.apply([told(TWO, epoch=5, partition_epoch=8)], LIVING)
+    assert await replicas.apply([told(BROKER, epoch=4, partition_epoch=9)], LIVING) == {KEY: STALE_CONTROLLER}
+    assert await replicas.apply([told(BROKER, epoch=5, partition_epoch=7)], LIVING) == {KEY: 0}
+    assert not broker.partition("events").is_leader
+    assert following.now[KEY].leader.broker_id == TWO
+    assert await replicas.stop([PartitionToStop(KEY, 4, delete=True, topic_id=topic_id("events"))]) == {KEY: FENCED}
+    assert KEY in replicas.partitions
 
 
-def test_a_replica_that_is_given_up_is_led_and_fetched_no_more_and_may_come_back(tmp_path: Path) -> None:
+async def test_a_replica_that_is_given_up_is_led_and_fetched_no_more_and_may_come_back(broker: Wired) -> None:
     """A broker that shuts down is told so for what it follows; its files stay."""
-
-    async def scenario(broker: Wired) -> None:
-        following = followed_by(broker)
-        replicas = broker.parts.replicas
-        await replicas.apply([told(BROKER)], LIVING)
-        append(broker, b"a")
-        assert await replicas.stop([PartitionToStop(KEY, 0, delete=False)]) == {KEY: 0}
-        assert not broker.partition("events").is_leader
-        await replicas.apply([told(TWO, epoch=1, partition_epoch=1)], LIVING)
-        assert await replicas.stop([PartitionToStop(KEY, 1, delete=False)]) == {KEY: 0}
-        assert not following.now
-        await replicas.apply([told(TWO, epoch=1, partition_epoch=1)], LIVING)
-        assert KEY in following.now
-        assert broker.partition("events").log.log_end_offset == 1
-
-    run(tmp_path, scenario)
+    following = followed_by(broker)
+    replicas = broker.parts.replicas
+    await replicas.apply([told(BROKER)], LIVING)
+    append(broker, b"a")
+    assert await replicas.stop([PartitionToStop(KEY, 0, delete=False)]) == {KEY: 0}
+    assert not broker.partition("events").is_leader
+    await replicas.apply([told(TWO, epoch=1, partition_epoch=1)], LIVING)
+    assert await replicas.stop([PartitionToStop(KEY, 1, delete=False)]) == {KEY: 0}
+    assert not following.now
+    await replicas.apply([told(TWO, epoch=1, partition_epoch=1)], LIVING)
+    assert KEY in following.now
+    assert broker.partition("events").log.log_end_offset == 1
 
 
-def test_a_log_goes_with_its_topic_even_if_nobody_has_said_what_it_was_for(tmp_path: Path) -> None:
+async def test_a_log_goes_with_its_topic_even_if_nobody_has_said_what_it_was_for(broker: Wired) -> None:
     """The topic was deleted while the broker was away."""
-
-    async def scenario(broker: Wired) -> None:
-        followed_by(broker)
-        broker.parts.logs.create(KEY, topic_id("events"))
-        assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True, topic_id=topic_id("events"))]) == {KEY: 0}
-        assert broker.parts.logs.get(KEY) is None
-        assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True, topic_id=topic_id("events"))]) == {KEY: 0}
-
-    run(tmp_path, scenario)
+    followed_by(broker)
+    broker.parts.logs.create(KEY, topic_id("events"))
+    assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True, topic_id=topic_id("events"))]) == {KEY: 0}
+    assert broker.parts.logs.get(KEY) is None
+    assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True, topic_id=topic_id("events"))]) == {KEY: 0}
 
 
-def test_where_a_log_ends_is_said_of_the_topic_that_is_meant(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        followed_by(broker)
-        log, replicas = broker.parts.logs.create(KEY, topic_id("events")), broker.parts.replicas
-        assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: LogEnd(-1, 0)}
-        log.appender.append_as_received(memoryview(batch(b"a", b"b", leader_epoch=7)))
-        other = TopicPartition("events", 1)
-        asked = {KEY: topic_id("events"), other: topic_id("events")}
-        assert replicas.log_ends(asked) == {KEY: LogEnd(7, 2), other: NO_LOG}
-        assert replicas.log_ends({KEY: topic_id("events of last year")}) == {KEY: NO_LOG}
-        log.files.fail("its disk has failed")
-        assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: NO_LOG}
-
-    run(tmp_path, scenario)
+async def test_where_a_log_ends_is_said_of_the_topic_that_is_meant(broker: Wired) -> None:
+    followed_by(broker)
+    log, replicas = broker.parts.logs.create(KEY, topic_id("events")), broker.parts.replicas
+    assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: LogEnd(-1, 0)}
+    log.appender.append_as_received(memoryview(batch(b"a", b"b", leader_epoch=7)))
+    other = TopicPartition("events", 1)
+    asked = {KEY: topic_id("events"), other: topic_id("events")}
+    assert replicas.log_ends(asked) == {KEY: LogEnd(7, 2), other: NO_LOG}
+    assert replicas.log_ends({KEY: topic_id("events of last year")}) == {KEY: NO_LOG}
+    log.files.fail("its disk has failed")
+    assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: NO_LOG}
 
 
 @pytest.mark.parametrize("is_hosted", [True, False])
-def test_a_leader_epoch_that_the_log_has_already_is_named_with_the_one_to_be_above(tmp_path: Path, is_hosted: bool) -> None:
+async def test_a_leader_epoch_that_the_log_has_already_is_named_with_the_one_to_be_above(broker: Wired, is_hosted: bool) -> None:
     """ZooKeeper was restored from a copy. In an epoch in which someone else has led, followers could not tell two logs apart."""
+    followed_by(broker)
+    replicas = broker.parts.replicas
 
-    async def scenario(broker: Wired) -> None:
-        followed_by(broker)
-        replicas = broker.parts.replicas
+    def named(assignment: PartitionAssignment) -> int | None:
+        return replicas.written_epochs([assignment]).get(KEY)
 
-        def named(assignment: PartitionAssignment) -> int | None:
-            return replicas.written_epochs([assignment]).get(KEY)
-
-        assert named(told(BROKER, epoch=0)) is None, "there is no log yet"
-        if is_hosted:
-            await replicas.apply([told(BROKER, epoch=7, partition_epoch=9)], LIVING)
-            assert named(told(BROKER, epoch=7, partition_epoch=10)) is None, "it is told again"
-            append(broker, b"a")
-        else:
-            broker.parts.logs.create(KEY, topic_id("events")).appender.append_as_received(memoryview(batch(b"a", leader_epoch=7)))
-            assert named(told(BROKER, epoch=7)) == 7, "another may have led in it"
-            alone = PartitionState(BROKER, 7, (BROKER,), (BROKER,))
-            assert named(PartitionAssignment("events", topic_id("events"), 0, alone, 3)) is None, "no one else has"
-        assert named(told(BROKER, epoch=4)) == 7
-        assert named(told(TWO, epoch=4)) == 7, "nor can it follow in that"
-        assert named(told(TWO, epoch=7)) is None
-        assert named(told(BROKER, epoch=8)) is None
-        assert named(told(BROKER, epoch=4, id_of="events of last year")) is None, "it is another topic's"
-
-    run(tmp_path, scenario)
-
-
-def test_an_epoch_that_was_another_leaders_or_went_further_before_the_session_ended_is_named_too(tmp_path: Path) -> None:
-    """ZooKeeper was restored while brokers ran. In the session that goes on the same request is one that arrived late."""
-
-    async def scenario(broker: Wired) -> None:
-        followed_by(broker)
-        replicas = broker.parts.replicas
-
-        def named(assignment: PartitionAssignment) -> int | None:
-            return replicas.written_epochs([assignment]).get(KEY)
-
+    assert named(told(BROKER, epoch=0)) is None, "there is no log yet"
+    if is_hosted:
         await replicas.apply([told(BROKER, epoch=7, partition_epoch=9)], LIVING)
-        assert named(told(BROKER, epoch=7, partition_epoch=8)) is None
-        replicas.stop_leading_all()
-        replicas.stop_leading_all()
-        assert named(told(BROKER, epoch=7, partition_epoch=9)) is None
-        assert named(told(BROKER, epoch=7, partition_epoch=8)) == 7
-        assert named(told(TWO, epoch=7, partition_epoch=9)) == 7
-        await replicas.apply([told(TWO, epoch=8, partition_epoch=3)], LIVING)
-        assert named(told(TWO, epoch=8, partition_epoch=2)) is None, "the controller has said more since"
-        replicas.stop_leading_all()
-        assert named(told(BROKER, epoch=8, partition_epoch=4)) == 8, "who followed does not lead in it"
+        assert named(told(BROKER, epoch=7, partition_epoch=10)) is None, "it is told again"
+        append(broker, b"a")
+    else:
+        broker.parts.logs.create(KEY, topic_id("events")).appender.append_as_received(memoryview(batch(b"a", leader_epoch=7)))
+        assert named(told(BROKER, epoch=7)) == 7, "another may have led in it"
+        alone = PartitionState(BROKER, 7, (BROKER,), (BROKER,))
+        assert named(PartitionAssignment("events", topic_id("events"), 0, alone, 3)) is None, "no one else has"
+    assert named(told(BROKER, epoch=4)) == 7
+    assert named(told(TWO, epoch=4)) == 7, "nor can it follow in that"
+    assert named(told(TWO, epoch=7)) is None
+    assert named(told(BROKER, epoch=8)) is None
+    assert named(told(BROKER, epoch=4, id_of="events of last year")) is None, "it is another topic's"
 
-    run(tmp_path, scenario)
+
+async def test_an_epoch_that_was_another_leaders_or_went_further_before_the_session_ended_is_named_too(broker: Wired) -> None:
+    """ZooKeeper was restored while brokers ran. In the session that goes on the same request is one that arrived late."""
+    followed_by(broker)
+    replicas = broker.parts.replicas
+
+    def named(assignment: PartitionAssignment) -> int | None:
+        return replicas.written_epochs([assignment]).get(KEY)
+
+    await replicas.apply([told(BROKER, epoch=7, partition_epoch=9)], LIVING)
+    assert named(told(BROKER, epoch=7, partition_epoch=8)) is None
+    replicas.stop_leading_all()
+    replicas.stop_leading_all()
+    assert named(told(BROKER, epoch=7, partition_epoch=9)) is None
+    assert named(told(BROKER, epoch=7, partition_epoch=8)) == 7
+    assert named(told(TWO, epoch=7, partition_epoch=9)) == 7
+    await replicas.apply([told(TWO, epoch=8, partition_epoch=3)], LIVING)
+    assert named(told(TWO, epoch=8, partition_epoch=2)) is None, "the controller has said more since"
+    replicas.stop_leading_all()
+    assert named(told(BROKER, epoch=8, partition_epoch=4)) == 8, "who followed does not lead in it"
 
 
 @pytest.mark.parametrize("is_hosted", [True, False])
 @pytest.mark.parametrize("leader_epoch", [-2, 0, 9])
-def test_a_stop_that_arrives_late_leaves_the_replica_of_a_new_topic_of_that_name_alone(
-    tmp_path: Path, leader_epoch: int, is_hosted: bool
+async def test_a_stop_that_arrives_late_leaves_the_replica_of_a_new_topic_of_that_name_alone(
+    broker: Wired, leader_epoch: int, is_hosted: bool
 ) -> None:
     """The repetition of the call was answered, so the deletion ended and the name was free. Kafka 3.9 would delete the new log."""
-
-    async def scenario(broker: Wired) -> None:
-        followed_by(broker)
-        replicas = broker.parts.replicas
-        if is_hosted:
-            await replicas.apply([told(BROKER)], LIVING)
-            append(broker, b"acknowledged")
-        else:
-            broker.parts.logs.create(KEY, topic_id("events"))
-        late = PartitionToStop(KEY, leader_epoch, delete=True, topic_id=topic_id("events of last year"))
-        assert await replicas.stop([late]) == {KEY: 0}, "of the topic that is meant there is nothing left"
-        log = broker.parts.logs.get(KEY)
-        assert log is not None
-        assert (log.log_end_offset, KEY in replicas.partitions) == (int(is_hosted), is_hosted)
-        assert not is_hosted or broker.partition("events").is_leader
-
-    run(tmp_path, scenario)
+    followed_by(broker)
+    replicas = broker.parts.replicas
+    if is_hosted:
+        await replicas.apply([told(BROKER)], LIVING)
+        append(broker, b"acknowledged")
+    else:
+        broker.parts.logs.create(KEY, topic_id("events"))
+    late = PartitionToStop(KEY, leader_epoch, delete=True, topic_id=topic_id("events of last year"))
+    assert await replicas.stop([late]) == {KEY: 0}, "of the topic that is meant there is nothing left"
+    log = broker.parts.logs.get(KEY)
+    assert log is not None
+    assert (log.log_end_offset, KEY in replicas.partitions) == (int(is_hosted), is_hosted)
+    assert not is_hosted or broker.partition("events").is_leader
 
 
-def test_a_deletion_that_does_not_say_of_which_topic_deletes_nothing(tmp_path: Path) -> None:
+async def test_a_deletion_that_does_not_say_of_which_topic_deletes_nothing(broker: Wired) -> None:
     """From a controller of an older release: its successor asks again."""
-
-    async def scenario(broker: Wired) -> None:
-        followed_by(broker)
-        await broker.parts.replicas.apply([told(BROKER)], LIVING)
-        assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True)]) == {KEY: INCONSISTENT_TOPIC_ID}
-        assert broker.partition("events").is_leader
-
-    run(tmp_path, scenario)
+    followed_by(broker)
+    await broker.parts.replicas.apply([told(BROKER)], LIVING)
+    assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True)]) == {KEY: INCONSISTENT_TOPIC_ID}
+    assert broker.partition("events").is_leader
 
 
 @pytest.mark.parametrize("is_hosted", [True, False])
-def test_records_of_a_former_topic_of_that_name_are_set_aside(tmp_path: Path, is_hosted: bool) -> None:
-    async def scenario(broker: Wired) -> None:
-        following = followed_by(broker)
-        replicas = broker.parts.replicas
-        if is_hosted:
-            await replicas.apply([told(BROKER, epoch=9, partition_epoch=20)], LIVING)
-            append(broker, b"a")
-        else:
-            broker.parts.logs.create(KEY, topic_id("events"))
-        assert await replicas.apply([told(TWO, id_of="another", is_new=False)], LIVING) == {KEY: 0}
-        partition = broker.partition("events")
-        assert (partition.topic_id, partition.leader_epoch, partition.log.log_end_offset) == (topic_id("another"), 0, 0)
-        assert following.now[KEY].topic_id == topic_id("another")
-        assert len(list((tmp_path / "logs").glob("events-0.*-stray"))) == 1
-
-    run(tmp_path, scenario)
-
-
-def test_only_what_the_controller_does_not_name_is_a_stray(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        followed_by(broker)
-        broker.settings["gone"] = broker.settings["events"]
-        for key in (KEY, TopicPartition("events", 1), TopicPartition("gone", 0)):
-            broker.parts.logs.create(key, UUID(int=0))
-        await broker.parts.replicas.apply([told(TWO, is_new=False)], LIVING)
-        named = AllReplicas({"events": frozenset({0, 1})})
-        assert await broker.parts.replicas.set_strays_aside(named) == (TopicPartition("gone", 0),)
-        assert set(broker.parts.logs.logs) == {KEY, TopicPartition("events", 1)}
-
-    run(tmp_path, scenario)
-
-
-def test_a_partition_on_a_failed_disk_says_so_and_neither_leads_nor_follows(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        following = followed_by(broker)
-        replicas = broker.parts.replicas
-        await replicas.apply([told(BROKER), told(TWO, partition=1)], LIVING)
-        for partition in replicas.partitions.values():
-            partition.log.files.fail("the disk is gone")
-        assert set(replicas.directory_failed()) == {KEY, TopicPartition("events", 1)}
-        assert replicas.directory_failed() == ()
-        assert not following.now
-        assert not broker.partition("events").is_leader
-        later = [told(BROKER, epoch=1, partition_epoch=1), told(TWO, epoch=1, partition_epoch=1, partition=1)]
-        assert set((await replicas.apply(later, LIVING)).values()) == {STORAGE_ERROR}
-        assert not following.now
-        with pytest.raises(KafkaStorageError):
-            broker.partition("events").check_leader_epoch(-1)
-
-    run(tmp_path, scenario)
-
-
-def test_many_partitions_leave_the_loop_room(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        followed_by(broker)
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        beside = asyncio.create_task(others())
-        await broker.parts.replicas.apply([told(BROKER, partition=number) for number in range(200)], LIVING)
-        beside.cancel()
-        assert turns >= 8
-        assert len(broker.parts.replicas.partitions) == 200
-
-    run(tmp_path, scenario)
-
-
-def test_without_a_partition_there_is_nothing_to_get(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        with pytest.raises(UnknownTopicOrPartition):
-            broker.partition("events")
-
-    run(tmp_path, scenario)
-
-
-def test_fewer_replicas_asked_for_may_commit_what_waited(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, TWO), min_insync_replicas="2")
-        broker.lead("events", isr=(BROKER,))
+async def test_records_of_a_former_topic_of_that_name_are_set_aside(broker: Wired, tmp_path: Path, is_hosted: bool) -> None:
+    following = followed_by(broker)
+    replicas = broker.parts.replicas
+    if is_hosted:
+        await replicas.apply([told(BROKER, epoch=9, partition_epoch=20)], LIVING)
         append(broker, b"a")
-        assert broker.partition("events").high_watermark == 0
-        broker.parts.replicas.update_settings("events", TopicSettings.of(broker.parts.settings, {}))
-        assert broker.partition("events").high_watermark == 1
+    else:
+        broker.parts.logs.create(KEY, topic_id("events"))
+    assert await replicas.apply([told(TWO, id_of="another", is_new=False)], LIVING) == {KEY: 0}
+    partition = broker.partition("events")
+    assert (partition.topic_id, partition.leader_epoch, partition.log.log_end_offset) == (topic_id("another"), 0, 0)
+    assert following.now[KEY].topic_id == topic_id("another")
+    assert len(list((tmp_path / "logs").glob("events-0.*-stray"))) == 1
 
-    run(tmp_path, scenario)
+
+async def test_only_what_the_controller_does_not_name_is_a_stray(broker: Wired) -> None:
+    followed_by(broker)
+    broker.settings["gone"] = broker.settings["events"]
+    for key in (KEY, TopicPartition("events", 1), TopicPartition("gone", 0)):
+        broker.parts.logs.create(key, UUID(int=0))
+    await broker.parts.replicas.apply([told(TWO, is_new=False)], LIVING)
+    named = AllReplicas({"events": frozenset({0, 1})})
+    assert await broker.parts.replicas.rename_stray_logs(named) == (TopicPartition("gone", 0),)
+    assert set(broker.parts.logs.logs) == {KEY, TopicPartition("events", 1)}
+
+
+async def test_a_partition_on_a_failed_disk_says_so_and_neither_leads_nor_follows(broker: Wired) -> None:
+    following = followed_by(broker)
+    replicas = broker.parts.replicas
+    await replicas.apply([told(BROKER), told(TWO, partition=1)], LIVING)
+    for partition in replicas.partitions.values():
+        partition.log.files.fail("the disk is gone")
+    assert set(replicas.directory_failed()) == {KEY, TopicPartition("events", 1)}
+    assert replicas.directory_failed() == ()
+    assert not following.now
+    assert not broker.partition("events").is_leader
+    later = [told(BROKER, epoch=1, partition_epoch=1), told(TWO, epoch=1, partition_epoch=1, partition=1)]
+    assert set((await replicas.apply(later, LIVING)).values()) == {STORAGE_ERROR}
+    assert not following.now
+    with pytest.raises(KafkaStorageError):
+        broker.partition("events").check_leader_epoch(-1)
+
+
+async def test_many_partitions_leave_the_loop_room(broker: Wired) -> None:
+    followed_by(broker)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await broker.parts.replicas.apply([told(BROKER, partition=number) for number in range(200)], LIVING)
+    beside.cancel()
+    assert turns >= 8
+    assert len(broker.parts.replicas.partitions) == 200
+
+
+async def test_without_a_partition_there_is_nothing_to_get(broker: Wired) -> None:
+    with pytest.raises(UnknownTopicOrPartition):
+        broker.partition("events")
+
+
+async def test_fewer_replicas_asked_for_may_commit_what_waited(broker: Wired) -> None:
+    broker.topic("events", isr=(BROKER, TWO), min_insync_replicas="2")
+    broker.lead("events", isr=(BROKER,))
+    append(broker, b"a")
+    assert broker.partition("events").high_watermark == 0
+    broker.parts.replicas.update_settings("events", TopicSettings.of(broker.parts.settings, {}))
+    assert broker.partition("events").high_watermark == 1

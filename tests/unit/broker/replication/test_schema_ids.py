@@ -254,15 +254,11 @@ def test_what_fits_is_asked_once_and_what_does_not_again_after_a_second(registry
     ids.close()
 
 
-def test_requests_for_one_unknown_id_ask_once(registry: tuple[type[Registry], str]) -> None:
+async def test_requests_for_one_unknown_id_ask_once(registry: tuple[type[Registry], str]) -> None:
     handler, url = registry
     ids = SchemaIds([url])
-
-    async def together() -> None:
-        claims = {Claim(is_key=False, frame=framed(7, b"")): [0]}
-        await asyncio.gather(*(ids.check(claims, "clicks", VALUES) for _ in range(50)))
-
-    asyncio.run(together())
+    claims = {Claim(is_key=False, frame=framed(7, b"")): [0]}
+    await asyncio.gather(*(ids.check(claims, "clicks", VALUES) for _ in range(50)))
     assert handler.asked == ["/schemas/ids/7/versions"]
     ids.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tests.unit.storage.brokers import CLICKS, Broker, found_in, run
+from tests.unit.storage.brokers import CLICKS, Broker, found_in
 from tests.unit.storage.failing_calls import failing
 from tests.unit.storage.logs import batch_of
 
@@ -65,94 +65,79 @@ def lead(partition: Partition, count: int) -> None:
     partition.appended()
 
 
-def test_the_checkpoint_knows_of_the_cut_before_the_first_append_of_the_new_leader(tmp_path: Path) -> None:
-    async def scene() -> None:
-        it = Follower(tmp_path)
-        cut, whole = await it.start()
-        cut.truncate_for(4, 30)
-        assert cut.log.must_settle
-        assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
-        assert [partition.is_leader for partition in (cut, whole)] == [True, True]
-        assert it.checkpointed() == [30, 60]
-        lead(cut, 40)
-        await it.logs.shutdown(clean=False)
-        file = cut.log.directory / f"{0:020}.log"
-        content = bytearray(file.read_bytes())
-        at = len(content) * 50 // 70
-        content[at : at + 20] = bytes(20)  # a page of what came after the cut did not reach the disk
-        file.write_bytes(content)
-        logs = it.broker.manager()
-        await logs.start()
-        found = logs.get(CLICKS[INDEXES[0]])
-        assert found is not None
-        assert 30 <= found.log_end_offset < 70, "the damage is seen, and nothing behind it is believed"
-        await logs.shutdown(clean=False)
-
-    run(scene)
+async def test_the_checkpoint_knows_of_the_cut_before_the_first_append_of_the_new_leader(tmp_path: Path) -> None:
+    it = Follower(tmp_path)
+    cut, whole = await it.start()
+    cut.truncate_for(4, 30)
+    assert cut.log.must_checkpoint_truncation
+    assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
+    assert [partition.is_leader for partition in (cut, whole)] == [True, True]
+    assert it.checkpointed() == [30, 60]
+    lead(cut, 40)
+    await it.logs.shutdown(clean=False)
+    file = cut.log.directory / f"{0:020}.log"
+    content = bytearray(file.read_bytes())
+    at = len(content) * 50 // 70
+    content[at : at + 20] = bytes(20)  # a page of what came after the cut did not reach the disk
+    file.write_bytes(content)
+    logs = it.broker.manager()
+    await logs.start()
+    found = logs.get(CLICKS[INDEXES[0]])
+    assert found is not None
+    assert 30 <= found.log_end_offset < 70, "the damage is seen, and nothing behind it is believed"
+    await logs.shutdown(clean=False)
 
 
-def test_a_replica_whose_cut_can_not_be_written_down_does_not_lead_and_the_others_do(tmp_path: Path) -> None:
+async def test_a_replica_whose_cut_can_not_be_written_down_does_not_lead_and_the_others_do(tmp_path: Path) -> None:
     """The controller hears of it and elects another; asked again, it leads."""
-
-    async def scene() -> None:
-        it = Follower(tmp_path)
-        cut, whole = await it.start()
-        cut.truncate_for(4, 26)
-        with failing("open", lambda path: RECOVERY_POINT_CHECKPOINT in path, errno.ENOSPC):
-            errors = await it.replicas.apply(assigned(HERE, 6), ())
-        assert errors == {CLICKS[INDEXES[0]]: KafkaStorageError.code, CLICKS[INDEXES[1]]: 0}
-        assert [partition.is_leader for partition in (cut, whole)] == [False, True]
-        assert not it.logs.offline_directories
-        assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
-        assert cut.is_leader
-        assert it.checkpointed()[0] == 26
-        await it.logs.shutdown(clean=False)
-
-    run(scene)
+    it = Follower(tmp_path)
+    cut, whole = await it.start()
+    cut.truncate_for(4, 26)
+    with failing("open", lambda path: RECOVERY_POINT_CHECKPOINT in path, errno.ENOSPC):
+        errors = await it.replicas.apply(assigned(HERE, 6), ())
+    assert errors == {CLICKS[INDEXES[0]]: KafkaStorageError.code, CLICKS[INDEXES[1]]: 0}
+    assert [partition.is_leader for partition in (cut, whole)] == [False, True]
+    assert not it.logs.offline_directories
+    assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
+    assert cut.is_leader
+    assert it.checkpointed()[0] == 26
+    await it.logs.shutdown(clean=False)
 
 
-def test_producers_that_a_truncation_could_not_read_are_read_before_it_leads(tmp_path: Path) -> None:
+async def test_producers_that_a_truncation_could_not_read_are_read_before_it_leads(tmp_path: Path) -> None:
     """Or it would take a producer's next batch for out of order, or a repeated one for a new one."""
-
-    async def scene() -> None:
-        it = Follower(tmp_path)
-        cut, _ = await it.start()
-        records = b"".join(batch_of(60 + n, leader_epoch=4, producer_id=8, producer_epoch=0, base_sequence=n) for n in range(10))
-        assert cut.append_as_follower(memoryview(records), 5, 25, 0)
-        with (
-            failing("open", lambda path: path.endswith(".log"), errno.EMFILE),
-            pytest.raises(KafkaStorageError, match="Too many open files"),
-        ):
-            cut.truncate_for(5, 64)
-        assert cut.log.log_end_offset == 64
-        assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
-        assert {state.producer_id: state.next_sequence for state in cut.log.producers} == {8: 4}
-        await it.logs.shutdown(clean=False)
-
-    run(scene)
+    it = Follower(tmp_path)
+    cut, _ = await it.start()
+    records = b"".join(batch_of(60 + n, leader_epoch=4, producer_id=8, producer_epoch=0, base_sequence=n) for n in range(10))
+    assert cut.append_as_follower(memoryview(records), 5, 25, 0)
+    with (
+        failing("open", lambda path: path.endswith(".log"), errno.EMFILE),
+        pytest.raises(KafkaStorageError, match="Too many open files"),
+    ):
+        cut.truncate_for(5, 64)
+    assert cut.log.log_end_offset == 64
+    assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
+    assert {state.producer_id: state.next_sequence for state in cut.log.producers} == {8: 4}
+    await it.logs.shutdown(clean=False)
 
 
 @pytest.mark.parametrize("call", ["open", "mkdir", "write"])
-def test_a_replica_that_a_full_disk_refuses_is_made_by_a_later_try_and_the_tries_leave_nothing(
+async def test_a_replica_that_a_full_disk_refuses_is_made_by_a_later_try_and_the_tries_leave_nothing(
     tmp_path: Path, call: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The controller tries again and again; each try may get as far as the directory."""
-
-    async def scene() -> None:
-        logs = Broker(tmp_path).manager()
-        replicas = ReplicaManager(HERE, logs, Purgatory(), Purgatory())
-        await logs.start()
-        before = found_in(tmp_path, "*")
-        with failing(call, lambda path: "/clicks-" in path and (call == "mkdir" or "." in path.rpartition("/")[2]), errno.ENOSPC):
-            for _ in range(4):
-                assert set((await replicas.apply(assigned(HERE, 2), ())).values()) == {KafkaStorageError.code}
-        assert not logs.offline_directories
-        assert found_in(tmp_path, "*") == before
-        refusals = [record for record in caplog.records if "cannot apply the LeaderAndIsr request" in record.getMessage()]
-        assert len(refusals) == len(INDEXES), "once a partition"
-        assert all(os.strerror(errno.ENOSPC) in record.getMessage() for record in refusals)
-        assert set((await replicas.apply(assigned(HERE, 3), ())).values()) == {0}
-        lead(replicas.get("clicks", INDEXES[0]), 3)
-        await logs.shutdown(clean=True)
-
-    run(scene)
+    logs = Broker(tmp_path).manager()
+    replicas = ReplicaManager(HERE, logs, Purgatory(), Purgatory())
+    await logs.start()
+    before = found_in(tmp_path, "*")
+    with failing(call, lambda path: "/clicks-" in path and (call == "mkdir" or "." in path.rpartition("/")[2]), errno.ENOSPC):
+        for _ in range(4):
+            assert set((await replicas.apply(assigned(HERE, 2), ())).values()) == {KafkaStorageError.code}
+    assert not logs.offline_directories
+    assert found_in(tmp_path, "*") == before
+    refusals = [record for record in caplog.records if "cannot apply the LeaderAndIsr request" in record.getMessage()]
+    assert len(refusals) == len(INDEXES), "once a partition"
+    assert all(os.strerror(errno.ENOSPC) in record.getMessage() for record in refusals)
+    assert set((await replicas.apply(assigned(HERE, 3), ())).values()) == {0}
+    lead(replicas.get("clicks", INDEXES[0]), 3)
+    await logs.shutdown(clean=True)

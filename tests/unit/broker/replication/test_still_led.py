@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.wired import BROKER, Client, Wired, fetch, run, topic_id, until
+from tests.unit.broker.wired import BROKER, Client, Wired, fetch, topic_id, until
 
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.errors import NotLeaderOrFollower
@@ -62,98 +61,78 @@ def internal_of(broker: Wired) -> InternalTopics:
 
 async def followers_of(broker: Wired, *broker_ids: BrokerId) -> list[Follower]:
     made = [Follower(await broker.connect(), broker_id) for broker_id in broker_ids]
-    for each in made:
-        await each.begin()
+    for follower in made:
+        await follower.begin()
     await until(lambda: len(broker.parts.fetch_purgatory) == len(made))
     return made
 
 
-def test_a_leader_alone_in_the_isr_asks_nobody(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("state")
-        await internal_of(broker).check_still_led(KEY, 0, 10)
-
-    run(tmp_path, scenario)
+async def test_a_leader_alone_in_the_isr_asks_nobody(broker: Wired) -> None:
+    broker.topic("state")
+    await internal_of(broker).check_still_led(KEY, 0, 10)
 
 
-def test_followers_that_wait_are_answered_at_once_and_their_next_fetch_says_it(tmp_path: Path) -> None:
+async def test_followers_that_wait_are_answered_at_once_and_their_next_fetch_says_it(broker: Wired) -> None:
     """No one waits for `replica.fetch.wait.max.ms`."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("state", isr=(BROKER, TWO, THREE))
-        two, three = await followers_of(broker, TWO, THREE)
-        asking = asyncio.ensure_future(internal_of(broker).check_still_led(KEY, 0, 10))
-        for each in (two, three):
-            await each.answer()
-        assert not asking.done()
-        two.ask()
-        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-        assert not asking.done()
-        three.ask()
-        await asking
-        await until(lambda: len(broker.parts.fetch_purgatory) == 2)  # and both wait for records again
-
-    run(tmp_path, scenario)
+    broker.topic("state", isr=(BROKER, TWO, THREE))
+    two, three = await followers_of(broker, TWO, THREE)
+    asking = asyncio.ensure_future(internal_of(broker).check_still_led(KEY, 0, 10))
+    for follower in (two, three):
+        await follower.answer()
+    assert not asking.done()
+    two.ask()
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+    assert not asking.done()
+    three.ask()
+    await asking
+    await until(lambda: len(broker.parts.fetch_purgatory) == 2)  # and both wait for records again
 
 
-def test_several_that_ask_are_answered_together(tmp_path: Path) -> None:
+async def test_several_that_ask_are_answered_together(broker: Wired) -> None:
     """A question that was asked before proves nothing of now, so those that come while it is open share the next one."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("state", isr=(BROKER, TWO))
-        (two,) = await followers_of(broker, TWO)
-        internal = internal_of(broker)
-        asking = [asyncio.ensure_future(internal.check_still_led(KEY, 0, 10)) for _ in range(100)]
-        fetches = 0
-        while not all(each.done() for each in asking):
-            await two.answer()
-            two.ask()
-            fetches += 1
-            await asyncio.sleep(0.01)
-        await asyncio.gather(*asking)
-        assert fetches <= 4
-
-    run(tmp_path, scenario)
+    broker.topic("state", isr=(BROKER, TWO))
+    (two,) = await followers_of(broker, TWO)
+    internal = internal_of(broker)
+    asking = [asyncio.ensure_future(internal.check_still_led(KEY, 0, 10)) for _ in range(100)]
+    fetches = 0
+    while not all(task.done() for task in asking):
+        await two.answer()
+        two.ask()
+        fetches += 1
+        await asyncio.sleep(0.01)
+    await asyncio.gather(*asking)
+    assert fetches <= 4
 
 
 @pytest.mark.parametrize("how", ["silent", "in another epoch", "another leads"])
-def test_a_leader_of_the_past_can_not_be_sure(tmp_path: Path, how: str) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("state", isr=(BROKER, TWO))
-        (two,) = await followers_of(broker, TWO)
-        asking = asyncio.ensure_future(internal_of(broker).check_still_led(KEY, 0, 0.5))
-        await two.answer()
-        if how == "in another epoch":
-            again = Follower(await broker.connect(), TWO)
-            await again.begin(leader_epoch=1)  # it has been told of another leader epoch
-        elif how == "another leads":
-            broker.follow("state", TWO, epoch=1)
-        with pytest.raises(NotLeaderOrFollower, match="state-0"):
-            await asking
-
-    run(tmp_path, scenario)
-
-
-def test_a_follower_that_leaves_the_isr_is_not_waited_for(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("state", isr=(BROKER, TWO, THREE))
-        (two,) = await followers_of(broker, TWO)
-        asking = asyncio.ensure_future(internal_of(broker).check_still_led(KEY, 0, 10))
-        await two.answer()
-        two.ask()
-        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-        assert not asking.done()
-        broker.change_isr("state", (BROKER, TWO))
+async def test_a_leader_of_the_past_can_not_be_sure(broker: Wired, how: str) -> None:
+    broker.topic("state", isr=(BROKER, TWO))
+    (two,) = await followers_of(broker, TWO)
+    asking = asyncio.ensure_future(internal_of(broker).check_still_led(KEY, 0, 0.5))
+    await two.answer()
+    if how == "in another epoch":
+        again = Follower(await broker.connect(), TWO)
+        await again.begin(leader_epoch=1)  # it has been told of another leader epoch
+    elif how == "another leads":
+        broker.follow("state", TWO, epoch=1)
+    with pytest.raises(NotLeaderOrFollower, match="state-0"):
         await asking
 
-    run(tmp_path, scenario)
+
+async def test_a_follower_that_leaves_the_isr_is_not_waited_for(broker: Wired) -> None:
+    broker.topic("state", isr=(BROKER, TWO, THREE))
+    (two,) = await followers_of(broker, TWO)
+    asking = asyncio.ensure_future(internal_of(broker).check_still_led(KEY, 0, 10))
+    await two.answer()
+    two.ask()
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+    assert not asking.done()
+    broker.change_isr("state", (BROKER, TWO))
+    await asking
 
 
-def test_who_does_not_lead_does_not_ask(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("state", isr=(BROKER, TWO))
-        broker.follow("state", TWO, epoch=1)
-        with pytest.raises(NotLeaderOrFollower):
-            await internal_of(broker).check_still_led(KEY, 0, 10)
-
-    run(tmp_path, scenario)
+async def test_who_does_not_lead_does_not_ask(broker: Wired) -> None:
+    broker.topic("state", isr=(BROKER, TWO))
+    broker.follow("state", TWO, epoch=1)
+    with pytest.raises(NotLeaderOrFollower):
+        await internal_of(broker).check_still_led(KEY, 0, 10)

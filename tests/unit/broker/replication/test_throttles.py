@@ -102,8 +102,8 @@ def test_whoever_waits_as_long_as_told_gets_through_in_the_end(rate: int, second
 def test_a_broker_has_a_rate_for_each_direction_and_may_change_them_while_it_runs() -> None:
     settings = BrokerSettings.from_properties({"leader.replication.throttled.rate": "10", "log.dirs": "x"})
     throttles = ReplicationThrottles(ManualClock(), settings)
-    for each in (throttles.leader, throttles.follower):
-        each.record(11)
+    for throttle in (throttles.leader, throttles.follower):
+        throttle.record(11)
     assert (throttles.leader.is_exceeded, throttles.follower.is_exceeded) == (True, False)
     throttles.update(settings.with_changes({"follower.replication.throttled.rate": "5"}))
     throttles.follower.record(6)

@@ -113,13 +113,13 @@ class CommittedData(RuleBasedStateMachine):
     def open_transactions(self, from_offset: int = 0) -> dict[int, int]:
         """First offsets by producer, as far as batches from an offset on tell them."""
         found: dict[int, int] = {}
-        for each in self.model:
-            if each.base_offset < from_offset:
+        for batch in self.model:
+            if batch.base_offset < from_offset:
                 continue
-            if each.kind == "transaction":
-                found.setdefault(each.producer_id, each.base_offset)
-            elif each.kind != "plain":
-                found.pop(each.producer_id, None)
+            if batch.kind == "transaction":
+                found.setdefault(batch.producer_id, batch.base_offset)
+            elif batch.kind != "plain":
+                found.pop(batch.producer_id, None)
         return found
 
     # What producers and coordinators do.
@@ -191,12 +191,12 @@ class CommittedData(RuleBasedStateMachine):
 
     def truncate(self, data: st.DataObject) -> None:
         """As a follower does for a new leader, which it then becomes itself. It cuts off a few batches."""
-        ends = [each.base_offset for each in self.model if each.base_offset >= self.partition.log.log_start_offset]
+        ends = [batch.base_offset for batch in self.model if batch.base_offset >= self.partition.log.log_start_offset]
         if not ends:
             return
         offset = data.draw(st.sampled_from(ends[-6:]), label="offset")
         self.partition.log.truncate_to(offset)
-        self.model = [each for each in self.model if each.base_offset < offset]
+        self.model = [batch for batch in self.model if batch.base_offset < offset]
         self.lead(self.partition.log)
         self.partition.high_watermark = offset
 
@@ -223,21 +223,21 @@ class CommittedData(RuleBasedStateMachine):
         start, stable = self.partition.log.log_start_offset, self.partition.last_stable_offset
         expected: list[int] = []
         undecided: dict[int, list[int]] = {}
-        for each in self.model:
-            offsets = range(each.base_offset, each.last_offset + 1)
-            if each.kind == "plain":
+        for batch in self.model:
+            offsets = range(batch.base_offset, batch.last_offset + 1)
+            if batch.kind == "plain":
                 expected += offsets
-            elif each.kind == "transaction":
-                undecided.setdefault(each.producer_id, []).extend(offsets)
+            elif batch.kind == "transaction":
+                undecided.setdefault(batch.producer_id, []).extend(offsets)
             else:
-                decided = undecided.pop(each.producer_id, [])
-                expected += decided if each.kind == "COMMIT" else []
-        expected = sorted(each for each in expected if start <= each < stable)
+                decided = undecided.pop(batch.producer_id, [])
+                expected += decided if batch.kind == "COMMIT" else []
+        expected = sorted(number for number in expected if start <= number < stable)
         for max_bytes in (1, 700, 1 << 20):
             assert committed_view(self.partition, start, max_bytes) == expected
         middle = (start + stable) // 2
         if start <= middle:
-            assert committed_view(self.partition, middle, 700) == [each for each in expected if each >= middle]
+            assert committed_view(self.partition, middle, 700) == [number for number in expected if number >= middle]
 
 
 def run(work: Coroutine[Any, Any, Any]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from tests.unit.broker.wired import until
@@ -34,7 +36,13 @@ class Cluster:
         self.unreachable: dict[BrokerId, int] = {}
         self.appearing: dict[TopicPartition, BrokerId] = {}  # known here from the first call on
         self.calls: list[tuple[BrokerId, tuple[TopicPartition, ...]]] = []
-        self.sender = MarkerSender(self.leaders.get, self.write, retry_backoff_seconds=0, gone_after=3)
+        self.sender = MarkerSender(self, self, Writer(self, ONE), retry_backoff_seconds=0, gone_after=3)
+
+    def leader(self, key: TopicPartition) -> BrokerId | None:
+        return self.leaders.get(key)
+
+    def at(self, broker_id: BrokerId, own: Any) -> Any:
+        return own if broker_id == ONE else Writer(self, broker_id)
 
     async def write(self, broker_id: BrokerId, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
         assert (marker.producer_id, marker.coordinator_epoch) == (7, 3)
@@ -50,62 +58,55 @@ class Cluster:
         return codes
 
 
-def run(test: Callable[[Cluster], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(120):
-            await test(Cluster())
+@dataclass
+class Writer:
+    """One of them."""
 
-    asyncio.run(bounded())
+    cluster: Cluster
+    broker_id: BrokerId
+
+    async def write_transaction_marker(self, marker: TransactionMarker) -> Mapping[TopicPartition, int]:
+        return await self.cluster.write(self.broker_id, marker)
 
 
-def test_each_leader_is_called_once_for_all_of_its_partitions() -> None:
-    async def test(cluster: Cluster) -> None:
-        await cluster.sender.send(MARKER)
-        assert sorted(cluster.calls) == [(ONE, (CLICKS, VIEWS)), (TWO, (SALES,))]
-
-    run(test)
+async def test_each_leader_is_called_once_for_all_of_its_partitions() -> None:
+    cluster = Cluster()
+    await cluster.sender.send(MARKER)
+    assert sorted(cluster.calls) == [(ONE, (CLICKS, VIEWS)), (TWO, (SALES,))]
 
 
 @pytest.mark.parametrize("code", [NotEnoughReplicas.code, NotLeaderOrFollower.code, 7, 3])
-def test_what_was_not_written_is_sent_again_and_nothing_else(code: int) -> None:
-    async def test(cluster: Cluster) -> None:
-        cluster.refusals[VIEWS] = [code, code]
-        await cluster.sender.send(MARKER)
-        assert cluster.calls.count((ONE, (VIEWS,))) == 2
-        assert cluster.calls.count((TWO, (SALES,))) == 1
-
-    run(test)
+async def test_what_was_not_written_is_sent_again_and_nothing_else(code: int) -> None:
+    cluster = Cluster()
+    cluster.refusals[VIEWS] = [code, code]
+    await cluster.sender.send(MARKER)
+    assert cluster.calls.count((ONE, (VIEWS,))) == 2
+    assert cluster.calls.count((TWO, (SALES,))) == 1
 
 
-def test_a_broker_that_is_away_is_waited_for_and_a_new_leader_found() -> None:
-    async def test(cluster: Cluster) -> None:
-        cluster.unreachable[TWO] = 1_000_000
-        cluster.leaders[VIEWS] = NO_LEADER
-        sending = asyncio.ensure_future(cluster.sender.send(MARKER))
-        await until(lambda: cluster.unreachable[TWO] <= 1_000_000 - 3)
-        assert not sending.done()
-        cluster.leaders[SALES] = cluster.leaders[VIEWS] = ONE
-        await sending
-        assert (ONE, (SALES, VIEWS)) in cluster.calls
-
-    run(test)
+async def test_a_broker_that_is_away_is_waited_for_and_a_new_leader_found() -> None:
+    cluster = Cluster()
+    cluster.unreachable[TWO] = 1_000_000
+    cluster.leaders[VIEWS] = NO_LEADER
+    sending = asyncio.ensure_future(cluster.sender.send(MARKER))
+    await until(lambda: cluster.unreachable[TWO] <= 1_000_000 - 3)
+    assert not sending.done()
+    cluster.leaders[SALES] = cluster.leaders[VIEWS] = ONE
+    await sending
+    assert (ONE, (SALES, VIEWS)) in cluster.calls
 
 
 @pytest.mark.parametrize("error", [InvalidProducerEpoch, TransactionCoordinatorFenced])
-def test_who_is_out_of_date_stops(error: type[ApiError]) -> None:
-    async def test(cluster: Cluster) -> None:
-        cluster.refusals[SALES] = [error.code]
-        with pytest.raises(error):
-            await cluster.sender.send(MARKER)
-
-    run(test)
-
-
-def test_a_partition_that_is_gone_for_good_needs_no_marker_and_a_new_one_does() -> None:
-    async def test(cluster: Cluster) -> None:
-        del cluster.leaders[SALES], cluster.leaders[VIEWS]
-        cluster.appearing = {VIEWS: TWO}  # its topic was so new that it was not known here yet
+async def test_who_is_out_of_date_stops(error: type[ApiError]) -> None:
+    cluster = Cluster()
+    cluster.refusals[SALES] = [error.code]
+    with pytest.raises(error):
         await cluster.sender.send(MARKER)
-        assert cluster.calls == [(ONE, (CLICKS,)), (TWO, (VIEWS,))]
 
-    run(test)
+
+async def test_a_partition_that_is_gone_for_good_needs_no_marker_and_a_new_one_does() -> None:
+    cluster = Cluster()
+    del cluster.leaders[SALES], cluster.leaders[VIEWS]
+    cluster.appearing = {VIEWS: TWO}  # its topic was so new that it was not known here yet
+    await cluster.sender.send(MARKER)
+    assert cluster.calls == [(ONE, (CLICKS,)), (TWO, (VIEWS,))]

@@ -47,7 +47,7 @@ transactions = st.builds(
     int64s,
     st.integers(-1, 2**15 - 1),
     st.integers(0, 2**31 - 1),
-    st.sampled_from([each for each in TransactionState if each is not TransactionState.EMPTY]),
+    st.sampled_from([state for state in TransactionState if state is not TransactionState.EMPTY]),
     partitions,
     int64s,
     int64s,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from itertools import count
 
 import pytest
@@ -61,21 +60,13 @@ class World:
         if self.refusal is not None:
             raise self.refusal
 
-    async def new_id(self) -> int:
+    async def next_id(self) -> int:
         return next(self._ids)
 
     async def coordinator(self, epoch: int = 0) -> TransactionPartition:
-        made = TransactionPartition(KEY, epoch, self.log, self.clock, self.send, self.new_id, LIMITS)  # type: ignore[arg-type]
+        made = TransactionPartition(KEY, epoch, self.log, self.clock, self, self, LIMITS)  # type: ignore[arg-type]
         await made.load(offload_nothing)
         return made
-
-
-def run(test: Callable[[World], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(120):
-            await test(World())
-
-    asyncio.run(bounded())
 
 
 async def settled(shard: TransactionPartition, transactional_id: str = "t") -> TransactionState:
@@ -92,176 +83,158 @@ async def ongoing(shard: TransactionPartition, *partitions: TopicPartition) -> t
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_an_end_is_answered_when_it_is_written_and_then_every_partition_is_told(is_commit: bool) -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator(epoch=5)
-        producer_id, epoch = await ongoing(shard, CLICKS, VIEWS)
-        world.gate.clear()
-        await shard.end("t", producer_id, epoch, is_commit)
-        await asyncio.sleep(0)
-        assert world.sent == [TransactionMarker(producer_id, epoch, is_commit, 5, (CLICKS, VIEWS), 3)]
-        with pytest.raises(ConcurrentTransactions):
-            await shard.add_partitions("t", producer_id, epoch, [CLICKS])
-        world.gate.set()
-        assert await settled(shard) is (TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT)
-        await shard.end("t", producer_id, epoch, is_commit)  # again, since an answer may be lost
-        assert len(world.sent) == 1
-        with pytest.raises(InvalidTransactionState):
-            await shard.end("t", producer_id, epoch, not is_commit)
-
-    run(test)
+async def test_an_end_is_answered_when_it_is_written_and_then_every_partition_is_told(is_commit: bool) -> None:
+    world = World()
+    shard = await world.coordinator(epoch=5)
+    producer_id, epoch = await ongoing(shard, CLICKS, VIEWS)
+    world.gate.clear()
+    await shard.end("t", producer_id, epoch, is_commit)
+    await asyncio.sleep(0)
+    assert world.sent == [TransactionMarker(producer_id, epoch, is_commit, 5, (CLICKS, VIEWS), 3)]
+    with pytest.raises(ConcurrentTransactions):
+        await shard.add_partitions("t", producer_id, epoch, [CLICKS])
+    world.gate.set()
+    assert await settled(shard) is (TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT)
+    await shard.end("t", producer_id, epoch, is_commit)  # again, since an answer may be lost
+    assert len(world.sent) == 1
+    with pytest.raises(InvalidTransactionState):
+        await shard.end("t", producer_id, epoch, not is_commit)
 
 
-def test_a_new_coordinator_completes_what_was_decided_and_leaves_what_was_not() -> None:
-    async def test(world: World) -> None:
-        first = await world.coordinator(epoch=1)
-        producer_id, epoch = await ongoing(first)
-        other_id, _ = await first.initialise("other", MINUTE_MS, None)
-        await first.add_partitions("other", other_id, 0, [VIEWS])
-        world.gate.clear()
-        await first.end("t", producer_id, epoch, True)
-        await asyncio.sleep(0)
-        first.close()
-        await first.ended()
-        world.gate.set()
-        second = await world.coordinator(epoch=2)
-        assert await settled(second) is TransactionState.COMPLETE_COMMIT
-        assert [(each.producer_id, each.coordinator_epoch) for each in world.sent] == [(producer_id, 1), (producer_id, 2)]
-        assert second.describe("other").state is TransactionState.ONGOING
-        assert second.describe("other").partitions == frozenset({VIEWS})
-
-    run(test)
+async def test_a_new_coordinator_completes_what_was_decided_and_leaves_what_was_not() -> None:
+    world = World()
+    first = await world.coordinator(epoch=1)
+    producer_id, epoch = await ongoing(first)
+    other_id, _ = await first.initialise("other", MINUTE_MS, None)
+    await first.add_partitions("other", other_id, 0, [VIEWS])
+    world.gate.clear()
+    await first.end("t", producer_id, epoch, True)
+    await asyncio.sleep(0)
+    first.close()
+    await first.ended()
+    world.gate.set()
+    second = await world.coordinator(epoch=2)
+    assert await settled(second) is TransactionState.COMPLETE_COMMIT
+    assert [(each.producer_id, each.coordinator_epoch) for each in world.sent] == [(producer_id, 1), (producer_id, 2)]
+    assert second.describe("other").state is TransactionState.ONGOING
+    assert second.describe("other").partitions == frozenset({VIEWS})
 
 
-def test_a_coordinator_that_leads_again_in_the_same_epoch_numbers_on_from_where_it_was() -> None:
+async def test_a_coordinator_that_leads_again_in_the_same_epoch_numbers_on_from_where_it_was() -> None:
     """A broker whose session has expired, and who is back before a controller has seen that, leads in the epoch of before.
 
     What the partitions know of its former numbers must not make them take the markers of its next transactions for late ones.
     """
+    world = World()
+    known = ProducerStates()
+    shard = await world.coordinator(epoch=4)
+    producer_id, epoch = await shard.initialise("t", MINUTE_MS, None)
 
-    async def test(world: World) -> None:
-        known = ProducerStates()
+    async def transact() -> None:
+        await shard.add_partitions("t", producer_id, epoch, [CLICKS])
+        known.end_verification(producer_id, epoch, known.begin_verification(producer_id), True, shard.transaction("t"))
+        await shard.end("t", producer_id, epoch, True)
+        await settled(shard)
+
+    for _ in range(3):
+        await transact()
+        assert not known.has_ended(producer_id, world.sent[-1].transaction)
+        known.note_ended(producer_id, world.sent[-1].transaction)
+    for _ in range(2):
+        shard.close()
+        await shard.ended()
         shard = await world.coordinator(epoch=4)
-        producer_id, epoch = await shard.initialise("t", MINUTE_MS, None)
-
-        async def transact() -> None:
-            await shard.add_partitions("t", producer_id, epoch, [CLICKS])
-            known.end_verification(producer_id, epoch, known.begin_verification(producer_id), True, shard.transaction("t"))
-            await shard.end("t", producer_id, epoch, True)
-            await settled(shard)
-
-        for _ in range(3):
-            await transact()
-            assert not known.has_ended(producer_id, world.sent[-1].transaction)
-            known.note_ended(producer_id, world.sent[-1].transaction)
-        for _ in range(2):
-            shard.close()
-            await shard.ended()
-            shard = await world.coordinator(epoch=4)
-            await transact()
-            assert not known.has_ended(producer_id, world.sent[-1].transaction), "this is the first marker of the transaction"
-            known.note_ended(producer_id, world.sent[-1].transaction)
-            assert known.has_ended(producer_id, world.sent[-2].transaction)
-
-    run(test)
+        await transact()
+        assert not known.has_ended(producer_id, world.sent[-1].transaction), "this is the first marker of the transaction"
+        known.note_ended(producer_id, world.sent[-1].transaction)
+        assert known.has_ended(producer_id, world.sent[-2].transaction)
 
 
 @pytest.mark.parametrize("is_decided", [True, False])
-def test_a_transaction_that_is_found_again_in_the_same_epoch_is_still_to_be_ended(is_decided: bool) -> None:
+async def test_a_transaction_that_is_found_again_in_the_same_epoch_is_still_to_be_ended(is_decided: bool) -> None:
     """Open or decided: the partitions have heard of it, by the number that it had then."""
-
-    async def test(world: World) -> None:
-        known = ProducerStates()
-        first = await world.coordinator(epoch=4)
-        for other in ("a", "b", "c"):
-            await first.initialise(other, MINUTE_MS, None)
-        producer_id, epoch = await ongoing(first)
-        known.end_verification(producer_id, epoch, known.begin_verification(producer_id), True, first.transaction("t"))
-        world.gate.clear()
-        if is_decided:
-            await first.end("t", producer_id, epoch, True)
-            await asyncio.sleep(0)
-        first.close()
-        await first.ended()
-        world.gate.set()
-        second = await world.coordinator(epoch=4)
-        if not is_decided:
-            await second.end("t", producer_id, epoch, True)
-        await settled(second)
-        assert len({each.transaction for each in world.sent}) == 1, "both coordinators mean the same"
-        assert not known.has_ended(producer_id, world.sent[-1].transaction)
-        known.note_ended(producer_id, world.sent[0].transaction)
-        assert known.has_ended(producer_id, world.sent[-1].transaction)
-
-    run(test)
-
-
-def test_a_producer_that_begins_anew_has_the_transaction_of_the_former_one_aborted_first() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        producer_id, epoch = await ongoing(shard)
-        with pytest.raises(ConcurrentTransactions):
-            await shard.initialise("t", MINUTE_MS, None)
-        await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
-        # The markers' epoch shuts the former producer out of the partitions too.
-        assert [(each.is_commit, each.producer_epoch) for each in world.sent] == [(False, epoch + 1)]
-        assert await shard.initialise("t", MINUTE_MS, None) == (producer_id, epoch + 2)
-        with pytest.raises(ProducerFenced):
-            await shard.end("t", producer_id, epoch, True)
-        with pytest.raises(InvalidProducerIdMapping):
-            await shard.add_partitions("t", producer_id + 1, epoch, [CLICKS])
-        with pytest.raises(InvalidProducerIdMapping):
-            await shard.add_partitions("unknown", producer_id, epoch, [CLICKS])
-
-    run(test)
-
-
-def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_shut_out() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        producer_id, epoch = await ongoing(shard)
-        world.clock.advance(milliseconds=MINUTE_MS - 1)
-        shard.abort_timed_out()
-        assert shard.describe("t").state is TransactionState.ONGOING
-        world.clock.advance(milliseconds=1)
-        shard.abort_timed_out()
-        await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
-        assert [(each.is_commit, each.producer_epoch) for each in world.sent] == [(False, epoch + 1)]
-        with pytest.raises(ProducerFenced):
-            await shard.end("t", producer_id, epoch, True)
-
-    run(test)
-
-
-def test_an_abort_that_could_not_be_written_is_tried_again() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        await ongoing(shard)
-        world.clock.advance(milliseconds=MINUTE_MS)
-        world.log.refusal = NotEnoughReplicas("one is left")
-        shard.abort_timed_out()
+    world = World()
+    known = ProducerStates()
+    first = await world.coordinator(epoch=4)
+    for other in ("a", "b", "c"):
+        await first.initialise(other, MINUTE_MS, None)
+    producer_id, epoch = await ongoing(first)
+    known.end_verification(producer_id, epoch, known.begin_verification(producer_id), True, first.transaction("t"))
+    world.gate.clear()
+    if is_decided:
+        await first.end("t", producer_id, epoch, True)
         await asyncio.sleep(0)
-        assert (shard.describe("t").state, world.sent) == (TransactionState.ONGOING, [])
-        world.log.refusal = None
-        shard.abort_timed_out()
-        await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
+    first.close()
+    await first.ended()
+    world.gate.set()
+    second = await world.coordinator(epoch=4)
+    if not is_decided:
+        await second.end("t", producer_id, epoch, True)
+    await settled(second)
+    assert len({each.transaction for each in world.sent}) == 1, "both coordinators mean the same"
+    assert not known.has_ended(producer_id, world.sent[-1].transaction)
+    known.note_ended(producer_id, world.sent[0].transaction)
+    assert known.has_ended(producer_id, world.sent[-1].transaction)
 
-    run(test)
+
+async def test_a_producer_that_begins_anew_has_the_transaction_of_the_former_one_aborted_first() -> None:
+    world = World()
+    shard = await world.coordinator()
+    producer_id, epoch = await ongoing(shard)
+    with pytest.raises(ConcurrentTransactions):
+        await shard.initialise("t", MINUTE_MS, None)
+    await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
+    # The markers' epoch shuts the former producer out of the partitions too.
+    assert [(each.is_commit, each.producer_epoch) for each in world.sent] == [(False, epoch + 1)]
+    assert await shard.initialise("t", MINUTE_MS, None) == (producer_id, epoch + 2)
+    with pytest.raises(ProducerFenced):
+        await shard.end("t", producer_id, epoch, True)
+    with pytest.raises(InvalidProducerIdMapping):
+        await shard.add_partitions("t", producer_id + 1, epoch, [CLICKS])
+    with pytest.raises(InvalidProducerIdMapping):
+        await shard.add_partitions("unknown", producer_id, epoch, [CLICKS])
 
 
-def test_ids_that_nobody_uses_are_forgotten_here_and_in_the_log() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        await shard.initialise("idle", MINUTE_MS, None)
-        await ongoing(shard)
-        world.clock.advance(milliseconds=LIMITS.id_expiration_ms)
-        await shard.expire()
-        assert [transaction.transactional_id for transaction in shard.transactions()] == ["t"], "one with a transaction is kept"
-        with pytest.raises(TransactionalIdNotFound):
-            shard.describe("idle")
-        assert [transaction.transactional_id for transaction in (await world.coordinator(1)).transactions()] == ["t"]
+async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_shut_out() -> None:
+    world = World()
+    shard = await world.coordinator()
+    producer_id, epoch = await ongoing(shard)
+    world.clock.advance(milliseconds=MINUTE_MS - 1)
+    shard.abort_timed_out()
+    assert shard.describe("t").state is TransactionState.ONGOING
+    world.clock.advance(milliseconds=1)
+    shard.abort_timed_out()
+    await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
+    assert [(each.is_commit, each.producer_epoch) for each in world.sent] == [(False, epoch + 1)]
+    with pytest.raises(ProducerFenced):
+        await shard.end("t", producer_id, epoch, True)
 
-    run(test)
+
+async def test_an_abort_that_could_not_be_written_is_tried_again() -> None:
+    world = World()
+    shard = await world.coordinator()
+    await ongoing(shard)
+    world.clock.advance(milliseconds=MINUTE_MS)
+    world.log.refusal = NotEnoughReplicas("one is left")
+    shard.abort_timed_out()
+    await asyncio.sleep(0)
+    assert (shard.describe("t").state, world.sent) == (TransactionState.ONGOING, [])
+    world.log.refusal = None
+    shard.abort_timed_out()
+    await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
+
+
+async def test_ids_that_nobody_uses_are_forgotten_here_and_in_the_log() -> None:
+    world = World()
+    shard = await world.coordinator()
+    await shard.initialise("idle", MINUTE_MS, None)
+    await ongoing(shard)
+    world.clock.advance(milliseconds=LIMITS.id_expiration_ms)
+    await shard.expire()
+    assert [transaction.transactional_id for transaction in shard.transactions()] == ["t"], "one with a transaction is kept"
+    with pytest.raises(TransactionalIdNotFound):
+        shard.describe("idle")
+    assert [transaction.transactional_id for transaction in (await world.coordinator(1)).transactions()] == ["t"]
 
 
 @pytest.mark.parametrize(
@@ -272,262 +245,227 @@ def test_ids_that_nobody_uses_are_forgotten_here_and_in_the_log() -> None:
         (NotLeaderOrFollower, NotCoordinator),
     ],
 )
-def test_a_step_that_is_not_written_is_not_taken(refusal: type[ApiError], told: type[ApiError]) -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        producer_id, epoch = await ongoing(shard)
-        world.log.refusal = refusal("no")
-        with pytest.raises(told):
-            await shard.end("t", producer_id, epoch, True)
-        assert (shard.describe("t").state, world.sent) == (TransactionState.ONGOING, [])
-        world.log.refusal = None
+async def test_a_step_that_is_not_written_is_not_taken(refusal: type[ApiError], told: type[ApiError]) -> None:
+    world = World()
+    shard = await world.coordinator()
+    producer_id, epoch = await ongoing(shard)
+    world.log.refusal = refusal("no")
+    with pytest.raises(told):
         await shard.end("t", producer_id, epoch, True)
-        assert await settled(shard) is TransactionState.COMPLETE_COMMIT
+    assert (shard.describe("t").state, world.sent) == (TransactionState.ONGOING, [])
+    world.log.refusal = None
+    await shard.end("t", producer_id, epoch, True)
+    assert await settled(shard) is TransactionState.COMPLETE_COMMIT
 
-    run(test)
 
-
-def test_a_decision_stands_though_the_connection_that_asked_for_it_was_lost() -> None:
+async def test_a_decision_stands_though_the_connection_that_asked_for_it_was_lost() -> None:
     """PREPARE_COMMIT is in the log: a time-out must not abort what was decided."""
-
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        producer_id, epoch = await ongoing(shard)
-        world.log.commits.clear()
-        ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
-        await asyncio.sleep(0)
-        ending.cancel()
-        await asyncio.gather(ending, return_exceptions=True)
-        world.clock.advance(milliseconds=MINUTE_MS + 1)
-        shard.abort_timed_out()
-        with pytest.raises(ConcurrentTransactions):
-            await shard.end("t", producer_id, epoch, False)
-        world.log.commits.set()
-        await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_COMMIT)
-        assert [each.is_commit for each in world.sent] == [True]
-        await shard.end("t", producer_id, epoch, True)  # asked again, and told
-
-    run(test)
+    world = World()
+    shard = await world.coordinator()
+    producer_id, epoch = await ongoing(shard)
+    world.log.commits.clear()
+    ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
+    await asyncio.sleep(0)
+    ending.cancel()
+    await asyncio.gather(ending, return_exceptions=True)
+    world.clock.advance(milliseconds=MINUTE_MS + 1)
+    shard.abort_timed_out()
+    with pytest.raises(ConcurrentTransactions):
+        await shard.end("t", producer_id, epoch, False)
+    world.log.commits.set()
+    await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_COMMIT)
+    assert [each.is_commit for each in world.sent] == [True]
+    await shard.end("t", producer_id, epoch, True)  # asked again, and told
 
 
-def test_a_decision_stands_though_its_answer_was_that_it_took_too_long() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        producer_id, epoch = await ongoing(shard)
-        world.log.failure = RequestTimedOut("the in-sync replicas were too slow")
-        with pytest.raises(CoordinatorNotAvailable):
-            await shard.end("t", producer_id, epoch, True)
-        assert shard.describe("t").state is TransactionState.ONGOING
-        world.clock.advance(milliseconds=MINUTE_MS + 1)
-        shard.abort_timed_out()
-        with pytest.raises(ConcurrentTransactions):
-            await shard.end("t", producer_id, epoch, True)
-        world.log.failure = None
-        await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_COMMIT)
-        assert [each.is_commit for each in world.sent] == [True]
-
-    run(test)
+async def test_a_decision_stands_though_its_answer_was_that_it_took_too_long() -> None:
+    world = World()
+    shard = await world.coordinator()
+    producer_id, epoch = await ongoing(shard)
+    world.log.failure = RequestTimedOut("the in-sync replicas were too slow")
+    with pytest.raises(CoordinatorNotAvailable):
+        await shard.end("t", producer_id, epoch, True)
+    assert shard.describe("t").state is TransactionState.ONGOING
+    world.clock.advance(milliseconds=MINUTE_MS + 1)
+    shard.abort_timed_out()
+    with pytest.raises(ConcurrentTransactions):
+        await shard.end("t", producer_id, epoch, True)
+    world.log.failure = None
+    await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_COMMIT)
+    assert [each.is_commit for each in world.sent] == [True]
 
 
-def test_what_is_written_and_not_committed_is_the_next_coordinators() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        producer_id, epoch = await ongoing(shard)
-        world.log.failure = NotLeaderOrFollower("another leads")
-        with pytest.raises(NotCoordinator):
-            await shard.end("t", producer_id, epoch, True)
-        assert (shard.describe("t").state, world.sent) == (TransactionState.ONGOING, [])
-
-    run(test)
+async def test_what_is_written_and_not_committed_is_the_next_coordinators() -> None:
+    world = World()
+    shard = await world.coordinator()
+    producer_id, epoch = await ongoing(shard)
+    world.log.failure = NotLeaderOrFollower("another leads")
+    with pytest.raises(NotCoordinator):
+        await shard.end("t", producer_id, epoch, True)
+    assert (shard.describe("t").state, world.sent) == (TransactionState.ONGOING, [])
 
 
-def test_a_request_that_waits_is_told_when_the_leadership_goes() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        producer_id, epoch = await ongoing(shard)
-        world.log.commits.clear()
-        ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
-        await asyncio.sleep(0)
-        shard.close()
-        with pytest.raises(NotCoordinator):
-            await ending
-
-    run(test)
-
-
-def test_while_a_step_is_being_written_no_other_is_taken() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        producer_id, epoch = await ongoing(shard)
-        world.log.commits.clear()
-        ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
-        await asyncio.sleep(0)
-        for request in (shard.end("t", producer_id, epoch, False), shard.add_partitions("t", producer_id, epoch, [VIEWS])):
-            with pytest.raises(ConcurrentTransactions):
-                await request
-        with pytest.raises(ConcurrentTransactions):
-            await shard.initialise("t", MINUTE_MS, None)
-        world.log.commits.set()
+async def test_a_request_that_waits_is_told_when_the_leadership_goes() -> None:
+    world = World()
+    shard = await world.coordinator()
+    producer_id, epoch = await ongoing(shard)
+    world.log.commits.clear()
+    ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
+    await asyncio.sleep(0)
+    shard.close()
+    with pytest.raises(NotCoordinator):
         await ending
-        assert await settled(shard) is TransactionState.COMPLETE_COMMIT
-
-    run(test)
 
 
-def test_a_coordinator_that_was_replaced_meanwhile_says_so_and_writes_no_more() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        producer_id, epoch = await ongoing(shard)
-        world.log.commits.clear()
-        ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
-        await asyncio.sleep(0)
-        shard.close()
-        world.log.commits.set()
-        with pytest.raises(NotCoordinator):
-            await ending
-        assert world.sent == [], "its successor sends the markers"
-        with pytest.raises(NotCoordinator):
-            await shard.initialise("t", MINUTE_MS, None)
-
-    run(test)
-
-
-def test_markers_that_only_a_newer_coordinator_may_write_are_left_to_it() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        producer_id, epoch = await ongoing(shard)
-        world.refusal = TransactionCoordinatorFenced("older than the one that wrote last")
-        written = len(world.log.batches)
-        await shard.end("t", producer_id, epoch, True)
-        await shard.ended()
-        assert shard.describe("t").state is TransactionState.PREPARE_COMMIT
-        assert len(world.log.batches) == written + 1
-
-    run(test)
-
-
-def test_what_a_leader_asks_before_the_first_batch() -> None:
-    """KIP-890."""
-
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        producer_id, epoch = await ongoing(shard)
-        outcomes = shard.verify("t", producer_id, epoch, [CLICKS, VIEWS])
-        assert outcomes[CLICKS] is None
-        assert isinstance(outcomes[VIEWS], InvalidTransactionState)
-        with pytest.raises(ProducerFenced):
-            shard.verify("t", producer_id, epoch + 1, [CLICKS])
-        with pytest.raises(InvalidProducerIdMapping):
-            shard.verify("other", producer_id, epoch, [CLICKS])
-        world.gate.clear()
-        await shard.end("t", producer_id, epoch, True)
+async def test_while_a_step_is_being_written_no_other_is_taken() -> None:
+    world = World()
+    shard = await world.coordinator()
+    producer_id, epoch = await ongoing(shard)
+    world.log.commits.clear()
+    ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
+    await asyncio.sleep(0)
+    for request in (shard.end("t", producer_id, epoch, False), shard.add_partitions("t", producer_id, epoch, [VIEWS])):
         with pytest.raises(ConcurrentTransactions):
-            shard.verify("t", producer_id, epoch, [CLICKS])
-        world.gate.set()
-        await settled(shard)
-        assert isinstance(shard.verify("t", producer_id, epoch, [CLICKS])[CLICKS], InvalidTransactionState)
-
-    run(test)
-
-
-def test_a_timeout_has_bounds() -> None:
-    async def test(world: World) -> None:
-        shard = await world.coordinator()
-        for timeout_ms in (0, -1, LIMITS.max_timeout_ms + 1):
-            with pytest.raises(InvalidTransactionTimeout):
-                await shard.initialise("t", timeout_ms, None)
-        await shard.initialise("t", LIMITS.max_timeout_ms, None)
-
-    run(test)
+            await request
+    with pytest.raises(ConcurrentTransactions):
+        await shard.initialise("t", MINUTE_MS, None)
+    world.log.commits.set()
+    await ending
+    assert await settled(shard) is TransactionState.COMPLETE_COMMIT
 
 
-def test_nothing_is_served_before_the_partition_is_read() -> None:
-    async def test(world: World) -> None:
-        shard = TransactionPartition(KEY, 0, world.log, world.clock, world.send, world.new_id, LIMITS)  # type: ignore[arg-type]
-        with pytest.raises(CoordinatorLoadInProgress):
-            await shard.initialise("t", MINUTE_MS, None)
-        with pytest.raises(CoordinatorLoadInProgress):
-            shard.verify("t", 1, 0, [CLICKS])
+async def test_a_coordinator_that_was_replaced_meanwhile_says_so_and_writes_no_more() -> None:
+    world = World()
+    shard = await world.coordinator()
+    producer_id, epoch = await ongoing(shard)
+    world.log.commits.clear()
+    ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
+    await asyncio.sleep(0)
+    shard.close()
+    world.log.commits.set()
+    with pytest.raises(NotCoordinator):
+        await ending
+    assert world.sent == [], "its successor sends the markers"
+    with pytest.raises(NotCoordinator):
+        await shard.initialise("t", MINUTE_MS, None)
 
-    run(test)
+
+async def test_markers_that_only_a_newer_coordinator_may_write_are_left_to_it() -> None:
+    world = World()
+    shard = await world.coordinator()
+    producer_id, epoch = await ongoing(shard)
+    world.refusal = TransactionCoordinatorFenced("older than the one that wrote last")
+    written = len(world.log.batches)
+    await shard.end("t", producer_id, epoch, True)
+    await shard.ended()
+    assert shard.describe("t").state is TransactionState.PREPARE_COMMIT
+    assert len(world.log.batches) == written + 1
 
 
-def test_a_record_that_can_not_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(world: World) -> None:
-        await ongoing(await world.coordinator())
-        world.log.append(KEY, [(b"\0\0\0\3bad", b"\0\0short"), (b"\0\7", b"newer")])
-        shard = await world.coordinator(1)
-        assert [transaction.transactional_id for transaction in shard.transactions()] == ["t"]
-        assert shard.corrupt_records == 1
-        assert "skipped" in caplog.text
+async def test_what_a_leader_asks_before_the_first_batch() -> None:
+    """KIP-890."""
+    world = World()
+    shard = await world.coordinator()
+    producer_id, epoch = await ongoing(shard)
+    outcomes = shard.verify("t", producer_id, epoch, [CLICKS, VIEWS])
+    assert outcomes[CLICKS] is None
+    assert isinstance(outcomes[VIEWS], InvalidTransactionState)
+    with pytest.raises(ProducerFenced):
+        shard.verify("t", producer_id, epoch + 1, [CLICKS])
+    with pytest.raises(InvalidProducerIdMapping):
+        shard.verify("other", producer_id, epoch, [CLICKS])
+    world.gate.clear()
+    await shard.end("t", producer_id, epoch, True)
+    with pytest.raises(ConcurrentTransactions):
+        shard.verify("t", producer_id, epoch, [CLICKS])
+    world.gate.set()
+    await settled(shard)
+    assert isinstance(shard.verify("t", producer_id, epoch, [CLICKS])[CLICKS], InvalidTransactionState)
 
-    run(test)
+
+async def test_a_timeout_has_bounds() -> None:
+    world = World()
+    shard = await world.coordinator()
+    for timeout_ms in (0, -1, LIMITS.max_timeout_ms + 1):
+        with pytest.raises(InvalidTransactionTimeout):
+            await shard.initialise("t", timeout_ms, None)
+    await shard.initialise("t", LIMITS.max_timeout_ms, None)
+
+
+async def test_nothing_is_served_before_the_partition_is_read() -> None:
+    world = World()
+    shard = TransactionPartition(KEY, 0, world.log, world.clock, world, world, LIMITS)  # type: ignore[arg-type]
+    with pytest.raises(CoordinatorLoadInProgress):
+        await shard.initialise("t", MINUTE_MS, None)
+    with pytest.raises(CoordinatorLoadInProgress):
+        shard.verify("t", 1, 0, [CLICKS])
+
+
+async def test_a_record_that_can_not_be_read_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    await ongoing(await world.coordinator())
+    world.log.append(KEY, [(b"\0\0\0\3bad", b"\0\0short"), (b"\0\7", b"newer")])
+    shard = await world.coordinator(1)
+    assert [transaction.transactional_id for transaction in shard.transactions()] == ["t"]
+    assert shard.corrupt_records == 1
+    assert "skipped" in caplog.text
 
 
 @pytest.mark.parametrize("place", [17, 21, 23, 57, HEADER_SIZE + 1, -1])
-def test_a_batch_with_a_wrong_checksum_is_passed_over_and_counted_and_the_others_are_served(
+async def test_a_batch_with_a_wrong_checksum_is_passed_over_and_counted_and_the_others_are_served(
     caplog: pytest.LogCaptureFixture, place: int
 ) -> None:
     """A bit that has turned makes up no state: not in the checksum, the attributes, the count, a record or its end."""
-
-    async def test(world: World) -> None:
-        first = await world.coordinator()
-        await ongoing(first)
-        other_id, epoch = await first.initialise("other", MINUTE_MS, None)
-        *before, last = world.log.batches
-        damaged = bytearray(last)
-        damaged[place] ^= 0x10
-        world.log.batches = [*before, bytes(damaged)]
-        second = await world.coordinator(1)
-        assert [transaction.transactional_id for transaction in second.transactions()] == ["t"]
-        assert second.corrupt_records == 1
-        assert "__transaction_state-3: the record at offset" in caplog.text
-        # The id whose record is gone begins again, with another producer.
-        again_id, again = await second.initialise("other", MINUTE_MS, None)
-        assert (again_id, again) != (other_id, epoch)
-
-    run(test)
+    world = World()
+    first = await world.coordinator()
+    await ongoing(first)
+    other_id, epoch = await first.initialise("other", MINUTE_MS, None)
+    *before, last = world.log.batches
+    damaged = bytearray(last)
+    damaged[place] ^= 0x10
+    world.log.batches = [*before, bytes(damaged)]
+    second = await world.coordinator(1)
+    assert [transaction.transactional_id for transaction in second.transactions()] == ["t"]
+    assert second.corrupt_records == 1
+    assert "__transaction_state-3: the record at offset" in caplog.text
+    # The id whose record is gone begins again, with another producer.
+    again_id, again = await second.initialise("other", MINUTE_MS, None)
+    assert (again_id, again) != (other_id, epoch)
 
 
-def test_a_coordinator_of_the_past_calls_nothing_done_that_it_only_remembers() -> None:
+async def test_a_coordinator_of_the_past_calls_nothing_done_that_it_only_remembers() -> None:
     """Found by `make chaos SEED=41`: one that was cut off had a former commit in its memory, and answered the next one with it."""
-
-    async def test(world: World) -> None:
-        former = await world.coordinator(epoch=5)
-        producer_id, epoch = await ongoing(former)
+    world = World()
+    former = await world.coordinator(epoch=5)
+    producer_id, epoch = await ongoing(former)
+    await former.end("t", producer_id, epoch, is_commit=True)
+    await settled(former)
+    present = await world.coordinator(epoch=6)
+    await present.add_partitions("t", producer_id, epoch, [VIEWS])
+    world.log.is_of_the_past = True
+    with pytest.raises(NotCoordinator):
         await former.end("t", producer_id, epoch, is_commit=True)
-        await settled(former)
-        present = await world.coordinator(epoch=6)
-        await present.add_partitions("t", producer_id, epoch, [VIEWS])
-        world.log.is_of_the_past = True
-        with pytest.raises(NotCoordinator):
-            await former.end("t", producer_id, epoch, is_commit=True)
-        world.log.is_of_the_past = False
-        await present.end("t", producer_id, epoch, is_commit=True)
-        assert await settled(present) is TransactionState.COMPLETE_COMMIT
-
-    run(test)
+    world.log.is_of_the_past = False
+    await present.end("t", producer_id, epoch, is_commit=True)
+    assert await settled(present) is TransactionState.COMPLETE_COMMIT
 
 
-def test_a_coordinator_of_the_past_does_not_stop_a_producer_for_what_it_does_not_know() -> None:
+async def test_a_coordinator_of_the_past_does_not_stop_a_producer_for_what_it_does_not_know() -> None:
     """An invalid state, an epoch that is over and an unknown id end a producer's life: only who coordinates may say so."""
-
-    async def test(world: World) -> None:
-        former = await world.coordinator(epoch=5)
-        producer_id, epoch = await former.initialise("t", MINUTE_MS, None)
-        world.log.is_of_the_past = True
-        with pytest.raises(NotCoordinator):
-            await former.end("t", producer_id, epoch, is_commit=False)
-        with pytest.raises(NotCoordinator):
-            await former.add_partitions("t", producer_id, epoch + 1, [CLICKS])
-        with pytest.raises(NotCoordinator):
-            await former.end("unknown", producer_id, epoch, is_commit=True)
-        world.log.is_of_the_past = False
-        with pytest.raises(InvalidTransactionState):
-            await former.end("t", producer_id, epoch, is_commit=False)
-        with pytest.raises(ProducerFenced):
-            await former.add_partitions("t", producer_id, epoch + 1, [CLICKS])
-        with pytest.raises(InvalidProducerIdMapping):
-            await former.end("unknown", producer_id, epoch, is_commit=True)
-
-    run(test)
+    world = World()
+    former = await world.coordinator(epoch=5)
+    producer_id, epoch = await former.initialise("t", MINUTE_MS, None)
+    world.log.is_of_the_past = True
+    with pytest.raises(NotCoordinator):
+        await former.end("t", producer_id, epoch, is_commit=False)
+    with pytest.raises(NotCoordinator):
+        await former.add_partitions("t", producer_id, epoch + 1, [CLICKS])
+    with pytest.raises(NotCoordinator):
+        await former.end("unknown", producer_id, epoch, is_commit=True)
+    world.log.is_of_the_past = False
+    with pytest.raises(InvalidTransactionState):
+        await former.end("t", producer_id, epoch, is_commit=False)
+    with pytest.raises(ProducerFenced):
+        await former.add_partitions("t", producer_id, epoch + 1, [CLICKS])
+    with pytest.raises(InvalidProducerIdMapping):
+        await former.end("unknown", producer_id, epoch, is_commit=True)

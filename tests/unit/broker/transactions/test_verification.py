@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import cast
+from uuid import uuid4
 
 import pytest
-from tests.unit.broker.wired import BROKER, NOW, Wired, run
+from tests.unit.broker.wired import BROKER, NOW, Unchanging, Wired, run
 
+from ottla.broker.metadata import MetadataCache
 from ottla.broker.replication.partition import Partition
 from ottla.broker.transactions.coordinator import TransactionVerification
+from ottla.broker.transactions.markers import Peers
+from ottla.config.broker import BrokerSettings
 from ottla.errors import (
     ApiError,
     BrokerNotAvailable,
@@ -19,28 +24,40 @@ from ottla.errors import (
     InvalidTransactionState,
     ProducerFenced,
 )
-from ottla.interbroker.calls import TransactionAnswer, TransactionQuestion
-from ottla.model import NO_LEADER, BrokerId, TopicPartition
+from ottla.interbroker.calls import TransactionAnswer, TransactionControl, TransactionQuestion
+from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicPartition
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 
 EVENTS = TopicPartition("events", 0)
 
 
 class Coordinator:
-    """What is asked, and what it says to that when `gate` lets it."""
+    """The coordinator of every id, and the way to it: what is asked, and what it says to that when `gate` lets it."""
 
     def __init__(self, code: int = 0) -> None:
         self.code = code
         self.failure: ApiError | None = None
-        self.leader = BROKER
-        self.is_enabled = True
+        self.metadata = MetadataCache()
+        self.current = Unchanging(BrokerSettings.from_properties({"log.dirs": "logs"}))
         self.asked: list[tuple[BrokerId, TransactionQuestion]] = []
         self.gate = asyncio.Event()
         self.gate.set()
-        self.verification = TransactionVerification(lambda _: self.leader, self.ask, lambda: self.is_enabled)
+        own = cast("TransactionControl", self)
+        self.verification = TransactionVerification(self.metadata, self, cast("Peers", self), own, self.current)
+        self.led_by(BROKER)
 
-    async def ask(self, broker_id: BrokerId, question: TransactionQuestion) -> TransactionAnswer:
-        self.asked.append((broker_id, question))
+    def led_by(self, leader: BrokerId) -> None:
+        self.metadata.put_partitions("__transaction_state", uuid4(), {0: PartitionState(leader, 0, (), ())})
+
+    def partition_of(self, name: str) -> int:
+        return 0
+
+    def at(self, broker_id: BrokerId, own: object) -> Coordinator:
+        assert broker_id == BROKER
+        return self
+
+    async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
+        self.asked.append((BROKER, question))
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
@@ -129,7 +146,8 @@ def test_without_a_coordinator_nothing_is_believed(tmp_path: Path) -> None:
     async def test(partition: Partition, coordinator: Coordinator) -> None:
         coordinator.failure = BrokerNotAvailable("gone")
         assert isinstance(await coordinator.refusal(partition), CoordinatorNotAvailable)
-        coordinator.failure, coordinator.leader = None, NO_LEADER
+        coordinator.failure = None
+        coordinator.led_by(NO_LEADER)
         assert isinstance(await coordinator.refusal(partition), CoordinatorNotAvailable)
         assert len(coordinator.asked) == 1
 
@@ -138,7 +156,9 @@ def test_without_a_coordinator_nothing_is_believed(tmp_path: Path) -> None:
 
 def test_without_verification_whatever_comes_is_believed(tmp_path: Path) -> None:
     async def test(partition: Partition, coordinator: Coordinator) -> None:
-        coordinator.is_enabled = False
+        coordinator.current.settings = BrokerSettings.from_properties(
+            {"log.dirs": "logs", "transaction.partition.verification.enable": "false"}
+        )
         assert await coordinator.refusal(partition) is None
         assert coordinator.asked == []
 

@@ -9,13 +9,11 @@ Source: Kafka's `GroupCoordinator.handleJoinGroup` and what it calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
-from uuid import UUID
 
 from ottla.broker.groups.classic.effects import Effect, Joined, ReplacementOf, Token
-from ottla.broker.groups.classic.group import Group, GroupLimits
+from ottla.broker.groups.classic.group import Group, GroupLimits, MakeUnique
 from ottla.broker.groups.classic.member import Member, Protocol
 from ottla.broker.groups.classic.rebalancing import forget_requests, joined, maybe_prepare, try_complete_join
 from ottla.broker.groups.classic.transitions import GroupState
@@ -59,7 +57,7 @@ class Join:
     reason: str = ""
 
 
-def join(group: Group, request: Join, token: Token, now_ms: int, unique: Callable[[], UUID]) -> list[Effect]:
+def join(group: Group, request: Join, token: Token, now_ms: int, unique: MakeUnique) -> list[Effect]:
     """Takes a JoinGroup; among the effects, now or later, is the one that answers it.
 
     Args:
@@ -117,7 +115,7 @@ def _has_room(group: Group, member_id: str) -> bool:
     return True
 
 
-def _new_member(group: Group, request: Join, token: Token, now_ms: int, unique: Callable[[], UUID]) -> list[Effect]:
+def _new_member(group: Group, request: Join, token: Token, now_ms: int, unique: MakeUnique) -> list[Effect]:
     member_id = group.new_member_id(request.client_id, request.instance_id, unique())
     if request.instance_id is not None:
         if group.static_member(request.instance_id) is None:

@@ -33,11 +33,9 @@ from ottla.broker.groups.consumer.changes import (
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.member import ConsumerMember, MemberMetadata, Position
 from ottla.broker.groups.consumer.states import MemberState
-from ottla.broker.groups.consumer.topics import Topics, resolved
+from ottla.broker.groups.consumer.topics import MaySee, Topics, resolved
 
 log: Final = logging.getLogger(__name__)
-
-MaySee = Callable[[str], bool]
 
 
 def describe(group: ConsumerGroup, member_id: str, metadata: MemberMetadata, topics: Topics, may_see: MaySee, now_ms: int) -> None:

@@ -10,12 +10,11 @@ Source: Kafka's `GroupMetadataManager.classicGroupJoinToConsumerGroup` and its s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
-from uuid import UUID
 
 from ottla.broker.groups.classic.effects import Joined, Synced, Token
-from ottla.broker.groups.classic.group import NEVER_MS, made_member_id
+from ottla.broker.groups.classic.group import NEVER_MS, MakeUnique, made_member_id
 from ottla.broker.groups.classic.joining import Join
 from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.consumer.advancing import assign, describe, reconcile, refresh
@@ -38,7 +37,7 @@ from ottla.errors import (
 log: Final = logging.getLogger(__name__)
 
 
-def join(group: ConsumerGroup, request: Join, token: Token, topics: Topics, now_ms: int, unique: Callable[[], UUID]) -> Joined:
+def join(group: ConsumerGroup, request: Join, token: Token, topics: Topics, now_ms: int, unique: MakeUnique) -> Joined:
     """JoinGroup; gives the answer to be given once the changes are committed.
 
     Raises:

@@ -4,7 +4,7 @@ Whatever changes goes through `write`: it applies a change and remembers it, wit
 group has put it into the log (`take_changes`) or could not (`undo`). `apply` alone is what loading does. So a group that
 another coordinator loads is the group that it was, but for the deadlines, which begin again.
 
-The group's state follows from the rest. It is looked at when an event has been dealt with (`settle`), as it has no
+The group's state follows from the rest. It is looked at when an event has been dealt with (`update_state`), as it has no
 meaning between two changes that belong together.
 
 Deadlines: as of a classic group, one timer, and `next_deadline_ms` is never later than the first deadline there is.
@@ -216,7 +216,7 @@ class ConsumerGroup:
         self.state = self._state()
         self.topics_due_ms = self.regexes_due_ms = 0
 
-    def settle(self) -> None:
+    def update_state(self) -> None:
         """An event has been dealt with. An illegal step is a broken invariant of ours, and no client's fault."""
         if not self._changes:
             return

@@ -11,17 +11,16 @@ Source: Kafka's `GroupMetadataManager.consumerGroupHeartbeat`, and KIP-848. From
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
-from uuid import UUID
 
+from ottla.broker.groups.classic.group import MakeUnique
 from ottla.broker.groups.consumer.advancing import assign, describe, reconcile
 from ottla.broker.groups.consumer.assignment import Assignment, is_within
 from ottla.broker.groups.consumer.changes import MemberChange, PositionChange, RegexChange, TargetChange
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.member import LEAVES, LEAVES_FOR_A_WHILE, ConsumerMember, MemberMetadata
-from ottla.broker.groups.consumer.topics import Topics, compiled
+from ottla.broker.groups.consumer.topics import MaySee, Topics, compiled
 from ottla.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
@@ -59,7 +58,7 @@ class Heartbeat:
     assignor: str | None = None
     owned: Assignment | None = None
     makes_its_id: bool = True
-    may_see: Callable[[str], bool] = lambda name: True
+    may_see: MaySee = lambda name: True
 
     @property
     def leaves(self) -> bool:
@@ -113,7 +112,7 @@ def check(request: Heartbeat, assignors: tuple[str, ...]) -> None:
         compiled(request.regex)
 
 
-def heartbeat(group: ConsumerGroup, request: Heartbeat, topics: Topics, now_ms: int, unique: Callable[[], UUID]) -> HeartbeatAnswer:
+def heartbeat(group: ConsumerGroup, request: Heartbeat, topics: Topics, now_ms: int, unique: MakeUnique) -> HeartbeatAnswer:
     """Takes the heartbeat of a member that joins or lives.
 
     Raises:

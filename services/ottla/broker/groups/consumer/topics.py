@@ -47,7 +47,10 @@ def compiled(regex: str) -> Any:
         raise InvalidRegularExpression(f"SubscribedTopicRegex {regex!r} is not a valid regular expression: {reason}") from error
 
 
-def resolved(regex: str, names: Iterable[str], may_see: Callable[[str], bool]) -> frozenset[str]:
+MaySee = Callable[[str], bool]
+
+
+def resolved(regex: str, names: Iterable[str], may_see: MaySee) -> frozenset[str]:
     """The topics that the whole expression matches, of those that the member may see."""
     pattern = compiled(regex)
     return frozenset(name for name in names if pattern.fullmatch(name) and may_see(name))

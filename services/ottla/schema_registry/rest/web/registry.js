@@ -141,7 +141,7 @@ async function show() {
   } catch (error) {
     content = [element("h2", {}, name || "Schemas"), problem(error)];
   }
-  if (mine !== turn) return; // somebody went on meanwhile
+  if (mine !== turn) return; // another place was asked for meanwhile
   at("content").replaceChildren(...content);
   document.title = name ? `${name} · Schema registry` : "Schema registry";
   listed();

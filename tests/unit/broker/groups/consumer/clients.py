@@ -56,7 +56,7 @@ class ConsumerCoordinator:
         """Has something decided and written."""
         try:
             result = event(*arguments)
-            self.group.settle()
+            self.group.update_state()
             if self.refuses and self.group.changes:
                 raise Refused
         except BaseException:

@@ -39,7 +39,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assignor=st.sampled_from([None, "range", "uniform"]),
     )
     def comes(self, names: frozenset[str], regex: str | None, instance: str | None, assignor: str | None) -> None:
-        if instance is not None and any(each.instance_id == instance for each in self._here()):
+        if instance is not None and any(client.instance_id == instance for client in self._here()):
             return  # the same process twice: a mistake of its own, tested elsewhere
         client = Client(self.coordinator, f"m{len(self.clients)}", names, regex, instance, assignor)
         self.clients.append(client)
@@ -79,8 +79,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @rule()
     def all_beat(self) -> None:
-        for each in self._here():
-            self._beats(each)
+        for client in self._here():
+            self._beats(client)
 
     # And now and then, something else.
 
@@ -185,7 +185,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             for client in here:
                 self._beats(client)
         group = coordinator.group
-        members = [each for each in here if group.has(each.member_id)]
+        members = [client for client in here if group.has(client.member_id)]
         assert set(group.members) == {member.member_id for member in members}
         assert group.state is (ConsumerGroupState.STABLE if members else ConsumerGroupState.EMPTY)
         wanted = {

@@ -41,8 +41,8 @@ def coordinator() -> ConsumerCoordinator:
 def two(coordinator: ConsumerCoordinator) -> tuple[Client, Client]:
     """Two members with two partitions each."""
     a, b = Client(coordinator, "a"), Client(coordinator, "b")
-    for each in (a, b, a, b, a, b):
-        each.beat()
+    for client in (a, b, a, b, a, b):
+        client.beat()
     assert (len(a.owned), len(b.owned), coordinator.group.state) == (2, 2, ConsumerGroupState.STABLE)
     return a, b
 
@@ -123,8 +123,8 @@ def test_an_answer_that_was_lost_is_given_again(coordinator: ConsumerCoordinator
 def test_a_member_that_missed_what_it_waited_for_is_told_it_when_it_says_everything(coordinator: ConsumerCoordinator) -> None:
     """What was free at last came at the epoch that the member was at, so only a full request shows that it does not know (KIP-848)."""
     a, b = Client(coordinator, "a"), Client(coordinator, "b")
-    for each in (a, b, a, a):
-        each.beat()
+    for client in (a, b, a, a):
+        client.beat()
     b.beat(answer_is_lost=True)
     assert (b.epoch, b.owned, coordinator.group.state) == (2, set(), ConsumerGroupState.STABLE)
     assert coordinator.heartbeat(Heartbeat("b", 2, owned={})).assignment is None, "as Kafka: this one only says that it lives"
@@ -235,8 +235,8 @@ def test_new_partitions_and_topics_are_assigned(coordinator: ConsumerCoordinator
     a, b = two(coordinator)
     coordinator.topics.make("clicks", 6)
     coordinator.wait(1_000)
-    for each in (a, b, a, b):
-        each.beat()
+    for client in (a, b, a, b):
+        client.beat()
     assert (len(a.owned), len(b.owned)) == (3, 3)
 
 
@@ -245,8 +245,8 @@ def test_a_topic_that_is_made_anew_is_another_one(coordinator: ConsumerCoordinat
     coordinator.topics.delete("clicks")
     new_id = coordinator.topics.make("clicks", 2)
     coordinator.wait(1_000)
-    for each in (a, b, a, b):
-        each.beat()
+    for client in (a, b, a, b):
+        client.beat()
     assert a.owned | b.owned == {(new_id, 0), (new_id, 1)}
 
 
@@ -296,8 +296,8 @@ def test_what_a_classic_member_reads_is_not_given_away_while_its_topic_is_not_kn
 
 def test_the_assignor_that_most_ask_for_assigns(coordinator: ConsumerCoordinator) -> None:
     a, b = Client(coordinator, "a", assignor="range"), Client(coordinator, "b")
-    for each in (a, b, a, b, a, b):
-        each.beat()
+    for client in (a, b, a, b, a, b):
+        client.beat()
     assert coordinator.group.assignor == "range"
     assert {partition for _, partition in a.owned} == {0, 1}
 
@@ -307,8 +307,8 @@ def test_the_assignor_that_most_ask_for_assigns(coordinator: ConsumerCoordinator
 
 def test_a_static_member_that_leaves_for_a_while_keeps_its_partitions(coordinator: ConsumerCoordinator) -> None:
     a, b = Client(coordinator, "a", instance_id="i"), Client(coordinator, "b")
-    for each in (a, b, a, b, a, b):
-        each.beat()
+    for client in (a, b, a, b, a, b):
+        client.beat()
     mine, epoch = set(a.owned), coordinator.group.epoch
     coordinator.heartbeat(Heartbeat("a", LEAVES_FOR_A_WHILE, instance_id="i"))
     b.beat()

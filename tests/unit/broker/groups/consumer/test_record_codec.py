@@ -51,7 +51,7 @@ metadata = st.builds(
 )
 positions = st.builds(Position, int32s, int32s, st.sampled_from(MemberState), assignments, assignments)
 topics = st.dictionaries(texts, st.builds(SubscribedTopic, st.uuids(), texts, int32s), max_size=3).map(
-    lambda found: {each.name: each for each in found.values()}
+    lambda found: {subscribed_topic.name: subscribed_topic for subscribed_topic in found.values()}
 )
 int64s = st.integers(-(1 << 63), (1 << 63) - 1)
 changes = st.one_of(
