@@ -78,7 +78,7 @@ PATHS: Final = (
     Path("controller elected", "controller epoch %d: loaded"),
     Path("term of a controller that cannot go on", "%s cannot continue as the %s, retrying"),
     Path("lost answer of ZooKeeper looked for", "the response to a write was lost"),
-    Path("session expired", "session %#x with ZooKeeper expired"),
+    Path("session expired", "session %#x has expired: its ephemeral znodes are gone"),
     Path("start tried again", "startup failed, retrying"),
     Path("deletion of a topic goes on", "deletion still in progress"),
     Path("groups loaded", "loaded %d groups from"),
