@@ -118,6 +118,17 @@ class Pipeline:
         return await self.counter.summary("clicks", 0, 1 << 60, tiers, wait_seconds)
 
 
+async def counted(running: Pipeline, topic: str = "clicks") -> int:
+    """Messages that brokers have said they had."""
+    return sum(tally.count for _, tier, tally in await running.counter.tiers(topic, 0, 1 << 60) if tier == "broker")
+
+
+async def until_counted(running: Pipeline, count: int) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while await counted(running) != count:  # noqa: ASYNC110 - the counter is asked as a user asks it
+            await asyncio.sleep(0.05)
+
+
 @asynccontextmanager
 async def running_counter(cluster: Cluster, path: Path, settings: CounterSettings) -> AsyncIterator[AuditCounter]:
     """A counter that is active."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
-from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline
+from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline, until_counted
 from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict
@@ -23,23 +23,12 @@ from ottla.wire.producing import BatchProducer
 EXPECTED = ("producer", "broker")
 
 
-async def counted(running: Pipeline, topic: str = "clicks") -> int:
-    """Messages that brokers have said they had."""
-    return sum(tally.count for _, tier, tally in await running.counter.tiers(topic, 0, 1 << 60) if tier == "broker")
-
-
 def free_port() -> int:
     """A port that a restarted broker may have again."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-async def until_counted(running: Pipeline, count: int) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while await counted(running) != count:  # noqa: ASYNC110 - the counter is asked as a user asks it
-            await asyncio.sleep(0.05)
 
 
 async def said_by_brokers(running: Pipeline) -> list[AuditRecord]:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.chaos.cluster import free_ports
 from tests.chaos.network import Cut, Proxy, Wires
-from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline
+from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline, until_counted
 from tests.unit.audit_counter.test_server import beside, server_of, settings_of
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
@@ -387,10 +387,7 @@ async def test_a_topic_that_is_deleted_while_it_is_in_doubt_is_judged_by_what_wa
         await running.produce(100)
         await running.consume(lambda found: [message for message in found if message[:2] != (1, 7)])
 
-        async def is_counted() -> bool:
-            return sum(tally.count for _, tier, tally in await running.counter.tiers("clicks", 0, 1 << 60) if tier == "broker") == 100
-
-        await until(is_counted)
+        await until_counted(running, 100)
         assert not await delete_topics(running.cluster, ["clicks"])
         await running.say_final()
         edge = "broker->consumer:billing"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Message, Pipeline, in_a_loop, pipeline
+from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Message, Pipeline, in_a_loop, pipeline, until_counted
 from tests.unit.wire.clusters import cluster_of
 
 from ottla.audit_counter.service import AuditCounter, Event, _LogCount
@@ -350,6 +350,7 @@ async def test_a_log_whose_head_was_deleted_has_lost_nothing(tmp_path: Path) -> 
     async with pipeline(tmp_path, verify="doubt", expected=("producer", "broker"), **AUDITING) as running:
         await running.produce(100)
         await running.consume(dropping)
+        await until_counted(running, 100)
         await delete_records(running.cluster, {TopicPartition("clicks", 0): 50})
         await running.say_final()
         edge = "broker->consumer:billing"

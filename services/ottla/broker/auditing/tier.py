@@ -17,12 +17,13 @@ import ssl
 import uuid
 import zlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from ottla.broker.auditing.counting import BLOCK, Aborted, Ranges, is_mixed
 from ottla.broker.replication.audit_runs import AuditRuns, Run
@@ -118,6 +119,7 @@ class AuditTier:
         self._led: dict[TopicPartition, _Led] = {}
         self._said: dict[TopicPartition, int] = {}  # what `__audit` has acknowledged, or some minutes ago was the high watermark
         self._noted: dict[TopicPartition, int] = {}  # by followers, since the last turn
+        self._topic_ids: dict[TopicPartition, UUID] = {}  # of the topics that these positions are of
         self._reports = 0
         self._is_there = False
         self._task: asyncio.Task[None] | None = None
@@ -188,6 +190,10 @@ class AuditTier:
         gone = self._led.keys() - self._partitions.keys()
         for key, partition in self._partitions.items():
             led = self._led.get(key)
+            if self._topic_ids.setdefault(key, partition.topic_id) != partition.topic_id:  # the name is another topic's: it begins at 0
+                self._topic_ids[key] = partition.topic_id
+                self._said.pop(key, None)
+                self._noted.pop(key, None)
             if not partition.is_leader or not _is_audited(partition):
                 if led is not None:
                     gone.add(key)
@@ -234,7 +240,7 @@ class AuditTier:
     async def _report(self, *, is_final: bool) -> None:
         self._reports += 1
         found: dict[str, list[tuple[_Led, TopicPartition, Ranges]]] = {}
-        positions: dict[TopicPartition, int] = {}
+        positions: dict[TopicPartition, _Led] = {}
         for key, led in list(self._led.items()):
             self._seal(led)
             news = found.setdefault(key.topic, [])
@@ -245,15 +251,16 @@ class AuditTier:
                     break  # it is not led any more, or cannot be read now
                 led.sealed.popleft()
                 news.append((led, key, ranges))
-                positions[key] = led.position = end
+                positions[key], led.position = led, end
         records: list[AuditRecord] = []
         for topic, news in found.items():
             records += self._records(topic, news, is_final=is_final)
         async with asyncio.timeout(2 * _SEND_SECONDS):
             await self._send(records)
         self.records += len(records)
-        for key, position in positions.items():
-            self._said[key] = position
+        for key, led in positions.items():
+            if self._topic_ids.get(key) == led.partition.topic_id:
+                self._said[key] = led.position
         await self._note(positions)
 
     def _records(self, topic: str, news: list[tuple[_Led, TopicPartition, Ranges]], *, is_final: bool) -> list[AuditRecord]:
@@ -344,7 +351,7 @@ class AuditTier:
             self._is_there = True
         return len((await self._cluster.topic(TOPIC)).partitions)
 
-    async def _note(self, positions: Mapping[TopicPartition, int]) -> None:
+    async def _note(self, positions: Collection[TopicPartition]) -> None:
         """Remembers what was acknowledged, on the disk too."""
         turns = self._reports % _NOTE_REPORTS == 0
         if turns:
@@ -353,6 +360,7 @@ class AuditTier:
                     self._said[key] = offset
             self._noted.clear()
             self._said = {key: offset for key, offset in self._said.items() if key in self._partitions}
+            self._topic_ids = {key: topic_id for key, topic_id in self._topic_ids.items() if key in self._partitions}
         if not turns and not positions:
             return
         for directory in self._directories:
