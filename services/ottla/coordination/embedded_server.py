@@ -248,8 +248,11 @@ class TreeStore:
         connection = self._open()
         try:
             (zxid,) = connection.execute("SELECT zxid FROM last_zxid").fetchone()
-            rows = connection.execute(f"SELECT {_COLUMNS} FROM znodes")
-            return tree_of(((row[0], Node(bytes(row[1]), *row[2:])) for row in rows), zxid)
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM znodes").fetchall()
+            for path, data, *numbers in [("/", b"", zxid), *rows]:  # a damaged page may have anything where a number was
+                if not isinstance(path, str) or not isinstance(data, bytes) or any(type(number) is not int for number in numbers):
+                    raise ValueError(f"{path}: a value of another type")
+            return tree_of(((path, Node(data, *numbers)) for path, data, *numbers in rows), zxid)
         except (sqlite3.Error, TypeError, ValueError, NoNode) as error:
             raise StoreError(f"{self.path}: is damaged: {error}") from error
 

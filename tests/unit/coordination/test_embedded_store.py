@@ -155,7 +155,15 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
         with_session(tmp_path, nothing)
 
 
-@pytest.mark.parametrize("damage", ["DELETE FROM znodes WHERE path = '/a'", "UPDATE znodes SET child_count = 5 WHERE path = '/a'"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM znodes WHERE path = '/a'",
+        "UPDATE znodes SET child_count = 5 WHERE path = '/a'",
+        "UPDATE znodes SET mtime = 'never' WHERE path = '/a'",
+        "UPDATE last_zxid SET zxid = 'last'",
+    ],
+)
 def test_rows_that_do_not_make_up_a_tree_are_refused(tmp_path: Path, damage: str) -> None:
     async def write(session: Coordination) -> None:
         await session.create("/a/b", make_parents=True)
