@@ -76,7 +76,7 @@ CEILINGS: Final[dict[str, int]] = {
     "Callable[": 187,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_389,
+    "lines of services/ottla": 60_401,
     "lines of tests": 76_929,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,

@@ -161,6 +161,13 @@ class Collections:
         if self._resuming is None:
             self._resuming = loop.call_at(self._until, self._resume)
 
+    def close(self) -> None:
+        """Has the collector work again at once: a process that outlives this loop would never have it back."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._resuming = None
+            gc.enable()
+
     def _resume(self) -> None:
         loop = asyncio.get_running_loop()
         if loop.time() < self._until:

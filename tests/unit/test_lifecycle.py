@@ -141,6 +141,20 @@ def test_collections_are_put_off_for_a_while(quiet_seconds: float, longest_secon
 
 
 @pytest.mark.usefixtures("collector")
+def test_collections_come_again_in_a_process_that_outlives_its_loop() -> None:
+    async def main() -> None:
+        gc.enable()
+        collections = Collections()
+        collections.close()
+        collections.put_off()
+        assert not gc.isenabled()
+        collections.close()
+
+    asyncio.run(main())
+    assert gc.isenabled()
+
+
+@pytest.mark.usefixtures("collector")
 def test_a_collector_that_something_else_has_switched_off_stays_off() -> None:
     async def main() -> None:
         gc.disable()

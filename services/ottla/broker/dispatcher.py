@@ -527,6 +527,10 @@ class Dispatcher:
         """Requests that are being worked on beside others, and connections that wait for their turn."""
         return self._in_flight.length
 
+    def close(self) -> None:
+        """When no connection is left."""
+        self._in_flight.collections.close()
+
     def open(self, connection: Connection) -> Session:
         """The session of a new connection."""
         return Session(connection, self._parts, self._produces, self._in_flight)

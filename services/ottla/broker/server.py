@@ -299,6 +299,7 @@ class Broker:
         self._observation.watch(RunningBroker(broker_id, service, applier, replicas.partitions, logs, metadata), transport.show_ready)
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)
+        stack.callback(dispatcher.close)
         self._observation.measure(stack, Measured(parts, dispatcher, produces, self._listeners, service, sessions, fetchers, cleaner))
 
         # Bound before anything is read or registered: a port that is taken is found out first, and a free one is known.
