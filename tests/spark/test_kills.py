@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 SEED = int(os.environ.get("OTTLA_KILLS_SEED", "19"))
-COUNT = int(os.environ.get("OTTLA_KILLS_COUNT", "0"))  # of each kind; 0 is what each test has for itself
+COUNT, FEW = int(os.environ.get("OTTLA_KILLS_COUNT", "0")), 6  # deaths of each kind: as many as are asked for, or a few
 pytestmark = pytest.mark.timeout(0 if COUNT else 1200)  # a mark wins over the command's `-o timeout=0`
 STARVED = "Python worker failed to connect back"  # Spark's own limit of 10 s, see conftest
 SECONDS = 1800  # for what hangs; limits are wide, see conftest
@@ -111,7 +111,7 @@ def test_a_load_that_is_killed_at_any_step_is_run_again_and_has_every_row_once(
         assert ended.returncode in ((-signal.SIGKILL, -signal.SIGALRM, 0) if killing.struck() else (0,)), ended.stderr
         there = [row[:2] for row in loaded(table)]
         assert there == [(number, offset) for number, count in sorted(Counter(row[0] for row in there).items()) for offset in range(count)]
-        if len(killing.deaths) >= (COUNT or 10):
+        if len(killing.deaths) >= (COUNT or FEW):
             break
     assert run(command, killing).returncode == 0
     assert loaded(table) == read(cluster, topic, 3)
@@ -141,7 +141,7 @@ def test_a_load_whose_tasks_are_killed_commits_nothing_until_all_are_there(
             assert len(loaded(tmp_path)) == before
         else:  # unless it was a task that the run before had left behind
             killing.struck()
-        if len(killing.deaths) >= (COUNT or 8):
+        if len(killing.deaths) >= (COUNT or FEW):
             break
     load(settings, SparkExecutor(lambda: spark))
     assert loaded(tmp_path) == read(cluster, topic, 2)
@@ -207,7 +207,7 @@ def test_a_stream_that_is_killed_at_any_step_has_every_row_once_for_readers_of_c
         else:
             killing.struck()
         assert not contents(read(cluster, sink, 2)) - contents(read(cluster, source, 3))
-        if len(killing.deaths) >= (COUNT or 10):
+        if len(killing.deaths) >= (COUNT or FEW):
             break
     finish(lambda: start(spark, cluster.bootstrap_servers, source, sink, str(tmp_path)))
     assert contents(read(cluster, sink, 2)) == contents(read(cluster, source, 3))
@@ -335,7 +335,7 @@ def test_a_load_that_decodes_has_every_row_once_whether_it_is_killed_or_its_regi
                 registry.start()
             there = rows_of(table, ("partition", "offset", "id")) if (table / "_delta_log").exists() else []
             assert there == sorted((one, offset, ids[one][offset]) for one, offset, _ in there)
-            if len(killing.deaths) >= (COUNT or 10):
+            if len(killing.deaths) >= (COUNT or FEW):
                 break
         assert run(command, killing).returncode == 0
     assert rows_of(table, ("partition", "offset", "id")) == [(one, *row) for one in range(2) for row in enumerate(ids[one])]
