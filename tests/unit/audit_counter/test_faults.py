@@ -62,6 +62,7 @@ async def until_said(running: Pipeline, edge: str, *wanted: Verdict) -> None:
     await until(is_said)
 
 
+@pytest.mark.long
 @in_a_loop
 async def test_silence_is_not_the_sessions_while_audit_has_no_leader(tmp_path: Path) -> None:
     """For longer than a session may be silent. What is pending stays so, what was said stays, and it ends as if nothing had been."""
@@ -269,7 +270,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("count", [50, 75])
+@pytest.mark.parametrize("count", [50, pytest.param(75, marks=pytest.mark.long)])
 @pytest.mark.parametrize("reports", [True, False])
 @in_a_loop
 async def test_a_killed_producer_leaves_a_window_in_doubt_and_never_complete(tmp_path: Path, count: int, reports: bool) -> None:

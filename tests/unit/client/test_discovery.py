@@ -91,7 +91,7 @@ def test_brokers_that_come_and_go_are_followed(cluster: EmbeddedCluster, zookeep
         assert [message.value for message in consumer.fetch(topic, 0, 0)] == [b"first", b"second"]
 
 
-@pytest.mark.parametrize("audit", [False, True])
+@pytest.mark.parametrize("audit", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_brokers_that_all_have_moved_are_found_at_their_new_addresses(
     cluster: EmbeddedCluster, look: KazooClient, zookeeper: str, audit: bool
 ) -> None:

@@ -87,7 +87,7 @@ def test_a_batch_that_cannot_be_handed_on_fails_its_partition_by_name_and_no_oth
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("on_truncation", ["fail", "gap"])
+@pytest.mark.parametrize("on_truncation", [pytest.param("fail", marks=pytest.mark.long), "gap"])
 def test_a_source_that_an_unclean_election_has_cut_fails_its_partition_or_goes_on_at_the_cut(tmp_path: Path, on_truncation: str) -> None:
     """A leader that was alone in sync dies, and one without its last records leads. What was copied of them stays in the target.
 
@@ -127,7 +127,7 @@ def test_a_source_that_an_unclean_election_has_cut_fails_its_partition_or_goes_o
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("on_truncation", ["fail", "gap"])
+@pytest.mark.parametrize("on_truncation", [pytest.param("fail", marks=pytest.mark.long), "gap"])
 def test_an_offset_that_only_a_stale_leader_does_not_have_is_no_truncation(
     tmp_path: Path, on_truncation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,7 @@ def test_each_record_is_there_once_and_in_order_whatever_is_killed(tmp_path: Pat
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("on_truncation", ["fail", "gap"])
+@pytest.mark.parametrize("on_truncation", [pytest.param("fail", marks=pytest.mark.long), "gap"])
 def test_records_that_were_deleted_before_they_were_copied_fail_the_partition_or_leave_a_gap_that_the_map_has(
     tmp_path: Path, on_truncation: str
 ) -> None:
@@ -364,6 +364,7 @@ def test_batches_of_one_record_are_joined_and_the_map_is_as_exact(tmp_path: Path
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_a_partition_that_begins_again_is_copied_once_more_and_groups_are_translated_to_the_new_copies(tmp_path: Path) -> None:
     """Behind the former copies, or in their place; never while it is paused, nor where the target's topic may not be emptied."""
 

@@ -46,6 +46,7 @@ def test_every_codec_with_nulls_and_headers_is_read_alike(cluster: EmbeddedClust
     assert len(same_rows(cluster, [OffsetRange(partition, 13, 271) for partition in partitions[::2]], subscribe=topic)) == 3 * 258
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_ranges_that_end_with_markers_and_aborted_records_end(cluster: EmbeddedCluster, isolation: str) -> None:
     """At the log's end, where no message comes behind; before a message that does; and before a transaction that is open."""
@@ -72,6 +73,7 @@ def test_ranges_that_end_with_markers_and_aborted_records_end(cluster: EmbeddedC
     still_open.abort_transaction(120)
 
 
+@pytest.mark.long
 def test_what_is_lost_is_named_in_the_same_words_and_what_does_not_come_fails_in_time(cluster: EmbeddedCluster) -> None:
     topic = cluster.create_topic("cut")
     place = TopicPartition(topic, 0)

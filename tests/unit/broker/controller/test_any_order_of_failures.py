@@ -176,7 +176,7 @@ async def disagreement(cluster: Cluster, expected: Mapping[str, bool]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(6, 20))])
 async def test_whatever_happened_all_agree_in_the_end(cluster: Cluster, seed: int) -> None:
     await cluster.start_three()
     schedule = Schedule(cluster, seed)
