@@ -24,7 +24,7 @@ REAL_SYNC: Final = os.fsync, os.fdatasync
 TESTS_RUN: Final = itertools.count(1)
 
 # How long an example takes says more of the machine, and of who else uses it, than of what is tested.
-# A property without a number of its own gets as many examples as keep `make test` under two minutes; `make test-long` gives it 50,
+# A property without a number of its own gets as many examples as `make test` has time for; `make test-long` gives it 50,
 # `pytest --hypothesis-profile thorough` 500.
 # A failure is told with what repeats it, and without Hypothesis' explanation, which makes examples slower by a tracer.
 settings.register_profile(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from ottla.cli.broker_call import tls_context
+from ottla.cli.broker_call import can_call, tls_context
 from ottla.cli.connection import Connection, connects, pairs
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import say, say_json, table
@@ -124,10 +124,11 @@ def alter(
     """
     from ottla.wire.admin import alter_configs
 
-    changes: dict[str, str | None] = {**pairs(configs, "--config"), **dict.fromkeys(delete_configs or ())}
+    given = pairs(configs, "--config")
+    changes: dict[str, str | None] = {**given, **dict.fromkeys(delete_configs or ())}
     if not changes:
         raise UsageError("nothing to alter: give --config or --delete-config")
-    if both := sorted(set(pairs(configs, "--config")) & set(delete_configs or ())):
+    if both := sorted(given.keys() & set(delete_configs or ())):
         raise UsageError(f"{both[0]} is both set and deleted")
     resource = _resource(kind, name)
 
@@ -167,7 +168,7 @@ def _asked(where: Connection, subject: str, ask: Callable[[Cluster], Awaitable[T
     from ottla.wire.cluster import Cluster, ClusterSettings
 
     protocol = where.properties.get("security.protocol", "plaintext").lower()
-    if protocol not in ("plaintext", "ssl"):
+    if not can_call(where.properties):
         raise UsageError(f"this command connects by plaintext or ssl, and not by {protocol}")
     where.must_listen()
     security = Security(tls=tls_context(where.properties)) if protocol == "ssl" else Security()
