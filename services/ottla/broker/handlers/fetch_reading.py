@@ -334,6 +334,9 @@ class Reading:
             raise OffsetOutOfRange(f"{partition.topic_partition}: offset {offset} is not in [{log.log_start_offset}, {log.log_end_offset})")
         if not self._is_recorded:
             replicas, epoch = self._parts.replicas, self._request.replica_epoch
+            registration = self._parts.metadata.brokers.get(replica)
+            if registration is not None and registration.broker_epoch == epoch:
+                partition.in_sync.confirm_epoch(replica, epoch)
             replicas.follower_fetched(partition, replica, epoch, offset, asked.log_start_offset, self._now_ms)
         if offset == log.appender.log_end_offset or (max_bytes <= 0 and not at_least_one_batch):
             return None

@@ -70,8 +70,7 @@ class Fetcher:
 
     def follow(self, topic_partition: TopicPartition, follow: Follow) -> None:
         """Fetches the partition from now on. A repeat changes nothing, unless it had been given up."""
-        if follow.leader.broker_epoch >= self._leader.broker_epoch:
-            self._leader = follow.leader
+        self._leader = follow.leader
         former = self._followed.get(topic_partition)
         if former is not None and not former.is_given_up and former.continues(follow):
             return
@@ -151,7 +150,8 @@ class Fetchers:
             return
         left = set()
         for topic_partition, follow in partitions.items():
-            former, key = self._following.get(topic_partition), self._key(topic_partition, follow)
+            # Put last again: where all are followed again, the leader's last registration is the last to be named.
+            former, key = self._following.pop(topic_partition, None), self._key(topic_partition, follow)
             if former is not None and (former_key := self._key(topic_partition, former)) != key:
                 self._fetchers[former_key].unfollow(topic_partition)
                 left.add(former_key)

@@ -127,6 +127,11 @@ class InSyncReplicas:
             self._recount()
         return former != fetch_offset
 
+    def confirm_epoch(self, broker_id: BrokerId, broker_epoch: int) -> None:
+        """The controller names this epoch of a follower: a higher one before it is of a ZooKeeper that has been restored since."""
+        follower = self.followers[broker_id]
+        follower.broker_epoch = min(follower.broker_epoch, broker_epoch)
+
     def is_still_there(self, broker_id: int, broker_epoch: int, log_end_offset: int, log_start_offset: int, now_ms: int) -> bool:
         """Whether a follower in the ISR, that has all of the log, has said before all that it says now: then it only lives on."""
         follower = self.followers.get(broker_id)  # type: ignore[call-overload]  # a plain number is found as a BrokerId is

@@ -85,6 +85,20 @@ async def test_what_a_follower_asks_for_is_committed_up_to_there(broker: Wired) 
     assert await producer.produced() == (1, [(0, 1)])
 
 
+async def test_a_follower_whose_epoch_went_back_with_zookeeper_is_heard_once_the_controller_has_named_it(broker: Wired) -> None:
+    """ZooKeeper was restored from a copy: the follower registered again, and its epoch, a zxid, is below the one before."""
+    broker.topic("events", isr=(BROKER, TWO))
+    client = await broker.connect()
+    await publish(client, batch(b"a"))
+    assert int((await follow(client, 0)).error_code) == 0
+    restored = (TWO, EPOCH - 30)
+    assert int((await follow(client, 1, replica=restored)).error_code) == NOT_LEADER
+    brokers = broker.parts.metadata.brokers
+    broker.parts.metadata.put_brokers([*brokers.values(), BrokerRegistration(TWO, (), broker_epoch=restored[1])])
+    assert (await follow(client, 1, replica=restored)).high_watermark == 1
+    assert int((await follow(client, 1, replica=(TWO, EPOCH - 31))).error_code) == NOT_LEADER
+
+
 async def test_a_waiting_follower_is_woken_by_an_append_and_counted_once(broker: Wired) -> None:
     broker.topic("events", isr=(BROKER, TWO))
     producer, follower = await broker.connect(), await broker.connect()

@@ -216,12 +216,13 @@ def test_lagging_throttled_replicas_wait_and_those_in_sync_do_not() -> None:
     run(scenario, throttle=throttle)
 
 
-async def test_a_leader_that_registers_elsewhere_is_found_there(follower: Follower) -> None:
+@pytest.mark.parametrize("broker_epoch", [5, -1])  # it goes back where ZooKeeper was restored from a copy
+async def test_a_leader_that_registers_elsewhere_is_found_there(follower: Follower, broker_epoch: int) -> None:
     leader = follower.leader()
     led = leader.lead(P0)
     (replica,) = follower.follow(leader, P0)
     await until(lambda: waits(leader))
-    follower.fetchers.follow({P0: follow_of(leader, P0, port=9099, broker_epoch=5)})
+    follower.fetchers.follow({P0: follow_of(leader, P0, port=9099, broker_epoch=broker_epoch)})
     leader.append(led, b"a")
     await until_equal(replica, led)
     leader.append(led, b"b")

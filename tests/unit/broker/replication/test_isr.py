@@ -177,6 +177,16 @@ def test_a_fetch_of_a_former_life_or_of_no_replica_says_nothing() -> None:
     assert (replicas.committed_offset(10), replicas.followers[TWO].broker_epoch) == (4, 8)
 
 
+def test_a_fetch_counts_under_an_epoch_that_went_back_with_zookeeper() -> None:
+    """A ZooKeeper that was restored from a copy gives registrations lower epochs than those before."""
+    replicas = led(ONE, TWO)
+    replicas.record_fetch(TWO, 70, 5, 0, 10, START_MS)
+    replicas.confirm_epoch(TWO, 41)
+    replicas.record_fetch(TWO, 41, 10, 0, 10, START_MS)
+    assert (replicas.committed_offset(10), replicas.followers[TWO].broker_epoch) == (10, 41)
+    assert replicas.is_still_there(TWO, 41, 10, 0, START_MS)
+
+
 def test_more_in_sync_than_there_are_replicas_can_not_be_asked_for() -> None:
     """KIP-966."""
     assert [led(ONE, TWO).is_under(number) for number in (1, 2, 3, 9)] == [False, False, True, True]
