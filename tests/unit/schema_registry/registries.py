@@ -81,6 +81,9 @@ class MemoryTopic:
         self._epoch = self.log.epoch
         return len(self.log.records)
 
+    async def end(self) -> int:
+        return len(self.log.records)
+
     async def append(self, records: Sequence[Record]) -> int:
         await asyncio.sleep(0)
         if self._epoch != self.log.epoch:

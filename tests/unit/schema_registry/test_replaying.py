@@ -18,7 +18,7 @@ from ottla.schema_registry.formats import Formats
 from ottla.schema_registry.state import decisions
 from ottla.schema_registry.state.decisions import Registration
 from ottla.schema_registry.state.drafts import Drafts
-from ottla.schema_registry.state.errors import Incompatible, LeaderUnknown, StoreFailed, StoreTimedOut
+from ottla.schema_registry.state.errors import Incompatible, LeaderUnknown, StoreFailed, StoreTimedOut, SubjectNotFound
 from ottla.schema_registry.state.records import PutVersion, Record, encode
 from ottla.schema_registry.state.replay import State
 from ottla.schema_registry.state.schemas import Schema, Version
@@ -198,6 +198,47 @@ def test_a_leader_that_lingers_does_not_take_the_lead_back() -> None:
                 await former.register(registration("b", '"long"'))
             assert told and log.epoch == epoch
             assert (await leader.register(registration("b", '"long"'))).id == 2
+
+    run(test)
+
+
+def test_a_former_leader_refuses_nothing_for_what_it_has_not_read() -> None:
+    """Found by the simulation: the other node has deleted the subject, and this one says that it was never deleted."""
+
+    async def test() -> None:
+        log = MemoryLog()
+        async with store_of(log) as former, store_of(log, epoch=None) as leader:
+            await former.register(registration("a"))
+            slow = former._topic
+            assert isinstance(slow, MemoryTopic)
+            slow.may_read.clear()
+            await leader.lead(2, lambda _: None)
+            assert await leader.change(lambda state: decisions.delete_subject(state, "a", is_permanent=False)) == [1]
+            deleting = asyncio.ensure_future(former.change(lambda state: decisions.delete_subject(state, "a", is_permanent=True)))
+            await asyncio.sleep(0.05)
+            assert not deleting.done()
+            slow.may_read.set()
+            with pytest.raises(LeaderUnknown):
+                await deleting
+
+    run(test)
+
+
+def test_what_was_refused_for_want_of_a_record_is_decided_again() -> None:
+    async def test() -> None:
+        log = MemoryLog()
+        async with store_of(log) as store:
+            slow = store._topic
+            assert isinstance(slow, MemoryTopic)
+            slow.may_read.clear()
+            late = encode(PutVersion(Version("b", 1, 9, Schema.of("AVRO", '"bytes"'), False, 0)))
+            log.put([Record(late.key, late.value, (("ottla.epoch", b"1"),))])
+            deleting = asyncio.ensure_future(store.change(lambda state: decisions.delete_subject(state, "b", is_permanent=False)))
+            await asyncio.sleep(0.05)
+            slow.may_read.set()
+            assert await deleting == [1]
+            with pytest.raises(SubjectNotFound):
+                await store.change(lambda state: decisions.delete_subject(state, "c", is_permanent=False))
 
     run(test)
 

@@ -9,6 +9,8 @@ before that is complete once the NOOP comes back.
 A write whose outcome is not known is answered with an error and may have taken place. The next one raises the epoch again first, so that
 what was under way has either arrived before the NOOP or never will.
 
+A refusal is answered once the replay has reached the end of the topic: another node may lead by then, and may have written what is missed.
+
 A topic that was deleted, made again or cut is an error in the log, and nothing is written any more: reads go on from memory.
 """
 
@@ -101,6 +103,14 @@ class Topic(Protocol):
 
         Returns:
             The offset after the last record that any former one has written.
+        """
+        ...
+
+    async def end(self) -> int:
+        """The offset after the last record that was acknowledged.
+
+        Raises:
+            ApiError, OSError: not now.
         """
         ...
 
@@ -379,6 +389,9 @@ class Store:
                     noop_due = loop.time() + NOOP_SECONDS
                 began, epoch = loop.time(), self._epoch
                 records, writes = self._decide()
+                if any(isinstance(answer, RegistryError) for _, answer in writes) and await self._was_behind(epoch):
+                    self._queue.extendleft(write for write, _ in reversed(writes))
+                    continue
                 if records:
                     async with asyncio.timeout(self._timeout_seconds):
                         offset = await self._append(records)
@@ -410,6 +423,14 @@ class Store:
             except Exception as error:  # where writes end
                 log.exception("a write failed in a way that was not foreseen")
                 self._failed(writes, StoreFailed(repr(error)))
+
+    async def _was_behind(self, epoch: int | None) -> bool:
+        """Whether the topic had more than was replayed. It is replayed then."""
+        before = self.state.next_offset
+        async with asyncio.timeout(self._timeout_seconds):
+            await self.wait_for(await self._topic.end())
+        self._check_epoch(epoch)
+        return self.state.next_offset != before
 
     async def _gather(self, wanted: int) -> None:
         """Waits a moment until so many writes are in the queue."""
@@ -445,7 +466,7 @@ class Store:
             _fail(write, error)
 
     def _decide(self) -> tuple[list[Record], list[tuple[_Write, Any]]]:
-        """Decides what waits: one decision, or as many registrations as fit into a batch."""
+        """Decides what waits: one decision, or as many registrations as fit into a batch. What is refused is answered by an error."""
         records: list[Record] = []
         writes: list[tuple[_Write, Any]] = []
         batch, size = Batch(), 0
@@ -464,7 +485,10 @@ class Store:
                 else:
                     assert write.decide is not None
                     answer, changes = write.decide(self.state)  # type: ignore[assignment]  # a result of any type
-            except (RegistryError, Stale) as error:
+            except RegistryError as error:
+                writes.append((write, error))
+                continue
+            except Stale as error:
                 _fail(write, error)
                 continue
             added = decisions.records_of(self.state, changes, batch)
@@ -477,6 +501,9 @@ class Store:
 
     def _answer(self, write: _Write, answer: Any) -> None:
         if write.done.done():
+            return
+        if isinstance(answer, RegistryError):
+            write.done.set_exception(answer)
             return
         if isinstance(answer, Registered):
             version = answer.version

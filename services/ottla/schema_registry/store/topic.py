@@ -235,6 +235,10 @@ class KafkaTopic:
         await self._check_identity()
         return (await self._ends())[1]
 
+    async def end(self) -> int:
+        """The offset after the last record that was acknowledged."""
+        return (await self._ends())[1]
+
     async def append(self, records: Sequence[Record]) -> int:
         """Writes records as one batch and gives the first one's offset.
 
