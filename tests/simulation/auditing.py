@@ -148,9 +148,13 @@ class Auditor:
             self._kept[machine.broker_id] = self._what_is_kept(machine.logs, replicas, ending)
             and_lost = _AND_LOST_POWER.get(ending, Ending.LOST_POWER)
             self._synced[machine.broker_id] = self._what_is_kept(machine.logs, replicas, and_lost)
-        for key, log in machine.logs.logs.items():
-            named = machine.broker_id, key, log.topic_id
-            self._deleted_up_to[named] = max(self._deleted_up_to.get(named, 0), log.log_start_offset)
+        for log in machine.logs.logs.values():
+            self.note_start(machine, log)
+
+    def note_start(self, machine: Machine, log: Log) -> None:
+        """Where a log starts that goes: what was deleted of it may be back, without its leader epochs."""
+        named = machine.broker_id, log.topic_partition, log.topic_id
+        self._deleted_up_to[named] = max(self._deleted_up_to.get(named, 0), log.log_start_offset)
 
     def replaced(self, broker_id: int) -> None:
         """Another process has this id, over disks of its own."""

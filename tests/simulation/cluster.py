@@ -43,6 +43,7 @@ from ottla.interbroker.calls import OwnBroker
 from ottla.interbroker.local import LocalControl, LocalTransport
 from ottla.lifecycle import offload_nothing
 from ottla.model import BrokerId, TopicPartition
+from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
 
 # The znodes by their paths, and the last transaction.
@@ -175,6 +176,7 @@ class Cluster:
         # Told a machine whose logs were just loaded, and one that is about to go down, and how.
         self.loaded: Callable[[Machine], None] = lambda machine: None
         self.going_down: Callable[[Machine, Ending], None] = lambda machine, ending: None
+        self.leaving: Callable[[Machine, Log], None] = lambda machine, log: None
         # Told a broker's id that another process has now, with other disks.
         self.replaced: Callable[[int], None] = lambda broker_id: None
         self._states: dict[TopicPartition, PartitionZnode] = {}
@@ -400,6 +402,13 @@ class Cluster:
                 machine.logs = logs
                 if self.machines[machine.broker_id] is machine:
                     self.loaded(machine)
+
+    def log_leaves(self, logs: LogManager, topic_partition: TopicPartition) -> None:
+        """A broker is about to delete a log; a loss of power may bring it back."""
+        log = logs.get(topic_partition)
+        for machine in self.machines.values():
+            if log is not None and machine.logs is logs:
+                self.leaving(machine, log)
 
     def kill(self, machine: Machine, *, resets_after: float = 0.0, ending: Ending = Ending.KILLED) -> None:
         """Ends a life without a word. Its session lives on until it times out."""

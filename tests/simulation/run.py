@@ -29,6 +29,7 @@ from tests.simulation.nodes import Node, current_name
 from tests.simulation.story import CLIENT, Story
 from tests.simulation.trace import Trace, TraceHandler
 
+from ottla.model import TopicPartition
 from ottla.storage.log_manager import LogManager
 
 # No run takes longer than this, whatever waits for whatever.
@@ -123,7 +124,7 @@ class _Run:
         with (
             _quiet(self.trace, self._fail, str(self.directory)) as handler,
             recording(self.cluster.disks, urandom.randbytes),
-            _observed_starts(self.cluster),
+            _observed_logs(self.cluster),
         ):
             try:
                 with self._sealed():
@@ -230,16 +231,22 @@ def _quiet(trace: Trace, unexpected: Any, directory: str) -> Iterator[TraceHandl
 
 
 @contextmanager
-def _observed_starts(cluster: Cluster) -> Iterator[None]:
-    """The cluster is told of logs as soon as they are loaded, before anything is appended or cut."""
-    start = LogManager.start
+def _observed_logs(cluster: Cluster) -> Iterator[None]:
+    """The cluster hears of logs as soon as they are loaded, before anything is appended or cut, and before one is deleted."""
+    start, delete = LogManager.start, LogManager.delete
 
     async def observed(self: LogManager, cluster_id: str | None = None) -> None:
         await start(self, cluster_id)
         cluster.logs_loaded(self)
 
+    async def observed_delete(self: LogManager, topic_partition: TopicPartition) -> None:
+        cluster.log_leaves(self, topic_partition)
+        await delete(self, topic_partition)
+
     LogManager.start = observed  # type: ignore[method-assign]
+    LogManager.delete = observed_delete  # type: ignore[method-assign]
     try:
         yield
     finally:
         LogManager.start = start  # type: ignore[method-assign]
+        LogManager.delete = delete  # type: ignore[method-assign]
