@@ -143,20 +143,35 @@ def resume(link: LinkName, what: What = "*", rpc: Rpc = DEFAULT_RPC) -> None:
 
 @app.command()
 def offsets(
-    link: LinkName,
     group: Annotated[str, typer.Option("--group", "-g", help="A consumer group of the source.")],
+    link: Annotated[str, typer.Argument(metavar="[LINK]", help="`A->B`, or `A-B`, which needs no quotes.")] = "",
+    target: Annotated[str, typer.Option("--to", metavar="B", help="Instead of a link: all links into this cluster.")] = "",
     rpc: Rpc = DEFAULT_RPC,
     as_json: Json = False,
 ) -> None:
     """Show where a group of the source is in the target: exactly, by the map of the link."""
-    answers = _asked(rpc, "Offsets", lambda messages: messages.MirrorOffsetsRequest(link=link, group=group))
-    found = sorted((one for answer in answers for one in answer.offsets), key=lambda one: (one.topic, one.partition))
-    rows = [(one.topic, one.partition, one.source_offset, one.target_offset) for one in found]
-    heads = ("topic", "partition", "source offset", "target offset")
+    if bool(link) == bool(target):
+        raise UsageError("name a link, or the cluster to which links copy: --to")
+    links = [link] if link else _links_into(target, rpc)
+    rows = sorted(row for name in links for row in _translated(name, group, rpc))
+    heads = ("link", "topic", "partition", "source offset", "target offset")
     if as_json:
-        say_json([dict(zip(("topic", "partition", "source_offset", "target_offset"), row, strict=True)) for row in rows])
+        say_json([{head.replace(" ", "_"): value for head, value in zip(heads, row, strict=True)} for row in rows])
     else:
         say(table(heads, rows) if rows else f"Nothing of {group} can be translated here.")
+
+
+def _translated(link: str, group: str, rpc: str) -> list[tuple[str, str, int, int, int]]:
+    answers = _asked(rpc, "Offsets", lambda messages: messages.MirrorOffsetsRequest(link=link, group=group))
+    return [(link, one.topic, one.partition, one.source_offset, one.target_offset) for answer in answers for one in answer.offsets]
+
+
+def _links_into(target: str, rpc: str) -> list[str]:
+    statuses = _asked(rpc, "Status", lambda messages: messages.MirrorStatusRequest())
+    links = sorted({f"{link.source}->{link.target}" for answer in statuses for link in answer.links if link.target == target})
+    if not links:
+        raise CommandFailed(f"no link copies to {target}")
+    return links
 
 
 @app.command()

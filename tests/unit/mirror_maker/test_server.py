@@ -147,7 +147,14 @@ def test_a_group_that_moves_reads_each_message_once(tmp_path: Path) -> None:
                 code, output = await command(one, "offsets", "A-B", "--group", "readers", "--json")
                 assert code == 0, output
                 target = one.links["A-B"].maps[CLICKS].translate(20)
-                assert json.loads(output) == [{"topic": "A.clicks", "partition": 0, "source_offset": 20, "target_offset": target}]
+                translated = {"link": "A->B", "topic": "A.clicks", "partition": 0, "source_offset": 20, "target_offset": target}
+                assert json.loads(output) == [{**translated, "link": "A-B"}]
+                code, output = await command(one, "offsets", "--group", "readers", "--to", "B", "--json")
+                assert (code, json.loads(output)) == (0, [translated])
+                code, output = await command(one, "offsets", "--group", "readers", "--to", "A")
+                assert (code, output.strip()) == (1, "no link copies to A")
+                for wrong in (["A-B", "--to", "B"], []):
+                    assert (await command(one, "offsets", "--group", "readers", *wrong))[1].startswith("name a link, or the cluster")
                 lag = await committed_offsets(a.cluster, "ottla-mirror-A-B")
                 assert lag[CLICKS].offset == 40
 
