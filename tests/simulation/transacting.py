@@ -31,6 +31,7 @@ PARTITION_COUNT: Final = 2
 _AGAIN: Final = frozenset({3, 5, 6, 7, 13, 14, 15, 16, 19, 20, 51, 56, 74, 75, 76, 88})
 _STEP_SECONDS: Final = 15.0
 SLACK_MS: Final = 5_000
+LATE_SECONDS: Final = 70.0
 END_ATTEMPTS: Final = 150
 
 
@@ -213,7 +214,8 @@ class _Producer:
         if random.random() < 0.4:
             offset = await self._commit_offset()
         if random.random() < 0.1:
-            await asyncio.sleep(random.uniform(0.0, 1.5 * self._timeout_ms / 1000))
+            # Often too late for its transaction, and never for the end of the run.
+            await asyncio.sleep(random.uniform(0.0, min(1.5 * self._timeout_ms / 1000, LATE_SECONDS)))
         if random.random() < 0.05:
             raise _GivenUp("it leaves a transaction open")
         await self._end(transaction, offset, stored_ms, commits=random.random() < 0.7)
