@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from ottla.cli.main import main
+from ottla.clock import Clock, SystemClock
 from ottla.metrics import registry
 from ottla.metrics.family import Collector
 from ottla.metrics.kafka_view import RecentHistograms
 from ottla.metrics.rendering import Format, Names, Took, render
 
 
+class ThreadClock(SystemClock):
+    """The CPU time of the thread, in the place of time."""
+
+    def monotonic(self) -> float:
+        return time.thread_time()
+
+
 def in_cpu_time(
-    collectors: Sequence[Collector], names: Names, form: Format, histograms: RecentHistograms, now: Callable[[], float], took: Took
+    collectors: Sequence[Collector], names: Names, form: Format, histograms: RecentHistograms, clock: Clock, took: Took
 ) -> AsyncIterator[bytes]:
-    return render(collectors, names, form, histograms, time.thread_time, took)
+    return render(collectors, names, form, histograms, ThreadClock(), took)
 
 
 if __name__ == "__main__":

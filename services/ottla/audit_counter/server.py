@@ -109,7 +109,7 @@ class AuditServer:
         settings = self._settings
         self._fault = asyncio.get_running_loop().create_future()
         async with AsyncExitStack() as stack:
-            surface = self._surface = Surface(self._clock, self._conditions.status)
+            surface = self._surface = Surface(self._clock, self._conditions)
             if settings.http_address is not None:
                 await surface.start(stack, settings.http_address)
             in_store, beside = ThreadOffload(1, "ottla-audit-store"), ThreadOffload(1, "ottla-audit")
@@ -133,7 +133,7 @@ class AuditServer:
                 stack.push_async_callback(rpc.stop, GRACE_SECONDS)
             if settings.http_address is not None:
                 collector = Collector(self.counter, self._clock, self.canary)
-                fresh = Freshness(collector.refresh, _STANDING_SECONDS, self._clock.monotonic)
+                fresh = Freshness(collector, _STANDING_SECONDS, self._clock)
                 surface.measure(stack, beside, [collector], [fresh])
             self._run = asyncio.ensure_future(self.counter.run())
             stack.push_async_callback(_ended, self._run)
@@ -189,13 +189,18 @@ class AuditServer:
         await self._leave()
         for path in ("/ottla", "/ottla/audit"):
             await make_znode(session, path, b"")
-        self._election = Election(session, OFFICE, self._name, self._name.encode, self._begins, self._stand_by)
+        self._election = Election(session, OFFICE, self._name, self)
         await self._election.start()
         self._conditions.set("registered")
 
-    async def _begins(self, term: Term) -> None:
+    def data(self) -> bytes:
+        """Which counter is active, for the others to read."""
+        return self._name.encode()
+
+    async def term_begins(self, term: Term) -> None:
+        """This counter or another is active now."""
         if not term.is_own:
-            self._stand_by()
+            self.term_ended()
             log.info("%s is active, term %d; this counter stands by", term.holder.decode(errors="replace"), term.epoch)
             return
         try:
@@ -209,13 +214,14 @@ class AuditServer:
         if self.canary is not None:
             self.canary.begin()
 
-    def _stand_by(self) -> None:
+    def term_ended(self) -> None:
+        """Counts nothing any more, and stands by."""
         self.counter.stand_by()
         if self.canary is not None:
             self.canary.end()
 
     def _lost(self) -> None:
-        self._stand_by()
+        self.term_ended()
         self._conditions.set("registered", False)
 
     async def _leave(self) -> None:
@@ -226,7 +232,7 @@ class AuditServer:
 
     async def stop(self) -> None:
         """Stops cleanly."""
-        self._stand_by()
+        self.term_ended()
         if self.canary is not None:
             await self.canary.close()  # its final word, before another counter is elected whose canary fences this one
         await self._stack.aclose()

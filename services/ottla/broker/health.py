@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from ottla.broker.readiness import Facts, Phase, Readiness, is_behind, judge
@@ -38,17 +38,15 @@ class HealthSource(Protocol):
     def replicas(self) -> Iterator[PartitionState]:
         """The partitions that it has usable replicas of, and that none is being added to here."""
 
+    async def show_ready(self, is_ready: bool) -> None:
+        """It has become ready, or is not any longer."""
+
 
 class BrokerHealth:
-    """The health of one broker, from before its start until after its end.
+    """The health of one broker, from before its start until after its end."""
 
-    Args:
-        show: called when the broker becomes ready, and when it is no longer.
-    """
-
-    def __init__(self, show: Callable[[bool], Awaitable[None]] | None = None) -> None:
+    def __init__(self) -> None:
         self.phase = Phase.STARTING  # as `enter` set it
-        self.show = show
         self.replicas_behind = 0  # as of the last look; of no meaning once they were in sync
         self._source: HealthSource | None = None
         self._were_in_sync = False
@@ -113,6 +111,6 @@ class BrokerHealth:
                 log.info("the broker is ready")
             else:
                 log.info("the broker is no longer ready: %s", readiness.reason)
-            if self.show is not None:
-                await self.show(readiness.is_ready)
+            if self._source is not None:
+                await self._source.show_ready(readiness.is_ready)
         return readiness

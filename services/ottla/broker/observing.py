@@ -6,7 +6,7 @@ starting or stopping is answered. Nothing of the broker knows of it but `server`
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.errors import OttlaError
+from ottla.interbroker.calls import ControlTransport
 from ottla.model import BrokerId, PartitionState, TopicPartition
 from ottla.storage.log_manager import LogManager
 
@@ -38,6 +39,7 @@ class RunningBroker:
     partitions: Mapping[TopicPartition, Partition]
     logs: LogManager
     metadata: MetadataCache
+    transport: ControlTransport
 
     def facts(self, phase: Phase, were_in_sync: bool) -> Facts:
         """What is known of it now."""
@@ -59,6 +61,10 @@ class RunningBroker:
                 partition = self.partitions.get(TopicPartition(topic.name, number))
                 if partition is None or (partition.storage_error is None and self.broker_id not in partition.in_sync.adding_replicas):
                     yield state
+
+    async def show_ready(self, is_ready: bool) -> None:
+        """Has the health service of gRPC say so."""
+        await self.transport.show_ready(is_ready)
 
 
 class Observation:
@@ -95,7 +101,7 @@ class Observation:
             raise OttlaError(f"http.listener is set, and {error.name} is not installed: pip install 'ottla[server]'") from error
         self._surface = Surface(
             self._clock,
-            self._ready,
+            self,
             [IdentityCollector(self.health, self._started_ms)],
             lambda scrapes: [scrape_route("/metrics/kafka", scrapes, "kafka")],
         )
@@ -107,10 +113,9 @@ class Observation:
         assert self._surface is not None, "http.listener is not set"
         return self._surface.port
 
-    def watch(self, running: RunningBroker, show_ready: Callable[[bool], Awaitable[None]]) -> None:
+    def watch(self, running: RunningBroker) -> None:
         """Looks after the health of a broker that has been put together."""
         self._running = running
-        self.health.show = show_ready
         self.health.begin(running)
 
     def measure(self, stack: AsyncExitStack, measured: Measured) -> None:
@@ -122,7 +127,8 @@ class Observation:
         collectors, fresh = measuring_of(measured, self.health, self._clock, self._started_ms)
         self._surface.measure(stack, measured.parts.offload, collectors, fresh)
 
-    def _ready(self) -> tuple[bool, Mapping[str, Any]]:
+    def status(self) -> tuple[bool, Mapping[str, Any]]:
+        """As /readyz says it."""
         readiness = self.health.readiness
         said: dict[str, Any] = {
             "status": "ready" if readiness.is_ready else "not ready",

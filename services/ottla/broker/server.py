@@ -296,7 +296,7 @@ class Broker:
             schema_ids=schema_ids,
         )
         self._parts = parts
-        self._observation.watch(RunningBroker(broker_id, service, applier, replicas.partitions, logs, metadata), transport.show_ready)
+        self._observation.watch(RunningBroker(broker_id, service, applier, replicas.partitions, logs, metadata, transport))
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)
         stack.callback(dispatcher.close)

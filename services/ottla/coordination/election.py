@@ -13,9 +13,8 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from ottla.coordination import znodes
 from ottla.coordination.errors import BadVersion, ConnectionLoss, NodeExists, NoNode, SessionExpired
@@ -63,33 +62,37 @@ class Term:
         return self.epoch_version is not None
 
 
+class Candidate(Protocol):
+    """What takes part."""
+
+    def data(self) -> bytes:
+        """What its ephemeral holds, made at each attempt."""
+        ...
+
+    async def term_begins(self, term: Term) -> None:
+        """A term begins, of this session or another. An own one that it fails to begin is begun again."""
+        ...
+
+    def term_ended(self) -> None:
+        """The term that began last is over; called at once."""
+        ...
+
+
 class Election:
     """The election, as one session takes part in it.
 
     Args:
         coordination: the session.
         office: what is elected.
-        candidate: who takes part, in log lines.
-        data: for the ephemeral, made at each attempt.
-        begins: called with each term that begins, of this session or another. An own term that it fails to begin is begun again.
-        ended: called at once when the term that began last is over.
+        name: of the candidate, in log lines.
+        candidate: what takes part.
     """
 
-    def __init__(
-        self,
-        coordination: Coordination,
-        office: Office,
-        candidate: str,
-        data: Callable[[], bytes],
-        begins: Callable[[Term], Awaitable[None]],
-        ended: Callable[[], None],
-    ) -> None:
+    def __init__(self, coordination: Coordination, office: Office, name: str, candidate: Candidate) -> None:
         self._coordination = coordination
         self._office = office
+        self._name = name
         self._candidate = candidate
-        self._data = data
-        self._begins = begins
-        self._ended = ended
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -106,7 +109,7 @@ class Election:
         try:
             await self._elect()
         except ApiError as error:
-            log.warning("%s could not begin as the %s, retrying: %s", self._candidate, self._office.name, error)
+            log.warning("%s could not begin as the %s, retrying: %s", self._name, self._office.name, error)
             self._happened()
         self._watching = asyncio.ensure_future(self._watch())
 
@@ -132,7 +135,7 @@ class Election:
         self._failed_at = now
         if reason != self._logged_reason or now - self._logged_at >= _LOGGED_AGAIN_SECONDS:
             repeated = f" (repeated {self._unlogged_count} times since it was logged last)" if self._unlogged_count else ""
-            log.warning("%s cannot continue as the %s, retrying: %s%s", self._candidate, self._office.name, reason, repeated)
+            log.warning("%s cannot continue as the %s, retrying: %s%s", self._name, self._office.name, reason, repeated)
             self._logged_reason, self._logged_at, self._unlogged_count = reason, now, 0
         else:
             self._unlogged_count += 1
@@ -145,11 +148,11 @@ class Election:
         self._changed = changed = asyncio.Event()
         term = await self._take_or_see(lambda _: self._happened(changed))
         if not self._is_closed:
-            await self._begins(term)
+            await self._candidate.term_begins(term)
 
     def _happened(self, changed: asyncio.Event | None = None) -> None:
         if not self._is_closed and changed in (None, self._changed):
-            self._ended()
+            self._candidate.term_ended()
             self._changed.set()
 
     async def _watch(self) -> None:
@@ -174,7 +177,7 @@ class Election:
                 data, stat = await retried(lambda: coordination.get(office.path, watch))
                 epoch, version = await self._epoch()
                 if stat.ephemeral_owner == coordination.session_id:
-                    log.info("%s is the %s, epoch %d", self._candidate, office.name, epoch)
+                    log.info("%s is the %s, epoch %d", self._name, office.name, epoch)
                     return Term(data, epoch, version)
                 return Term(data, epoch, None)
             try:
@@ -183,7 +186,7 @@ class Election:
                 await make_znode(coordination, office.epoch_path, znodes.encode_controller_epoch(0))
                 continue
             operations: list[Operation] = [
-                Create(office.path, self._data(), ephemeral=True),
+                Create(office.path, self._candidate.data(), ephemeral=True),
                 SetData(office.epoch_path, znodes.encode_controller_epoch(epoch + 1), version),
             ]
             with contextlib.suppress(NodeExists, BadVersion, ConnectionLoss):  # the next look tells what came of it

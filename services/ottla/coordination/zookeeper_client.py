@@ -9,6 +9,7 @@ Only `zookeeper_session` uses this.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import select
 import socket
@@ -90,12 +91,12 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
     Args:
         first_answer_seconds: how long a new connection may be silent.
-        now: the time of `heard_at`, for any thread.
+        loop: whose time `heard_at` is in, for any thread.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None, first_answer_seconds: float, now: Callable[[], float]) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, first_answer_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
-        self._now = now
+        self._loop = loop
         self.completion_queue = self.callback_queue = _AtOnce()
         # Held from before a request is sent until its answer is linked: a quick answer, which nothing waited for yet, is then
         # given by the sender itself, and the event of a watch that it set must not pass it.
@@ -103,7 +104,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         self._tls = tls
         self._first_answer_seconds = first_answer_seconds
         self._unheard: socket.socket | None = None  # the connection, until its server has said something
-        self.heard_at = self._now()  # when a server last said something
+        self.heard_at = self._loop.time()  # when a server last said something
 
     def start(self) -> None:
         self._running = True
@@ -129,7 +130,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
             poll.register(polled, select.POLLOUT)
         ready = {descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1000)}
         if readable and readable[0].fileno() in ready and _has_bytes(readable[0]):
-            self.heard_at = self._now()
+            self.heard_at = self._loop.time()
         if readable and readable[0] is self._unheard and self._unheard.fileno() in ready:
             self._unheard = None
         return [polled for polled in readable if polled.fileno() in ready], [polled for polled in writable if polled.fileno() in ready], []
@@ -154,10 +155,10 @@ def _has_bytes(connection: socket.socket) -> bool:
         return False
 
 
-def make_client(options: ZooKeeperOptions, now: Callable[[], float]) -> KazooClient:
-    """A client that is not started. It retries to connect for ever; its owner stops it. By `now` it notes when it was answered."""
+def make_client(options: ZooKeeperOptions, loop: asyncio.AbstractEventLoop) -> KazooClient:
+    """A client that is not started. It retries to connect for ever; its owner stops it. It notes when it was answered."""
     tls = _context(options.tls) if options.tls is not None else None
-    handler = _Handler(tls, options.session_timeout_seconds * _FIRST_ANSWER_SHARE, now)
+    handler = _Handler(tls, options.session_timeout_seconds * _FIRST_ANSWER_SHARE, loop)
     logger = logging.getLogger("ottla.coordination.kazoo")
     logger.addFilter(_is_a_warning)
     if logger.level == logging.NOTSET:

@@ -76,7 +76,7 @@ class ZooKeeperSession:
         """Nothing is connected yet. Raises ConfigurationError for a PEM file that cannot be used."""
         self._options = options
         self._loop = asyncio.get_running_loop()
-        self._client = make_client(options, self._loop.time)
+        self._client = make_client(options, self._loop)
         self._client.add_listener(self._state_seen)
         self._chroot = ""
         self._session_id = 0

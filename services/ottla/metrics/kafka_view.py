@@ -8,10 +8,11 @@ so these are too: of what came since a snapshot that an earlier scrape took.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from ottla.clock import Clock
 from ottla.metrics.cells import HistogramSnapshot
 from ottla.metrics.family import PAUSE, Family, Pause, Sample
 from ottla.metrics.metric import KafkaName, Metric
@@ -41,16 +42,16 @@ class RecentHistograms:
     """Remembers what histograms held, so that quantiles can be of the last minutes.
 
     Args:
-        now: seconds that never go back.
+        clock: for the age of what it remembers.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._earlier: dict[tuple[str, tuple[str, ...]], deque[tuple[float, HistogramSnapshot]]] = {}
 
     def recent(self, name: str, labels: tuple[str, ...], snapshot: HistogramSnapshot) -> HistogramSnapshot:
         """What was observed within the window; of a histogram that is new here, all of it."""
-        now = self._now()
+        now = self._clock.monotonic()
         kept = self._earlier.setdefault((name, labels), deque())
         while len(kept) > 1 and now - kept[1][0] >= WINDOW_SECONDS:
             kept.popleft()

@@ -5,9 +5,10 @@ Made once, by the composition root of the service. Nothing is collected before a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
+from ottla.clock import Clock
 from ottla.metrics import service
 from ottla.metrics.family import Collector, Family, Pause, single
 from ottla.metrics.kafka_view import RecentHistograms
@@ -27,13 +28,13 @@ class Registry:
 
     Args:
         collectors: in the order in which they are shown.
-        now: seconds that never go back.
+        clock: for how long a scrape takes.
     """
 
-    def __init__(self, collectors: Sequence[Collector], now: Callable[[], float]) -> None:
+    def __init__(self, collectors: Sequence[Collector], clock: Clock) -> None:
         self._collectors = (*collectors, self)
-        self._now = now
-        self._histograms = RecentHistograms(now)
+        self._clock = clock
+        self._histograms = RecentHistograms(clock)
         self._took: Took | None = None
 
     def render(self, accept: str = "", names: Names = "native") -> Rendered:
@@ -48,7 +49,7 @@ class Registry:
 
     async def _body(self, form: Format, names: Names) -> AsyncIterator[bytes]:
         took = Took()
-        async for part in render(self._collectors, names, form, self._histograms, self._now, took):
+        async for part in render(self._collectors, names, form, self._histograms, self._clock, took):
             yield part
         self._took = took
 

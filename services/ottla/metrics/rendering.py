@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import Metric as ExposedMetric
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.samples import Sample as ExposedSample
 
+from ottla.clock import Clock
 from ottla.metrics.cells import BOUNDS, HistogramSnapshot
 from ottla.metrics.family import Collector, Family, Pause
 from ottla.metrics.kafka_view import Line, RecentHistograms, Shown, kafka_families
@@ -85,14 +86,15 @@ def format_for(accept: str) -> Format:
 
 
 async def render(
-    collectors: Sequence[Collector], names: Names, form: Format, histograms: RecentHistograms, now: Callable[[], float], took: Took
+    collectors: Sequence[Collector], names: Names, form: Format, histograms: RecentHistograms, clock: Clock, took: Took
 ) -> AsyncIterator[bytes]:
     """The exposition of all collectors, slice by slice.
 
     Args:
-        now: seconds that never go back, to find out when a slice has taken long enough.
+        clock: to find out when a slice has taken long enough.
         took: receives how long it all takes.
     """
+    now = clock.monotonic
     began = slice_began = now()
     ready: list[bytes] = []
     for piece in _pieces(collectors, names, form, histograms):

@@ -113,7 +113,7 @@ class MirrorMaker:
             if settings.http_address is not None:
                 from ottla.serving.surface import Surface  # it imports starlette, at a quarter of a second
 
-                self.surface = Surface(self._clock, self.status)
+                self.surface = Surface(self._clock, self)
                 await self.surface.start(stack, settings.http_address)
             stack.callback(self._offload.close)
             for link in settings.links:

@@ -170,7 +170,7 @@ class Leadership:
             await retried(lambda: coordination.create(office.path.rpartition("/")[0], make_parents=True))
         if self._is_eligible:
             name = f"registry {self._address().url}"
-            self._part = Election(coordination, office, name, lambda: self._address().encoded(), self._begins, self._ended)
+            self._part = Election(coordination, office, name, self)
         else:
             self._part = _Observer(coordination, office.path, self._set_from)
         await self._part.start()
@@ -200,9 +200,14 @@ class Leadership:
 
     def lost(self) -> None:
         """The session has ended, and with it the office."""
-        self._ended()
+        self.term_ended()
 
-    async def _begins(self, term: Term) -> None:
+    def data(self) -> bytes:
+        """Where this node answers, for the others to read."""
+        return self._address().encoded()
+
+    async def term_begins(self, term: Term) -> None:
+        """This node or another leads now."""
         address = Address.decoded(term.holder)
         if not term.is_own:
             if address == self._address():
@@ -219,7 +224,8 @@ class Leadership:
             return
         self._set(address)
 
-    def _ended(self) -> None:
+    def term_ended(self) -> None:
+        """No one is known to lead."""
         self._set(None)
         if self._store.is_writing:
             self._abdicating.begin(self._store.abdicate("the term has ended"))
@@ -246,7 +252,7 @@ class Leadership:
     def _session_ended(self) -> None:
         if self._leader is not None:
             log.warning("ZooKeeper is away for longer than a session lives: it is not known who leads")
-            self._ended()
+            self.term_ended()
             if isinstance(self._part, Election):
                 self._part.term_failed("ZooKeeper is away for longer than a session lives")
 

@@ -128,7 +128,7 @@ class SchemaRegistry:
             if settings.http_address is not None:
                 from ottla.serving.surface import Surface  # it imports starlette, at a quarter of a second
 
-                self.surface = Surface(self._clock, self._conditions.status)
+                self.surface = Surface(self._clock, self._conditions)
                 await self.surface.start(stack, settings.http_address)
             offload = ThreadOffload(2, "ottla-registry")
             stack.callback(offload.close)

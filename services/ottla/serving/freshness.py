@@ -7,34 +7,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
+
+from ottla.clock import Clock
 
 log: Final = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 0.5
 
 
+class Refreshed(Protocol):
+    """What is looked up outside the loop."""
+
+    async def refresh(self) -> None:
+        """Looks it up."""
+        ...
+
+
 class Freshness:
     """Keeps something fresh while there are scrapes.
 
     Args:
-        refresh: does it; one at a time.
+        kept: what is kept fresh, by one look at a time.
         good_for_seconds: how long it is good for.
-        now: seconds that never go back.
+        clock: for its age.
     """
 
-    def __init__(self, refresh: Callable[[], Awaitable[None]], good_for_seconds: float, now: Callable[[], float]) -> None:
-        self._refresh = refresh
+    def __init__(self, kept: Refreshed, good_for_seconds: float, clock: Clock) -> None:
+        self._kept = kept
         self._good_for_seconds = good_for_seconds
-        self._now = now
+        self._clock = clock
         self._stale_at = float("-inf")
         self._task: asyncio.Task[None] | None = None
 
     async def prepare(self) -> None:
         """Sees to it that it is fresh, unless that takes too long."""
         if self._task is None:
-            if self._now() < self._stale_at:
+            if self._clock.monotonic() < self._stale_at:
                 return
             self._task = asyncio.ensure_future(self._run())
         await asyncio.wait([self._task], timeout=PATIENCE_SECONDS)
@@ -48,8 +57,8 @@ class Freshness:
 
     async def _run(self) -> None:
         try:
-            await self._refresh()
-            self._stale_at = self._now() + self._good_for_seconds
+            await self._kept.refresh()
+            self._stale_at = self._clock.monotonic() + self._good_for_seconds
         except Exception:
             # Where the work for a scrape ends: what was known before is shown once more.
             log.exception("reading figures for a scrape failed")

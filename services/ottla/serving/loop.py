@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -29,11 +29,11 @@ class _Selector(Protocol):
 class WaitingTime:
     """How long one loop has waited in its selector."""
 
-    def __init__(self, selector: _Selector, now: Callable[[], float]) -> None:
+    def __init__(self, selector: _Selector, loop: asyncio.AbstractEventLoop) -> None:
         self.seconds = 0.0
         self._users = 0
         self._selector = selector
-        self._now = now
+        self._now = loop.time
 
     def enter(self) -> None:
         """Begins to time the selector, unless it is timed already."""
@@ -68,7 +68,7 @@ def waiting_time(loop: asyncio.AbstractEventLoop) -> WaitingTime | None:
         return None
     found = _of_loops.get(loop)
     if found is None:
-        found = _of_loops[loop] = WaitingTime(selector, loop.time)
+        found = _of_loops[loop] = WaitingTime(selector, loop)
     return found
 
 

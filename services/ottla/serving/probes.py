@@ -10,7 +10,7 @@ Nothing here is secret and no request is authenticated: the listener is for the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -18,22 +18,22 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from ottla.metrics.rendering import Names
-from ottla.serving.readiness import Status
+from ottla.serving.readiness import Readiness
 from ottla.serving.scrapes import Scrapes
 
 PIECE_BYTES: Final = 64 * 1024
 
 
-def probe_routes(ready: Callable[[], Status], scrapes: Scrapes) -> list[Route]:
+def probe_routes(readiness: Readiness, scrapes: Scrapes) -> list[Route]:
     """The three.
 
     Args:
-        ready: what /readyz says.
+        readiness: what /readyz says.
         scrapes: what /metrics says.
     """
 
     async def readyz(_: Request) -> Response:
-        return _answer(*ready())
+        return _answer(*readiness.status())
 
     return [
         Route("/healthz", _healthz, methods=["GET"]),

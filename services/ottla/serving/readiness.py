@@ -7,10 +7,18 @@ must not be killed for it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 # What /readyz answers: whether the service is ready, and what to say of it.
 Status: TypeAlias = tuple[bool, Mapping[str, Any]]
+
+
+class Readiness(Protocol):
+    """What knows whether a service is ready."""
+
+    def status(self) -> Status:
+        """As /readyz says it, at any time and at once."""
+        ...
 
 
 def missing(conditions: Mapping[str, bool]) -> list[str]:

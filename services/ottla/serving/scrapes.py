@@ -7,12 +7,14 @@ so that scraping cannot take more than a fifth of a service. A scrape whose clie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ottla.clock import Clock
 from ottla.metrics.registry import Registry
 from ottla.metrics.rendering import Names, format_for
+from ottla.serving.freshness import Freshness
 
 SERVES_FOR: Final = 4.0  # times as long as it took
 MOST_SECONDS: Final = 5.0
@@ -26,19 +28,40 @@ class Scrape:
     body: bytes
 
 
+class Measuring:
+    """What there is to be shown of a service, and what has to be looked up before it can be shown.
+
+    Args:
+        registry: the collectors.
+        fresh: what they need and do not fetch themselves.
+    """
+
+    def __init__(self, registry: Registry, fresh: Sequence[Freshness] = ()) -> None:
+        self.registry = registry
+        self._fresh = tuple(fresh)
+
+    async def prepare(self) -> None:
+        """Looks up what a scrape needs."""
+        if self._fresh:
+            await asyncio.gather(*(freshness.prepare() for freshness in self._fresh))
+
+    async def close(self) -> None:
+        """Ends what runs beside scrapes."""
+        for freshness in self._fresh:
+            await freshness.close()
+
+
 class Scrapes:
     """The scrapes of one service.
 
     Args:
-        registry: what is there to be exposed now; another one once the service has been put together.
-        prepare: looks up, off the loop, what will be exposed.
-        now: seconds that never go back.
+        measuring: what there is to be shown now; other ones once the service has been put together.
+        clock: for how long a scrape takes, and its age.
     """
 
-    def __init__(self, registry: Callable[[], Registry], now: Callable[[], float], prepare: Callable[[], Awaitable[None]]) -> None:
-        self._registry = registry
-        self._now = now
-        self._prepare = prepare
+    def __init__(self, measuring: Measuring, clock: Clock) -> None:
+        self.measuring = measuring
+        self._clock = clock
         self._one_at_a_time = asyncio.Lock()
         self._kept: dict[tuple[Registry, str, Names], tuple[float, asyncio.Task[Scrape]]] = {}
 
@@ -49,7 +72,7 @@ class Scrapes:
             accept: the request's Accept header.
             names: ours, or those of Kafka's JMX exporter.
         """
-        registry = self._registry()
+        registry = self.measuring.registry
         key = (registry, format_for(accept).content_type, names)
         self._forget()
         if key not in self._kept:
@@ -69,18 +92,18 @@ class Scrapes:
         registry, _, names = key
         try:
             async with self._one_at_a_time:
-                await self._prepare()
-                began = self._now()
+                await self.measuring.prepare()
+                began = self._clock.monotonic()
                 rendered = registry.render(accept, names)
                 scrape = Scrape(rendered.content_type, b"".join([part async for part in rendered.body]))
-            took = self._now() - began
+            took = self._clock.monotonic() - began
         except BaseException:
             self._kept.pop(key, None)
             raise
         if key in self._kept:
-            self._kept[key] = (self._now() + min(took * SERVES_FOR, MOST_SECONDS), self._kept[key][1])
+            self._kept[key] = (self._clock.monotonic() + min(took * SERVES_FOR, MOST_SECONDS), self._kept[key][1])
         return scrape
 
     def _forget(self) -> None:
-        now = self._now()
+        now = self._clock.monotonic()
         self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > now}

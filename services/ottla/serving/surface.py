@@ -6,7 +6,6 @@ it the collectors of the parts as they come; the parts know nothing of it.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import platform
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +29,8 @@ from ottla.serving.freshness import Freshness
 from ottla.serving.http import HttpListener
 from ottla.serving.loop import LoopProbe
 from ottla.serving.probes import probe_routes
-from ottla.serving.readiness import Status
-from ottla.serving.scrapes import Scrapes
+from ottla.serving.readiness import Readiness
+from ottla.serving.scrapes import Measuring, Scrapes
 
 log: Final = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ class Surface:
 
     Args:
         clock: for how long things take.
-        ready: what /readyz says.
+        readiness: what /readyz says.
         collectors: what there is to show before the parts of the service are made.
         routes: what is answered beside /healthz, /readyz and /metrics.
     """
@@ -52,16 +51,15 @@ class Surface:
     def __init__(
         self,
         clock: Clock,
-        ready: Callable[[], Status],
+        readiness: Readiness,
         collectors: Sequence[Collector] = (),
         routes: Callable[[Scrapes], Sequence[Route]] = lambda _: (),
     ) -> None:
         self._clock = clock
         self._probe = LoopProbe()
-        self._always: tuple[Collector, ...] = (ServiceCollector(lambda: ready()[0]), self._probe)
-        self._measuring = Measuring(Registry([*self._always, *collectors], clock.monotonic))
-        self._scrapes = Scrapes(lambda: self._measuring.registry, clock.monotonic, self._prepare)
-        self._listener = HttpListener(Starlette(routes=[*probe_routes(ready, self._scrapes), *routes(self._scrapes)]))
+        self._always: tuple[Collector, ...] = (ServiceCollector(readiness), self._probe)
+        self._scrapes = Scrapes(Measuring(Registry([*self._always, *collectors], clock)), clock)
+        self._listener = HttpListener(Starlette(routes=[*probe_routes(readiness, self._scrapes), *routes(self._scrapes)]))
 
     async def start(self, stack: AsyncExitStack, address: Listener) -> None:
         """Answers from now on, until the stack ends.
@@ -96,20 +94,17 @@ class Surface:
             collectors: of the parts of the service.
             fresh: what they need and do not fetch themselves.
         """
-        before = self._measuring
+        before = self._scrapes.measuring
         process = ProcessMetrics(offload)
-        registry = Registry([*self._always, *collectors, process], self._clock.monotonic)
-        fresh = [*fresh, Freshness(process.refresh, PROCESS_SECONDS, self._clock.monotonic)]
-        measuring = self._measuring = Measuring(registry, fresh)
+        registry = Registry([*self._always, *collectors, process], self._clock)
+        fresh = [*fresh, Freshness(process, PROCESS_SECONDS, self._clock)]
+        measuring = self._scrapes.measuring = Measuring(registry, fresh)
 
         async def end() -> None:
-            self._measuring = before  # what was measured is being taken down
+            self._scrapes.measuring = before  # what was measured is being taken down
             await measuring.close()
 
         stack.push_async_callback(end)
-
-    async def _prepare(self) -> None:
-        await self._measuring.prepare()
 
 
 # Memory, CPU, files and garbage collections of the process, as prometheus-client collects them for everybody.
@@ -141,47 +136,21 @@ class ProcessMetrics:
                 yield Family(metric, [(tuple(sample.labels[label] for label in metric.labels), sample.value) for sample in samples])
 
 
-# What a service shows when it is scraped, and what has to be looked up before.
-
-
-class Measuring:
-    """What there is to be shown of a service, and what has to be looked up before it can be shown.
-
-    Args:
-        registry: the collectors.
-        fresh: what they need and do not fetch themselves.
-    """
-
-    def __init__(self, registry: Registry, fresh: Sequence[Freshness] = ()) -> None:
-        self.registry = registry
-        self._fresh = tuple(fresh)
-
-    async def prepare(self) -> None:
-        """Looks up what a scrape needs."""
-        if self._fresh:
-            await asyncio.gather(*(freshness.prepare() for freshness in self._fresh))
-
-    async def close(self) -> None:
-        """Ends what runs beside scrapes."""
-        for freshness in self._fresh:
-            await freshness.close()
-
-
 class ServiceCollector:
     """What runs, and whether it is ready. There from the first moment of a start on.
 
     Args:
-        is_ready: as /readyz says it.
+        readiness: as /readyz says it.
     """
 
-    def __init__(self, is_ready: Callable[[], bool]) -> None:
-        self._is_ready = is_ready
+    def __init__(self, readiness: Readiness) -> None:
+        self._readiness = readiness
         self._build = (_version(), platform.python_version())
 
     def collect(self) -> Iterator[Family | Pause]:
         """The metrics as they are now."""
         yield Family(metrics.BUILD, [(self._build, 1.0)])
-        yield single(metrics.READY, float(self._is_ready()))
+        yield single(metrics.READY, float(self._readiness.status()[0]))
 
 
 def _version() -> str:

@@ -71,10 +71,12 @@ class World:
         self.states: list[PartitionState] = []
         self.walks = 0
         self.shown: list[bool] = []
-        self.health = BrokerHealth(self._show)
+        self.was_shown = asyncio.Event()
+        self.health = BrokerHealth()
 
-    async def _show(self, is_ready: bool) -> None:
+    async def show_ready(self, is_ready: bool) -> None:
         self.shown.append(is_ready)
+        self.was_shown.set()
 
     def facts(self, phase: Phase, were_in_sync: bool) -> Facts:
         return Facts(phase, self.broker_epoch, self.metadata_epoch, self.drained_epoch, were_in_sync)
@@ -121,15 +123,9 @@ async def test_replicas_are_asked_for_until_all_were_in_sync_at_once_and_never_a
 
 async def test_health_is_looked_at_by_itself() -> None:
     world = World()
-    ready = asyncio.Event()
-
-    async def show(is_ready: bool) -> None:
-        ready.set()
-
-    world.health.show = show
     world.begin()
     world.broker_epoch = world.metadata_epoch = 1
     world.health.phase = Phase.RUNNING
     async with asyncio.timeout(120):
-        await ready.wait()
+        await world.was_shown.wait()
     await world.health.close()

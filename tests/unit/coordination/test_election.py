@@ -21,18 +21,22 @@ OFFICE = Office("registry leader", "/registry", "/registry_epoch")
 
 class Candidate:
     def __init__(self, session: Coordination, name: str) -> None:
+        self.name = name
         self.terms: list[Term] = []
         self.ends = 0
         self.fails = 0
-        self.election = Election(session, OFFICE, name, name.encode, self.begins, self.ended)
+        self.election = Election(session, OFFICE, name, self)
 
-    async def begins(self, term: Term) -> None:
+    def data(self) -> bytes:
+        return self.name.encode()
+
+    async def term_begins(self, term: Term) -> None:
         if self.fails:
             self.fails -= 1
             raise UnknownServerError("the term could not begin")
         self.terms.append(term)
 
-    def ended(self) -> None:
+    def term_ended(self) -> None:
         self.ends += 1
 
 

@@ -334,16 +334,17 @@ def test_a_server_that_knows_no_multi_read_is_asked_one_by_one(zookeeper_server:
 
 def test_no_log_level_that_is_set_while_a_broker_runs_shows_the_requests_with_their_credentials(caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger("ottla.coordination.kazoo")
-    before = logger.level
+    before, loop = logger.level, asyncio.new_event_loop()
     try:
-        client = make_client(options_for("localhost:1"), float)
+        client = make_client(options_for("localhost:1"), loop)
         with caplog.at_level(logging.DEBUG, logger="ottla.coordination.kazoo"):
             client.logger.debug("Sending request: Auth(auth='ann:secret')")
             client.logger.warning("Connection dropped")
-            make_client(options_for("localhost:1"), float)
+            make_client(options_for("localhost:1"), loop)
             assert logger.level == logging.DEBUG
         assert caplog.messages == ["Connection dropped"]
     finally:
+        loop.close()
         logger.setLevel(before)
 
 

@@ -36,7 +36,7 @@ def text_of(registry: Registry, accept: str = "", names: Names = "native") -> st
 
 
 def registry_of(*collectors: Collector) -> Registry:
-    return Registry(collectors, ManualClock().monotonic)
+    return Registry(collectors, ManualClock())
 
 
 def rendered(*families: Family | Pause, accept: str = "", names: Names = "native") -> str:

@@ -175,7 +175,7 @@ def test_quantiles_are_of_the_last_minutes_and_not_of_all_times() -> None:
         def collect(self) -> object:
             yield single(controller.ELECTION_SECONDS, cell.snapshot())
 
-    registry = Registry([Elections()], clock.monotonic)  # type: ignore[list-item]
+    registry = Registry([Elections()], clock)  # type: ignore[list-item]
     name = "kafka_controller_controllerstats_leaderelectionrateandtimems"
 
     def p99() -> float:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.metrics.collectors import OPENMETRICS, Given, parsed, registry_of, rendered, sample, samples, slices, text_of
 
+from ottla.clock import SystemClock
 from ottla.metrics import broker, log, network, requests, service
 from ottla.metrics.cells import BOUNDS, Histogram
 from ottla.metrics.family import PAUSE, Family, Pause, single
@@ -123,7 +124,7 @@ def test_the_loop_has_its_turn_between_two_slices() -> None:
                 yield Family(metric, ((("clicks", str(number)), number) for number in range(2_000)))
 
         task = asyncio.create_task(others())
-        pieces = await slices(Registry([Given(*families())], asyncio.get_running_loop().time))
+        pieces = await slices(Registry([Given(*families())], SystemClock()))
         ended.set()
         await task
         return pieces, turns
@@ -134,15 +135,14 @@ def test_the_loop_has_its_turn_between_two_slices() -> None:
     assert b"".join(pieces).count(b'partition="1999"') == 3
 
 
-class Ticking:
+class Ticking(SystemClock):
     """A clock on which each look takes a tenth of a breath."""
 
-    def __init__(self) -> None:
-        self.time = 0.0
+    seconds = 0.0
 
-    def __call__(self) -> float:
-        self.time += BREATH_SECONDS / 10
-        return self.time
+    def monotonic(self) -> float:
+        self.seconds += BREATH_SECONDS / 10
+        return self.seconds
 
 
 def test_a_collector_that_works_without_giving_anything_lets_others_have_their_turn_too() -> None:

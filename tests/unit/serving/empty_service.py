@@ -33,7 +33,7 @@ class EmptyService:
     def __init__(self, settings: EmptySettings) -> None:
         self._settings = settings
         self._conditions = Conditions("registered")
-        self.surface = Surface(SystemClock(), self._conditions.status)
+        self.surface = Surface(SystemClock(), self._conditions)
         self.server = RpcServer([], not_yet=[THE_SERVER])
 
     async def start(self) -> None:

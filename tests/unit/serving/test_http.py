@@ -24,8 +24,8 @@ from ottla.network.tls import TlsSettings, server_context
 from ottla.serving.http import HttpLimits, HttpListener
 from ottla.serving.loop import LoopProbe
 from ottla.serving.probes import PIECE_BYTES, probe_routes, scrape_route
-from ottla.serving.scrapes import Scrapes
-from ottla.serving.surface import Measuring, ServiceCollector
+from ottla.serving.scrapes import Measuring, Scrapes
+from ottla.serving.surface import ServiceCollector
 from ottla.testing.certificates import Authority
 
 HERE = Listener("HTTP", "127.0.0.1", 0, "PLAINTEXT")
@@ -42,10 +42,13 @@ class Asked:
         self.ready: tuple[bool, Mapping[str, Any]] = (True, {"status": "ready"})
         clock = SystemClock()
         self.probe = LoopProbe()
-        measuring = Measuring(Registry([ServiceCollector(lambda: self.ready[0]), self.probe], clock.monotonic))
-        self.scrapes = Scrapes(lambda: measuring.registry, clock.monotonic, measuring.prepare)
-        routes = [*probe_routes(lambda: self.ready, self.scrapes), scrape_route("/metrics/kafka", self.scrapes, "kafka")]
+        measuring = Measuring(Registry([ServiceCollector(self), self.probe], clock))
+        self.scrapes = Scrapes(measuring, clock)
+        routes = [*probe_routes(self, self.scrapes), scrape_route("/metrics/kafka", self.scrapes, "kafka")]
         self.endpoint = HttpListener(Starlette(routes=[*routes, Route("/echo", _echo, methods=["POST"])]), limits, tls)
+
+    def status(self) -> tuple[bool, Mapping[str, Any]]:
+        return self.ready
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.endpoint.port)

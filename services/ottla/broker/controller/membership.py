@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 from ottla.broker.controller.znode_writes import ControllerWrites
 from ottla.clock import Clock
 from ottla.coordination import znodes
-from ottla.coordination.election import Election, Office, Term
+from ottla.coordination.election import Office, Term
 from ottla.coordination.errors import ConnectionLoss, MalformedZnode, NodeExists
 from ottla.coordination.interface import Coordination, Create, SessionEvent, SetData
 from ottla.coordination.retries import make_znode, retried
@@ -158,6 +157,9 @@ class _FormerSelf:
             self._gone.set()  # no watch will fire any more; the next look raises SessionExpired
 
 
+CONTROLLER: Final = Office("controller", znodes.CONTROLLER.path(), znodes.CONTROLLER_EPOCH.path())
+
+
 @dataclass(frozen=True, slots=True)
 class ControllerTerm:
     """One broker's time as the controller. `epoch_version` is that of `/controller_epoch`, which every write checks; None: not ours."""
@@ -170,26 +172,7 @@ class ControllerTerm:
     def is_own(self) -> bool:
         return self.epoch_version is not None
 
-
-def controller_election(
-    coordination: Coordination,
-    broker_id: BrokerId,
-    clock: Clock,
-    begins: Callable[[ControllerTerm], Awaitable[None]],
-    ended: Callable[[], None],
-) -> Election:
-    """The election of a controller, as the session of one broker takes part in it.
-
-    Args:
-        clock: for the timestamp in `/controller`.
-        begins: called with each term that begins, of this broker or another.
-        ended: called at once when the term that began last is over.
-    """
-    path = znodes.CONTROLLER.path()
-
-    async def term_begins(term: Term) -> None:
-        await begins(ControllerTerm(znodes.decode_controller(path, term.holder), term.epoch, term.epoch_version))
-
-    office = Office("controller", path, znodes.CONTROLLER_EPOCH.path())
-    holder = f"broker {broker_id}"
-    return Election(coordination, office, holder, lambda: znodes.encode_controller(broker_id, clock.time_ms()), term_begins, ended)
+    @classmethod
+    def of(cls, term: Term) -> ControllerTerm:
+        """As the election knows it."""
+        return cls(znodes.decode_controller(CONTROLLER.path, term.holder), term.epoch, term.epoch_version)

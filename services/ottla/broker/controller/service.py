@@ -21,7 +21,7 @@ from typing import Final, TypeVar, cast
 from ottla.broker.controller import configs, membership
 from ottla.broker.controller.active import ActiveController
 from ottla.broker.controller.event_queue import ControllerCounts
-from ottla.broker.controller.membership import ControllerTerm, controller_election
+from ottla.broker.controller.membership import CONTROLLER, ControllerTerm
 from ottla.broker.controller.settings_watch import SettingsChange, SettingsWatch
 from ottla.broker.controller.topics import validate_topic_name
 from ottla.broker.controller.znode_reader import load_topic
@@ -30,7 +30,7 @@ from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
-from ottla.coordination.election import Election
+from ottla.coordination.election import Election, Term
 from ottla.coordination.errors import CoordinationError, NoNode
 from ottla.coordination.interface import Coordination
 from ottla.coordination.retries import BoundedCoordination, retried
@@ -168,7 +168,7 @@ class ControllerService(ClusterOperations):
         self._known.stop()
         if self._elector is not None:
             self._elector.close()
-        self._term_ended()
+        self.term_ended()
 
     async def rejoin(self, coordination: Coordination) -> BrokerRegistration:
         """Starts again in another session. Gives the new registration.
@@ -240,7 +240,7 @@ class ControllerService(ClusterOperations):
                 elif was_registered:
                     await self._coordination.delete(znodes.BROKER.path(self._broker_id))
         self._known.stop()
-        self._term_ended()
+        self.term_ended()
         await self._wait_ended(LEAVE_TIMEOUT_SECONDS)
 
     async def advertise(self, endpoints: tuple[Endpoint, ...]) -> None:
@@ -431,7 +431,7 @@ class ControllerService(ClusterOperations):
         registered = await membership.register_broker(self._coordination, registration, self._clock, self._session_timeout_seconds)
         self.registration, self._is_registered = registered, True
         self._known.start(self._coordination)
-        self._elector = controller_election(self._coordination, self._broker_id, self._clock, self._term_begins, self._term_ended)
+        self._elector = Election(self._coordination, CONTROLLER, f"broker {self._broker_id}", self)
         await self._elector.start()
         if self._endpoints is not None:
             await self.advertise(self._endpoints)  # it may have changed while there was no session
@@ -439,16 +439,22 @@ class ControllerService(ClusterOperations):
             await self._locator.active.wait_acknowledged()
         return registered
 
-    async def _term_begins(self, term: ControllerTerm) -> None:
+    def data(self) -> bytes:
+        """What `/controller` holds while this broker is the controller."""
+        return znodes.encode_controller(self._broker_id, self._clock.time_ms())
+
+    async def term_begins(self, term: Term) -> None:
+        """This broker or another is the controller now."""
+        controller = ControllerTerm.of(term)
         if self._former is not None:
             # What it had begun must not write in the middle of what comes now: the session, and the epoch, may be the same.
             await self._former.wait_closed(ANSWER_TIMEOUT_SECONDS)
             self._former = None
-        self._locator.term, self._epoch = term, max(self._epoch, term.epoch)
+        self._locator.term, self._epoch = controller, max(self._epoch, term.epoch)
         active = None
         if term.is_own:
             active = self._locator.active = ActiveController(
-                term,
+                controller,
                 self._coordination,
                 self._static_settings,
                 self._clock,
@@ -459,8 +465,8 @@ class ControllerService(ClusterOperations):
                 self._request_numbers,
             )
         else:
-            log.info("controller is broker %d, epoch %d", term.broker_id, term.epoch)
-            await self._check_controller(term)
+            log.info("controller is broker %d, epoch %d", controller.broker_id, controller.epoch)
+            await self._check_controller(controller)
         self._tell_controller()
         if active is not None:
             await active.start()
@@ -477,7 +483,8 @@ class ControllerService(ClusterOperations):
                     term.broker_id,
                 )
 
-    def _term_ended(self) -> None:
+    def term_ended(self) -> None:
+        """The controller is not known any more."""
         active, self._locator.active = self._locator.active, None
         if active is not None:
             active.resign()

@@ -86,8 +86,8 @@ def measuring_of(
         TransactionCollector(parts.transactions.coordinator, clock),
     ]
     fresh = [
-        Freshness(space.refresh, SPACE_SECONDS, clock.monotonic),
-        Freshness(lags.refresh, GOOD_FOR_SECONDS, clock.monotonic),
+        Freshness(space, SPACE_SECONDS, clock),
+        Freshness(lags, GOOD_FOR_SECONDS, clock),
     ]
     return collectors, fresh
 

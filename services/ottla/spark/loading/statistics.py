@@ -20,6 +20,7 @@ from ottla.metrics import load as metrics
 from ottla.metrics.family import Family, Pause
 from ottla.metrics.metric import Metric
 from ottla.metrics.registry import Registry
+from ottla.serving.readiness import Conditions
 from ottla.serving.surface import Surface
 from ottla.spark.loading.driver import LoadOutcome
 
@@ -80,7 +81,7 @@ class LoadStatistics:
             self._gauges.update(self._last_success(path))
 
         async def body() -> bytes:
-            return b"".join([part async for part in Registry([self], self._clock.monotonic).render().body])
+            return b"".join([part async for part in Registry([self], self._clock).render().body])
 
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         partial.write_bytes(asyncio.run(body()))
@@ -108,7 +109,7 @@ class LoadStatistics:
             stack = AsyncExitStack()
 
             async def start() -> str:
-                surface = Surface(self._clock, lambda: (True, {"status": "ready"}))
+                surface = Surface(self._clock, Conditions())
                 await surface.start(stack, listener)
                 surface.measure(stack, offload_nothing, [self])
                 return surface.address

@@ -22,7 +22,7 @@ class Scraped:
             TopicCollector(meters, lambda: list(broker.parts.replicas.partitions.values())),
             NetworkCollector({"PLAINTEXT": broker.listener}),
         ]
-        self._registry = Registry(collectors, broker.clock.monotonic)
+        self._registry = Registry(collectors, broker.clock)
         self.samples: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
 
     async def again(self, names: Names = "native") -> Scraped:

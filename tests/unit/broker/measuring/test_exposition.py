@@ -15,6 +15,7 @@ from ottla.metrics.table import BROKER_METRICS
 from ottla.serving.freshness import Freshness
 from ottla.testing import EmbeddedCluster
 from ottla.testing.certificates import Authority
+from ottla.testing.clock import ManualClock
 
 from .scraping import SETTINGS, scrape, text, until
 
@@ -71,24 +72,26 @@ def test_a_directory_of_a_disk_that_hangs_does_not_hold_a_scrape_up(monkeypatch:
 
 
 async def test_what_is_fresh_is_not_looked_up_again_and_a_failure_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    looked: list[float] = []
-    fails = False
+    class Disk:
+        looks = 0
+        fails = False
 
-    async def refresh() -> None:
-        looked.append(now)
-        if fails:
-            raise OSError("the disk is gone")
+        async def refresh(self) -> None:
+            self.looks += 1
+            if self.fails:
+                raise OSError("the disk is gone")
 
-    freshness = Freshness(refresh, 5, lambda: now)
-    for moment, expected in ((0.0, 1), (4.0, 1), (5.0, 2), (6.0, 2)):
-        now = moment
+    clock, disk = ManualClock(), Disk()
+    freshness = Freshness(disk, 5, clock)
+    for seconds, expected in ((0, 1), (4, 1), (1, 2), (1, 2)):
+        clock.advance(seconds=seconds)
         await freshness.prepare()
-        assert len(looked) == expected
-    fails, now = True, 20.0
+        assert disk.looks == expected
+    disk.fails = True
+    clock.advance(seconds=14)
     await freshness.prepare()
     await freshness.prepare()
-    assert len(looked) == 4
+    assert disk.looks == 4
     await freshness.close()
     assert "reading figures for a scrape failed" in caplog.text
 
