@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import typer
 
 from ottla.cli.broker import ConfigOption, Overrides, PidFileOption
-from ottla.cli.connection import pairs
+from ottla.cli.connection import Json, commands, pairs
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
 from ottla.cli.output import say, say_json, table
@@ -30,15 +30,9 @@ _WAIT_SECONDS: Final = 10.0  # of one question; longer waits ask again
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
-app = typer.Typer(
-    help="Ask an audit counter whether every message arrived.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = commands("Ask an audit counter whether every message arrived.")
 
 Url = Annotated[str, typer.Option("--counter", "-c", metavar="URL", envvar="OTTLA_AUDIT_COUNTER", help="Where the audit counter answers.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
 From = Annotated[str, typer.Option("--from", help="ISO 8601, milliseconds, or `15m` ago.")]
 To = Annotated[str, typer.Option("--to", help="Likewise; `now`.")]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import typer
 
 from ottla.cli.broker_call import can_call, tls_context
-from ottla.cli.connection import Connection, connects, pairs
+from ottla.cli.connection import Connection, Json, commands, connects, pairs
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import say, say_json, table
 
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(
-    help="Show and change what topics, brokers and loggers are configured with.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = commands("Show and change what topics, brokers and loggers are configured with.")
 
 
 class Kind(Enum):
@@ -62,7 +57,7 @@ def describe(
     kind: KindArgument,
     name: NameArgument = "",
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also settings that have their default.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show settings with their value and where it comes from.
 

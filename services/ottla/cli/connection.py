@@ -40,7 +40,15 @@ ClientProperty = Annotated[
     typer.Option("--property", "-X", metavar="KEY=VALUE", help="A property of the client, over those of the file; may be repeated."),
 ]
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
 Own = ParamSpec("Own")
+
+
+def commands(about: str) -> typer.Typer:
+    """A group of commands, of which the help has this to say."""
+    settings = {"help_option_names": ["-h", "--help"]}
+    return typer.Typer(help=about, no_args_is_help=True, rich_markup_mode="markdown", context_settings=settings)
 
 
 def pairs(values: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ottla.cli.connection import ANSWER_SECONDS, Connection, connects, told_plainly
+from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, commands, connects, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.group_facts import (
     GroupFacts,
@@ -35,16 +35,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-app = typer.Typer(
-    help="List, describe and delete consumer groups, and set where they continue.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = commands("List, describe and delete consumer groups, and set where they continue.")
 
 GROUP_TYPES = ("classic", "consumer")
 STATES = ("Assigning", "CompletingRebalance", "Dead", "Empty", "PreparingRebalance", "Reconciling", "Stable")
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
 
 

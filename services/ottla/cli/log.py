@@ -13,18 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ottla.cli.connection import commands
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, say
 
 if TYPE_CHECKING:
     from ottla.cli.segment_text import Line
 
-app = typer.Typer(
-    help="Look into the files of a log.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = commands("Look into the files of a log.")
 
 
 @app.callback()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ottla.cli.connection import pairs
+from ottla.cli.connection import commands, pairs
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, say, say_json, table
 from ottla.errors import ApiError
@@ -16,12 +16,7 @@ from ottla.errors import ApiError
 DEFAULT_RPC: Final = "localhost:9095"
 TIMEOUT_SECONDS: Final = 10.0
 
-app = typer.Typer(
-    help="Look at what a mirror maker copies; make, pause, resume and repair it.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = commands("Look at what a mirror maker copies; make, pause, resume and repair it.")
 
 LinkName = Annotated[str, typer.Argument(metavar="LINK", help="`A->B`, or `A-B`, which needs no quotes.")]
 Rpc = Annotated[str, typer.Option("--rpc", metavar="HOST:PORT,…", envvar="OTTLA_MIRROR_RPC", help="`rpc.listener` of the workers.")]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ottla.cli.connection import ANSWER_SECONDS, Connection, connects, told_plainly
+from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, commands, connects, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, note, say, say_json, table
 from ottla.cli.reassignment_cluster import ReassigningCluster
@@ -34,12 +34,7 @@ from ottla.cli.output import bytes_of
 if TYPE_CHECKING:
     from confluent_kafka.admin import ClusterMetadata
 
-app = typer.Typer(
-    help="Move partitions to other brokers.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = commands("Move partitions to other brokers.")
 
 PlanFile = Annotated[str, typer.Argument(metavar="PLAN", help="A plan's file, as `generate` makes it; `-` reads standard input.")]
 Topics = Annotated[
@@ -52,7 +47,6 @@ ReplicationFactor = Annotated[
     int | None, typer.Option("--replication-factor", "-r", min=1, help="Another number of copies of each partition.", show_default=False)
 ]
 IgnoreRacks = Annotated[bool, typer.Option("--ignore-racks", help="Do not spread the copies of a partition over racks.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 LEADERS: Final = "leader.replication.throttled.replicas"

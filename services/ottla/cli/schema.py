@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
+from ottla.cli.connection import Json, commands
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, note, say, say_json, table
 
@@ -27,18 +28,12 @@ TIMEOUT_SECONDS: Final = 30.0
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _TYPES_BY_SUFFIX: Final = {".avsc": "AVRO", ".avdl": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
 
-app = typer.Typer(
-    help="List, register, check, compare and copy the schemas of a registry.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = commands("List, register, check, compare and copy the schemas of a registry.")
 
 Url = Annotated[str, typer.Option("--registry", "-r", metavar="URL", envvar="OTTLA_SCHEMA_REGISTRY", help="Where the registry answers.")]
 UserInfo = Annotated[
     str | None, typer.Option("--user", "-u", metavar="NAME:PASSWORD", envvar="OTTLA_SCHEMA_REGISTRY_USER", help="Who asks.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT")]
 Version = Annotated[str, typer.Argument(metavar="[VERSION]", help="A number, or `latest`.")]
 SchemaFile = Annotated[Path, typer.Argument(metavar="FILE", allow_dash=True, help="The schema; - is stdin.")]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
 
+from ottla.cli.connection import commands
 from ottla.cli.errors import CommandFailed
 from ottla.cli.output import bytes_of, count_of, say, say_json, table
 from ottla.errors import ConfigurationError, OttlaError
@@ -27,12 +28,7 @@ _WIDTH: Final = 120
 # What a look needs; with these alone it continues where the settings as a whole contradict each other.
 _NEEDED: Final = ("broker.id", "log.dir", "log.dirs", "takeover.accept", "inter.broker.protocol.version", "delete.topic.enable")
 
-app = typer.Typer(
-    help="Take over a Kafka cluster on ZooKeeper as it stands, or give it back.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = commands("Take over a Kafka cluster on ZooKeeper as it stands, or give it back.")
 
 
 class CannotLook(CommandFailed):

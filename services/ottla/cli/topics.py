@@ -7,19 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, connects, pairs, told_plainly
+from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, cluster_metadata, commands, connects, pairs, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import bytes_of, count_of, note, say, say_json, table
 from ottla.cli.topic_facts import TopicFacts, gather
 
-app = typer.Typer(
-    help="Create, list, describe, alter and delete topics.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = commands("Create, list, describe, alter and delete topics.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Configs = Annotated[
     list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting of the topic, Kafka's name; may be repeated.")
 ]

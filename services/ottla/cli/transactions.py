@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ottla.cli.broker_call import call, can_call
-from ottla.cli.connection import Connection, cluster_metadata, connects
+from ottla.cli.connection import Connection, Json, cluster_metadata, commands, connects
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, note, say, say_json, table
 from ottla.errors import NONE, TransactionalIdNotFound, error_of
@@ -28,14 +28,8 @@ if TYPE_CHECKING:
 # Any transaction that lasts longer has been aborted by its coordinator: the default of `transaction.max.timeout.ms`.
 MAX_TRANSACTION_MINUTES: Final = 15
 
-app = typer.Typer(
-    help="List and describe transactions, and find and abort hanging ones.",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = commands("List and describe transactions, and find and abort hanging ones.")
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="Only this topic.", show_default=False)]
 
 NO_OFFSET: Final = -1
