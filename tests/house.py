@@ -71,9 +71,9 @@ HOME_WORDS: Final = re.compile(r"\b(?:nobody|somebody|whoever|anew|(?:is|are) to
 # What a figure may be at most. A ceiling is lowered with its figure; it is raised for new function only, by what that needs.
 CEILINGS: Final[dict[str, int]] = {
     "files": 361,
-    "modules with one importer": 56,
+    "modules with one importer": 55,
     "modules of the broker in no layer": 0,
-    "Callable[": 163,
+    "Callable[": 120,
     "home words": 0,
     "__getattr__": 0,
     "lines of services/ottla": 60_409,

@@ -5,11 +5,14 @@ Nothing here does I/O or knows a wire format.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, NewType
+from typing import Final, NamedTuple, NewType, TypeAlias
 from uuid import UUID
 
 BrokerId = NewType("BrokerId", int)
+# Makes ids and parts of names that nothing else has; a test gives its own.
+MakeUnique: TypeAlias = Callable[[], UUID]
 
 NO_LEADER: Final = BrokerId(-1)
 NO_PARTITION_LEADER_EPOCH: Final = -1

@@ -26,6 +26,7 @@ from ottla.broker.request_meters import ApiMeter
 from ottla.errors import InvalidRequest, KafkaStorageError
 from ottla.lifecycle import Collections
 from ottla.model import ANONYMOUS, INTERNAL_TOPICS, Principal, TopicPartition
+from ottla.network.buffers import Resume
 from ottla.network.connection import Connection
 from ottla.protocol import messages
 from ottla.protocol import produce as produce_codec
@@ -57,7 +58,7 @@ class InFlight:
     def __init__(self, most: int) -> None:
         self._most = most
         self._count = 0
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: deque[Resume] = deque()
         self.collections: Final = Collections()
 
     @property
@@ -82,7 +83,7 @@ class InFlight:
         while self._waiting:
             asyncio.get_running_loop().call_soon(self._waiting.popleft())
 
-    def when_free(self, resume: Callable[[], None]) -> None:
+    def when_free(self, resume: Resume) -> None:
         self._waiting.append(resume)
 
 

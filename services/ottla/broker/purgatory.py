@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ottla.model import TopicPartition
@@ -23,6 +24,27 @@ class Delayed(Protocol):
     def expire(self) -> None:
         """The time is up: answers with what there is."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits for the partitions of a broker.
+
+    Attributes:
+        produces: for the high watermark.
+        fetches: for more bytes.
+        deletes: DeleteRecords, for the log start offsets of followers.
+    """
+
+    produces: Purgatory
+    fetches: Purgatory
+    deletes: Purgatory
+
+    def check(self, partition: TopicPartition) -> None:
+        """Asks everything that waits for the partition again."""
+        self.produces.check(partition)
+        self.fetches.check(partition)
+        self.deletes.check(partition)
 
 
 def _never(operation: Any, partition: TopicPartition) -> bool:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from ottla.cli.errors import CommandFailed, UsageError
 
@@ -100,7 +100,11 @@ def settings_of(service: type[S], command: str, config: Path | None, environment
     return service.from_properties(layered(service, layers if file is None else [file, *layers]))
 
 
-def serve(settings: BrokerSettings, when_ready: Callable[[str], None], pid_file: Path | None) -> None:
+# Called with the address as soon as a service answers there.
+WhenReady: TypeAlias = Callable[[str], None]
+
+
+def serve(settings: BrokerSettings, when_ready: WhenReady, pid_file: Path | None) -> None:
     """Runs a broker until SIGINT or SIGTERM; `when_ready` gets the address as soon as it answers."""
     from ottla.broker.server import Broker
 
@@ -114,7 +118,7 @@ def serve(settings: BrokerSettings, when_ready: Callable[[str], None], pid_file:
 
 
 def serve_several(
-    settings: Mapping[BrokerId, BrokerSettings], coordination_directory: Path, when_ready: Callable[[str], None], pid_file: Path | None
+    settings: Mapping[BrokerId, BrokerSettings], coordination_directory: Path, when_ready: WhenReady, pid_file: Path | None
 ) -> None:
     """Runs the brokers of one cluster, as `serve` runs one."""
     from ottla.broker.in_process import InProcessBrokers
@@ -145,9 +149,7 @@ class Served(Protocol):
 PRIVATE: Final = 0o077
 
 
-def serve_service(
-    name: str, served: Served, address: Callable[[], str], when_ready: Callable[[str], None], pid_file: Path | None = None
-) -> None:
+def serve_service(name: str, served: Served, address: Callable[[], str], when_ready: WhenReady, pid_file: Path | None = None) -> None:
     """Runs a service until SIGINT or SIGTERM.
 
     Args:
@@ -159,25 +161,19 @@ def serve_service(
     Raises:
         CommandFailed: it could not start, or could not continue.
     """
-
-    def ready() -> None:
-        if pid_file is not None:
-            PidFile(os.getpid(), address()).write(pid_file)
-        when_ready(address())
-
     from ottla.lifecycle import speaking_as
 
     os.umask(PRIVATE)
     try:
         with speaking_as(name):
-            asyncio.run(_run(name, served, ready))
+            asyncio.run(_run(name, served, address, when_ready, pid_file))
     finally:
         # Not when this service could not start because another one, whose file it is, has the port.
         if pid_file is not None and (written := PidFile.read(pid_file)) is not None and written.process_id == os.getpid():
             pid_file.unlink(missing_ok=True)
 
 
-async def _run(name: str, served: Served, ready: Callable[[], None]) -> None:
+async def _run(name: str, served: Served, address: Callable[[], str], when_ready: WhenReady, pid_file: Path | None) -> None:
     from ottla.lifecycle import until_stopped
 
     # Before the start: a signal that comes while the broker starts stops it as soon as it can be stopped cleanly.
@@ -190,7 +186,9 @@ async def _run(name: str, served: Served, ready: Callable[[], None]) -> None:
     try:
         # What is there by now, mostly code, stays: no full collection looks through it again.
         gc.freeze()
-        ready()
+        if pid_file is not None:
+            PidFile(os.getpid(), address()).write(pid_file)
+        when_ready(address())
         failed = asyncio.ensure_future(served.failed())
         await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
         if not stopped.done():

@@ -47,6 +47,7 @@ class ReadMessage(NamedTuple):
 
 
 Renderer = Callable[[ReadMessage], bytes]
+_Token = Callable[[ReadMessage, bytes], bytes]  # the bytes are those of a null
 
 
 def _time(timestamp_ms: int | None) -> bytes:
@@ -82,7 +83,7 @@ def _length(part: bytes | None) -> bytes:
     return b"-1" if part is None else b"%d" % len(part)
 
 
-_TOKENS: Final[dict[str, Callable[[ReadMessage, bytes], bytes]]] = {
+_TOKENS: Final[dict[str, _Token]] = {
     "t": lambda message, null: message.topic.encode(),
     "p": lambda message, null: b"%d" % message.partition,
     "o": lambda message, null: b"%d" % message.offset,
@@ -112,7 +113,7 @@ def unescaped(text: str) -> str:
 
 def by_format(text: str, null: bytes) -> Renderer:
     """kcat's format: %t topic, %p partition, %o offset, %k key, %s value, %K %S their lengths, %T time, %h headers, %%."""
-    parts: list[bytes | Callable[[ReadMessage, bytes], bytes]] = []
+    parts: list[bytes | _Token] = []
     pieces = unescaped(text).split("%")
     parts.append(pieces[0].encode())
     position = 1

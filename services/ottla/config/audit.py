@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ottla.config.http import HttpSettings
 from ottla.config.listeners import Listener, parse_listeners
-from ottla.config.reading import ServiceSettings
+from ottla.config.reading import Relation, ServiceSettings
 from ottla.config.settings import HOUR_MS, MINUTE_MS, SECOND_MS, Settings, setting
 from ottla.config.tls import ClusterTlsSettings
 from ottla.config.zookeeper import ZooKeeperSettings
@@ -170,7 +170,7 @@ class AuditSettings(AuditCounterSettings, CanarySettings, HttpSettings, ZooKeepe
         """Where gRPC is; None for nowhere."""
         return _listener("rpc.listener", self.rpc_listener)
 
-    def checks(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def checks(self) -> Iterable[Relation]:
         """What has to hold between settings."""
         return (
             ("rest.listener", lambda: self.rest_address),

@@ -9,7 +9,7 @@ configuration. What can change while it runs is a new object made by `with_chang
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from ottla.config.http import HttpSettings
 from ottla.config.listeners import Listener
 from ottla.config.log_defaults import LogDefaults, TopicManagement
 from ottla.config.network import NetworkSettings
-from ottla.config.reading import ServiceSettings
+from ottla.config.reading import Relation, ServiceSettings
 from ottla.config.settings import Dynamic, Settings
 from ottla.config.tls import TlsSettings
 from ottla.config.zookeeper import ZooKeeperSettings
@@ -215,7 +215,7 @@ class BrokerSettings(
         control_module.check_advertised(advertised)
         return advertised
 
-    def checks(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def checks(self) -> Iterable[Relation]:
         """What has to hold between settings of a broker."""
         return (
             ("listener.security.protocol.map", lambda: self._protocols),

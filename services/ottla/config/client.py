@@ -8,11 +8,11 @@ An attribute is the property's name with `_` for `.`. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ottla.config.connect_string import ConnectString
-from ottla.config.reading import ServiceSettings
+from ottla.config.reading import Relation, ServiceSettings
 from ottla.config.settings import INT_MAX, MIB, MINUTE_MS, setting
 from ottla.errors import ConfigurationError
 
@@ -141,7 +141,7 @@ class ConsumerSettings(ServiceSettings):
         doc="Whether messages of transactions wait for their commit. Kafka 0.8 had no transactions.",
     )
 
-    def checks(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def checks(self) -> Iterable[Relation]:
         return (("group.id", self._check_group), ("zookeeper.connect", lambda: ConnectString.parse(self.zookeeper_connect)))
 
     def _check_group(self) -> None:
@@ -238,7 +238,7 @@ class ProducerSettings(ServiceSettings):
     transactional_id: str | None = setting("transactional.id", "string", default=None, doc="Who this producer is to transactions.")
     client_id: str = setting("client.id", "string", default="ottla", doc="What brokers log of this client.")
 
-    def checks(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def checks(self) -> Iterable[Relation]:
         return (("broker.list", self._check_brokers), ("enable.idempotence", self._check_idempotence))
 
     def _check_brokers(self) -> None:

@@ -14,7 +14,7 @@ inside it (`A.producer.…`) is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Self
@@ -24,7 +24,7 @@ from ottla.config.environment import Placed
 from ottla.config.http import HttpSettings
 from ottla.config.listeners import Listener, parse_listeners
 from ottla.config.properties import Properties
-from ottla.config.reading import ServiceSettings
+from ottla.config.reading import Relation, ServiceSettings
 from ottla.config.settings import Password, Settings, setting
 from ottla.config.tls import ClusterTlsSettings
 from ottla.config.zookeeper import ZooKeeperSettings
@@ -413,7 +413,7 @@ class MirrorSettings(LinkSettings, WorkerSettings, HttpSettings, ZooKeeperSettin
         except ConfigurationError as error:
             raise ConfigurationError(str(error).replace("RPC://", "")) from None
 
-    def checks(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def checks(self) -> Iterable[Relation]:
         """What has to hold between settings."""
         return (
             ("rpc.listener", lambda: self.rpc_address),

@@ -14,13 +14,15 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from ottla.config.properties import Properties
 from ottla.config.refused import why_refused
 from ottla.config.settings import SettingDefinition, Settings, unknown_setting
 from ottla.errors import ConfigurationError
 
+# Between settings: the one to look at, and what raises ConfigurationError where it does not hold.
+Relation: TypeAlias = tuple[str, Callable[[], object]]
 LISTENER_PREFIX: Final = "listener.name."
 ACCEPT: Final = "takeover.accept"
 
@@ -120,8 +122,8 @@ class ServiceSettings(Settings):
         definitions = cls.definitions()
         return {name: definitions[name].without_effect for name in sorted(names) if definitions[name].without_effect}
 
-    def checks(self) -> Iterable[tuple[str, Callable[[], object]]]:
-        """What has to hold between settings: the setting to look at, and what raises ConfigurationError where it does not."""
+    def checks(self) -> Iterable[Relation]:
+        """What has to hold between settings."""
         return ()
 
     def contradictions(self) -> Iterable[tuple[str, ConfigurationError]]:

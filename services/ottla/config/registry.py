@@ -7,14 +7,14 @@ What belongs to Java, to Confluent's licence or to SASL is refused in `ottla.con
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from ottla.config.http import HttpSettings
 from ottla.config.listeners import ANY_HOST, Listener, parse_listeners
-from ottla.config.reading import ServiceSettings
+from ottla.config.reading import Relation, ServiceSettings
 from ottla.config.settings import INT_MAX, KIB, MIB, SECOND_MS, Password, Settings, nearest, setting
 from ottla.config.tls import TlsSettings
 from ottla.config.zookeeper import ZooKeeperSettings
@@ -426,7 +426,7 @@ class RegistrySettings(
             found[name.strip().lower()] = value.strip()
         return found
 
-    def checks(self) -> Iterable[tuple[str, Callable[[], object]]]:
+    def checks(self) -> Iterable[Relation]:
         """What has to hold between settings."""
         return (
             ("listeners", lambda: self.api_listeners),

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 from ottla.errors import ConfigurationError
 
 Kind = Literal["boolean", "int", "long", "double", "string", "list", "password"]
+Check = Callable[[Any], str]  # gives the complaint, or ""
 Dynamic = Literal["read-only", "per-broker", "cluster-wide"]
 
 KIB: Final = 1024
@@ -71,7 +72,7 @@ class SettingDefinition:
     aliases: tuple[str, ...] = ()
     synonyms: tuple[Synonym, ...] = ()  # of a topic's setting, first choice first
     without_effect: str = ""  # why it is accepted although it changes nothing
-    check: Callable[[Any], str] | None = None  # gives the complaint, or ""
+    check: Check | None = None
 
     @property
     def attribute(self) -> str:
@@ -140,7 +141,7 @@ def setting(
     aliases: Iterable[str] = (),
     synonyms: Iterable[Synonym] = (),
     without_effect: str = "",
-    check: Callable[[Any], str] | None = None,
+    check: Check | None = None,
 ) -> Any:
     """Declares a setting as a field of a dataclass of settings.
 

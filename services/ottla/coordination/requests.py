@@ -6,7 +6,7 @@ that is too large. Both implementations of the interface check here, so that the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ottla.coordination.errors import CoordinationError, RequestTooLarge
@@ -74,13 +74,3 @@ class Run:
         self.operations.append(operation)
         self._room -= size
         return full
-
-
-def split_by_size(operations: Iterable[Operation], reserved: int = 0, chroot_size: int = 0) -> Iterator[list[Operation]]:
-    """Cuts operations into runs that fit into a request each. The arguments are those of `Run`."""
-    run = Run(reserved, chroot_size)
-    for operation in operations:
-        if (full := run.add(operation)) is not None:
-            yield full
-    if run.operations:
-        yield run.operations

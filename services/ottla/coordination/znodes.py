@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from random import Random
@@ -471,11 +471,6 @@ def decode_producer_id_block(path: str, data: bytes) -> ProducerIdBlock | None:
         return None
     fields = _object(data)
     return ProducerIdBlock(BrokerId(_integer(fields["broker"])), _integer(fields["block_start"]), _integer(fields["block_end"]))
-
-
-def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
-    """Whose in-sync replicas changed, or who is to be led by the preferred replica."""
-    return _json({"version": 1, "partitions": [{"topic": partition.topic, "partition": partition.partition} for partition in partitions]})
 
 
 @_decoder

@@ -21,7 +21,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from kazoo.exceptions import EXCEPTIONS, NoNodeError
 from kazoo.protocol import serialization
@@ -52,6 +52,7 @@ from ottla.coordination.zookeeper_client import NOT_TO_BLAME, Unimplemented, acl
 log: Final = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Take: TypeAlias = Callable[[Any], T]  # makes the value of an answer
 
 # The end of a session is waited for so long; with a server that does not answer it ends by its timeout.
 CLOSE_SECONDS: Final = 3.0
@@ -268,7 +269,7 @@ class ZooKeeperSession:
 
     # Asking.
 
-    async def _ask(self, path: str, send: Callable[[], Any], take: Callable[[Any], T]) -> T:
+    async def _ask(self, path: str, send: Callable[[], Any], take: Take[T]) -> T:
         """Sends a request in its turn and gives what `take`, called in the order of the wire, makes of its answer."""
         try:
             async with asyncio.timeout(self._options.session_timeout_seconds), self._in_flight:
@@ -283,7 +284,7 @@ class ZooKeeperSession:
         except TimeoutError as error:
             raise ConnectionLoss(f"{path}: no answer of ZooKeeper within {self._options.session_timeout_seconds:g} s") from error
 
-    def _answered(self, path: str, connection: int, answer: asyncio.Future[T], take: Callable[[Any], T], result: Any) -> None:
+    def _answered(self, path: str, connection: int, answer: asyncio.Future[T], take: Take[T], result: Any) -> None:
         error = None if result.exception is None else translated(path, result.exception)
         if isinstance(error, ConnectionLoss):
             self._suspend()  # before anyone who waits hears of it, so that what it asks next waits for the connection

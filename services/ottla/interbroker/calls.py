@@ -490,6 +490,9 @@ class ConfigResource:
     topic: str | None = None
     broker_id: BrokerId | None = None
 
+    def __str__(self) -> str:
+        return "brokers" if self.topic is None else f"topic {self.topic}"
+
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsRequest(ControllerRequest[None]):
@@ -742,7 +745,7 @@ class Operation:
         rpc: its method in the proto files, whose services are `Broker` and `Controller`.
         request: the class of its requests; `Request` says what their answer is. A request that has `timeout_seconds` is given that
             and ANSWER_MARGIN_SECONDS, every other one `controller.socket.timeout.ms`.
-        title: what it does, for errors and the log.
+        title: what it does, for errors and the log; `title_of` a request fills it in.
         refusal_of_repeat: what a repeated request is refused with because the first one was carried out, where the answer was lost.
             None where a repeat is harmless: it has the same effect, or none, and the same answer.
         perform: calls a broker's own method; None where the controller answers, which has a table of its own.
@@ -750,9 +753,13 @@ class Operation:
 
     rpc: str
     request: type[Request[Any]]
-    title: Callable[[Any], str]
+    title: str
     refusal_of_repeat: type[ApiError] | None = None
     perform: Callable[[Any, Any], Awaitable[Any]] | None = None
+
+    def title_of(self, request: Request[Any]) -> str:
+        """What a request does."""
+        return self.title.format(request=request)
 
     @property
     def is_for_controller(self) -> bool:
@@ -766,15 +773,7 @@ class Operation:
 
 
 def _to_broker(rpc: str, request: type[Q], perform: Callable[[BrokerControl, Q], Awaitable[object]]) -> Operation:
-    return Operation(rpc, request, lambda _: rpc, perform=perform)
-
-
-def _to_controller(rpc: str, request: type[Q], title: Callable[[Q], str], refusal_of_repeat: type[ApiError] | None = None) -> Operation:
-    return Operation(rpc, request, title, refusal_of_repeat)
-
-
-def _altering(request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> str:
-    return "altering the settings of " + ("brokers" if request.resource.topic is None else f"topic {request.resource.topic}")
+    return Operation(rpc, request, rpc, perform=perform)
 
 
 _ROWS: Final = (
@@ -786,26 +785,24 @@ _ROWS: Final = (
     _to_broker("Undrain", UndrainRequest, lambda broker, _: broker.undrain()),
     _to_broker("WriteTransactionMarker", TransactionMarker, lambda broker, request: broker.write_transaction_marker(request)),
     _to_broker("VerifyTransaction", TransactionQuestion, lambda broker, request: broker.verify_transaction(request)),
-    _to_controller("AlterPartition", AlterPartitionRequest, lambda request: f"changing ISRs that broker {request.broker_id} leads"),
-    _to_controller("ControlledShutdown", ControlledShutdownRequest, lambda request: f"the shutdown of broker {request.broker_id}"),
-    _to_controller(
+    Operation("AlterPartition", AlterPartitionRequest, "changing ISRs that broker {request.broker_id} leads"),
+    Operation("ControlledShutdown", ControlledShutdownRequest, "the shutdown of broker {request.broker_id}"),
+    Operation(
         "CancelControlledShutdown",
         CancelControlledShutdownRequest,
-        lambda request: f"the end of draining broker {request.broker_id}",
+        "the end of draining broker {request.broker_id}",
     ),
     # A block that was allocated and never arrived is lost, and none is given twice.
-    _to_controller("AllocateProducerIds", AllocateProducerIdsRequest, lambda _: "allocating producer ids"),
-    _to_controller("CreateTopic", CreateTopicRequest, lambda request: f"creating topic {request.new_topic.name}", TopicAlreadyExists),
-    _to_controller("DeleteTopic", DeleteTopicRequest, lambda request: f"deleting topic {request.name}", UnknownTopicOrPartition),
-    _to_controller("CreatePartitions", CreatePartitionsRequest, lambda request: f"adding partitions to {request.name}", InvalidPartitions),
+    Operation("AllocateProducerIds", AllocateProducerIdsRequest, "allocating producer ids"),
+    Operation("CreateTopic", CreateTopicRequest, "creating topic {request.new_topic.name}", TopicAlreadyExists),
+    Operation("DeleteTopic", DeleteTopicRequest, "deleting topic {request.name}", UnknownTopicOrPartition),
+    Operation("CreatePartitions", CreatePartitionsRequest, "adding partitions to {request.name}", InvalidPartitions),
     # To set a value, to add to a list what is not in it and to take out what is, does the same when it is repeated.
-    _to_controller("AlterConfigs", AlterConfigsRequest, _altering),
-    _to_controller("IncrementalAlterConfigs", IncrementalAlterConfigsRequest, _altering),
-    _to_controller("ElectLeaders", ElectLeadersRequest, lambda _: "electing leaders", ElectionNotNeeded),
-    _to_controller(
-        "AlterPartitionReassignments", AlterPartitionReassignmentsRequest, lambda _: "moving partitions", NoReassignmentInProgress
-    ),
-    _to_controller("ListPartitionReassignments", ListPartitionReassignmentsRequest, lambda _: "listing reassignments"),
+    Operation("AlterConfigs", AlterConfigsRequest, "altering the settings of {request.resource}"),
+    Operation("IncrementalAlterConfigs", IncrementalAlterConfigsRequest, "altering the settings of {request.resource}"),
+    Operation("ElectLeaders", ElectLeadersRequest, "electing leaders", ElectionNotNeeded),
+    Operation("AlterPartitionReassignments", AlterPartitionReassignmentsRequest, "moving partitions", NoReassignmentInProgress),
+    Operation("ListPartitionReassignments", ListPartitionReassignmentsRequest, "listing reassignments"),
 )
 OPERATIONS: Final[Mapping[type[Request[Any]], Operation]] = {row.request: row for row in _ROWS}
 

@@ -164,7 +164,7 @@ class _Shape:
         unpack: from the message; fields that are unpacked elsewhere come as keywords.
     """
 
-    pack: Callable[[Any], dict[str, Any]]
+    pack: Pack
     unpack: Callable[..., Any]
 
 

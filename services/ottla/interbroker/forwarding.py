@@ -86,7 +86,7 @@ class Forwarder:
         """
         request = make()
         operation = OPERATIONS[type(request)]
-        title = operation.title(request)
+        title = operation.title_of(request)
         did_exist = isinstance(request, CreateTopicRequest) and (
             request.validate_only or await self._locator.describe_topic(request.new_topic.name) is not None
         )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 # Small enough to stay in a core's second-level cache between the receive, the checksum and the write.
+Resume: TypeAlias = Callable[[], None]  # continues what has waited
+
 SHARED_SIZE: Final = 256 * 1024
 IDLE_BYTES: Final = 16 * 1024 * 1024
 _NO_ADDRESS: Final = "none"  # an address that holds nothing
@@ -33,7 +35,7 @@ class ReceiveBuffers:
         self._in_use_limit = in_use_limit
         self._host_limit = host_limit or in_use_limit or 0
         self._by_host: Counter[str] = Counter()
-        self._waiting: dict[Callable[[], None], tuple[str, int]] = {}  # who waits, in order, and for how much
+        self._waiting: dict[Resume, tuple[str, int]] = {}  # who waits, in order, and for how much
 
     @property
     def is_bounded(self) -> bool:
@@ -102,11 +104,11 @@ class ReceiveBuffers:
             if self._waiting.pop(callback, None) is not None:
                 callback()
 
-    def when_available(self, size: int, callback: Callable[[], None], host: str = "") -> None:
+    def when_available(self, size: int, callback: Resume, host: str = "") -> None:
         """Calls back once there is room for `size` bytes. Who waits already keeps the place."""
         self._waiting[callback] = host, size
 
-    def stop_waiting(self, callback: Callable[[], None]) -> None:
+    def stop_waiting(self, callback: Resume) -> None:
         """Forgets a callback whose connection has gone."""
         self._waiting.pop(callback, None)
 

@@ -29,6 +29,7 @@ MAX_MESSAGE: Final = 1_000
 # Elements of an answer that a client of ours reads: of every partition of a cluster, several.
 MAX_ANSWERED: Final = 1_000_000
 
+_Builder = Callable[[dict[str, Any]], Any]
 _SIZE = _CORRELATION = struct.Struct(">i")
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
 
@@ -79,7 +80,7 @@ class MessageSchema:
     def __init__(self, module: ModuleType, version: int) -> None:
         self.version = version
         self._module = module
-        self._builders: dict[str, Callable[[dict[str, Any]], Any]] = {}
+        self._builders: dict[str, _Builder] = {}
 
     def __call__(self, class_name: str, /, **fields: Any) -> Any:
         builder = self._builders.get(class_name)
@@ -223,7 +224,7 @@ def _import_without_hypothesis(name: str) -> ModuleType:
         del sys.modules["hypothesis"]
 
 
-def _builder(schema: Any) -> Callable[[dict[str, Any]], Any]:
+def _builder(schema: Any) -> _Builder:
     if schema is None:
         return lambda fields: None
     known: dict[str, Callable[[Any], Any]] = {}

@@ -38,6 +38,7 @@ from ottla.record.batch import (
 )
 from ottla.storage.indexes import Pread
 
+Progress = Callable[[int], None]  # called with the number of bytes read or written
 BatchFields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 
 CHUNK: Final = 1024 * 1024
@@ -239,7 +240,7 @@ def headers(descriptor: int, position: int, end: int) -> Iterator[tuple[int, Bat
         position += at
 
 
-def sound_batches(path: str, size: int, base_offset: int, buffer_bytes: int, progress: Callable[[int], None]) -> Iterator[BatchInChunk]:
+def sound_batches(path: str, size: int, base_offset: int, buffer_bytes: int, progress: Progress) -> Iterator[BatchInChunk]:
     """Every batch of a segment's file, in order. Those in one chunk follow each other without a gap.
 
     Args:

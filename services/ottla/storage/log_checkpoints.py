@@ -17,7 +17,7 @@ import asyncio
 import errno
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
@@ -29,6 +29,9 @@ from ottla.storage.checkpoints import (
 )
 from ottla.storage.log import Log
 from ottla.storage.log_directory import LogDirectory, write_checkpoint
+
+# Those that are known now, of partitions that are led or followed here.
+HighWatermarks: TypeAlias = Callable[[], Mapping[TopicPartition, int]]
 
 
 class LogCheckpoints:
@@ -49,7 +52,7 @@ class LogCheckpoints:
         self,
         paths: Sequence[Path],
         logs: Mapping[TopicPartition, Log],
-        high_watermarks: Callable[[], Mapping[TopicPartition, int]],
+        high_watermarks: HighWatermarks,
         left: Mapping[TopicPartition, Path],
         waiting: Mapping[TopicPartition, tuple[Path, int]],
         offload: Offload,

@@ -28,7 +28,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import KafkaStorageError
 from ottla.lifecycle import Offload
-from ottla.model import ZERO_TOPIC_ID, TopicPartition
+from ottla.model import ZERO_TOPIC_ID, MakeUnique, TopicPartition
 from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.checkpoints import sync_directory
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
@@ -36,7 +36,7 @@ from ottla.storage.delayed_deletes import DelayedDeletes
 from ottla.storage.file_names import deleted_directory_name, is_stray_segment, partition_directory_name, stray_directory_name
 from ottla.storage.file_pool import FilePool
 from ottla.storage.log import Log
-from ottla.storage.log_checkpoints import LogCheckpoints
+from ottla.storage.log_checkpoints import HighWatermarks, LogCheckpoints
 from ottla.storage.log_context import FileOperations, LogContext, LogCounts
 from ottla.storage.log_directory import (
     FullDirectories,
@@ -96,12 +96,12 @@ class LogManager:
         topic_settings: Callable[[str], TopicSettings],
         *,
         files: FileOperations = os,
-        new_id: Callable[[], UUID] = uuid4,
+        new_id: MakeUnique = uuid4,
         opener: BatchOpener | None = None,
     ) -> None:
         self.topic_settings: Final = topic_settings
         # What the replicas know of high watermarks, for the checkpoint and so that retention stays below them.
-        self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
+        self.high_watermarks: HighWatermarks = dict
         # Where partitions that have no log yet are to have it (AlterReplicaLogDirs).
         self.wanted_directories: dict[TopicPartition, Path] = {}
         # Called with a directory that has failed, and why, once its logs are offline.

@@ -24,11 +24,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from ottla.errors import KafkaStorageError, LogDirNotFound, ReplicaNotAvailable
 from ottla.lifecycle import Offload
-from ottla.model import TopicPartition
+from ottla.model import MakeUnique, TopicPartition
 from ottla.storage.checkpoints import sync_directory
 from ottla.storage.file_names import future_directory_name
 from ottla.storage.log import Log
@@ -85,7 +85,7 @@ class LogMoves:
         directories: Sequence[Path],
         offload: Offload,
         moved: Callable[[TopicPartition, Log], None],
-        new_id: Callable[[], UUID] = uuid4,
+        new_id: MakeUnique = uuid4,
     ) -> None:
         self._logs: Final = logs
         self._directories: Final = tuple(directories)

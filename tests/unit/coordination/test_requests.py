@@ -14,7 +14,7 @@ from ottla.clock import SystemClock
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import ConnectionLoss, RequestTooLarge
 from ottla.coordination.interface import Check, Create, Operation, Result
-from ottla.coordination.requests import MAX_REQUEST_SIZE, operation_size, split_by_size, validate_operations
+from ottla.coordination.requests import MAX_REQUEST_SIZE, Run, operation_size, validate_operations
 from ottla.coordination.retries import BoundedCoordination
 
 
@@ -32,7 +32,8 @@ def test_operations_are_cut_into_requests_that_fit_and_none_is_lost(sizes: list[
         return sum(map(operation_size, part)) + chroot_size * len(part)
 
     operations = [Create(f"/n{index}", bytes(size)) for index, size in enumerate(sizes)]
-    parts = list(split_by_size(operations, reserved, chroot_size))
+    run = Run(reserved, chroot_size)
+    parts = [full for operation in operations if (full := run.add(operation))] + [run.operations] * bool(operations)
     assert [operation for part in parts for operation in part] == operations
     for part in parts:
         validate_operations(part, chroot_size)

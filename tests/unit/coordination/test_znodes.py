@@ -60,8 +60,6 @@ DECODERS: list[Callable[..., Any]] = [
         (znodes.REASSIGNMENT, znodes.encode_reassignment({TopicPartition("page-views", 0): (BrokerId(2), BrokerId(1))})),
         (znodes.CONSUMER, znodes.encode_consumer(znodes.ConsumerRegistration({"page-views": 2}), 1_733_000_000_000)),
         (znodes.GROUP_OFFSET, znodes.encode_group_offset(1234)),
-        (znodes.PREFERRED_ELECTION, znodes.encode_partitions([TopicPartition("page-views", 0)])),
-        (znodes.ISR_CHANGE, znodes.encode_partitions([TopicPartition("page-views", 0)])),
         (znodes.LOG_DIR_EVENT, znodes.encode_log_dir_event(BrokerId(1))),
         (znodes.UNCLEAN_START, znodes.encode_unclean_start(77)),
     ],

@@ -20,7 +20,7 @@ from ottla.config.connect_string import ConnectString
 from ottla.coordination import zookeeper_session
 from ottla.coordination.errors import ConnectionLoss, NodeExists, NotAuthorized, RequestTooLarge, SessionExpired
 from ottla.coordination.interface import Create, EventType, SessionEvent, SetData, WatchedEvent
-from ottla.coordination.requests import split_by_size
+from ottla.coordination.requests import Run
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
 from ottla.coordination.zookeeper_client import make_client
 from ottla.coordination.zookeeper_session import MultiRead, ZooKeeperSession
@@ -269,7 +269,8 @@ def test_a_transaction_of_the_largest_size_is_taken_below_a_chroot(zookeeper_ser
         async with session_with(options_for(zookeeper_server.address + chroot, credentials=ours, set_acl=set_acl)) as session:
             assert session.chroot_size == len(chroot)
             operations = (Create(f"/n{index:05d}") for index in range(20_000))
-            largest = next(split_by_size(operations, 0, session.chroot_size))
+            run_of_largest_size = Run(chroot_size=session.chroot_size)
+            largest = next(full for operation in operations if (full := run_of_largest_size.add(operation)))
             assert len(await session.transaction(largest)) == len(largest) > 5_000
             with pytest.raises(RequestTooLarge):
                 await session.transaction([Create(f"/m{index:05d}") for index in range(len(largest) + 1)])

@@ -151,7 +151,7 @@ async def test_a_map_too_small_for_one_segment_is_told_by_name_until_the_setting
     assert await cleaner.clean_filthiest() is None
     assert "clicks-0: the offset map takes 42 keys, and the segment at 0 has more" in caplog.text
     assert cleaner.uncleanable[PARTITION].startswith("OffsetMapTooSmall")
-    assert (cleaner.uncleanable_partitions_count, cleaner.counts.crc_errors) == (1, 0)
+    assert (len(cleaner.uncleanable), cleaner.counts.crc_errors) == (1, 0)
     assert log.cleaned_up_to == 0
     assert not file_names(log.directory, ".cleaned")
     assert await cleaner.clean_filthiest() is None
@@ -198,7 +198,7 @@ def test_a_corrupt_batch_stops_the_cleaning_of_its_log_loudly_and_of_no_other(
             await cleaner.clean_filthiest()
         assert values_of(good) == {1: ("a", "2")}
         assert list(cleaner.uncleanable) == [bad.topic_partition]
-        assert (cleaner.uncleanable_partitions_count, cleaner.counts.crc_errors) == (1, 1)
+        assert (len(cleaner.uncleanable), cleaner.counts.crc_errors) == (1, 1)
         assert "table-0: compaction has stopped until the broker restarts" in caplog.text
         assert len(caplog.records) == 1
         await cleaner.clean_filthiest()
@@ -206,7 +206,7 @@ def test_a_corrupt_batch_stops_the_cleaning_of_its_log_loudly_and_of_no_other(
         assert bad.cleaned_up_to == 0
         await logs.delete(bad.topic_partition)  # made again, it is another log
         assert not cleaner.uncleanable
-        assert (cleaner.uncleanable_partitions_count, cleaner.counts.crc_errors) == (0, 1)
+        assert (len(cleaner.uncleanable), cleaner.counts.crc_errors) == (0, 1)
         await cleaner.clean_filthiest()
         assert not cleaner._uncleanable, "nothing keeps a log that is gone in memory"
         await logs.shutdown()

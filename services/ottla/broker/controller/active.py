@@ -22,10 +22,10 @@ from random import Random
 from typing import Any, Final, TypeVar, cast
 
 from ottla.broker.controller import decisions
-from ottla.broker.controller.channels import BrokerResponse, Channel, Channels
+from ottla.broker.controller.channels import BrokerResponse, Channels
 from ottla.broker.controller.decisions import next_block
 from ottla.broker.controller.effect_writer import EffectWriter
-from ottla.broker.controller.event_queue import ControllerCounts, ControllerEvent, EventQueue
+from ottla.broker.controller.event_queue import ControllerCounts, ControllerEvent, EventQueue, GroupOperation, Operation
 from ottla.broker.controller.external_changes import WATCHED_AT_ONCE, ExternalChanges, ToolRequests, Watched
 from ottla.broker.controller.membership import ControllerTerm, make_skeleton, note_own_epoch
 from ottla.broker.controller.operations import ConfigOperations, LogEndQueries, PartitionOperations, TopicOperations
@@ -35,6 +35,7 @@ from ottla.broker.controller.znode_writes import ControllerWrites
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination import znodes
+from ottla.coordination.election import Election
 from ottla.coordination.interface import Coordination, Delete, EventType, SetData, Watch, WatchedEvent
 from ottla.errors import ApiError, NotController, StaleBrokerEpoch
 from ottla.interbroker.calls import (
@@ -102,7 +103,7 @@ class ActiveController(ControllerControl):
         clock: for the age of notices.
         random: for placement and ids.
         transport: the way to the brokers.
-        failed: called when this term cannot continue; says why.
+        election: hears when this term cannot continue.
         counts: where what is decided is counted.
         request_numbers: what this process numbers its requests to brokers by. Two terms in a row may have the same epoch.
     """
@@ -115,7 +116,7 @@ class ActiveController(ControllerControl):
         clock: Clock,
         random: Random,
         transport: ControlTransport,
-        failed: Callable[[str], None],
+        election: Election,
         counts: ControllerCounts | None = None,
         request_numbers: Iterator[int] | None = None,
     ) -> None:
@@ -124,7 +125,7 @@ class ActiveController(ControllerControl):
         self._coordination = coordination
         self._transport = transport
         self._request_numbers = request_numbers or count(1)
-        self._failed = failed
+        self._election = election
         self._is_over = False
         self._background: list[asyncio.Task[None]] = []
         self._changed_deletions = asyncio.Event()
@@ -132,7 +133,7 @@ class ActiveController(ControllerControl):
         state = self._state = ClusterState(term.broker_id, term.epoch, settings, settings)
         writes = self._writes = ControllerWrites(coordination, term.epoch_version)
         self._events = EventQueue(self.fenced, counts)
-        self._channels = Channels(lambda registration: Channel(registration, state, self._request_numbers, transport, self))
+        self._channels = Channels(state, self._request_numbers, transport, self)
         writer = EffectWriter(state, coordination, writes, self._channels, self._moved, counts)
         log_ends = LogEndQueries(state, transport)
         self._topics = TopicOperations(state, coordination, writes, writer, random)
@@ -263,7 +264,7 @@ class ActiveController(ControllerControl):
     def fenced(self, why: str) -> None:
         """This term cannot continue: a broker knows of a later controller, or an event has left the state doubtful."""
         if not self._is_over:
-            self._failed(why)
+            self._election.term_failed(why)
 
     # What it is asked for.
 
@@ -274,7 +275,7 @@ class ActiveController(ControllerControl):
             if self._is_over:
                 raise NotController("this broker is not the controller any more")
             return cast("A", self._partitions.list_reassignments(request))
-        row, title = self._requests[type(request)], OPERATIONS[type(request)].title(request)
+        row, title = self._requests[type(request)], OPERATIONS[type(request)].title_of(request)
         if row.is_grouped:
             answer = await self._events.submit_grouped(row.event, title, request, row.perform)
         else:
@@ -332,7 +333,7 @@ class ActiveController(ControllerControl):
         await self._partitions.take_stops(response.registration, response.errors)
         self._changed_deletions.set()
 
-    def _watch(self, event: ControllerEvent, title: str, look: Callable[[], Awaitable[None]]) -> Watch:
+    def _watch(self, event: ControllerEvent, title: str, look: Operation[None]) -> Watch:
         return lambda _: self._events.put(event, title, look)
 
     def _watch_topic(self, name: str) -> Watch:
@@ -394,7 +395,7 @@ def _row(
 
 
 def _grouped(
-    request: type[Q], event: ControllerEvent, perform: Callable[[list[Q]], Awaitable[object]], *, waits: bool = False
+    request: type[Q], event: ControllerEvent, perform: GroupOperation[Q, Any], *, waits: bool = False
 ) -> tuple[type[Request[Any]], _Row]:
     return request, _Row(event, perform, is_grouped=True, waits=waits)
 

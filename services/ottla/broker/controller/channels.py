@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -150,14 +150,10 @@ class Channel:
 
 
 class Channels:
-    """All channels of one term.
+    """All channels of one term. The arguments are those of `Channel`."""
 
-    Args:
-        open_channel: makes one to a registration.
-    """
-
-    def __init__(self, open_channel: Callable[[BrokerRegistration], Channel]) -> None:
-        self._open_channel = open_channel
+    def __init__(self, state: ClusterState, request_numbers: Iterator[int], transport: ControlTransport, listener: ChannelListener) -> None:
+        self._shared = state, request_numbers, transport, listener
         self._channels: dict[BrokerId, Channel] = {}
         self._closed: list[Channel] = []
 
@@ -170,7 +166,7 @@ class Channels:
                 self._close(self._channels.pop(broker_id))
         for broker_id, registration in registrations.items():
             if broker_id not in self._channels:
-                self._channels[broker_id] = self._open_channel(registration)
+                self._channels[broker_id] = Channel(registration, *self._shared)
 
     def add(self, broker_id: BrokerId, batch: BrokerRequestBatch) -> None:
         """Has a broker sent a batch; one without a registration gets everything when it is back."""

@@ -10,7 +10,7 @@ After a decision was performed its caller asks for its `follow_up`, until that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Final
@@ -18,6 +18,7 @@ from typing import Final
 from ottla.broker.controller import deletions, reassignments
 from ottla.broker.controller.effects import Decision, IsrsLeft, PartitionChange
 from ottla.broker.controller.elections import (
+    AllowUnclean,
     Availability,
     elected_as_wanted,
     lacking_preferred,
@@ -238,7 +239,7 @@ def _elect_where_needed(
         yield Decision(tuple(changes))
 
 
-def _allow_unclean(state: ClusterState, topic: str) -> Callable[[], bool]:
+def _allow_unclean(state: ClusterState, topic: str) -> AllowUnclean:
     return lambda: state.topic_settings(topic).unclean_leader_election_enable
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ottla.broker.controller.effects import Decision, PartitionChange, ReplicaStop
 from ottla.broker.controller.isr_changes import with_isr, without_absent, without_unclean
@@ -30,6 +31,9 @@ from ottla.errors import (
 )
 from ottla.interbroker.calls import NO_LOG, ElectionType, LogEnd, PartitionToStop
 from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicPartition
+
+# Whether a topic allows an unclean election; only asked when no replica in sync can lead.
+AllowUnclean: TypeAlias = Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +212,7 @@ def wants_log_ends(
     topic_partition: TopicPartition,
     before: PartitionState,
     availability: Availability,
-    allow_unclean: Callable[[], bool],
+    allow_unclean: AllowUnclean,
     gone: Collection[BrokerId] = (),
     unclean: Collection[BrokerId] = (),
 ) -> bool:
@@ -229,7 +233,7 @@ def partition_outcome(
     known: KnownPartition,
     availability: Availability,
     controller_epoch: int,
-    allow_unclean: Callable[[], bool],
+    allow_unclean: AllowUnclean,
     min_insync_replicas: int,
     gone: Collection[BrokerId] = (),
     unclean: Collection[BrokerId] = (),
@@ -245,7 +249,7 @@ def partition_outcome(
         known: what is known of it.
         availability: who is there.
         controller_epoch: goes into the new state.
-        allow_unclean: whether the topic allows an unclean election; only asked when no replica in sync can lead.
+        allow_unclean: of its topic.
         min_insync_replicas: the topic's `min.insync.replicas`.
         gone: brokers whose registration ended, even if they are back by now.
         unclean: brokers that may have lost records since they were in sync.

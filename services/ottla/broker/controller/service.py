@@ -445,6 +445,7 @@ class ControllerService(ClusterOperations):
 
     async def term_begins(self, term: Term) -> None:
         """This broker or another is the controller now."""
+        assert self._elector is not None
         controller = ControllerTerm.of(term)
         if self._former is not None:
             # What it had begun must not write in the middle of what comes now: the session, and the epoch, may be the same.
@@ -460,7 +461,7 @@ class ControllerService(ClusterOperations):
                 self._clock,
                 self._random,
                 self.transport,
-                self._term_failed,
+                self._elector,
                 self.counts,
                 self._request_numbers,
             )
@@ -491,10 +492,6 @@ class ControllerService(ClusterOperations):
             self._former = active
         self._locator.term = None
         self._tell_controller()
-
-    def _term_failed(self, why: str) -> None:
-        if self._elector is not None:
-            self._elector.term_failed(why)
 
     def _tell_controller(self) -> None:
         self._locator.changed()

@@ -64,7 +64,6 @@ class StatePartitions(Generic[P]):
         offload: decodes outside the loop.
         metadata: how many partitions the topic has.
         partition_count: how many it would be created with.
-        loaded: called after each partition that has been read.
     """
 
     def __init__(
@@ -74,14 +73,12 @@ class StatePartitions(Generic[P]):
         offload: Offload,
         metadata: MetadataCache,
         partition_count: int,
-        loaded: Callable[[P], None] = lambda partition: None,
     ) -> None:
         self._topic = topic
         self._make = make
         self._offload = offload
         self._metadata = metadata
         self._partition_count = partition_count
-        self._loaded = loaded
         self._partitions: dict[int, P] = {}
         self._loading: dict[P, asyncio.Task[None]] = {}
         self._ending: Final = Tasks()
@@ -102,7 +99,7 @@ class StatePartitions(Generic[P]):
             return
         self.resign(index)
         partition = self._partitions[index] = self._make(TopicPartition(self._topic, index), leader_epoch)
-        task = asyncio.get_running_loop().create_task(self._load(partition), name=f"loading {partition.key}")
+        task = asyncio.get_running_loop().create_task(loaded_at_last(partition, self._offload), name=f"loading {partition.key}")
         self._loading[partition] = task
         task.add_done_callback(lambda _: self._loading.pop(partition, None))
 
@@ -115,13 +112,6 @@ class StatePartitions(Generic[P]):
                 loading.cancel()
             partition.close()
             self._ending.begin(partition.ended())
-
-    async def _load(self, partition: P) -> None:
-        async def load() -> None:
-            await partition.load(self._offload)
-            self._loaded(partition)
-
-        await loaded_at_last(partition.key, load)
 
     def get(self, index: int) -> P | None:
         """The partition, if it is led here."""
@@ -169,7 +159,7 @@ class StatePartitions(Generic[P]):
                 await asyncio.sleep(0)
 
 
-async def loaded_at_last(key: TopicPartition, load: Callable[[], Awaitable[None]]) -> None:
+async def loaded_at_last(partition: StatePartition, offload: Offload) -> None:
     """Has a coordinator read a partition, again and again until it is read.
 
     As long as this broker leads the partition no other broker can be asked; a coordinator that resigns cancels this. An
@@ -178,16 +168,16 @@ async def loaded_at_last(key: TopicPartition, load: Callable[[], Awaitable[None]
     unexpected = 0
     while True:
         try:
-            await load()
+            await partition.load(offload)
             return
         except NotCoordinator:
             return
         except ApiError as error:
-            log.error("%s: loading failed, retrying in %g s: %s", key, _BACKOFF.first_seconds, error)
+            log.error("%s: loading failed, retrying in %g s: %s", partition.key, _BACKOFF.first_seconds, error)
             await asyncio.sleep(_BACKOFF.first_seconds)
         except Exception:  # see above: the load is repeated
             pause = _BACKOFF.seconds(unexpected)
-            log.exception("%s: loading failed, retrying in %g s", key, pause)
+            log.exception("%s: loading failed, retrying in %g s", partition.key, pause)
             await asyncio.sleep(pause)
             unexpected += 1
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from ottla.broker.groups.classic import rebalancing
 from ottla.broker.groups.classic.effects import Effect, Joined, Token
-from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts, MakeUnique
+from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts
 from ottla.broker.groups.classic.joining import Join, check_request
 from ottla.broker.groups.classic.membership import Leaver
 from ottla.broker.groups.consumer import classic_members
@@ -37,6 +37,7 @@ from ottla.broker.replication.internal_topics import KeyValue
 from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock, monotonic_ms
 from ottla.errors import ApiError, GroupIdNotFound, RebalanceInProgress
+from ottla.model import MakeUnique
 
 log: Final = logging.getLogger(__name__)
 

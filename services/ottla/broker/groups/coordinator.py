@@ -14,7 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from ottla.broker.coordinator.state_partition import StatePartitions
-from ottla.broker.groups.classic.group import GroupCounts, GroupLimits, MakeUnique
+from ottla.broker.groups.classic.group import GroupCounts, GroupLimits
 from ottla.broker.groups.consumer.group import ConsumerLimits
 from ottla.broker.groups.consumer.topics import Topics
 from ottla.broker.groups.entries import AnyGroup, ShardSettings
@@ -26,7 +26,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.config.groups import MigrationPolicy
 from ottla.errors import ApiError, InvalidGroupId
 from ottla.lifecycle import Offload
-from ottla.model import TopicPartition
+from ottla.model import MakeUnique, TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
@@ -62,13 +62,13 @@ class GroupCoordinator:
     ) -> None:
         self._settings = settings
         self.counts: Final = GroupCounts()
+        self._topics_gone = asyncio.Event()
 
         def make(key: TopicPartition, leader_epoch: int) -> GroupShard:
-            return GroupShard(key, leader_epoch, internal, clock, unique, self._settings, topics, self.counts)
+            return GroupShard(key, leader_epoch, internal, clock, unique, self._settings, topics, self.counts, self._topics_gone)
 
-        self._partitions = StatePartitions(OFFSETS_TOPIC, make, offload, metadata, partition_count, self._loaded)
+        self._partitions = StatePartitions(OFFSETS_TOPIC, make, offload, metadata, partition_count)
         self._check_interval_seconds = check_interval_seconds
-        self._topics_gone = asyncio.Event()
         self._rounds: list[asyncio.Task[None]] = []
         self.lead = self._partitions.lead
         self.resign = self._partitions.resign
@@ -88,10 +88,6 @@ class GroupCoordinator:
         for task in self._rounds:
             task.cancel()
         await asyncio.gather(self._partitions.close(), *self._rounds, return_exceptions=True)
-
-    def _loaded(self, partition: GroupShard) -> None:
-        self.counts.records_corrupt += partition.corrupt_records
-        self._look_for_offsets_to_remove()
 
     # Topics.
 

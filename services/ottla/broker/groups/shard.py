@@ -19,7 +19,7 @@ from typing import Final
 from ottla.broker.coordinator.last_values import LastValues
 from ottla.broker.groups.classic import joining, membership, rebalancing
 from ottla.broker.groups.classic.effects import Effect, Joined, ReplacementOf, StoreGroup, Synced
-from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts, MakeUnique
+from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts
 from ottla.broker.groups.classic.joining import Join
 from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.commits import Commits
@@ -47,7 +47,7 @@ from ottla.errors import (
     UnknownServerError,
 )
 from ottla.lifecycle import Offload, Tasks
-from ottla.model import TopicPartition
+from ottla.model import MakeUnique, TopicPartition
 
 log: Final = logging.getLogger(__name__)
 
@@ -65,6 +65,7 @@ class GroupShard:
         clock: its monotonic side for deadlines, its wall clock for what is written.
         unique: makes what tells new members' ids apart.
         topics: what the consumer groups' members subscribe to.
+        topics_gone: set when a partition that was read has offsets of deleted topics.
 
     Attributes:
         corrupt_records: how many records of the partition could not be read, and were skipped.
@@ -80,6 +81,7 @@ class GroupShard:
         settings: ShardSettings,
         topics: Topics,
         counts: GroupCounts | None = None,
+        topics_gone: asyncio.Event | None = None,
     ) -> None:
         self.key: Final = key
         self.leader_epoch: Final = leader_epoch
@@ -90,6 +92,7 @@ class GroupShard:
         self._unique = unique
         self._settings = settings
         self._topics = topics
+        self._topics_gone = topics_gone or asyncio.Event()
         self._counts = counts = counts or GroupCounts()
         self._groups = GroupEntries(settings.limits, clock, counts)
         self._log = PartitionLog(key, internal, settings.codec, settings.commit_timeout_seconds)
@@ -124,7 +127,10 @@ class GroupShard:
             self._commits.loaded(entry)
         if self._topics_known.is_set():
             self._commits.topics_known()
+        self._counts.records_corrupt += self.corrupt_records
         self.is_loaded = True
+        if self.has_offsets_to_remove:
+            self._topics_gone.set()
         for ended in self._ended_meanwhile:
             self.transaction_ended(*ended)
         for entry in self._groups:

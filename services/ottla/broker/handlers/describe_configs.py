@@ -7,8 +7,8 @@ The settings of this broker's loggers are their levels. Groups have none here an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ottla.broker.controller.topics import validate_topic_name
 from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
@@ -33,7 +33,7 @@ from ottla.protocol.messages import MessageSchema
 if TYPE_CHECKING:
     from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 
-Once = Callable[[Hashable, Callable[[], list[ConfigEntry]]], list[ConfigEntry]]
+_Made: TypeAlias = dict[Hashable, list[ConfigEntry]]
 
 
 @handles(ApiKey.DESCRIBE_CONFIGS, 1, 4)
@@ -42,18 +42,12 @@ def describe_configs(request: DescribeConfigsRequest, context: RequestContext, p
     with_documentation = request.include_documentation
     results = []
     # What is the same for several resources is put together once: a broker's takes milliseconds, and it has many spellings.
-    made: dict[Hashable, list[ConfigEntry]] = {}
-
-    def once(key: Hashable, make: Callable[[], list[ConfigEntry]]) -> list[ConfigEntry]:
-        if key not in made:
-            made[key] = make()
-        return made[key]
-
+    made: _Made = {}
     for resource in {(resource.resource_type, resource.resource_name): resource for resource in request.resources}.values():
         yield
         error_code, error_message, entries = NONE, "", list[ConfigEntry]()
         try:
-            entries = _entries(resource, context, parts, once)
+            entries = _entries(resource, context, parts, made)
         except ApiError as error:
             error_code, error_message = error.code, error.message
         results.append(
@@ -73,7 +67,7 @@ def describe_configs(request: DescribeConfigsRequest, context: RequestContext, p
     return schema("DescribeConfigsResponse", throttle_time=0, results=results)
 
 
-def _entries(resource: DescribeConfigsResource, context: RequestContext, parts: BrokerParts, once: Once) -> list[ConfigEntry]:
+def _entries(resource: DescribeConfigsResource, context: RequestContext, parts: BrokerParts, made: _Made) -> list[ConfigEntry]:
     name = resource.resource_name
     match resource.resource_type:
         case ConfigResourceKind.TOPIC:
@@ -83,19 +77,26 @@ def _entries(resource: DescribeConfigsResource, context: RequestContext, parts: 
             if parts.metadata.topic(name) is None:
                 raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
             overrides = parts.controller.topic_overrides(name)
-            return once(frozenset(overrides.items()), lambda: topic_entries(broker_config(parts), overrides))
+            kind: Hashable = frozenset(overrides.items())
+            if kind not in made:
+                made[kind] = topic_entries(broker_config(parts), overrides)
         case ConfigResourceKind.BROKER:
             if not cluster_allowed(parts, context, Operation.DESCRIBE_CONFIGS):
                 raise ClusterAuthorizationFailed(f"{context.principal} may not describe the settings of brokers")
             entries = dynamic_default_entries if broker_of(name, parts.settings.broker_id) is None else broker_entries
-            return once(entries, lambda: entries(broker_config(parts)))
+            kind = entries
+            if kind not in made:
+                made[kind] = entries(broker_config(parts))
         case ConfigResourceKind.BROKER_LOGGER:
             if not cluster_allowed(parts, context, Operation.DESCRIBE_CONFIGS):
                 raise ClusterAuthorizationFailed(f"{context.principal} may not describe the log levels of brokers")
             check_logger_resource(name, parts.settings.broker_id)
-            return once(logger_entries, lambda: logger_entries(logger_levels()))
+            kind = logger_entries
+            if kind not in made:
+                made[kind] = logger_entries(logger_levels())
         case other:
             raise InvalidRequest(f"Unsupported resource type: {other}")
+    return made[kind]
 
 
 def _shown(schema: MessageSchema, entry: ConfigEntry, with_synonyms: bool, with_documentation: bool) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from typing import Any
 
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
 from ottla.errors import NONE, LeaderNotAvailable, ListenerNotFound, ReplicaNotAvailable
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, PartitionState
+from ottla.protocol.messages import MessageSchema
 
 
 class PartitionView:
@@ -24,7 +25,7 @@ class PartitionView:
 
     def __init__(
         self,
-        schema: Callable[..., Any],
+        schema: MessageSchema,
         struct_name: str,
         reachable: Container[BrokerId],
         alive: Container[BrokerId],

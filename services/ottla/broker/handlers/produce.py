@@ -54,6 +54,7 @@ from ottla.storage.producers import EarlierBatchNotWritten
 
 # Kafka's tools write to internal topics under this client id.
 ADMIN_CLIENT_ID: Final = "__admin_client"
+Answer = Callable[[bytes], None]  # takes an encoded response
 ZSTD: Final = 4
 ZSTD_VERSION: Final = 7  # KIP-110
 TRANSACTION_ABORTABLE_VERSION: Final = 11
@@ -129,10 +130,10 @@ class DelayedProduce:
         self._requirements = requirements
         self._meters = meters
         self._repeated = repeated  # encodes the answer when all is well
-        self._answer: Callable[[bytes], None] | None = None
+        self._answer: Answer | None = None
         self.timeout_seconds = timeout_ms / 1000
 
-    def answer_with(self, answer: Callable[[bytes], None]) -> None:
+    def answer_with(self, answer: Answer) -> None:
         """Says where the encoded response goes."""
         self._answer = answer
 

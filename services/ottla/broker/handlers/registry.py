@@ -92,6 +92,7 @@ Response = Any  # a kio response of the request's version, or an EncodedBody
 Sliced = Generator[None, None, Response]
 Handle = Callable[[Any, RequestContext, BrokerParts], "Response | Awaitable[Response] | Sliced"]
 Decode = Callable[[memoryview, int], Any]
+Serves = Callable[["BrokerSettings"], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class Api:
     max_version: int
     handle: Handle
     decode: Decode | None
-    serves: Callable[[BrokerSettings], bool] | None = None
+    serves: Serves | None = None
 
     def is_served(self, settings: BrokerSettings) -> bool:
         """Whether a broker with these settings serves and advertises it."""
@@ -119,7 +120,7 @@ def handles(
     max_version: int,
     *,
     decode: Decode | None = None,
-    serves: Callable[[BrokerSettings], bool] | None = None,
+    serves: Serves | None = None,
 ) -> Callable[[Handle], Handle]:
     """Enters the decorated function as the handler of `key`.
 

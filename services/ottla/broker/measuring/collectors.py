@@ -71,11 +71,8 @@ def measuring_of(
     space = DiskSpace(paths, parts.logs.offline_directories, parts.offload)
     lags = GroupLags(parts.groups, parts.replicas, parts.offload, clock)
 
-    def identity() -> tuple[str, str, str]:
-        return str(settings.broker_id), settings.broker_rack or "", parts.metadata.cluster_id
-
     collectors: list[Collector] = [
-        IdentityCollector(health, started_ms, identity),
+        IdentityCollector(health, started_ms, parts),
         *data_path_collectors(parts, measured.dispatcher, measured.produces, measured.listeners),
         CertificateCollector(certificate_expiries(settings)),
         ReplicaCollector(parts.replicas, measured.fetchers, per_partition=per_partition),
@@ -98,8 +95,8 @@ def data_path_collectors(
     """One of each."""
     waiting = {"produce": produces, "fetch": parts.fetch_purgatory}
     return [
-        RequestCollector(parts.meters, lambda: dispatcher.queue_length, waiting),
-        TopicCollector(parts.meters, lambda: list(parts.replicas.partitions.values())),
+        RequestCollector(parts.meters, dispatcher, waiting),
+        TopicCollector(parts.meters, parts.replicas.partitions),
         NetworkCollector(listeners),
     ]
 

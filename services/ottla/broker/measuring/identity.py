@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
+from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.health import BrokerHealth
 from ottla.metrics import broker as metrics
 from ottla.metrics.family import Family, Pause, single
@@ -15,17 +16,18 @@ class IdentityCollector:
     Args:
         health: of this broker.
         started_ms: when it was started.
-        identity: the labels of ottla_broker_info, once they are known.
+        parts: of a broker that has been put together.
     """
 
-    def __init__(self, health: BrokerHealth, started_ms: int, identity: Callable[[], tuple[str, str, str]] | None = None) -> None:
+    def __init__(self, health: BrokerHealth, started_ms: int, parts: BrokerParts | None = None) -> None:
         self._health = health
         self._started_ms = started_ms
-        self._identity = identity
+        self._parts = parts
 
     def collect(self) -> Iterator[Family | Pause]:
         """The metrics as they are now."""
-        if self._identity is not None:
-            yield Family(metrics.IDENTITY, [(self._identity(), 1.0)])
+        if self._parts is not None:
+            settings, metadata = self._parts.settings, self._parts.metadata
+            yield Family(metrics.IDENTITY, [((str(settings.broker_id), settings.broker_rack or "", metadata.cluster_id), 1.0)])
         yield single(metrics.START_TIME, self._started_ms / 1000)
         yield single(metrics.STATE, float(self._health.readiness.phase))

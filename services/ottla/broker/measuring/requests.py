@@ -8,8 +8,8 @@ topic's sum, which would otherwise seem to have begun again. The sum goes with t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple, Protocol
 
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.partition import Partition
@@ -17,23 +17,32 @@ from ottla.broker.request_meters import RequestMeters
 from ottla.metrics import network, replica, requests
 from ottla.metrics.family import PAUSE, Family, Pause, Sample, single
 from ottla.metrics.metric import Metric
+from ottla.model import TopicPartition
 from ottla.network.listener import AnyListener
 
 # About 0.2 ms of partitions that were all written to.
 PARTITIONS_AT_ONCE: Final = 48
 
 
+class Queue(Protocol):
+    """What requests wait in."""
+
+    @property
+    def queue_length(self) -> int:
+        """How many wait to be handled."""
+
+
 class RequestCollector:
     """`ottla.metrics.requests`, but for topics.
 
     Args:
-        queue_length: of the dispatcher.
+        queue: of the dispatcher.
         waiting: the purgatories by what waits in them.
     """
 
-    def __init__(self, meters: RequestMeters, queue_length: Callable[[], int], waiting: dict[str, Purgatory]) -> None:
+    def __init__(self, meters: RequestMeters, queue: Queue, waiting: dict[str, Purgatory]) -> None:
         self._meters = meters
-        self._queue_length = queue_length
+        self._queue = queue
         self._waiting = waiting
 
     def collect(self) -> Iterator[Family | Pause]:
@@ -42,7 +51,7 @@ class RequestCollector:
         yield Family(requests.SECONDS, self._stages())
         failures = sorted(self._meters.failures.items())
         yield Family(requests.FAILED, [((api, error_name(code)), count) for (api, code), count in failures])
-        yield single(requests.QUEUE_LENGTH, self._queue_length())
+        yield single(requests.QUEUE_LENGTH, self._queue.queue_length)
         yield Family(requests.PURGATORY, [((operation,), len(purgatory)) for operation, purgatory in self._waiting.items()])
 
     def _counts(self) -> Iterator[Sample]:
@@ -110,7 +119,7 @@ class TopicCollector:
         partitions: all that have a replica here.
     """
 
-    def __init__(self, meters: RequestMeters, partitions: Callable[[], Sequence[Partition]]) -> None:
+    def __init__(self, meters: RequestMeters, partitions: Mapping[TopicPartition, Partition]) -> None:
         self._meters = meters
         self._partitions = partitions
         self._seen: dict[Partition, _Counts] = {}
@@ -128,7 +137,7 @@ class TopicCollector:
 
     def _add_up(self) -> Iterator[Pause]:
         """Adds what partitions have counted since they were last looked at. Each is done with before a pause."""
-        partitions = self._partitions()
+        partitions = list(self._partitions.values())
         topics: set[str] = set()
         for number, partition in enumerate(partitions, start=1):
             topic, former = partition.topic_partition.topic, self._seen.get(partition)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
+from ottla.broker.purgatory import Waiting
 from ottla.broker.replication.partition import Partition
 from ottla.errors import KafkaStorageError
 
@@ -28,11 +28,11 @@ class GroupCommit:
     """The flushes that requests wait for.
 
     Args:
-        flushed: called for each partition after a flush, whether it succeeded or not.
+        waiting: the requests, asked again after each flush, whether it succeeded or not.
     """
 
-    def __init__(self, flushed: Callable[[Partition], None]) -> None:
-        self._flushed = flushed
+    def __init__(self, waiting: Waiting) -> None:
+        self._waiting = waiting
         self._running: dict[Partition, asyncio.Task[None]] = {}
         self._lingering: dict[Partition, asyncio.TimerHandle] = {}
         self._failed: set[Partition] = set()  # their last flush failed for what may pass
@@ -70,6 +70,12 @@ class GroupCommit:
         self._flushed(partition)
         if partition.log.unflushed_messages > 0 and partition.is_leader:
             self.written(partition)
+
+    def _flushed(self, partition: Partition) -> None:
+        """A group commit has reached the disk, or failed to."""
+        partition.advance_high_watermark()
+        self._waiting.produces.check(partition.topic_partition)
+        self._waiting.fetches.check(partition.topic_partition)
 
     def _flush_failed(self, partition: Partition, error: KafkaStorageError) -> None:
         """Requests that wait fail when the log is offline. What may pass is tried again, and they wait on."""

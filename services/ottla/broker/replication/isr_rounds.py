@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
+from ottla.broker.purgatory import Waiting
 from ottla.broker.replication.counts import IsrCounts
 from ottla.broker.replication.isr_alterations import IsrAlterations, IsrController
 from ottla.broker.replication.partition import Partition
@@ -36,7 +37,7 @@ class IsrRounds:
         partitions: what it holds, for looking only.
         clock: what followers' progress is measured by.
         lag_time_max_ms: `replica.lag.time.max.ms`.
-        moved: called with a partition whose high watermark may have moved.
+        waiting: what waits for high watermarks, which may move with an ISR.
     """
 
     def __init__(
@@ -45,13 +46,13 @@ class IsrRounds:
         partitions: Mapping[TopicPartition, Partition],
         clock: Clock,
         lag_time_max_ms: int,
-        moved: Callable[[TopicPartition], None],
+        waiting: Waiting,
     ) -> None:
         self._broker_id = broker_id
         self._partitions = partitions
         self._clock = clock
         self._lag_time_max_ms = lag_time_max_ms
-        self._moved = moved
+        self._waiting = waiting
         self.counts: Final = IsrCounts()
         self._joining: dict[TopicPartition, Partition] = {}
         self._alterations: IsrAlterations | None = None
@@ -99,7 +100,7 @@ class IsrRounds:
         """Stops waiting for followers that were about to join and fetch no more."""
         for key, partition in list(self._joining.items()):
             if partition.forget_absent(self.now_ms()):
-                self._moved(key)
+                self._waiting.check(key)
             if not partition.in_sync.has_joining:
                 del self._joining[key]
 
@@ -136,6 +137,6 @@ class IsrRounds:
         self.counts.expansions += len(partition.isr) > len(former)
         self.counts.shrinks += len(partition.isr) < len(former)
         self.counts.refused += altered.error != NONE
-        self._moved(change.topic_partition)
+        self._waiting.check(change.topic_partition)
         self._expand(partition, now_ms)  # others may have caught up meanwhile
         return False

@@ -9,12 +9,13 @@ that it wants it gives out as an `IsrChange`, and `isr_altered` brings the answe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 from uuid import UUID
 
 from crc32c import crc32c
 
+from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication import isr as decisions
 from ottla.broker.replication.audit_runs import AuditRuns
 from ottla.broker.replication.replica import Replica
@@ -53,15 +54,11 @@ ACKS_ALL: Final = -1
 NEVER: Final = (1 << 63) - 1
 
 
-def _no_requests_wait(topic_partition: TopicPartition) -> None:
-    """For a partition without readers."""
-
-
 class Partition(Replica):
     """A partition on this broker.
 
     Args:
-        moved: called when what consumers may see has changed by following.
+        fetches: wait here, also for what consumers may see by following.
     """
 
     __slots__ = ("_after_max_ms", "_before_max_ms", "_log_append_time", "_max_message_bytes", "audit", "settings")
@@ -74,9 +71,9 @@ class Partition(Replica):
         log: Log,
         settings: TopicSettings,
         *,
-        moved: Callable[[TopicPartition], None] = _no_requests_wait,
+        fetches: Purgatory | None = None,
     ) -> None:
-        super().__init__(topic_partition, topic_id, broker_id, log, moved)
+        super().__init__(topic_partition, topic_id, broker_id, log, Purgatory() if fetches is None else fetches)
         self.audit: AuditRuns | None = None  # given by `broker.auditing` while this broker leads an audited topic
         self.update_settings(settings)
 

@@ -13,10 +13,10 @@ unless the leader does not have what was committed: then an error says so.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import NamedTuple
 from uuid import UUID
 
+from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.in_sync import InSyncReplicas
 from ottla.broker.state_changes import state_changes
 from ottla.errors import FencedLeaderEpoch, KafkaStorageError, NotLeaderOrFollower, StaleControllerEpoch, UnknownLeaderEpoch
@@ -46,7 +46,7 @@ class Replica:
     """
 
     __slots__ = (
-        "_moved",
+        "_fetches",
         "broker_id",
         "commits_at_once",
         "fetch_failures",
@@ -71,9 +71,7 @@ class Replica:
         "waits_for_flush",
     )
 
-    def __init__(
-        self, topic_partition: TopicPartition, topic_id: UUID, broker_id: BrokerId, log: Log, moved: Callable[[TopicPartition], None]
-    ) -> None:
+    def __init__(self, topic_partition: TopicPartition, topic_id: UUID, broker_id: BrokerId, log: Log, fetches: Purgatory) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.broker_id = broker_id
@@ -91,7 +89,7 @@ class Replica:
         # What follows are numbers and words that every batch is measured by, so they are kept ready.
         self.commits_at_once = False  # an append is committed as soon as it is written: no other replica has to have it
         self.is_under_min_isr = False  # too few are in sync, so nothing new is committed (KIP-966)
-        self._moved = moved
+        self._fetches = fetches
         # Counted for anyone who asks. What came from a leader is a part of what the log says was appended to it.
         self.followed_bytes = self.followed_messages = self.followed_batches = 0
         self.sent_bytes = self.fetches = 0  # to consumers
@@ -298,7 +296,7 @@ class Replica:
         if log_start_offset > self.log.log_start_offset:
             self.log.advance_log_start_offset(min(log_start_offset, self.high_watermark))
         if former != (self.high_watermark, self.log.log_start_offset):
-            self._moved(self.topic_partition)
+            self._fetches.check(self.topic_partition)
         return True
 
     def _begin_inside_first_batch(self, records: memoryview) -> None:
@@ -338,7 +336,7 @@ class Replica:
             before,
             self.log.log_end_offset,
         )
-        self._moved(self.topic_partition)
+        self._fetches.check(self.topic_partition)
         return self.log.log_end_offset < before
 
     def restart_at(self, offset: int) -> None:
@@ -354,7 +352,7 @@ class Replica:
         self._check_committed(offset)
         self.log.truncate_fully_and_start_at(offset)
         self.high_watermark = offset
-        self._moved(self.topic_partition)
+        self._fetches.check(self.topic_partition)
 
     def _check_committed(self, offset: int) -> None:
         if offset < self.high_watermark:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 from uuid import UUID
 
-from ottla.broker.purgatory import Purgatory
+from ottla.broker.purgatory import Purgatory, Waiting
 from ottla.broker.replication.counts import IsrCounts
 from ottla.broker.replication.following import Follow
 from ottla.broker.replication.group_commit import GroupCommit
@@ -91,24 +91,22 @@ class ReplicaManager:
     ) -> None:
         self.following: Following = NoFollowing()
         self._coordinators: Mapping[str, Coordinator] = {}
-        # Requests that wait for followers' log start offsets.
         self.deletes = Purgatory()
         clock = clock or SystemClock()
         self._broker_id = broker_id
         self._logs = logs
-        self._fetches = fetches
-        self._produces = produces
+        self._waiting = Waiting(produces, fetches, self.deletes)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._followed: dict[TopicPartition, Follow] = {}
         self._refusals: dict[TopicPartition, str] = {}  # what could not be done as the controller said, and why
         self._leaders_before: dict[TopicPartition, BrokerId] = {}  # as the session that ended knew them, until the controller has said more
-        self._isr_rounds = IsrRounds(broker_id, self.partitions, clock, lag_time_max_ms, self._check)
+        self._isr_rounds = IsrRounds(broker_id, self.partitions, clock, lag_time_max_ms, self._waiting)
         self._one_at_a_time = asyncio.Lock()
         # False on most brokers, and then the produce path looks no further.
         self.some_open_batches = False
-        self.appends = Appends(self._written)
+        self.group_commit = GroupCommit(self._waiting)
+        self.appends = Appends(self.group_commit, self._waiting)
         logs.high_watermarks = self.high_watermarks
-        self.group_commit = GroupCommit(self._flushed)
 
     def start(self, controller: IsrController) -> None:
         """Looks after the ISRs from now on."""
@@ -345,7 +343,7 @@ class ReplicaManager:
             # A crash came between its directory and the file: before there are records the file must be there.
             raise KafkaStorageError(f"{key}: the id of its topic cannot be written to {opened.directory}")
         partition = Partition(
-            key, assignment.topic_id, self._broker_id, opened, self._logs.topic_settings(key.topic), moved=self._check_fetches
+            key, assignment.topic_id, self._broker_id, opened, self._logs.topic_settings(key.topic), fetches=self._waiting.fetches
         )
         recorded = self._logs.recorded_high_watermark(key)
         if recorded is not None:
@@ -432,7 +430,7 @@ class ReplicaManager:
                 self._commit_what_was_found(partition)
                 self._note_opens_batches(partition)
                 if partition.advance_high_watermark():
-                    self._check(key)
+                    self._waiting.check(key)
 
     def _note_opens_batches(self, partition: Partition) -> None:
         # What this broker writes into internal topics itself needs no look inside.
@@ -460,7 +458,7 @@ class ReplicaManager:
         partition = self._partitions.get(topic_partition)
         if partition is not None:
             partition.log = moved
-            self._written(partition)  # the end of the copy may have to be synced, for those who wait for that
+            self.appends.written(partition)  # the end of the copy may have to be synced, for those who wait for that
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """What goes into the checkpoint."""
@@ -481,8 +479,8 @@ class ReplicaManager:
         """
         key = partition.topic_partition
         if partition.record_follower_fetch(broker_id, broker_epoch, fetch_offset, log_start_offset, now_ms):
-            self._produces.check(key)
-            self._fetches.check(key)
+            self._waiting.produces.check(key)
+            self._waiting.fetches.check(key)
         if broker_id not in partition.isr:
             self._isr_rounds.fetched(partition, now_ms)
         if self.deletes.is_watched(key):
@@ -491,7 +489,7 @@ class ReplicaManager:
     def ask_whether_leading(self, partition: Partition) -> LeadershipQuestion:
         """Asks the followers of a partition; those whose fetches wait are answered, so that they fetch again."""
         question = partition.in_sync.ask()
-        self._fetches.check(partition.topic_partition)
+        self._waiting.fetches.check(partition.topic_partition)
         return question
 
     async def shrink_isrs(self) -> None:
@@ -501,7 +499,7 @@ class ReplicaManager:
     # Requests that wait.
 
     def _role_changed(self, key: TopicPartition) -> None:
-        self._check(key)
+        self._waiting.check(key)
         coordinator = self._coordinators.get(key.topic)
         if coordinator is not None:
             partition = self._partitions.get(key)
@@ -510,34 +508,10 @@ class ReplicaManager:
             else:
                 coordinator.resign(key.partition)
 
-    def _check(self, key: TopicPartition) -> None:
-        self._produces.check(key)
-        self._fetches.check(key)
-        self.deletes.check(key)
-
-    def _check_fetches(self, key: TopicPartition) -> None:
-        if self._fetches.is_watched(key):
-            self._fetches.check(key)
-
     def _commit_what_was_found(self, partition: Partition) -> None:
         """A leader whose high watermark waits for the fsync flushes what it had before: the next append may never come."""
         if partition.is_leader and partition.waits_for_flush and partition.log.unflushed_messages > 0:
             self.group_commit.written(partition)
-
-    def _written(self, partition: Partition) -> None:
-        """A group of appends is in the file."""
-        if partition.waits_for_flush:
-            self.group_commit.written(partition)
-        elif not partition.commits_at_once:
-            self._produces.check(partition.topic_partition)
-        if self._fetches.is_watched(partition.topic_partition):
-            self._fetches.check(partition.topic_partition)
-
-    def _flushed(self, partition: Partition) -> None:
-        """A group commit has reached the disk, or failed to."""
-        partition.advance_high_watermark()
-        self._produces.check(partition.topic_partition)
-        self._fetches.check(partition.topic_partition)
 
 
 def must_checkpoint_truncation(partition: Partition | None) -> bool:
@@ -564,11 +538,13 @@ class Appends:
     """Which partitions have staged batches.
 
     Args:
-        written: called with each partition whose group is in the file.
+        group_commit: flushes what must be on the disk before it is answered.
+        waiting: the requests that wait for what is written.
     """
 
-    def __init__(self, written: Callable[[Partition], None]) -> None:
-        self._written = written
+    def __init__(self, group_commit: GroupCommit, waiting: Waiting) -> None:
+        self._group_commit = group_commit
+        self._waiting = waiting
         self._staged: list[Partition] = []
         self._failed: dict[TopicPartition, KafkaStorageError] = {}
 
@@ -601,8 +577,16 @@ class Appends:
                 failed[partition.topic_partition] = error
                 continue
             partition.appended()
-            self._written(partition)
+            self.written(partition)
         return failed
+
+    def written(self, partition: Partition) -> None:
+        """A group of appends is in the file."""
+        if partition.waits_for_flush:
+            self._group_commit.written(partition)
+        elif not partition.commits_at_once:
+            self._waiting.produces.check(partition.topic_partition)
+        self._waiting.fetches.check(partition.topic_partition)
 
 
 # Whose records are these? A log that is found under a partition's name, and the topic that has this name now.

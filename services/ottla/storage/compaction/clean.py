@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, read_header
-from ottla.storage.batches import sound_batches
+from ottla.storage.batches import Progress, sound_batches
 from ottla.storage.compaction.batch_cleaner import GONE, BatchCleaner, opened
 from ottla.storage.compaction.job import (
     CleanedSegment,
@@ -57,7 +57,7 @@ SYNC_BYTES: Final = 32 * 1024 * 1024
 SegmentCleaned: TypeAlias = Callable[[CleanedSegment], None]  # what is called with each, when its files are written
 
 
-def clean(job: CleaningJob, done: SegmentCleaned, progress: Callable[[int], None]) -> CleaningResult:
+def clean(job: CleaningJob, done: SegmentCleaned, progress: Progress) -> CleaningResult:
     """Cleans a log.
 
     Args:
@@ -99,7 +99,7 @@ def clean(job: CleaningJob, done: SegmentCleaned, progress: Callable[[int], None
 class _Run:
     """How much was read so far."""
 
-    def __init__(self, progress: Callable[[int], None]) -> None:
+    def __init__(self, progress: Progress) -> None:
         self.progress: Final = progress
         self.bytes_read = 0
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -49,6 +49,7 @@ from ottla.storage.compaction.job import (
 from ottla.storage.compaction.runner import CleaningRunner
 from ottla.storage.compaction.swap import remove_cleaned
 from ottla.storage.log import Log
+from ottla.storage.log_checkpoints import HighWatermarks
 from ottla.storage.segment import Segment
 from ottla.storage.time_lookup import first_timestamp
 
@@ -91,7 +92,7 @@ class LogCleaner:
     def __init__(
         self,
         logs: Mapping[TopicPartition, Log],
-        high_watermarks: Callable[[], Mapping[TopicPartition, int]],
+        high_watermarks: HighWatermarks,
         settings: CleanerSettings,
         clock: Clock,
         offload: Offload,
@@ -137,11 +138,6 @@ class LogCleaner:
     def uncleanable(self) -> Mapping[TopicPartition, str]:
         """The logs that are left alone, and why."""
         return {key: reason for key, (log, reason) in self._uncleanable.items() if self._logs.get(key) is log}
-
-    @property
-    def uncleanable_partitions_count(self) -> int:
-        """Kafka's `uncleanable-partitions-count`: an operator has to look when it is not 0."""
-        return len(self.uncleanable)
 
     @property
     def under_way(self) -> Sequence[TopicPartition]:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import BinaryIO, Final
 
 from ottla.clock import Clock, SystemClock
+from ottla.storage.batches import Progress
 from ottla.storage.compaction.clean import clean
 from ottla.storage.compaction.job import CleaningInterrupted, CleaningJob, StillAtWork, decode, encode, failure_of
 from ottla.storage.opening_process import MEMORY_BYTES
@@ -86,7 +87,7 @@ def _limit_memory(job: CleaningJob) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
-def _progress(job: CleaningJob, tell: Callable[[object], None], clock: Clock, broker_process_id: int) -> Callable[[int], None]:
+def _progress(job: CleaningJob, tell: Callable[[object], None], clock: Clock, broker_process_id: int) -> Progress:
     """What a cleaning calls for each piece that it has read or written."""
     pace = Pace(job.bytes_per_second, clock.monotonic())
     told_at, done = clock.monotonic(), 0

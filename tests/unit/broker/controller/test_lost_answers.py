@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from ottla.broker.controller.active import ActiveController
 from ottla.broker.controller.membership import ControllerTerm
 from ottla.broker.controller.service import ControllerService
+from ottla.coordination.election import Election
 from ottla.coordination.embedded import EmbeddedSession
 from ottla.coordination.errors import ConnectionLoss, NoNode
 from ottla.coordination.interface import Coordination, Create, Operation, Result
@@ -36,7 +39,8 @@ async def test_one_who_is_no_longer_the_controller_can_not_write(cluster: Cluste
     _, stat = await session.get("/controller_epoch")
     transport = cluster.hub.transport(service)
     term = ControllerTerm(ONE, 1, stat.version)
-    zombie = ActiveController(term, session, cluster.settings(), cluster.clock, Random(1), transport, failures.append)
+    election = cast("Election", SimpleNamespace(term_failed=failures.append))
+    zombie = ActiveController(term, session, cluster.settings(), cluster.clock, Random(1), transport, election)
     await zombie.start()
     assert await zombie.wait_acknowledged()
     # It sleeps; another takes the next epoch; it wakes and its session, oddly, lives.

@@ -170,10 +170,11 @@ async def test_preferred_replicas_lead_as_a_tool_wrote(cluster: Cluster, run: Ru
     await until(lambda: set(cluster.brokers[ONE].brokers) == {1, 2, 3})
     await all_join(cluster, A1, ONE, TWO)
     assert cluster.brokers[ONE].metadata[A1].state.leader == ONE
-    await tool.create(ELECTION, znodes.encode_partitions([A0, A1, TopicPartition("no-such", 7)]))
+    named = b'{"topic":"a","partition":0},{"topic":"a","partition":1},{"topic":"no-such","partition":7}'
+    await tool.create(ELECTION, b'{"version":1,"partitions":[%s]}' % named)
     await cluster.gone(ELECTION)
     await until(lambda: cluster.brokers[ONE].metadata[A1].state.leader == TWO)
-    await tool.create(ELECTION, znodes.encode_partitions([A0]))
+    await tool.create(ELECTION, b'{"version":1,"partitions":[{"topic":"a","partition":0}]}')
     await cluster.gone(ELECTION)
 
 

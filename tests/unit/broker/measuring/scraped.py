@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from tests.unit.broker.wired import Wired
 from tests.unit.metrics.collectors import samples
 
@@ -18,8 +20,8 @@ class Scraped:
         meters = broker.parts.meters
         waiting = {"produce": broker.produces, "fetch": broker.parts.fetch_purgatory}
         collectors: list[Collector] = [
-            RequestCollector(meters, lambda: 0, waiting),
-            TopicCollector(meters, lambda: list(broker.parts.replicas.partitions.values())),
+            RequestCollector(meters, SimpleNamespace(queue_length=0), waiting),
+            TopicCollector(meters, broker.parts.replicas.partitions),
             NetworkCollector({"PLAINTEXT": broker.listener}),
         ]
         self._registry = Registry(collectors, broker.clock)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from tests.unit.broker.wired import BROKER, Wired, run
 from tests.unit.broker.wired import until as until_it
 
 from ottla.broker.coordinator import state_partition
-from ottla.broker.coordinator.state_partition import loaded_at_last
+from ottla.broker.coordinator.state_partition import StatePartition, loaded_at_last
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
@@ -20,6 +22,10 @@ from ottla.lifecycle import Backoff, offload_nothing
 from ottla.model import BrokerId, TopicPartition
 
 KEY = TopicPartition("state", 0)
+
+
+def partition_with(load: object) -> StatePartition:
+    return cast("StatePartition", SimpleNamespace(key=KEY, load=load))
 
 
 def test_any_error_makes_for_another_attempt_until_the_partition_is_read(
@@ -32,12 +38,12 @@ def test_any_error_makes_for_another_attempt_until_the_partition_is_read(
 
     failures: list[Exception] = [ValueError("a mistake"), KafkaStorageError("no disk"), ZeroDivisionError("another"), KeyError("a third")]
 
-    async def load() -> None:
+    async def load(offload: object) -> None:
         if failures:
             raise failures.pop(0)
 
     monkeypatch.setattr(state_partition.asyncio, "sleep", pause)  # type: ignore[attr-defined]
-    asyncio.run(loaded_at_last(KEY, load))
+    asyncio.run(loaded_at_last(partition_with(load), offload_nothing))
     assert failures == []
     assert pauses == [1.0, 1.0, 2.0, 4.0]
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 4
@@ -46,10 +52,10 @@ def test_any_error_makes_for_another_attempt_until_the_partition_is_read(
 
 
 def test_a_partition_that_is_led_by_another_broker_is_not_read_again() -> None:
-    async def load() -> None:
+    async def load(offload: object) -> None:
         raise NotCoordinator("led elsewhere")
 
-    asyncio.run(loaded_at_last(KEY, load))
+    asyncio.run(loaded_at_last(partition_with(load), offload_nothing))
 
 
 @pytest.mark.parametrize("topic", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])

@@ -12,9 +12,9 @@ heartbeat, which only moves a deadline back, costs no look at the other members.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 from uuid import UUID
 
 from ottla.broker.groups.classic.effects import JoinedMember, StoredMember, StoreGroup, StoreReason, Token
@@ -243,10 +243,6 @@ class Group:
     def new_member_id(self, client_id: str, instance_id: str | None, unique: UUID) -> str:
         """An id for a new member, that tells a person whose it is."""
         return made_member_id(instance_id or client_id, unique)
-
-
-# Makes what tells a new member's id from all others.
-MakeUnique: TypeAlias = Callable[[], UUID]
 
 
 def made_member_id(name: str, unique: UUID) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.broker.groups.classic.effects import Effect, Joined, ReplacementOf, Token
-from ottla.broker.groups.classic.group import Group, GroupLimits, MakeUnique
+from ottla.broker.groups.classic.group import Group, GroupLimits
 from ottla.broker.groups.classic.member import Member, Protocol
 from ottla.broker.groups.classic.rebalancing import forget_requests, joined, maybe_prepare, try_complete_join
 from ottla.broker.groups.classic.transitions import GroupState
@@ -29,6 +29,7 @@ from ottla.errors import (
     MemberIdRequired,
     UnknownMemberId,
 )
+from ottla.model import MakeUnique
 
 # Less than the 16 bits that a record has for the length of a string, as some are made of two.
 MAX_TEXT_BYTES: Final = (1 << 15) - 64

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ottla.broker.groups.classic.effects import Joined, Synced, Token
-from ottla.broker.groups.classic.group import NEVER_MS, MakeUnique, made_member_id
+from ottla.broker.groups.classic.group import NEVER_MS, made_member_id
 from ottla.broker.groups.classic.joining import Join
 from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.consumer.advancing import assign, describe, reconcile, refresh
@@ -33,6 +33,7 @@ from ottla.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from ottla.model import MakeUnique
 
 log: Final = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ottla.broker.groups.classic.group import MakeUnique
 from ottla.broker.groups.consumer.advancing import assign, describe, reconcile
 from ottla.broker.groups.consumer.assignment import Assignment, is_within
 from ottla.broker.groups.consumer.changes import MemberChange, PositionChange, RegexChange, TargetChange
@@ -30,6 +29,7 @@ from ottla.errors import (
     UnreleasedInstanceId,
     UnsupportedAssignor,
 )
+from ottla.model import MakeUnique
 
 log: Final = logging.getLogger(__name__)
 
