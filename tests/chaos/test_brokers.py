@@ -134,7 +134,7 @@ def test_one_that_does_not_start_or_does_not_stop_cleanly_is_a_trouble(tmp_path:
     with_broker(tmp_path / "two", "ends badly", badly_stopped)
 
 
-def test_it_can_open_no_file_and_goes_on_with_those_that_it_has(tmp_path: Path) -> None:
+async def test_it_can_open_no_file_and_goes_on_with_those_that_it_has(tmp_path: Path) -> None:
     """Method: a program that writes to an open file and says what opening another one comes to."""
     says = """
 import itertools, sys, time
@@ -165,23 +165,20 @@ with open(f"{sys.argv[3]}.open", "ab", buffering=0) as opened:
     async def until(what: Callable[[], bool]) -> None:
         await asyncio.to_thread(look_until, what)
 
-    async def scenario() -> None:
-        broker = BrokerProcess(7, tmp_path / "broker", Ports(1, 2, 3), {}, (sys.executable, str(program)))
-        try:
-            await broker.launch()
-            await broker.ready()
-            await until(lambda: last(broker) == ["opened"])
-            await broker.refuse_files()
-            await until(lambda: last(broker) == ["refused", str(errno.EMFILE)])
-            written = tmp_path / "broker" / "server.properties.open"
-            size = written.stat().st_size
-            await until(lambda: written.stat().st_size > size)
-            broker.allow_files()
-            await until(lambda: last(broker) == ["opened"])
-        finally:
-            await broker.close()
-
-    asyncio.run(scenario())
+    broker = BrokerProcess(7, tmp_path / "broker", Ports(1, 2, 3), {}, (sys.executable, str(program)))
+    try:
+        await broker.launch()
+        await broker.ready()
+        await until(lambda: last(broker) == ["opened"])
+        await broker.refuse_files()
+        await until(lambda: last(broker) == ["refused", str(errno.EMFILE)])
+        written = tmp_path / "broker" / "server.properties.open"
+        size = written.stat().st_size
+        await until(lambda: written.stat().st_size > size)
+        broker.allow_files()
+        await until(lambda: last(broker) == ["opened"])
+    finally:
+        await broker.close()
 
 
 def test_its_disk_is_full_until_it_is_emptied(tmp_path: Path) -> None:

@@ -123,21 +123,17 @@ def collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize(("quiet_seconds", "longest_seconds"), [(0.05, 3_600.0), (3_600.0, 0.05)])
-def test_collections_are_put_off_for_a_while(quiet_seconds: float, longest_seconds: float) -> None:
+async def test_collections_are_put_off_for_a_while(quiet_seconds: float, longest_seconds: float) -> None:
     """Either bound ends it, and it can be done again."""
-
-    async def main() -> None:
-        collections = Collections(quiet_seconds, longest_seconds)
-        for _ in range(2):
-            gc.enable()
-            collections.put_off()
-            collections.put_off()
-            assert not gc.isenabled()
-            async with asyncio.timeout(120):
-                while not gc.isenabled():  # noqa: ASYNC110  (no one tells)
-                    await asyncio.sleep(0.001)
-
-    asyncio.run(main())
+    collections = Collections(quiet_seconds, longest_seconds)
+    for _ in range(2):
+        gc.enable()
+        collections.put_off()
+        collections.put_off()
+        assert not gc.isenabled()
+        async with asyncio.timeout(120):
+            while not gc.isenabled():  # noqa: ASYNC110  (no one tells)
+                await asyncio.sleep(0.001)
 
 
 @pytest.mark.usefixtures("collector")
@@ -155,11 +151,8 @@ def test_collections_come_again_in_a_process_that_outlives_its_loop() -> None:
 
 
 @pytest.mark.usefixtures("collector")
-def test_a_collector_that_something_else_has_switched_off_stays_off() -> None:
-    async def main() -> None:
-        gc.disable()
-        Collections(quiet_seconds=0).put_off()
-        await asyncio.sleep(0.01)
-        assert not gc.isenabled()
-
-    asyncio.run(main())
+async def test_a_collector_that_something_else_has_switched_off_stays_off() -> None:
+    gc.disable()
+    Collections(quiet_seconds=0).put_off()
+    await asyncio.sleep(0.01)
+    assert not gc.isenabled()

@@ -123,13 +123,10 @@ def cut_short() -> bytes:
         *((LOG[1][:MAGIC_POSITION] + magic + LOG[1][MAGIC_POSITION + 1 :], UnsupportedForMessageFormat) for magic in (b"\0", b"\1", b"\3")),
     ],
 )
-def test_a_batch_that_nobody_can_read_is_said_each_time_and_not_skipped(read: Read, damaged: bytes, error: type[ApiError]) -> None:
-    async def main() -> None:
-        seen: Seen = []
-        async with cluster_of(Liar(Random(0), 0.0, [LOG[0], damaged, *LOG[2:]])) as cluster:
-            for _ in range(3):
-                with pytest.raises(error):
-                    await read(cluster, seen, COUNT)
-        assert seen == [(0, b"0")]
-
-    asyncio.run(main())
+async def test_a_batch_that_nobody_can_read_is_said_each_time_and_not_skipped(read: Read, damaged: bytes, error: type[ApiError]) -> None:
+    seen: Seen = []
+    async with cluster_of(Liar(Random(0), 0.0, [LOG[0], damaged, *LOG[2:]])) as cluster:
+        for _ in range(3):
+            with pytest.raises(error):
+                await read(cluster, seen, COUNT)
+    assert seen == [(0, b"0")]

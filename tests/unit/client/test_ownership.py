@@ -65,64 +65,62 @@ async def is_settled(look: Coordination, consumers: Mapping[str, tuple[AsyncCons
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS, ids=str)
-def test_no_two_consumers_own_a_partition_at_once(implementation: Implementation, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+async def test_no_two_consumers_own_a_partition_at_once(
+    implementation: Implementation, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     opened = implementation.open(tmp_path, request)
+    chance = random.Random(11)
+    async with group(tmp_path / "brokers") as found, opened as service:
+        await create_topic(found.cluster, "clicks", PARTITIONS)
+        look = await service.session()
+        for path in ("/brokers/ids/1", "/brokers/topics/clicks"):
+            await look.create(path, (await found.look.get(path))[0], make_parents=True)
+        consumers: dict[str, tuple[AsyncConsumerConnector, list[Coordination]]] = {}
 
-    async def main() -> None:
-        chance = random.Random(11)
-        async with group(tmp_path / "brokers") as found, opened as service:
-            await create_topic(found.cluster, "clicks", PARTITIONS)
-            look = await service.session()
-            for path in ("/brokers/ids/1", "/brokers/topics/clicks"):
-                await look.create(path, (await found.look.get(path))[0], make_parents=True)
-            consumers: dict[str, tuple[AsyncConsumerConnector, list[Coordination]]] = {}
+        def check() -> None:
+            owned = [partition for connector, _ in consumers.values() for partition in connector.owned]
+            assert len(owned) == len(set(owned)), sorted(owned)
 
-            def check() -> None:
-                owned = [partition for connector, _ in consumers.values() for partition in connector.owned]
-                assert len(owned) == len(set(owned)), sorted(owned)
+        owners = Owners(look, check)
+        watching = asyncio.create_task(owners.watch())
 
-            owners = Owners(look, check)
-            watching = asyncio.create_task(owners.watch())
+        def opening(sessions: list[Coordination]) -> OpenSession:
+            async def open_session() -> Coordination:
+                sessions.append(await service.session())
+                return sessions[-1]
 
-            def opening(sessions: list[Coordination]) -> OpenSession:
-                async def open_session() -> Coordination:
-                    sessions.append(await service.session())
-                    return sessions[-1]
+            return open_session
 
-                return open_session
+        async def join(name: str) -> None:
+            sessions: list[Coordination] = []
+            settings = ConsumerSettings(group_id="g", consumer_id=name, rebalance_backoff_ms=100, auto_offset_reset="smallest")
+            connector = AsyncConsumerConnector(settings, open_session=opening(sessions))
+            consumers[name] = (connector, sessions)
+            await connector.create_message_streams({"clicks": 1})
 
-            async def join(name: str) -> None:
-                sessions: list[Coordination] = []
-                settings = ConsumerSettings(group_id="g", consumer_id=name, rebalance_backoff_ms=100, auto_offset_reset="smallest")
-                connector = AsyncConsumerConnector(settings, open_session=opening(sessions))
-                consumers[name] = (connector, sessions)
-                await connector.create_message_streams({"clicks": 1})
-
-            killed: list[Coordination] = []
-            await join("first")
-            for step in range(examples(STEPS)):
-                action = chance.choice(("join", "join", "leave", "kill"))
-                if action == "join" and len(consumers) < 5:
-                    await join(f"c{step}")
-                elif action != "join" and len(consumers) > 1:
-                    name = chance.choice(sorted(consumers))
-                    connector, sessions = consumers[name]
-                    if action == "leave":
-                        del consumers[name]
-                        await connector.shutdown()
-                    elif sessions[-1] not in killed:
-                        killed.append(sessions[-1])
-                        await service.expire(sessions[-1])
-                check()
-                assert not watching.done()
-            async with asyncio.timeout(120):
-                while not await is_settled(look, consumers):  # noqa: ASYNC110  # what is looked at tells no one
-                    await asyncio.sleep(0.02)
+        killed: list[Coordination] = []
+        await join("first")
+        for step in range(examples(STEPS)):
+            action = chance.choice(("join", "join", "leave", "kill"))
+            if action == "join" and len(consumers) < 5:
+                await join(f"c{step}")
+            elif action != "join" and len(consumers) > 1:
+                name = chance.choice(sorted(consumers))
+                connector, sessions = consumers[name]
+                if action == "leave":
+                    del consumers[name]
+                    await connector.shutdown()
+                elif sessions[-1] not in killed:
+                    killed.append(sessions[-1])
+                    await service.expire(sessions[-1])
             check()
-            assert owners.changes > 0
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-            for connector, _ in consumers.values():
-                await connector.shutdown()
-
-    asyncio.run(main())
+            assert not watching.done()
+        async with asyncio.timeout(120):
+            while not await is_settled(look, consumers):  # noqa: ASYNC110  # what is looked at tells no one
+                await asyncio.sleep(0.02)
+        check()
+        assert owners.changes > 0
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        for connector, _ in consumers.values():
+            await connector.shutdown()

@@ -32,49 +32,40 @@ async def read(cluster: Cluster, topic: str, partition: int) -> list[tuple[int, 
     return found
 
 
-def test_a_stretch_goes_into_a_topic_that_is_made_for_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks", 2)
-            for number in range(2):
-                for first_ms, codec in ((1_000, "none"), (2_000, "zstd"), (3_000, "none")):
-                    await produce(cluster, TopicPartition("clicks", number), batch(first_ms, b"%d" % number, b"x", codec=codec))
-            done = await replay(cluster, "clicks", "again", 2_000, 3_000)
-            assert (done.batches, done.records) == (2, 4)
-            assert [await read(cluster, "again", number) for number in range(2)] == [
-                [(2_000, b"%d" % number), (2_001, b"x")] for number in range(2)
-            ]
-            (copied,) = (await AsyncSimpleConsumer(cluster=cluster).fetch("again", 0, 0)).batches()
-            assert bytes(copied[61:]) == batch(2_000, b"0", b"x", codec="zstd")[61:]
-            assert header_for_producer(copied, -1, -1, -1, transactional=False)
-            assert await replay(cluster, "clicks", "again", 9_000) == Replayed()
-
-    asyncio.run(main())
+async def test_a_stretch_goes_into_a_topic_that_is_made_for_it(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        for number in range(2):
+            for first_ms, codec in ((1_000, "none"), (2_000, "zstd"), (3_000, "none")):
+                await produce(cluster, TopicPartition("clicks", number), batch(first_ms, b"%d" % number, b"x", codec=codec))
+        done = await replay(cluster, "clicks", "again", 2_000, 3_000)
+        assert (done.batches, done.records) == (2, 4)
+        assert [await read(cluster, "again", number) for number in range(2)] == [
+            [(2_000, b"%d" % number), (2_001, b"x")] for number in range(2)
+        ]
+        (copied,) = (await AsyncSimpleConsumer(cluster=cluster).fetch("again", 0, 0)).batches()
+        assert bytes(copied[61:]) == batch(2_000, b"0", b"x", codec="zstd")[61:]
+        assert header_for_producer(copied, -1, -1, -1, transactional=False)
+        assert await replay(cluster, "clicks", "again", 9_000) == Replayed()
 
 
-def test_a_topic_is_replayed_into_itself_up_to_where_it_ended(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks")
-            await produce(cluster, TopicPartition("clicks", 0), batch(1_000, b"a"))
-            await produce(cluster, TopicPartition("clicks", 0), batch(1_300, b"b"))
-            began = asyncio.get_running_loop().time()
-            await replay(cluster, "clicks", "clicks", 0, speed=2)
-            assert asyncio.get_running_loop().time() - began >= 0.15
-            assert [value for _, value in await read(cluster, "clicks", 0)] == [b"a", b"b", b"a", b"b"]
-
-    asyncio.run(main())
+async def test_a_topic_is_replayed_into_itself_up_to_where_it_ended(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        await produce(cluster, TopicPartition("clicks", 0), batch(1_000, b"a"))
+        await produce(cluster, TopicPartition("clicks", 0), batch(1_300, b"b"))
+        began = asyncio.get_running_loop().time()
+        await replay(cluster, "clicks", "clicks", 0, speed=2)
+        assert asyncio.get_running_loop().time() - began >= 0.15
+        assert [value for _, value in await read(cluster, "clicks", 0)] == [b"a", b"b", b"a", b"b"]
 
 
-def test_a_replay_in_a_transaction_is_seen_as_a_whole(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks", 2)
-            for number in range(2):
-                await produce(cluster, TopicPartition("clicks", number), batch(1_000, b"a", b"b"))
-            await replay(cluster, "clicks", "again", 0, transactional_id="replay-1")
-            async with asyncio.timeout(120):
-                while [len(await read(cluster, "again", number)) for number in range(2)] != [2, 2]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(main())
+async def test_a_replay_in_a_transaction_is_seen_as_a_whole(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        for number in range(2):
+            await produce(cluster, TopicPartition("clicks", number), batch(1_000, b"a", b"b"))
+        await replay(cluster, "clicks", "again", 0, transactional_id="replay-1")
+        async with asyncio.timeout(120):
+            while [len(await read(cluster, "again", number)) for number in range(2)] != [2, 2]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)

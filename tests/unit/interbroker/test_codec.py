@@ -243,7 +243,7 @@ def test_partitions_keep_their_order_however_many() -> None:
     assert asyncio.run(received(request, Caller(BrokerId(1), 2, 3))) == (request, None)
 
 
-def test_the_event_loop_has_turns_while_many_partitions_are_packed_and_unpacked() -> None:
+async def test_the_event_loop_has_turns_while_many_partitions_are_packed_and_unpacked() -> None:
     """10,000 partitions take 50 to 100 ms: no produce request should wait for all of them."""
     state = PartitionState(BrokerId(1), 3, (BrokerId(1),), (BrokerId(1), BrokerId(2)))
     partitions = tuple(PartitionAssignment("t", UUID(int=1), index, state, 5) for index in range(1_000))
@@ -255,14 +255,11 @@ def test_the_event_loop_has_turns_while_many_partitions_are_packed_and_unpacked(
             await asyncio.sleep(0)
         return task.result(), turns
 
-    async def run() -> None:
-        request, coder = LeaderAndIsrRequest(BrokerId(1), 2, 3, partitions, ()), codec.codec_of(LeaderAndIsrRequest)
-        message, turns = await turns_during(coder.encode_request(request, Caller(BrokerId(1), 2, 3)))
-        assert turns >= 1_000 // codec.PARTITIONS_AT_ONCE
-        _, turns = await turns_during(coder.decode_request(message))
-        assert turns >= 1_000 // codec.PARTITIONS_AT_ONCE
-
-    asyncio.run(run())
+    request, coder = LeaderAndIsrRequest(BrokerId(1), 2, 3, partitions, ()), codec.codec_of(LeaderAndIsrRequest)
+    message, turns = await turns_during(coder.encode_request(request, Caller(BrokerId(1), 2, 3)))
+    assert turns >= 1_000 // codec.PARTITIONS_AT_ONCE
+    _, turns = await turns_during(coder.decode_request(message))
+    assert turns >= 1_000 // codec.PARTITIONS_AT_ONCE
 
 
 def test_what_a_newer_release_says_and_this_one_does_not_know_is_refused() -> None:

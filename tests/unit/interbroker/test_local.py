@@ -62,30 +62,24 @@ async def test_a_broker_calls_itself_like_any_other() -> None:
     assert own.calls == [METADATA]
 
 
-def test_what_the_receiver_raises_is_raised_at_the_caller() -> None:
+async def test_what_the_receiver_raises_is_raised_at_the_caller() -> None:
     async def refuse() -> None:
         raise NotController("broker 2 is not")
 
-    async def run() -> None:
-        hub = LocalControl()
-        here, _ = await serve(hub, ONE, Recording()), await serve(hub, TWO, Recording(refuse))
-        with pytest.raises(NotController, match="broker 2 is not"):
-            await here.controller(registration(TWO)).delete_topic("orders")
-
-    asyncio.run(run())
+    hub = LocalControl()
+    here, _ = await serve(hub, ONE, Recording()), await serve(hub, TWO, Recording(refuse))
+    with pytest.raises(NotController, match="broker 2 is not"):
+        await here.controller(registration(TWO)).delete_topic("orders")
 
 
-def test_a_fault_of_the_receivers_is_no_exception_of_its_own_at_the_caller() -> None:
+async def test_a_fault_of_the_receivers_is_no_exception_of_its_own_at_the_caller() -> None:
     async def fail() -> None:
         raise ZeroDivisionError
 
-    async def run() -> None:
-        hub = LocalControl()
-        here, _ = await serve(hub, ONE, Recording()), await serve(hub, TWO, Recording(fail))
-        with pytest.raises(UnknownServerError, match="update_metadata: broker 2: ZeroDivisionError"):
-            await here.broker(registration(TWO)).update_metadata(METADATA)
-
-    asyncio.run(run())
+    hub = LocalControl()
+    here, _ = await serve(hub, ONE, Recording()), await serve(hub, TWO, Recording(fail))
+    with pytest.raises(UnknownServerError, match="update_metadata: broker 2: ZeroDivisionError"):
+        await here.broker(registration(TWO)).update_metadata(METADATA)
 
 
 async def test_a_caller_that_is_out_of_date_is_refused_by_the_controller_and_not_by_brokers() -> None:

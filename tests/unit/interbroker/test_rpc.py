@@ -218,23 +218,19 @@ async def test_a_broker_without_a_control_endpoint_fails_when_it_is_called() -> 
     await control.close()
 
 
-def test_a_broker_that_is_forgotten_keeps_nobody_waiting() -> None:
+async def test_a_broker_that_is_forgotten_keeps_nobody_waiting() -> None:
     class Endless(Recording):
         async def call(self, request: Any) -> Any:
             begun.set()
             await asyncio.Event().wait()
 
     begun = asyncio.Event()
-
-    async def run() -> None:
-        async with two_brokers(Endless()) as (control, registration):
-            call = asyncio.ensure_future(control.broker(registration).drain())
-            await begun.wait()
-            control.forget([ONE])
-            with pytest.raises(BrokerNotAvailable):
-                await call
-
-    asyncio.run(run())
+    async with two_brokers(Endless()) as (control, registration):
+        call = asyncio.ensure_future(control.broker(registration).drain())
+        await begun.wait()
+        control.forget([ONE])
+        with pytest.raises(BrokerNotAvailable):
+            await call
 
 
 def test_brokers_with_certificates_of_one_authority_call_each_other_and_others_do_not(tmp_path: Path) -> None:

@@ -49,173 +49,156 @@ CLICKS, OTHER = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
     [(-1, 0xFF, "the batch at offset 0 has not the checksum"), (MAGIC_POSITION, 1, "magic 1")],
     ids=["a wrong checksum", "magic 1"],
 )
-def test_a_batch_that_cannot_be_handed_on_fails_its_partition_by_name_and_no_other(
+async def test_a_batch_that_cannot_be_handed_on_fails_its_partition_by_name_and_no_other(
     tmp_path: Path, position: int, value: int, reason: str
 ) -> None:
     """We change one byte in the file of the source's log. A checksum may be wrong once on the way, so it is asked for again first."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_both(a, b, "clicks", 2)
-            await create_map(b)
-            wanted = same(2, "clicks")
-            async with BatchProducer(a.cluster) as producer:
-                await producer.send(CLICKS, batch(b"0", b"1"))
-                await producer.send(OTHER, batch(b"other"))
-            (file,) = (tmp_path / "a").rglob("clicks-0/*.log")
-            content = file.read_bytes()
-            position_ = position if position >= 0 else len(content) + position
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks", 2)
+        await create_map(b)
+        wanted = same(2, "clicks")
+        async with BatchProducer(a.cluster) as producer:
+            await producer.send(CLICKS, batch(b"0", b"1"))
+            await producer.send(OTHER, batch(b"other"))
+        (file,) = (tmp_path / "a").rglob("clicks-0/*.log")
+        content = file.read_bytes()
+        position_ = position if position >= 0 else len(content) + position
+        with file.open("r+b") as log:
+            log.seek(position_)
+            log.write(bytes([value]))
+        one = copier(a, b)
+        one.want(wanted)
+        async with running(one):
+            said = await reached(one, CLICKS, PartitionState.FAILED)
+            assert reason in said and "clicks-0" in said
+            await caught_up(one, {OTHER: 1})
+            assert (await committed(b, CLICKS))[CLICKS] == []
+            # Its broker has a good replica again: what failed goes on where it was, and nothing is skipped.
             with file.open("r+b") as log:
                 log.seek(position_)
-                log.write(bytes([value]))
-            one = copier(a, b)
-            one.want(wanted)
-            async with running(one):
-                said = await reached(one, CLICKS, PartitionState.FAILED)
-                assert reason in said and "clicks-0" in said
-                await caught_up(one, {OTHER: 1})
-                assert (await committed(b, CLICKS))[CLICKS] == []
-                # Its broker has a good replica again: what failed goes on where it was, and nothing is skipped.
-                with file.open("r+b") as log:
-                    log.seek(position_)
-                    log.write(content[position_ : position_ + 1])
-                one.repair(CLICKS, "accept gap")
-                await caught_up(one, {CLICKS: 2})
-                assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"0", b"1"]
-                assert one.gaps == []
-
-    asyncio.run(main())
+                log.write(content[position_ : position_ + 1])
+            one.repair(CLICKS, "accept gap")
+            await caught_up(one, {CLICKS: 2})
+            assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"0", b"1"]
+            assert one.gaps == []
 
 
 @pytest.mark.parametrize("on_truncation", [pytest.param("fail", marks=pytest.mark.long), "gap"])
-def test_a_source_that_an_unclean_election_has_cut_fails_its_partition_or_goes_on_at_the_cut(tmp_path: Path, on_truncation: str) -> None:
+async def test_a_source_that_an_unclean_election_has_cut_fails_its_partition_or_goes_on_at_the_cut(
+    tmp_path: Path, on_truncation: str
+) -> None:
     """A leader that was alone in sync dies, and one without its last records leads. What was copied of them stays in the target.
 
     A third broker, without a replica, is where clients find the others again, whose ports are new ones.
     """
-
-    async def main() -> None:
-        unclean = {"unclean_leader_election_enable": "true", "min_insync_replicas": "1"}
-        async with side(tmp_path / "a", 3, **unclean) as a, side(tmp_path / "b") as b:
-            await create_topic(a.cluster, "clicks", 1, 2)
-            await create_topic(b.cluster, "clicks")
-            await create_map(b)
-            await publish(a, CLICKS, b"0", b"1")
-            leader = await a.cluster.leader(CLICKS)
-            (follower,) = [replica for replica in a.cluster.metadata.topic("clicks").partitions[0].replicas if replica != leader]
-            await a.brokers.kill(follower)
-            await publish(a, CLICKS, b"2", b"3")
-            one = copier(a, b, settings(a, b, on_truncation=on_truncation))
-            one.want(same(1, "clicks"))
-            async with running(one):
-                await caught_up(one, {CLICKS: 4})
-                await a.brokers.kill(leader)
-                await a.brokers.start_broker(follower)
-                await publish(a, CLICKS, b"another 2")
-                if on_truncation == "fail":
-                    assert "the log was cut to offset 2" in await reached(one, CLICKS, PartitionState.FAILED)
-                    one.repair(CLICKS, "accept gap")
-                await until(lambda: bool(one.gaps))
-                await caught_up(one, {CLICKS: 3})
-                values = [record.value for record in (await committed(b, CLICKS))[CLICKS]]
-                assert values == [b"0", b"1", b"2", b"3", b"another 2"]
-                ((_, gap),) = one.gaps
-                assert (gap.offset, gap.next_offset) == (2, 4)
-                assert "the source was cut to offset 2" in gap.cause
-                await a.brokers.start_broker(leader)
-
-    asyncio.run(main())
+    unclean = {"unclean_leader_election_enable": "true", "min_insync_replicas": "1"}
+    async with side(tmp_path / "a", 3, **unclean) as a, side(tmp_path / "b") as b:
+        await create_topic(a.cluster, "clicks", 1, 2)
+        await create_topic(b.cluster, "clicks")
+        await create_map(b)
+        await publish(a, CLICKS, b"0", b"1")
+        leader = await a.cluster.leader(CLICKS)
+        (follower,) = [replica for replica in a.cluster.metadata.topic("clicks").partitions[0].replicas if replica != leader]
+        await a.brokers.kill(follower)
+        await publish(a, CLICKS, b"2", b"3")
+        one = copier(a, b, settings(a, b, on_truncation=on_truncation))
+        one.want(same(1, "clicks"))
+        async with running(one):
+            await caught_up(one, {CLICKS: 4})
+            await a.brokers.kill(leader)
+            await a.brokers.start_broker(follower)
+            await publish(a, CLICKS, b"another 2")
+            if on_truncation == "fail":
+                assert "the log was cut to offset 2" in await reached(one, CLICKS, PartitionState.FAILED)
+                one.repair(CLICKS, "accept gap")
+            await until(lambda: bool(one.gaps))
+            await caught_up(one, {CLICKS: 3})
+            values = [record.value for record in (await committed(b, CLICKS))[CLICKS]]
+            assert values == [b"0", b"1", b"2", b"3", b"another 2"]
+            ((_, gap),) = one.gaps
+            assert (gap.offset, gap.next_offset) == (2, 4)
+            assert "the source was cut to offset 2" in gap.cause
+            await a.brokers.start_broker(leader)
 
 
 @pytest.mark.parametrize("on_truncation", [pytest.param("fail", marks=pytest.mark.long), "gap"])
-def test_an_offset_that_only_a_stale_leader_does_not_have_is_no_truncation(
+async def test_an_offset_that_only_a_stale_leader_does_not_have_is_no_truncation(
     tmp_path: Path, on_truncation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that does not know yet what was acknowledged before it led. What it says first is not believed."""
     fetch = fetching.fetch
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks")
+        await create_map(b)
+        one = copier(a, b, settings(a, b, on_truncation=on_truncation))
+        one.want(same(1, "clicks"))
+        refused: list[TopicPartition] = []
 
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_both(a, b, "clicks")
-            await create_map(b)
-            one = copier(a, b, settings(a, b, on_truncation=on_truncation))
-            one.want(same(1, "clicks"))
-            refused: list[TopicPartition] = []
+        async def stale(*arguments: Any) -> Any:
+            head, partitions, nodes = await fetch(*arguments)
+            for index, answer in enumerate(partitions):
+                if one.is_open and answer.records and len(refused) < LOST_ATTEMPTS - 1:  # and not of its map
+                    refused.append(CLICKS)
+                    partitions[index] = answer._replace(error_code=OffsetOutOfRange.code, records=memoryview(b""))
+            return head, partitions, nodes
 
-            async def stale(*arguments: Any) -> Any:
-                head, partitions, nodes = await fetch(*arguments)
-                for index, answer in enumerate(partitions):
-                    if one.is_open and answer.records and len(refused) < LOST_ATTEMPTS - 1:  # and not of its map
-                        refused.append(CLICKS)
-                        partitions[index] = answer._replace(error_code=OffsetOutOfRange.code, records=memoryview(b""))
-                return head, partitions, nodes
-
-            with monkeypatch.context() as patched:
-                patched.setattr(fetching, "fetch", stale)
-                async with running(one):
-                    await reached(one, CLICKS, PartitionState.RUNNING)
-                    await publish(a, CLICKS, b"0", b"1")
-                    await caught_up(one, {CLICKS: 2})
-                    await reached(one, CLICKS, PartitionState.RUNNING)
-                assert len(refused) == LOST_ATTEMPTS - 1
-                assert one.gaps == []
-            assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"0", b"1"]
-
-    asyncio.run(main())
+        with monkeypatch.context() as patched:
+            patched.setattr(fetching, "fetch", stale)
+            async with running(one):
+                await reached(one, CLICKS, PartitionState.RUNNING)
+                await publish(a, CLICKS, b"0", b"1")
+                await caught_up(one, {CLICKS: 2})
+                await reached(one, CLICKS, PartitionState.RUNNING)
+            assert len(refused) == LOST_ATTEMPTS - 1
+            assert one.gaps == []
+        assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"0", b"1"]
 
 
-def test_two_links_onto_one_topic_have_each_record_there_once(tmp_path: Path) -> None:
+async def test_two_links_onto_one_topic_have_each_record_there_once(tmp_path: Path) -> None:
     """Each has a map of its own, and neither takes the other's records for its own."""
     everything = TopicPartition("everything", 0)
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            views = TopicPartition("views", 0)
-            await create_topic(a.cluster, "clicks")
-            await create_topic(a.cluster, "views")
-            await create_topic(b.cluster, "everything")
-            await create_map(b, "A-B")
-            await create_map(b, "C-B")
-            one, other = copier(a, b), copier(a, b, settings(a, b, "C-B"))
-            one.want({CLICKS: Destination("everything", 1, 1 << 20)})
-            other.want({views: Destination("everything", 1, 1 << 20)})
-            async with running(one, other), BatchProducer(a.cluster) as producer:
-                for number in range(20):
-                    producer.send(CLICKS, batch(b"clicks %d" % number))
-                    producer.send(views, batch(b"views %d" % number))
-                    await asyncio.sleep(0.01)
-                await producer.flush()
-                await caught_up(one, await ends_of(a, CLICKS))
-                await caught_up(other, await ends_of(a, views))
-                found = [record.value or b"" for record in (await committed(b, everything))[everything]]
-                for copied, partition, name in ((one, CLICKS, b"clicks"), (other, views, b"views")):
-                    assert [value for value in found if value.startswith(name)] == [b"%s %d" % (name, number) for number in range(20)]
-                    offsets = {record.offset: record.value for record in (await committed(b, everything))[everything]}
-                    for offset in range(20):
-                        assert offsets[copied.maps[partition].translate(offset) or 0] == b"%s %d" % (name, offset)
-
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b):
+        views = TopicPartition("views", 0)
+        await create_topic(a.cluster, "clicks")
+        await create_topic(a.cluster, "views")
+        await create_topic(b.cluster, "everything")
+        await create_map(b, "A-B")
+        await create_map(b, "C-B")
+        one, other = copier(a, b), copier(a, b, settings(a, b, "C-B"))
+        one.want({CLICKS: Destination("everything", 1, 1 << 20)})
+        other.want({views: Destination("everything", 1, 1 << 20)})
+        async with running(one, other), BatchProducer(a.cluster) as producer:
+            for number in range(20):
+                producer.send(CLICKS, batch(b"clicks %d" % number))
+                producer.send(views, batch(b"views %d" % number))
+                await asyncio.sleep(0.01)
+            await producer.flush()
+            await caught_up(one, await ends_of(a, CLICKS))
+            await caught_up(other, await ends_of(a, views))
+            found = [record.value or b"" for record in (await committed(b, everything))[everything]]
+            for copied, partition, name in ((one, CLICKS, b"clicks"), (other, views, b"views")):
+                assert [value for value in found if value.startswith(name)] == [b"%s %d" % (name, number) for number in range(20)]
+                offsets = {record.offset: record.value for record in (await committed(b, everything))[everything]}
+                for offset in range(20):
+                    assert offsets[copied.maps[partition].translate(offset) or 0] == b"%s %d" % (name, offset)
 
 
-def test_a_topic_that_goes_is_copied_no_more_and_what_was_copied_stays(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_topic(a.cluster, "clicks")
-            await create_topic(a.cluster, "views")
-            await publish(a, CLICKS, b"0")
-            async with worker(a, b) as one:
-                await arrives(b, TopicPartition("A.clicks", 0), b"0")
-                await delete_topics(a.cluster, ["clicks"])
-                link = one.links["A-B"]
-                await until(lambda: CLICKS not in link.statuses)
-                await publish(a, TopicPartition("views", 0), b"1")
-                await arrives(b, TopicPartition("A.views", 0), b"1")
-                await arrives(b, TopicPartition("A.clicks", 0), b"0")
-
-    asyncio.run(main())
+async def test_a_topic_that_goes_is_copied_no_more_and_what_was_copied_stays(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await create_topic(a.cluster, "views")
+        await publish(a, CLICKS, b"0")
+        async with worker(a, b) as one:
+            await arrives(b, TopicPartition("A.clicks", 0), b"0")
+            await delete_topics(a.cluster, ["clicks"])
+            link = one.links["A-B"]
+            await until(lambda: CLICKS not in link.statuses)
+            await publish(a, TopicPartition("views", 0), b"1")
+            await arrives(b, TopicPartition("A.views", 0), b"1")
+            await arrives(b, TopicPartition("A.clicks", 0), b"0")
 
 
-def test_topics_that_the_target_cannot_have_or_whose_settings_are_not_told_keep_no_other_one_waiting(
+async def test_topics_that_the_target_cannot_have_or_whose_settings_are_not_told_keep_no_other_one_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name is too long with the prefix before it; and a source may refuse the settings of one topic, in the answer for all of them."""
@@ -227,25 +210,22 @@ def test_topics_that_the_target_cannot_have_or_whose_settings_are_not_told_keep_
             raise TopicAuthorizationFailed("views")
         return await describe_configs(cluster, asked)
 
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            for name in ("clicks", "views", long_name):
-                await create_topic(a.cluster, name, retention_ms="12345678")
-            await publish(a, CLICKS, b"0")
-            await publish(a, TopicPartition("views", 0), b"1")
-            monkeypatch.setattr(topics, "describe_configs", refusing)
-            async with worker(a, b) as one:
-                await arrives(b, TopicPartition("A.clicks", 0), b"0")
-                await arrives(b, TopicPartition("A.views", 0), b"1")
-                refused = one.links["A-B"].statuses[TopicPartition(long_name, 0)]
-                assert refused.state is PartitionState.FAILED and "InvalidTopic" in refused.reason
-                found = await topics.own_settings(b.cluster, ["A.clicks", "A.views"], re.compile("(?!)"))
-                assert {name: settings.get("retention.ms") for name, settings in found.items()} == {"A.clicks": "12345678", "A.views": None}
-
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b):
+        for name in ("clicks", "views", long_name):
+            await create_topic(a.cluster, name, retention_ms="12345678")
+        await publish(a, CLICKS, b"0")
+        await publish(a, TopicPartition("views", 0), b"1")
+        monkeypatch.setattr(topics, "describe_configs", refusing)
+        async with worker(a, b) as one:
+            await arrives(b, TopicPartition("A.clicks", 0), b"0")
+            await arrives(b, TopicPartition("A.views", 0), b"1")
+            refused = one.links["A-B"].statuses[TopicPartition(long_name, 0)]
+            assert refused.state is PartitionState.FAILED and "InvalidTopic" in refused.reason
+            found = await topics.own_settings(b.cluster, ["A.clicks", "A.views"], re.compile("(?!)"))
+            assert {name: settings.get("retention.ms") for name, settings in found.items()} == {"A.clicks": "12345678", "A.views": None}
 
 
-def test_a_source_that_answers_nonsense_is_waited_for_and_readiness_says_so(tmp_path: Path) -> None:
+async def test_a_source_that_answers_nonsense_is_waited_for_and_readiness_says_so(tmp_path: Path) -> None:
     """Another link of the worker goes on meanwhile."""
 
     async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -253,33 +233,30 @@ def test_a_source_that_answers_nonsense_is_waited_for_and_readiness_says_so(tmp_
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
 
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
-            port = server.sockets[0].getsockname()[1]
-            await create_topic(a.cluster, "clicks")
-            given = {
-                "clusters": "A,B,C",
-                "A.bootstrap.servers": servers(a.brokers),
-                "B.bootstrap.servers": servers(b.brokers),
-                "C.bootstrap.servers": f"127.0.0.1:{port}",
-                "A->B.enabled": "true",
-                "C->B.enabled": "true",
-                "slots": "1",
-                "replication.factor": "1",
-                "refresh.topics.interval.seconds": "1",
-            }
-            one = MirrorMaker(MirrorSettings.from_properties(given))
-            await one.start()
-            try:
-                await publish(a, CLICKS, b"0")
-                await arrives(b, TopicPartition("A.clicks", 0), b"0")
-                await until(lambda: bool(one.links["C-B"].failure))
-                is_ready, said = one.status()
-                assert not is_ready
-                assert said["reason"].startswith(f"no broker answers: 127.0.0.1:{port}: ")
-            finally:
-                await one.stop()
-                server.close()
-
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b):
+        server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        await create_topic(a.cluster, "clicks")
+        given = {
+            "clusters": "A,B,C",
+            "A.bootstrap.servers": servers(a.brokers),
+            "B.bootstrap.servers": servers(b.brokers),
+            "C.bootstrap.servers": f"127.0.0.1:{port}",
+            "A->B.enabled": "true",
+            "C->B.enabled": "true",
+            "slots": "1",
+            "replication.factor": "1",
+            "refresh.topics.interval.seconds": "1",
+        }
+        one = MirrorMaker(MirrorSettings.from_properties(given))
+        await one.start()
+        try:
+            await publish(a, CLICKS, b"0")
+            await arrives(b, TopicPartition("A.clicks", 0), b"0")
+            await until(lambda: bool(one.links["C-B"].failure))
+            is_ready, said = one.status()
+            assert not is_ready
+            assert said["reason"].startswith(f"no broker answers: 127.0.0.1:{port}: ")
+        finally:
+            await one.stop()
+            server.close()

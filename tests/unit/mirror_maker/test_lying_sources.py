@@ -77,158 +77,138 @@ def changed(batch_: bytes, *changes: tuple[tuple[int, str], int]) -> bytes:
     ],
     ids=["offsets that overlap", "fewer records than none", "an offset behind the last that there can be", "more records than bytes"],
 )
-def test_a_batch_at_odds_with_itself_fails_its_partition_and_leaves_the_map_readable(
+async def test_a_batch_at_odds_with_itself_fails_its_partition_and_leaves_the_map_readable(
     tmp_path: Path, changes: list[tuple[tuple[int, str], int]], reason: str
 ) -> None:
     """We change the second batch in the file of the source's log. Its checksum is right, as that of a broken program would be."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_both(a, b, "clicks", 2)
-            await create_map(b)
-            await publish(a, CLICKS, b"0", b"1")
-            await publish(a, CLICKS, b"2", b"3")
-            (file,) = (tmp_path / "a").rglob("clicks-0/*.log")
-            content = file.read_bytes()
-            size = len(content) // 2
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks", 2)
+        await create_map(b)
+        await publish(a, CLICKS, b"0", b"1")
+        await publish(a, CLICKS, b"2", b"3")
+        (file,) = (tmp_path / "a").rglob("clicks-0/*.log")
+        content = file.read_bytes()
+        size = len(content) // 2
+        with file.open("r+b") as log:
+            log.seek(size)
+            log.write(changed(content[size:], *changes))
+        one = copier(a, b)
+        one.want(same(2, "clicks"))
+        async with running(one):
+            said = await reached(one, CLICKS, PartitionState.FAILED)
+            assert reason in said, said
+            await publish(a, OTHER, b"other")
+            await caught_up(one, {OTHER: 1})
             with file.open("r+b") as log:
-                log.seek(size)
-                log.write(changed(content[size:], *changes))
-            one = copier(a, b)
-            one.want(same(2, "clicks"))
-            async with running(one):
-                said = await reached(one, CLICKS, PartitionState.FAILED)
-                assert reason in said, said
-                await publish(a, OTHER, b"other")
-                await caught_up(one, {OTHER: 1})
-                with file.open("r+b") as log:
-                    log.write(content)
-                one.repair(CLICKS, "accept gap")
-                await caught_up(one, {CLICKS: 4})
-            again = copier(a, b)  # another worker, which reads the map
-            again.want(same(2, "clicks"))
-            async with running(again):
-                await publish(a, CLICKS, b"4")
-                await caught_up(again, {CLICKS: 5, OTHER: 1})
-                assert again.gaps == []
-            found = await committed(b, CLICKS, OTHER)
-            assert [record.value for record in found[CLICKS]] == [b"0", b"1", b"2", b"3", b"4"]
-            assert [record.value for record in found[OTHER]] == [b"other"]
-
-    asyncio.run(main())
+                log.write(content)
+            one.repair(CLICKS, "accept gap")
+            await caught_up(one, {CLICKS: 4})
+        again = copier(a, b)  # another worker, which reads the map
+        again.want(same(2, "clicks"))
+        async with running(again):
+            await publish(a, CLICKS, b"4")
+            await caught_up(again, {CLICKS: 5, OTHER: 1})
+            assert again.gaps == []
+        found = await committed(b, CLICKS, OTHER)
+        assert [record.value for record in found[CLICKS]] == [b"0", b"1", b"2", b"3", b"4"]
+        assert [record.value for record in found[OTHER]] == [b"other"]
 
 
-def test_a_marker_that_is_none_fails_its_partition_and_no_other(tmp_path: Path) -> None:
+async def test_a_marker_that_is_none_fails_its_partition_and_no_other(tmp_path: Path) -> None:
     """The end of an aborted transaction: who reads on without it may leave out what follows."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_both(a, b, "clicks", 2)
-            await create_map(b)
-            async with await TransactionalProducer.open(a.cluster, "shop") as producer:
-                with pytest.raises(ValueError, match="ends so"):
-                    async with producer.transaction():
-                        await (await producer.send(CLICKS, batch(b"aborted")))
-                        raise ValueError("ends so")
-            async with asyncio.timeout(SECONDS):
-                while (await ends_of(a, CLICKS))[CLICKS] < 2:  # noqa: ASYNC110 - the marker is written behind the answer
-                    await asyncio.sleep(0.01)
-            # The marker is of today and the record is not, so it begins a segment.
-            file = max((tmp_path / "a").rglob("clicks-0/*.log"))
-            marker = bytearray(file.read_bytes())
-            # length, attributes, time and offset deltas, the key's length, version:2 type:2
-            marker[HEADER_SIZE + 5 + 3] = 7
-            with file.open("r+b") as log:
-                log.write(changed(bytes(marker)))
-            one = copier(a, b)
-            one.want(same(2, "clicks"))
-            async with running(one):
-                assert "type 7" in await reached(one, CLICKS, PartitionState.FAILED)
-                await publish(a, OTHER, b"other")
-                await caught_up(one, {OTHER: 1})
-                assert (await committed(b, CLICKS))[CLICKS] == []
-
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks", 2)
+        await create_map(b)
+        async with await TransactionalProducer.open(a.cluster, "shop") as producer:
+            with pytest.raises(ValueError, match="ends so"):
+                async with producer.transaction():
+                    await (await producer.send(CLICKS, batch(b"aborted")))
+                    raise ValueError("ends so")
+        async with asyncio.timeout(SECONDS):
+            while (await ends_of(a, CLICKS))[CLICKS] < 2:  # noqa: ASYNC110 - the marker is written behind the answer
+                await asyncio.sleep(0.01)
+        # The marker is of today and the record is not, so it begins a segment.
+        file = max((tmp_path / "a").rglob("clicks-0/*.log"))
+        marker = bytearray(file.read_bytes())
+        # length, attributes, time and offset deltas, the key's length, version:2 type:2
+        marker[HEADER_SIZE + 5 + 3] = 7
+        with file.open("r+b") as log:
+            log.write(changed(bytes(marker)))
+        one = copier(a, b)
+        one.want(same(2, "clicks"))
+        async with running(one):
+            assert "type 7" in await reached(one, CLICKS, PartitionState.FAILED)
+            await publish(a, OTHER, b"other")
+            await caught_up(one, {OTHER: 1})
+            assert (await committed(b, CLICKS))[CLICKS] == []
 
 
-def test_a_batch_that_unpacks_to_more_than_is_taken_fails_its_partition_and_no_other(tmp_path: Path) -> None:
+async def test_a_batch_that_unpacks_to_more_than_is_taken_fails_its_partition_and_no_other(tmp_path: Path) -> None:
     """Some kilobytes that would be more than 128 MiB, where batches have to be opened."""
     bomb = seal(read_header(batch(b"0"))._replace(attributes=ZSTD), compress(ZSTD, bytes(MAXIMUM_DECOMPRESSED + 1)))
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_both(a, b, "clicks", 2)
-            await create_map(b)
-            async with BatchProducer(a.cluster) as producer:
-                await producer.send(CLICKS, bomb)
-            one = copier(a, b, settings(a, b, partition_by="key"))
-            one.want(same(2, "clicks"))
-            async with running(one):
-                assert "DecompressedTooLarge" in await reached(one, CLICKS, PartitionState.FAILED)
-                await publish(a, OTHER, b"other")
-                await caught_up(one, {OTHER: 1})
-
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks", 2)
+        await create_map(b)
+        async with BatchProducer(a.cluster) as producer:
+            await producer.send(CLICKS, bomb)
+        one = copier(a, b, settings(a, b, partition_by="key"))
+        one.want(same(2, "clicks"))
+        async with running(one):
+            assert "DecompressedTooLarge" in await reached(one, CLICKS, PartitionState.FAILED)
+            await publish(a, OTHER, b"other")
+            await caught_up(one, {OTHER: 1})
 
 
-def test_a_topic_that_is_called_like_a_map_and_is_none_holds_no_transaction_up(tmp_path: Path) -> None:
+async def test_a_topic_that_is_called_like_a_map_and_is_none_holds_no_transaction_up(tmp_path: Path) -> None:
     """Whose copies a producer writes is looked for in the maps of the source, and anyone may write to a topic of such a name."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_both(a, b, "clicks")
-            await create_map(b)
-            await create_topic(a.cluster, "ottla-mirror-X-A")
-            strange = TopicPartition("ottla-mirror-X-A", 0)
-            garbage = bytearray(batch(b"0", b"1"))
-            garbage[HEADER_SIZE] = 0x7E  # the length of its first record
-            async with BatchProducer(a.cluster) as producer:
-                await producer.send(strange, changed(bytes(garbage)))
-                await producer.send(strange, batch(b"no page"))
-            async with await TransactionalProducer.open(a.cluster, "shop") as shop, shop.transaction():
-                await shop.send(CLICKS, batch(b"sold"))
-            one = copier(a, b)
-            one.want(same(1, "clicks"))
-            async with running(one):
-                await caught_up(one, {CLICKS: 1})
-            assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"sold"]
-
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks")
+        await create_map(b)
+        await create_topic(a.cluster, "ottla-mirror-X-A")
+        strange = TopicPartition("ottla-mirror-X-A", 0)
+        garbage = bytearray(batch(b"0", b"1"))
+        garbage[HEADER_SIZE] = 0x7E  # the length of its first record
+        async with BatchProducer(a.cluster) as producer:
+            await producer.send(strange, changed(bytes(garbage)))
+            await producer.send(strange, batch(b"no page"))
+        async with await TransactionalProducer.open(a.cluster, "shop") as shop, shop.transaction():
+            await shop.send(CLICKS, batch(b"sold"))
+        one = copier(a, b)
+        one.want(same(1, "clicks"))
+        async with running(one):
+            await caught_up(one, {CLICKS: 1})
+        assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"sold"]
 
 
-def test_a_source_that_becomes_another_cluster_stops_its_link_and_nothing_of_the_other_one_is_copied(
+async def test_a_source_that_becomes_another_cluster_stops_its_link_and_nothing_of_the_other_one_is_copied(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The address is led to another cluster, with a topic of the same name, while the worker runs; a gap would have been accepted."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b), side(tmp_path / "c") as c:
-            for one in (a, c):
-                await create_topic(one.cluster, "clicks")
-            await publish(a, CLICKS, b"of a")
-            for number in range(3):
-                await publish(c, CLICKS, b"of c, %d" % number)
-            asked = MirrorSettings.from_properties(given(b, {"A": servers(a.brokers)}, **{"on.source.truncation": "gap"}))
-            async with started(asked) as mirror:
-                copied = TopicPartition("A.clicks", 0)
-                await arrives(b, copied, b"of a")
-                link = mirror.links["A-B"]
-                link._source.begin_with(servers(c.brokers))  # as a name that stands for another address now
-                for broker_id in list(a.brokers.running):
-                    await a.brokers.kill(broker_id)
-                await until(lambda: bool(link.failure))
-                assert link.failure == f"A-B has copied from cluster {a.cluster_id}, and its source is {c.cluster_id} now"
-                assert mirror.status()[1]["reason"] == link.failure
-                await until(lambda: not any(copier.is_open for copier in link.slots.values()))
-                assert link.gaps == []
-                beats = await values_of(b, TopicPartition("heartbeats", 0))
-                await asyncio.sleep(2.5)  # a link that copies nothing says nothing of its life
-                assert len(await values_of(b, TopicPartition("heartbeats", 0))) <= len(beats) + 1
-                assert await values_of(b, copied) == [b"of a"]
-                said = [record.message for record in caplog.records if record.levelno == logging.ERROR and record.message == link.failure]
-                assert len(said) == 1
-
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b), side(tmp_path / "c") as c:
+        for one in (a, c):
+            await create_topic(one.cluster, "clicks")
+        await publish(a, CLICKS, b"of a")
+        for number in range(3):
+            await publish(c, CLICKS, b"of c, %d" % number)
+        asked = MirrorSettings.from_properties(given(b, {"A": servers(a.brokers)}, **{"on.source.truncation": "gap"}))
+        async with started(asked) as mirror:
+            copied = TopicPartition("A.clicks", 0)
+            await arrives(b, copied, b"of a")
+            link = mirror.links["A-B"]
+            link._source.begin_with(servers(c.brokers))  # as a name that stands for another address now
+            for broker_id in list(a.brokers.running):
+                await a.brokers.kill(broker_id)
+            await until(lambda: bool(link.failure))
+            assert link.failure == f"A-B has copied from cluster {a.cluster_id}, and its source is {c.cluster_id} now"
+            assert mirror.status()[1]["reason"] == link.failure
+            await until(lambda: not any(copier.is_open for copier in link.slots.values()))
+            assert link.gaps == []
+            beats = await values_of(b, TopicPartition("heartbeats", 0))
+            await asyncio.sleep(2.5)  # a link that copies nothing says nothing of its life
+            assert len(await values_of(b, TopicPartition("heartbeats", 0))) <= len(beats) + 1
+            assert await values_of(b, copied) == [b"of a"]
+            said = [record.message for record in caplog.records if record.levelno == logging.ERROR and record.message == link.failure]
+            assert len(said) == 1
 
 
 @asynccontextmanager

@@ -51,62 +51,54 @@ async def while_writing(copied: Copied, what: Callable[[], bool]) -> None:
             await asyncio.sleep(0.2)
 
 
-def test_a_worker_that_alone_is_cut_from_zookeeper_is_replaced_and_takes_part_again(
+async def test_a_worker_that_alone_is_cut_from_zookeeper_is_replaced_and_takes_part_again(
     zookeeper_server: ZooKeeperServer, tmp_path: Path
 ) -> None:
     """It still reaches both clusters, so it copies on until its session is over, and whoever has its slots by then fences it."""
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            a, b = await stack.enter_async_context(two_sides(tmp_path))
-            await create_topic(a.cluster, "clicks", PARTITIONS)
-            proxy = ZooKeeperProxy(zookeeper_server.port)
-            await proxy.start()
-            stack.push_async_callback(proxy.close)
-            given = {"slots": str(SLOTS), "zookeeper_session_timeout_ms": SESSION_MS}
-            chroot = f"/{uuid4().hex}"
-            one = await stack.enter_async_context(worker(a, b, None, zookeeper_connect=f"127.0.0.1:{proxy.port}{chroot}", **given))
-            other = await stack.enter_async_context(worker(a, b, None, zookeeper_connect=f"{zookeeper_server.address}{chroot}", **given))
-            copied = Copied(a, b)
-            await until(lambda: (held(one), held(other)) == (2, 2))
-            for _ in range(2):
-                proxy.refuses = True
-                proxy.cut()
-                await while_writing(copied, lambda: (held(one), held(other)) == (0, SLOTS))
-                await until(lambda: one.status()[1].get("reason") == "A-B has slots without a worker")  # as far as it knows
-                assert other.status()[0]
-                await copied.arrive()
-                proxy.refuses = False
-                await while_writing(copied, lambda: (held(one), held(other)) == (2, 2))
-                await copied.arrive()
-                await until(lambda: one.status()[0])
-
-    asyncio.run(main())
+    async with AsyncExitStack() as stack:
+        a, b = await stack.enter_async_context(two_sides(tmp_path))
+        await create_topic(a.cluster, "clicks", PARTITIONS)
+        proxy = ZooKeeperProxy(zookeeper_server.port)
+        await proxy.start()
+        stack.push_async_callback(proxy.close)
+        given = {"slots": str(SLOTS), "zookeeper_session_timeout_ms": SESSION_MS}
+        chroot = f"/{uuid4().hex}"
+        one = await stack.enter_async_context(worker(a, b, None, zookeeper_connect=f"127.0.0.1:{proxy.port}{chroot}", **given))
+        other = await stack.enter_async_context(worker(a, b, None, zookeeper_connect=f"{zookeeper_server.address}{chroot}", **given))
+        copied = Copied(a, b)
+        await until(lambda: (held(one), held(other)) == (2, 2))
+        for _ in range(2):
+            proxy.refuses = True
+            proxy.cut()
+            await while_writing(copied, lambda: (held(one), held(other)) == (0, SLOTS))
+            await until(lambda: one.status()[1].get("reason") == "A-B has slots without a worker")  # as far as it knows
+            assert other.status()[0]
+            await copied.arrive()
+            proxy.refuses = False
+            await while_writing(copied, lambda: (held(one), held(other)) == (2, 2))
+            await copied.arrive()
+            await until(lambda: one.status()[0])
 
 
-def test_a_zookeeper_that_is_away_for_longer_than_a_session_is_waited_for_and_nothing_is_copied_twice(
+async def test_a_zookeeper_that_is_away_for_longer_than_a_session_is_waited_for_and_nothing_is_copied_twice(
     own_zookeeper_server: ZooKeeperServer, tmp_path: Path
 ) -> None:
     """It is stopped, so connections stay open and nothing answers: both workers give their slots up by their own clocks."""
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            a, b = await stack.enter_async_context(two_sides(tmp_path))
-            await create_topic(a.cluster, "clicks", PARTITIONS)
-            given = {"slots": str(SLOTS), "zookeeper_session_timeout_ms": SESSION_MS}
-            address = f"{own_zookeeper_server.address}/{uuid4().hex}"
-            one, other = [await stack.enter_async_context(worker(a, b, None, zookeeper_connect=address, **given)) for _ in range(2)]
-            copied = Copied(a, b)
-            await until(lambda: (held(one), held(other)) == (2, 2))
-            await while_writing(copied, lambda: True)
-            own_zookeeper_server.pause()
-            try:
-                await while_writing(copied, lambda: (held(one), held(other)) == (0, 0))
-                await copied.write()
-                await until(lambda: not one.status()[0] and not other.status()[0])
-            finally:
-                own_zookeeper_server.resume()
-            await while_writing(copied, lambda: (held(one), held(other)) == (2, 2))
-            await copied.arrive()
-
-    asyncio.run(main())
+    async with AsyncExitStack() as stack:
+        a, b = await stack.enter_async_context(two_sides(tmp_path))
+        await create_topic(a.cluster, "clicks", PARTITIONS)
+        given = {"slots": str(SLOTS), "zookeeper_session_timeout_ms": SESSION_MS}
+        address = f"{own_zookeeper_server.address}/{uuid4().hex}"
+        one, other = [await stack.enter_async_context(worker(a, b, None, zookeeper_connect=address, **given)) for _ in range(2)]
+        copied = Copied(a, b)
+        await until(lambda: (held(one), held(other)) == (2, 2))
+        await while_writing(copied, lambda: True)
+        own_zookeeper_server.pause()
+        try:
+            await while_writing(copied, lambda: (held(one), held(other)) == (0, 0))
+            await copied.write()
+            await until(lambda: not one.status()[0] and not other.status()[0])
+        finally:
+            own_zookeeper_server.resume()
+        await while_writing(copied, lambda: (held(one), held(other)) == (2, 2))
+        await copied.arrive()

@@ -40,78 +40,65 @@ def record_of(name: str, *fields: str) -> str:
     return json.dumps({"type": "record", "name": name, "fields": [{"name": field, "type": "int", "default": 0} for field in fields]})
 
 
-def test_a_worker_carries_schemas_over_with_their_ids_and_renames_their_topics(tmp_path: Path) -> None:
+async def test_a_worker_carries_schemas_over_with_their_ids_and_renames_their_topics(tmp_path: Path) -> None:
     """More versions than a page of the registry has; references follow; a subject of a topic that is not copied does not."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
-            for topic in ("clicks", "private"):
-                await create_topic(a.cluster, topic)
-            assert await source.register("private-value", '"string"') == 1
-            assert await source.register("common", record_of("Common", "x")) == 2
-            assert await source.register("clicks-value", record_of("Click", "a")) == 3
-            assert await source.register("clicks-value", record_of("Click", "a", "b")) == 4
-            refers = {
-                "schema": '{"type": "array", "items": "Common"}',
-                "references": [{"name": "Common", "subject": "common", "version": 1}],
-            }
-            assert (await source.post("/subjects/clicks-key/versions", refers)).json["id"] == 5
-            urls = {"A.schema.registry.url": from_url, "B.schema.registry.url": to_url}
-            given = {"topics": "clicks", "sync.schemas.interval.seconds": "1", **urls}
-            async with worker(a, b, None, **given) as one:
-                link = one.links["A-B"]
-                async with asyncio.timeout(SECONDS):
-                    while link.copied_schemas < 4:  # noqa: ASYNC110
-                        await asyncio.sleep(0.02)
-                assert (await target.get("/subjects")).json == ["A.clicks-key", "A.clicks-value", "common"]
-                found = (await target.get("/subjects/A.clicks-value/versions/2")).json
-                assert (found["id"], found["schema"]) == (4, (await source.get("/subjects/clicks-value/versions/2")).json["schema"])
-                key = (await target.get("/schemas/ids/5")).json
-                assert key["references"] == refers["references"]
-                assert (await target.get("/mode/A.clicks-value")).code == 40409, "it takes no ids from others any more"
-                assert await source.register("clicks-value", record_of("Click", "a", "b", "c")) == 6
-                async with asyncio.timeout(SECONDS):
-                    while link.copied_schemas < 5:  # noqa: ASYNC110
-                        await asyncio.sleep(0.02)
-                assert (await target.get("/subjects/A.clicks-value/versions")).json == [1, 2, 3]
-                assert link.refused_schemas == 0
-
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
+        for topic in ("clicks", "private"):
+            await create_topic(a.cluster, topic)
+        assert await source.register("private-value", '"string"') == 1
+        assert await source.register("common", record_of("Common", "x")) == 2
+        assert await source.register("clicks-value", record_of("Click", "a")) == 3
+        assert await source.register("clicks-value", record_of("Click", "a", "b")) == 4
+        refers = {
+            "schema": '{"type": "array", "items": "Common"}',
+            "references": [{"name": "Common", "subject": "common", "version": 1}],
+        }
+        assert (await source.post("/subjects/clicks-key/versions", refers)).json["id"] == 5
+        urls = {"A.schema.registry.url": from_url, "B.schema.registry.url": to_url}
+        given = {"topics": "clicks", "sync.schemas.interval.seconds": "1", **urls}
+        async with worker(a, b, None, **given) as one:
+            link = one.links["A-B"]
+            async with asyncio.timeout(SECONDS):
+                while link.copied_schemas < 4:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert (await target.get("/subjects")).json == ["A.clicks-key", "A.clicks-value", "common"]
+            found = (await target.get("/subjects/A.clicks-value/versions/2")).json
+            assert (found["id"], found["schema"]) == (4, (await source.get("/subjects/clicks-value/versions/2")).json["schema"])
+            key = (await target.get("/schemas/ids/5")).json
+            assert key["references"] == refers["references"]
+            assert (await target.get("/mode/A.clicks-value")).code == 40409, "it takes no ids from others any more"
+            assert await source.register("clicks-value", record_of("Click", "a", "b", "c")) == 6
+            async with asyncio.timeout(SECONDS):
+                while link.copied_schemas < 5:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert (await target.get("/subjects/A.clicks-value/versions")).json == [1, 2, 3]
+            assert link.refused_schemas == 0
 
 
-def test_what_is_another_schema_in_the_target_stays_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_another_schema_in_the_target_stays_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Two registries that both give ids: an id that is taken, and a version that is. The mode that an operator has set comes back."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
-            run = asyncio.to_thread
-            copier = SchemaCopier(
-                Registry([from_url]), Registry(["http://127.0.0.1:1", to_url]), name_filter("subjects", [".*"], ["secret.*"])
-            )
-            assert await source.register("one", '"int"') == 1
-            assert await source.register("two", '"long"') == 2
-            assert await source.register("secret-value", '"bytes"') == 3
-            assert await target.register("two", '"string"') == 1
-            assert (await target.put("/mode/one", {"mode": "READONLY"})).status == 200
-            assert await run(copier.copy, {}, ()) == 0
-            assert sorted(copier.refused) == ["one, version 1", "two, version 1"]
-            assert (
-                "id 1" in copier.refused["one, version 1"]
-                and "has id 1 in the target, and 2 in the source" in copier.refused["two, version 1"]
-            )
-            assert (await target.get("/mode/one")).json == {"mode": "READONLY"}
-            assert (await target.get("/subjects/two/versions/1")).json["schema"] == '"string"'
-            assert await run(copier.copy, {}, ()) == 0
-            assert sum("is not copied" in record.getMessage() for record in caplog.records) == 2, "told once"
-            assert await source.register("three", '"double"') == 4
-            assert await run(copier.copy, {}, ()) == 1
-            assert (await target.get("/schemas/ids/4")).json["schema"] == '"double"'
-            with pytest.raises(OSError, match="no schema registry answers"):
-                await run(
-                    SchemaCopier(Registry(["http://127.0.0.1:1"]), Registry([to_url]), name_filter("subjects", [".*"], [])).copy, {}, ()
-                )
-
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
+        run = asyncio.to_thread
+        copier = SchemaCopier(Registry([from_url]), Registry(["http://127.0.0.1:1", to_url]), name_filter("subjects", [".*"], ["secret.*"]))
+        assert await source.register("one", '"int"') == 1
+        assert await source.register("two", '"long"') == 2
+        assert await source.register("secret-value", '"bytes"') == 3
+        assert await target.register("two", '"string"') == 1
+        assert (await target.put("/mode/one", {"mode": "READONLY"})).status == 200
+        assert await run(copier.copy, {}, ()) == 0
+        assert sorted(copier.refused) == ["one, version 1", "two, version 1"]
+        assert (
+            "id 1" in copier.refused["one, version 1"] and "has id 1 in the target, and 2 in the source" in copier.refused["two, version 1"]
+        )
+        assert (await target.get("/mode/one")).json == {"mode": "READONLY"}
+        assert (await target.get("/subjects/two/versions/1")).json["schema"] == '"string"'
+        assert await run(copier.copy, {}, ()) == 0
+        assert sum("is not copied" in record.getMessage() for record in caplog.records) == 2, "told once"
+        assert await source.register("three", '"double"') == 4
+        assert await run(copier.copy, {}, ()) == 1
+        assert (await target.get("/schemas/ids/4")).json["schema"] == '"double"'
+        with pytest.raises(OSError, match="no schema registry answers"):
+            await run(SchemaCopier(Registry(["http://127.0.0.1:1"]), Registry([to_url]), name_filter("subjects", [".*"], [])).copy, {}, ())
 
 
 def test_subjects_are_called_as_their_topics_are() -> None:

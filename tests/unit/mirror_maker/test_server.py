@@ -82,29 +82,26 @@ async def command(one: MirrorMaker, *arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output + str(result.exception or "")
 
 
-def test_topics_partitions_and_settings_follow_the_source(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_topic(a.cluster, "clicks", 1, retention_ms="86400000", cleanup_policy="compact")
-            await publish(a, CLICKS, b"0")
-            async with worker(a, b) as one:
-                await arrives(b, COPIED, b"0")
-                resource = ConfigResource(ResourceType.TOPIC, "A.clicks")
-                found = (await describe_configs(b.cluster, [resource]))[resource]
-                assert (found["retention.ms"].value, found["cleanup.policy"].value) == ("86400000", "compact")
-                await create_partitions(a.cluster, {"clicks": 2})
-                await create_topic(a.cluster, "views")
-                await publish(a, TopicPartition("views", 0), b"new")
-                await publish(a, TopicPartition("clicks", 1), b"grown")
-                await arrives(b, TopicPartition("A.views", 0), b"new")
-                await arrives(b, TopicPartition("A.clicks", 1), b"grown")
-                assert one.status()[0]
-                assert {family.metric for family in Collector(one, SystemClock()).collect()} == set(METRICS)  # type: ignore[union-attr]
-
-    asyncio.run(main())
+async def test_topics_partitions_and_settings_follow_the_source(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks", 1, retention_ms="86400000", cleanup_policy="compact")
+        await publish(a, CLICKS, b"0")
+        async with worker(a, b) as one:
+            await arrives(b, COPIED, b"0")
+            resource = ConfigResource(ResourceType.TOPIC, "A.clicks")
+            found = (await describe_configs(b.cluster, [resource]))[resource]
+            assert (found["retention.ms"].value, found["cleanup.policy"].value) == ("86400000", "compact")
+            await create_partitions(a.cluster, {"clicks": 2})
+            await create_topic(a.cluster, "views")
+            await publish(a, TopicPartition("views", 0), b"new")
+            await publish(a, TopicPartition("clicks", 1), b"grown")
+            await arrives(b, TopicPartition("A.views", 0), b"new")
+            await arrives(b, TopicPartition("A.clicks", 1), b"grown")
+            assert one.status()[0]
+            assert {family.metric for family in Collector(one, SystemClock()).collect()} == set(METRICS)  # type: ignore[union-attr]
 
 
-def test_a_group_that_moves_reads_each_message_once(tmp_path: Path) -> None:
+async def test_a_group_that_moves_reads_each_message_once(tmp_path: Path) -> None:
     """With confluent-kafka on both sides; behind, in the middle of a batch, and at the end."""
 
     def consume(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
@@ -125,151 +122,136 @@ def test_a_group_that_moves_reads_each_message_once(tmp_path: Path) -> None:
             consumer.close()
         return found
 
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_topic(a.cluster, "clicks")
-            run = asyncio.get_running_loop().run_in_executor
-            values = [b"%d" % number for number in range(40)]
-            for begin in range(0, 40, 8):
-                await publish(a, CLICKS, *values[begin : begin + 8])
-            async with worker(a, b, emit_checkpoints_interval_seconds="1") as one:
-                await arrives(b, COPIED, *values)
-                assert await run(None, consume, servers(a.brokers), "clicks", 13) == values[:13]
-                expected = one.links["A-B"].maps[CLICKS].translate(13)
-                async with asyncio.timeout(SECONDS):
-                    while (await committed_offsets(b.cluster, "readers")).get(COPIED, CommittedOffset(-1)).offset != expected:  # noqa: ASYNC110
-                        await asyncio.sleep(0.05)
-                assert await run(None, consume, servers(b.brokers), "A.clicks", 27) == values[13:]
-                moved = (await committed_offsets(b.cluster, "readers"))[COPIED]
-                await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(20)})
-                await asyncio.sleep(1.5)  # nothing says that it was not set
-                assert (await committed_offsets(b.cluster, "readers"))[COPIED] == moved, "who has read on is not sent back"
-                code, output = await command(one, "offsets", "A-B", "--group", "readers", "--json")
-                assert code == 0, output
-                target = one.links["A-B"].maps[CLICKS].translate(20)
-                translated = {"link": "A->B", "topic": "A.clicks", "partition": 0, "source_offset": 20, "target_offset": target}
-                assert json.loads(output) == [{**translated, "link": "A-B"}]
-                code, output = await command(one, "offsets", "--group", "readers", "--to", "B", "--json")
-                assert (code, json.loads(output)) == (0, [translated])
-                code, output = await command(one, "offsets", "--group", "readers", "--to", "A")
-                assert (code, output.strip()) == (1, "no link copies to A")
-                for wrong in (["A-B", "--to", "B"], []):
-                    assert (await command(one, "offsets", "--group", "readers", *wrong))[1].startswith("name a link, or the cluster")
-                lag = await committed_offsets(a.cluster, "ottla-mirror-A-B")
-                assert lag[CLICKS].offset == 40
-
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        run = asyncio.get_running_loop().run_in_executor
+        values = [b"%d" % number for number in range(40)]
+        for begin in range(0, 40, 8):
+            await publish(a, CLICKS, *values[begin : begin + 8])
+        async with worker(a, b, emit_checkpoints_interval_seconds="1") as one:
+            await arrives(b, COPIED, *values)
+            assert await run(None, consume, servers(a.brokers), "clicks", 13) == values[:13]
+            expected = one.links["A-B"].maps[CLICKS].translate(13)
+            async with asyncio.timeout(SECONDS):
+                while (await committed_offsets(b.cluster, "readers")).get(COPIED, CommittedOffset(-1)).offset != expected:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert await run(None, consume, servers(b.brokers), "A.clicks", 27) == values[13:]
+            moved = (await committed_offsets(b.cluster, "readers"))[COPIED]
+            await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(20)})
+            await asyncio.sleep(1.5)  # nothing says that it was not set
+            assert (await committed_offsets(b.cluster, "readers"))[COPIED] == moved, "who has read on is not sent back"
+            code, output = await command(one, "offsets", "A-B", "--group", "readers", "--json")
+            assert code == 0, output
+            target = one.links["A-B"].maps[CLICKS].translate(20)
+            translated = {"link": "A->B", "topic": "A.clicks", "partition": 0, "source_offset": 20, "target_offset": target}
+            assert json.loads(output) == [{**translated, "link": "A-B"}]
+            code, output = await command(one, "offsets", "--group", "readers", "--to", "B", "--json")
+            assert (code, json.loads(output)) == (0, [translated])
+            code, output = await command(one, "offsets", "--group", "readers", "--to", "A")
+            assert (code, output.strip()) == (1, "no link copies to A")
+            for wrong in (["A-B", "--to", "B"], []):
+                assert (await command(one, "offsets", "--group", "readers", *wrong))[1].startswith("name a link, or the cluster")
+            lag = await committed_offsets(a.cluster, "ottla-mirror-A-B")
+            assert lag[CLICKS].offset == 40
 
 
-def test_workers_share_the_slots_and_take_those_of_one_that_is_gone(tmp_path: Path) -> None:
+async def test_workers_share_the_slots_and_take_those_of_one_that_is_gone(tmp_path: Path) -> None:
     """By ephemeral znodes; what is copied is copied once, whoever has the slot."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_topic(a.cluster, "clicks", 4)
-            zookeeper = EmbeddedZooKeeper(tmp_path / "coordination", SystemClock())
-            partitions = [TopicPartition("clicks", number) for number in range(4)]
-            copies = [TopicPartition("A.clicks", number) for number in range(4)]
-            try:
-                async with worker(a, b, zookeeper.session) as first:
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks", 4)
+        zookeeper = EmbeddedZooKeeper(tmp_path / "coordination", SystemClock())
+        partitions = [TopicPartition("clicks", number) for number in range(4)]
+        copies = [TopicPartition("A.clicks", number) for number in range(4)]
+        try:
+            async with worker(a, b, zookeeper.session) as first:
+                async with asyncio.timeout(SECONDS):
+                    while len(first.links["A-B"].slots) < 4:  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
+                for partition in partitions:
+                    await publish(a, partition, b"0")
+                async with worker(a, b, zookeeper.session) as second:
                     async with asyncio.timeout(SECONDS):
-                        while len(first.links["A-B"].slots) < 4:  # noqa: ASYNC110
+                        while len(second.links["A-B"].slots) < 2:  # noqa: ASYNC110
                             await asyncio.sleep(0.02)
                     for partition in partitions:
-                        await publish(a, partition, b"0")
-                    async with worker(a, b, zookeeper.session) as second:
-                        async with asyncio.timeout(SECONDS):
-                            while len(second.links["A-B"].slots) < 2:  # noqa: ASYNC110
-                                await asyncio.sleep(0.02)
-                        for partition in partitions:
-                            await publish(a, partition, b"1")
-                        for copy in copies:
-                            await arrives(b, copy, b"0", b"1")
-                        assert first.links["A-B"].slots.keys() | second.links["A-B"].slots.keys() == set(range(4))
-                        assert not first.links["A-B"].slots.keys() & second.links["A-B"].slots.keys()
-                        code, output = await command(second, "pause", "A-B")
-                        assert (code, output) == (0, "A-B is paused\n")
-                        async with asyncio.timeout(SECONDS):
-                            while any(s.state is not PartitionState.PAUSED for s in first.links["A-B"].statuses.values()):  # noqa: ASYNC110
-                                await asyncio.sleep(0.02)
-                        assert await command(second, "resume", "A-B") == (0, "A-B is copying\n")
-                    for partition in partitions:
-                        await publish(a, partition, b"2")
+                        await publish(a, partition, b"1")
                     for copy in copies:
-                        await arrives(b, copy, b"0", b"1", b"2")
-                    assert first.links["A-B"].slots.keys() == set(range(4))
-            finally:
-                await zookeeper.close()
+                        await arrives(b, copy, b"0", b"1")
+                    assert first.links["A-B"].slots.keys() | second.links["A-B"].slots.keys() == set(range(4))
+                    assert not first.links["A-B"].slots.keys() & second.links["A-B"].slots.keys()
+                    code, output = await command(second, "pause", "A-B")
+                    assert (code, output) == (0, "A-B is paused\n")
+                    async with asyncio.timeout(SECONDS):
+                        while any(s.state is not PartitionState.PAUSED for s in first.links["A-B"].statuses.values()):  # noqa: ASYNC110
+                            await asyncio.sleep(0.02)
+                    assert await command(second, "resume", "A-B") == (0, "A-B is copying\n")
+                for partition in partitions:
+                    await publish(a, partition, b"2")
+                for copy in copies:
+                    await arrives(b, copy, b"0", b"1", b"2")
+                assert first.links["A-B"].slots.keys() == set(range(4))
+        finally:
+            await zookeeper.close()
 
-    asyncio.run(main())
 
-
-def test_links_are_made_and_deleted_by_command_at_all_workers(tmp_path: Path) -> None:
+async def test_links_are_made_and_deleted_by_command_at_all_workers(tmp_path: Path) -> None:
     """A link that is made again goes on where its map says; the file's links are the file's, and ZooKeeper keeps the others."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_topic(a.cluster, "clicks")
-            await create_topic(a.cluster, "views")
-            await publish(a, CLICKS, b"0")
-            zookeeper = EmbeddedZooKeeper(tmp_path / "coordination", SystemClock())
-            none = {"A->B.enabled": "false"}
-            views = TopicPartition("A.views", 0)
-            try:
-                async with worker(a, b, zookeeper.session, **none) as first, worker(a, b, zookeeper.session, **none) as second:
-                    assert await command(first, "list") == (0, "No links.\n")
-                    assert await command(first, "create", "A-B", "--config", "topics=clicks") == (0, "A-B is made\n")
-                    await arrives(b, COPIED, b"0")
-                    async with asyncio.timeout(SECONDS):
-                        while not (second.links and second.links["A-B"].slots):  # noqa: ASYNC110
-                            await asyncio.sleep(0.02)
-                    code, output = await command(second, "create", "A->B")
-                    assert code == 1 and "there is a link A-B" in output
-                    code, output = await command(second, "create", "A-C")
-                    assert code == 1 and "'A-C' is not of the form A->B, with two of the file's clusters: A, B" in output
-                    code, output = await command(second, "create", "B-A", "--config", "topcs=x")
-                    assert code == 1 and "topcs" in output
-                    assert await command(second, "delete", "A->B") == (0, "A->B is deleted\n")
-                    async with asyncio.timeout(SECONDS):
-                        while first.links or second.links:  # noqa: ASYNC110
-                            await asyncio.sleep(0.02)
-                    await publish(a, CLICKS, b"1")
-                    await publish(a, TopicPartition("views", 0), b"new")
-                    assert await command(second, "create", "A->B", "--config", "topics=.*") == (0, "A->B is made\n")
-                    await arrives(b, views, b"new")
-                    await arrives(b, COPIED, b"0", b"1")
-                async with worker(a, b, zookeeper.session, **none) as third:
-                    await publish(a, CLICKS, b"2")
-                    await arrives(b, COPIED, b"0", b"1", b"2")
-                    assert list(third.links) == ["A-B"]
-                async with worker(a, b, zookeeper.session) as fourth:
-                    code, output = await command(fourth, "delete", "A-B")
-                    assert code == 1 and "A-B is in the workers' file; set A->B.enabled = false there" in output
-            finally:
-                await zookeeper.close()
-            async with worker(a, b, None, **none) as alone:
-                code, output = await command(alone, "create", "A-B")
-                assert code == 1 and "zookeeper.connect is not set" in output
-
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await create_topic(a.cluster, "views")
+        await publish(a, CLICKS, b"0")
+        zookeeper = EmbeddedZooKeeper(tmp_path / "coordination", SystemClock())
+        none = {"A->B.enabled": "false"}
+        views = TopicPartition("A.views", 0)
+        try:
+            async with worker(a, b, zookeeper.session, **none) as first, worker(a, b, zookeeper.session, **none) as second:
+                assert await command(first, "list") == (0, "No links.\n")
+                assert await command(first, "create", "A-B", "--config", "topics=clicks") == (0, "A-B is made\n")
+                await arrives(b, COPIED, b"0")
+                async with asyncio.timeout(SECONDS):
+                    while not (second.links and second.links["A-B"].slots):  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
+                code, output = await command(second, "create", "A->B")
+                assert code == 1 and "there is a link A-B" in output
+                code, output = await command(second, "create", "A-C")
+                assert code == 1 and "'A-C' is not of the form A->B, with two of the file's clusters: A, B" in output
+                code, output = await command(second, "create", "B-A", "--config", "topcs=x")
+                assert code == 1 and "topcs" in output
+                assert await command(second, "delete", "A->B") == (0, "A->B is deleted\n")
+                async with asyncio.timeout(SECONDS):
+                    while first.links or second.links:  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
+                await publish(a, CLICKS, b"1")
+                await publish(a, TopicPartition("views", 0), b"new")
+                assert await command(second, "create", "A->B", "--config", "topics=.*") == (0, "A->B is made\n")
+                await arrives(b, views, b"new")
+                await arrives(b, COPIED, b"0", b"1")
+            async with worker(a, b, zookeeper.session, **none) as third:
+                await publish(a, CLICKS, b"2")
+                await arrives(b, COPIED, b"0", b"1", b"2")
+                assert list(third.links) == ["A-B"]
+            async with worker(a, b, zookeeper.session) as fourth:
+                code, output = await command(fourth, "delete", "A-B")
+                assert code == 1 and "A-B is in the workers' file; set A->B.enabled = false there" in output
+        finally:
+            await zookeeper.close()
+        async with worker(a, b, None, **none) as alone:
+            code, output = await command(alone, "create", "A-B")
+            assert code == 1 and "zookeeper.connect is not set" in output
 
 
-def test_what_cannot_be_read_of_links_is_told_by_its_path(tmp_path: Path) -> None:
+async def test_what_cannot_be_read_of_links_is_told_by_its_path(tmp_path: Path) -> None:
     damages = [b"{", b"[]", b'{"source": "A", "target": "B"}', b'{"source": "A", "target": "B", "settings": {"topics": 1}}']
-
-    async def main() -> None:
-        zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
-        session = await zookeeper.session()
-        links = MadeLinks(session, lambda: None)
-        await links.add("B-A", "B", "A", {"topics": "x"})
-        for number, damage in enumerate(damages):
-            await session.create(f"{LINKS}/{number}", damage)
-        found, damaged = await links.look()
-        assert found == {"B-A": {"source": "B", "target": "A", "settings": {"topics": "x"}}}
-        assert {name: why.partition(" cannot be read")[0] for name, why in damaged.items()} == {str(n): f"{LINKS}/{n}" for n in range(4)}
-        await zookeeper.close()
-
-    asyncio.run(main())
+    zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
+    session = await zookeeper.session()
+    links = MadeLinks(session, lambda: None)
+    await links.add("B-A", "B", "A", {"topics": "x"})
+    for number, damage in enumerate(damages):
+        await session.create(f"{LINKS}/{number}", damage)
+    found, damaged = await links.look()
+    assert found == {"B-A": {"source": "B", "target": "A", "settings": {"topics": "x"}}}
+    assert {name: why.partition(" cannot be read")[0] for name, why in damaged.items()} == {str(n): f"{LINKS}/{n}" for n in range(4)}
+    await zookeeper.close()
 
 
 def test_a_link_whose_znode_is_damaged_is_told_once_with_its_path_and_no_other_minds(
@@ -301,119 +283,104 @@ def test_a_link_whose_znode_is_damaged_is_told_once_with_its_path_and_no_other_m
     assert len(errors) == 1 and errors[0].startswith(f"{LINKS}/A-B cannot be read: ")
 
 
-def test_an_operator_sees_what_failed_and_repairs_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        from ottla.wire.admin import delete_records
+async def test_an_operator_sees_what_failed_and_repairs_it(tmp_path: Path) -> None:
+    from ottla.wire.admin import delete_records
 
-        async with two_sides(tmp_path) as (a, b):
-            await create_topic(a.cluster, "clicks")
-            await publish(a, CLICKS, b"0")
-            async with worker(a, b):
-                await arrives(b, COPIED, b"0")
-            await publish(a, CLICKS, b"1", b"2", b"3")
-            await delete_records(a.cluster, {CLICKS: 3})
-            async with worker(a, b) as one:
-                async with asyncio.timeout(SECONDS):
-                    while not any(s.state is PartitionState.FAILED for s in one.links["A-B"].statuses.values()):  # noqa: ASYNC110
-                        await asyncio.sleep(0.02)
-                code, output = await command(one, "describe", "A-B")
-                assert code == 1
-                assert "clicks-0" in output and "FAILED" in output and "OffsetOutOfRange" in output
-                code, output = await command(one, "list")
-                assert code == 0 and "A->B" in output
-                code, output = await command(one, "repair", "A-B", "clicks-0")
-                assert code != 0
-                code, output = await command(one, "repair", "A-B", "clicks-0", "--accept-gap", "--restart")
-                assert code != 0
-                code, output = await command(one, "repair", "A-B", "clicks-0", "--accept-gap")
-                assert (code, output) == (0, "clicks-0 is tried again\n")
-                await arrives(b, COPIED, b"0", b"3")
-                code, output = await command(one, "describe", "A->B")
-                assert code == 0, output
-                assert "gap: clicks-0, offsets 1 to 3: deleted before it was copied" in output
-                assert await command(one, "repair", "A-B", "clicks-0", "--restart") == (0, "clicks-0 begins again\n")
-                await arrives(b, COPIED, b"0", b"3", b"3")
-                assert await command(one, "repair", "A-B", "clicks-0", "--truncate") == (0, "clicks-0 begins again\n")
-                async with asyncio.timeout(SECONDS):
-                    found: list[bytes | None] = []
-                    while found != [b"3"]:
-                        with suppress(FetchFailed):  # deleted while it is read
-                            found = await values_of(b, COPIED)
-                code, output = await command(one, "describe", "A->B")
-                assert code == 0 and "gap: clicks-0, offsets 3 to 4: begun again by an operator; the copies before were deleted" in output
-                code, output = await command(one, "describe", "C-D")
-                assert code == 1 and "there is no link C-D; these are: A-B" in output
-
-    asyncio.run(main())
-
-
-def test_a_link_of_a_cluster_to_itself_copies_nothing_and_says_so(tmp_path: Path) -> None:
-    """Under two aliases: the cluster's id gives it away."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b), worker(a, a) as one:
-            await create_both(a, b, "clicks")
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0")
+        async with worker(a, b):
+            await arrives(b, COPIED, b"0")
+        await publish(a, CLICKS, b"1", b"2", b"3")
+        await delete_records(a.cluster, {CLICKS: 3})
+        async with worker(a, b) as one:
             async with asyncio.timeout(SECONDS):
-                while not one.links["A-B"].failure:  # noqa: ASYNC110
+                while not any(s.state is PartitionState.FAILED for s in one.links["A-B"].statuses.values()):  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
-            assert one.links["A-B"].failure == f"source and target are one cluster, {a.cluster_id}"
-            is_ready, said = one.status()
-            assert not is_ready and said["reason"] == one.links["A-B"].failure
+            code, output = await command(one, "describe", "A-B")
+            assert code == 1
+            assert "clicks-0" in output and "FAILED" in output and "OffsetOutOfRange" in output
+            code, output = await command(one, "list")
+            assert code == 0 and "A->B" in output
+            code, output = await command(one, "repair", "A-B", "clicks-0")
+            assert code != 0
+            code, output = await command(one, "repair", "A-B", "clicks-0", "--accept-gap", "--restart")
+            assert code != 0
+            code, output = await command(one, "repair", "A-B", "clicks-0", "--accept-gap")
+            assert (code, output) == (0, "clicks-0 is tried again\n")
+            await arrives(b, COPIED, b"0", b"3")
+            code, output = await command(one, "describe", "A->B")
+            assert code == 0, output
+            assert "gap: clicks-0, offsets 1 to 3: deleted before it was copied" in output
+            assert await command(one, "repair", "A-B", "clicks-0", "--restart") == (0, "clicks-0 begins again\n")
+            await arrives(b, COPIED, b"0", b"3", b"3")
+            assert await command(one, "repair", "A-B", "clicks-0", "--truncate") == (0, "clicks-0 begins again\n")
+            async with asyncio.timeout(SECONDS):
+                found: list[bytes | None] = []
+                while found != [b"3"]:
+                    with suppress(FetchFailed):  # deleted while it is read
+                        found = await values_of(b, COPIED)
+            code, output = await command(one, "describe", "A->B")
+            assert code == 0 and "gap: clicks-0, offsets 3 to 4: begun again by an operator; the copies before were deleted" in output
+            code, output = await command(one, "describe", "C-D")
+            assert code == 1 and "there is no link C-D; these are: A-B" in output
 
-    asyncio.run(main())
+
+async def test_a_link_of_a_cluster_to_itself_copies_nothing_and_says_so(tmp_path: Path) -> None:
+    """Under two aliases: the cluster's id gives it away."""
+    async with two_sides(tmp_path) as (a, b), worker(a, a) as one:
+        await create_both(a, b, "clicks")
+        async with asyncio.timeout(SECONDS):
+            while not one.links["A-B"].failure:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert one.links["A-B"].failure == f"source and target are one cluster, {a.cluster_id}"
+        is_ready, said = one.status()
+        assert not is_ready and said["reason"] == one.links["A-B"].failure
 
 
-def test_mirror_maker_2s_records_are_in_the_target(tmp_path: Path) -> None:
+async def test_mirror_maker_2s_records_are_in_the_target(tmp_path: Path) -> None:
     """Heartbeats with a prefix, checkpoints and syncs: what RemoteClusterUtils asks for."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_topic(a.cluster, "clicks")
-            await publish(a, CLICKS, b"0", b"1")
-            await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(1)})
-            async with worker(a, b):
-                found = {}
-                for topic in ("heartbeats", "A.checkpoints.internal", "mm2-offset-syncs.A.internal"):
-                    partition = TopicPartition(topic, 0)
-                    async with asyncio.timeout(SECONDS):
-                        while not await values_of(b, partition):  # noqa: ASYNC110
-                            await asyncio.sleep(0.05)
-                    found[topic] = (await committed(b, partition))[partition][-1]
-                assert found["heartbeats"].key == b"\0\1A\0\1B"
-                assert found["A.checkpoints.internal"].key == b"\0\7readers\0\x08A.clicks\0\0\0\0"
-                assert found["A.checkpoints.internal"].value == b"\0\0" + bytes(7) + b"\1" + bytes(7) + b"\1" + b"\0\0"
-                assert found["mm2-offset-syncs.A.internal"].key == b"\0\6clicks\0\0\0\0"
-
-    asyncio.run(main())
-
-
-def test_what_is_switched_off_is_not_done_and_what_is_excluded_stays_behind(tmp_path: Path) -> None:
-    off = ("sync.topic.configs", "sync.group.offsets", "emit.heartbeats", "emit.checkpoints")
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            for name in ("clicks", "views"):
-                await create_topic(a.cluster, name, retention_ms="12345678")
-            await publish(a, CLICKS, b"0", b"1")
-            for group in ("billing", "billing-old", "shipping"):
-                await commit_offsets(a.cluster, group, {CLICKS: CommittedOffset(1)})
-            names = {"topics": "clicks,views", "topics.exclude": "vi.*", "groups": "billing.*", "groups.exclude": ".*-old"}
-            async with worker(a, b, None, **names, **{f"{name}.enabled": "false" for name in off}) as one:
-                await arrives(b, COPIED, b"0", b"1")
-                begun = one.links["A-B"].counts.transactions
-                await publish(a, CLICKS, b"2")
-                await arrives(b, COPIED, b"0", b"1", b"2")
-                await asyncio.sleep(2.5)  # in which groups are looked at twice
-                assert one.links["A-B"].counts.transactions > begun
-                await b.cluster.refresh(None)
-                assert {name for name in b.cluster.metadata.topics if not name.startswith("__")} == {"A.clicks", "ottla-mirror-A-B"}
-                assert await own_settings(b.cluster, ["A.clicks"], re.compile("(?!)")) == {"A.clicks": {}}
-                assert await committed_offsets(b.cluster, "billing") == {}
-            async with worker(a, b, None, **names) as one:
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0", b"1")
+        await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(1)})
+        async with worker(a, b):
+            found = {}
+            for topic in ("heartbeats", "A.checkpoints.internal", "mm2-offset-syncs.A.internal"):
+                partition = TopicPartition(topic, 0)
                 async with asyncio.timeout(SECONDS):
-                    while not await committed_offsets(b.cluster, "billing"):  # noqa: ASYNC110
+                    while not await values_of(b, partition):  # noqa: ASYNC110
                         await asyncio.sleep(0.05)
-                await asyncio.sleep(1.5)
-                assert [await committed_offsets(b.cluster, group) for group in ("billing-old", "shipping")] == [{}, {}]
+                found[topic] = (await committed(b, partition))[partition][-1]
+            assert found["heartbeats"].key == b"\0\1A\0\1B"
+            assert found["A.checkpoints.internal"].key == b"\0\7readers\0\x08A.clicks\0\0\0\0"
+            assert found["A.checkpoints.internal"].value == b"\0\0" + bytes(7) + b"\1" + bytes(7) + b"\1" + b"\0\0"
+            assert found["mm2-offset-syncs.A.internal"].key == b"\0\6clicks\0\0\0\0"
 
-    asyncio.run(main())
+
+async def test_what_is_switched_off_is_not_done_and_what_is_excluded_stays_behind(tmp_path: Path) -> None:
+    off = ("sync.topic.configs", "sync.group.offsets", "emit.heartbeats", "emit.checkpoints")
+    async with two_sides(tmp_path) as (a, b):
+        for name in ("clicks", "views"):
+            await create_topic(a.cluster, name, retention_ms="12345678")
+        await publish(a, CLICKS, b"0", b"1")
+        for group in ("billing", "billing-old", "shipping"):
+            await commit_offsets(a.cluster, group, {CLICKS: CommittedOffset(1)})
+        names = {"topics": "clicks,views", "topics.exclude": "vi.*", "groups": "billing.*", "groups.exclude": ".*-old"}
+        async with worker(a, b, None, **names, **{f"{name}.enabled": "false" for name in off}) as one:
+            await arrives(b, COPIED, b"0", b"1")
+            begun = one.links["A-B"].counts.transactions
+            await publish(a, CLICKS, b"2")
+            await arrives(b, COPIED, b"0", b"1", b"2")
+            await asyncio.sleep(2.5)  # in which groups are looked at twice
+            assert one.links["A-B"].counts.transactions > begun
+            await b.cluster.refresh(None)
+            assert {name for name in b.cluster.metadata.topics if not name.startswith("__")} == {"A.clicks", "ottla-mirror-A-B"}
+            assert await own_settings(b.cluster, ["A.clicks"], re.compile("(?!)")) == {"A.clicks": {}}
+            assert await committed_offsets(b.cluster, "billing") == {}
+        async with worker(a, b, None, **names) as one:
+            async with asyncio.timeout(SECONDS):
+                while not await committed_offsets(b.cluster, "billing"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            await asyncio.sleep(1.5)
+            assert [await committed_offsets(b.cluster, group) for group in ("billing-old", "shipping")] == [{}, {}]

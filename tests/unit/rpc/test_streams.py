@@ -118,17 +118,14 @@ async def test_a_server_that_stops_ends_its_streams_at_once() -> None:
         await until_closed(streams)
 
 
-def test_requests_can_stream_too() -> None:
+async def test_requests_can_stream_too() -> None:
     async def requests() -> AsyncIterator[bytes]:
         for each in (b"abc", b"def"):
             yield each
 
-    async def run() -> None:
-        async with serving() as (streams, _, channel):
-            send: Any = channel.grpc_channel.stream_unary(f"/{NAME}/Send")
-            assert await send(requests(), timeout=120) == b"2"
-            assert streams.received == [b"abc", b"def"]
-            talk: Any = channel.grpc_channel.stream_stream(f"/{NAME}/Talk")
-            assert [each async for each in talk(requests(), timeout=120)] == [b"cba", b"fed"]
-
-    asyncio.run(run())
+    async with serving() as (streams, _, channel):
+        send: Any = channel.grpc_channel.stream_unary(f"/{NAME}/Send")
+        assert await send(requests(), timeout=120) == b"2"
+        assert streams.received == [b"abc", b"def"]
+        talk: Any = channel.grpc_channel.stream_stream(f"/{NAME}/Talk")
+        assert [each async for each in talk(requests(), timeout=120)] == [b"cba", b"fed"]

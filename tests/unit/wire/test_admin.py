@@ -28,98 +28,84 @@ from ottla.wire.offsets import EARLIEST, list_offsets
 CLICKS = TopicPartition("clicks", 0)
 
 
-def test_topics_are_made_extended_and_deleted_in_every_version(tmp_path: Path) -> None:
+async def test_topics_are_made_extended_and_deleted_in_every_version(tmp_path: Path) -> None:
     """With an outcome for each; the broker is not the controller's only, so each request finds its way."""
-
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            connection = await cluster.connection(BrokerId(1))
-            served = connection.versions
-            for version in range(2, 8):
-                connection.versions = {
-                    **served,
-                    ApiKey.CREATE_TOPICS: VersionRange(0, version),
-                    ApiKey.DELETE_TOPICS: VersionRange(0, min(version - 1, 6)),
-                    ApiKey.CREATE_PARTITIONS: VersionRange(0, min(version - 2, 3)),
-                }
-                name = f"topic{version}"
-                wanted = [NewTopic(name, 1, 1, {"retention.ms": "1000"}), NewTopic(f"{name}b", assignments=[[1], [1]])]
-                assert await admin.create_topics(cluster, wanted, validate_only=True) == {}
-                assert await admin.create_topics(cluster, wanted) == {}
-                refused = await admin.create_topics(cluster, [*wanted, NewTopic("c", 1, 1, {"no.such": "1"})])
-                assert {key: type(error) for key, error in refused.items()} == {
-                    name: TopicAlreadyExists,
-                    f"{name}b": TopicAlreadyExists,
-                    "c": InvalidConfig,
-                }
-                refused = await admin.create_partitions(cluster, {name: 4, f"{name}b": 1, "nothing": 2})
-                assert {key: type(error) for key, error in refused.items()} == {
-                    f"{name}b": InvalidPartitions,
-                    "nothing": UnknownTopicOrPartition,
-                }
-                await cluster.refresh(None)
-                assert {key: len(topic.partitions) for key, topic in cluster.metadata.topics.items()} == {name: 4, f"{name}b": 2}
-                refused = await admin.delete_topics(cluster, [name, f"{name}b", "nothing"])
-                assert {key: type(error) for key, error in refused.items()} == {"nothing": UnknownTopicOrPartition}
-
-    asyncio.run(main())
-
-
-def test_a_controller_that_goes_is_followed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
-            before = await cluster.controller()
-            await running.stop_broker(before)
-            assert await admin.create_topics(cluster, [NewTopic("clicks", 3, 2)], timeout_seconds=20) == {}
-            described = await admin.describe_cluster(cluster)
-            assert described.controller_id != before
-            assert before not in {broker.broker_id for broker in described.brokers}
-            assert described.cluster_id == cluster.metadata.cluster_id
-
-    asyncio.run(main())
-
-
-def test_settings_of_topics_and_brokers_are_changed_and_shown(tmp_path: Path) -> None:
-    """KIP-339: what is not named stays as it is. Each broker is asked for its own."""
-
-    async def main() -> None:
-        async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
-            assert await admin.create_topics(cluster, [NewTopic("clicks", 1, 1, {"retention.ms": "1000"})]) == {}
-            topic = ConfigResource(ResourceType.TOPIC, "clicks")
-            two = ConfigResource(ResourceType.BROKER, "2")
-            changes = {
-                topic: {"retention.bytes": "5000"},
-                two: {"log.cleaner.threads": "2"},
-                ConfigResource(ResourceType.TOPIC, "nothing"): {"retention.ms": "1"},
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        connection = await cluster.connection(BrokerId(1))
+        served = connection.versions
+        for version in range(2, 8):
+            connection.versions = {
+                **served,
+                ApiKey.CREATE_TOPICS: VersionRange(0, version),
+                ApiKey.DELETE_TOPICS: VersionRange(0, min(version - 1, 6)),
+                ApiKey.CREATE_PARTITIONS: VersionRange(0, min(version - 2, 3)),
             }
-            refused = await admin.alter_configs(cluster, changes)
-            assert set(refused) <= {two, ConfigResource(ResourceType.TOPIC, "nothing")} and len(refused) >= 1
-            found = await admin.describe_configs(cluster, [topic, two])
-            assert found[topic]["retention.ms"] == admin.ConfigEntry("1000", ConfigSource.TOPIC, False, False)
-            assert found[topic]["retention.bytes"].value == "5000"
-            assert found[topic]["segment.bytes"].source is ConfigSource.DEFAULT
-            assert found[two]["broker.id"].value == "2" and found[two]["broker.id"].is_read_only
-            assert await admin.alter_configs(cluster, {topic: {"retention.ms": None}}) == {}
-            found = await admin.describe_configs(cluster, [topic])
-            assert found[topic]["retention.ms"].source is ConfigSource.DEFAULT
-            refused = await admin.alter_configs(cluster, {topic: {"retention.ms": "soon"}}, validate_only=True)
-            assert isinstance(refused[topic], InvalidConfig)
+            name = f"topic{version}"
+            wanted = [NewTopic(name, 1, 1, {"retention.ms": "1000"}), NewTopic(f"{name}b", assignments=[[1], [1]])]
+            assert await admin.create_topics(cluster, wanted, validate_only=True) == {}
+            assert await admin.create_topics(cluster, wanted) == {}
+            refused = await admin.create_topics(cluster, [*wanted, NewTopic("c", 1, 1, {"no.such": "1"})])
+            assert {key: type(error) for key, error in refused.items()} == {
+                name: TopicAlreadyExists,
+                f"{name}b": TopicAlreadyExists,
+                "c": InvalidConfig,
+            }
+            refused = await admin.create_partitions(cluster, {name: 4, f"{name}b": 1, "nothing": 2})
+            assert {key: type(error) for key, error in refused.items()} == {
+                f"{name}b": InvalidPartitions,
+                "nothing": UnknownTopicOrPartition,
+            }
+            await cluster.refresh(None)
+            assert {key: len(topic.partitions) for key, topic in cluster.metadata.topics.items()} == {name: 4, f"{name}b": 2}
+            refused = await admin.delete_topics(cluster, [name, f"{name}b", "nothing"])
+            assert {key: type(error) for key, error in refused.items()} == {"nothing": UnknownTopicOrPartition}
 
-    asyncio.run(main())
+
+async def test_a_controller_that_goes_is_followed(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
+        before = await cluster.controller()
+        await running.stop_broker(before)
+        assert await admin.create_topics(cluster, [NewTopic("clicks", 3, 2)], timeout_seconds=20) == {}
+        described = await admin.describe_cluster(cluster)
+        assert described.controller_id != before
+        assert before not in {broker.broker_id for broker in described.brokers}
+        assert described.cluster_id == cluster.metadata.cluster_id
 
 
-def test_records_are_deleted_up_to_an_offset(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            assert await admin.create_topics(cluster, [NewTopic("clicks", 1, 1)]) == {}
-            await produce(cluster, CLICKS, 1, 2, 3)
-            assert await admin.delete_records(cluster, {CLICKS: 2}) == {CLICKS: 2}
-            assert (await list_offsets(cluster, {CLICKS: EARLIEST}))[CLICKS].offset == 2
-            assert await admin.delete_records(cluster, {CLICKS: admin.HIGH_WATERMARK}) == {CLICKS: 3}
-            with pytest.raises(OffsetOutOfRange):
-                await admin.delete_records(cluster, {CLICKS: 9})
+async def test_settings_of_topics_and_brokers_are_changed_and_shown(tmp_path: Path) -> None:
+    """KIP-339: what is not named stays as it is. Each broker is asked for its own."""
+    async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
+        assert await admin.create_topics(cluster, [NewTopic("clicks", 1, 1, {"retention.ms": "1000"})]) == {}
+        topic = ConfigResource(ResourceType.TOPIC, "clicks")
+        two = ConfigResource(ResourceType.BROKER, "2")
+        changes = {
+            topic: {"retention.bytes": "5000"},
+            two: {"log.cleaner.threads": "2"},
+            ConfigResource(ResourceType.TOPIC, "nothing"): {"retention.ms": "1"},
+        }
+        refused = await admin.alter_configs(cluster, changes)
+        assert set(refused) <= {two, ConfigResource(ResourceType.TOPIC, "nothing")} and len(refused) >= 1
+        found = await admin.describe_configs(cluster, [topic, two])
+        assert found[topic]["retention.ms"] == admin.ConfigEntry("1000", ConfigSource.TOPIC, False, False)
+        assert found[topic]["retention.bytes"].value == "5000"
+        assert found[topic]["segment.bytes"].source is ConfigSource.DEFAULT
+        assert found[two]["broker.id"].value == "2" and found[two]["broker.id"].is_read_only
+        assert await admin.alter_configs(cluster, {topic: {"retention.ms": None}}) == {}
+        found = await admin.describe_configs(cluster, [topic])
+        assert found[topic]["retention.ms"].source is ConfigSource.DEFAULT
+        refused = await admin.alter_configs(cluster, {topic: {"retention.ms": "soon"}}, validate_only=True)
+        assert isinstance(refused[topic], InvalidConfig)
 
-    asyncio.run(main())
+
+async def test_records_are_deleted_up_to_an_offset(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        assert await admin.create_topics(cluster, [NewTopic("clicks", 1, 1)]) == {}
+        await produce(cluster, CLICKS, 1, 2, 3)
+        assert await admin.delete_records(cluster, {CLICKS: 2}) == {CLICKS: 2}
+        assert (await list_offsets(cluster, {CLICKS: EARLIEST}))[CLICKS].offset == 2
+        assert await admin.delete_records(cluster, {CLICKS: admin.HIGH_WATERMARK}) == {CLICKS: 3}
+        with pytest.raises(OffsetOutOfRange):
+            await admin.delete_records(cluster, {CLICKS: 9})
 
 
 def test_an_outcome_is_kept_while_others_are_tried_again() -> None:
@@ -131,33 +117,28 @@ def test_an_outcome_is_kept_while_others_are_tried_again() -> None:
     assert list(refused) == ["a"]
 
 
-def test_every_broker_says_what_a_new_topic_sets_one_without_a_replica_too(tmp_path: Path) -> None:
+async def test_every_broker_says_what_a_new_topic_sets_one_without_a_replica_too(tmp_path: Path) -> None:
     """Which broker a client asks is chance. Found by the simulation's profile `registry`: the controller said the defaults."""
-
-    async def main() -> None:
-        async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
-            for leader in (1, 2, 3):
-                name = f"kept-by-{leader}"
-                assert (
-                    await admin.create_topics(cluster, [NewTopic(name, assignments=[[leader]], settings={"cleanup.policy": "compact"})])
-                    == {}
+    async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
+        for leader in (1, 2, 3):
+            name = f"kept-by-{leader}"
+            assert (
+                await admin.create_topics(cluster, [NewTopic(name, assignments=[[leader]], settings={"cleanup.policy": "compact"})]) == {}
+            )
+            for broker_id in (1, 2, 3):
+                connection = await cluster.connection(BrokerId(broker_id))
+                api = connection.message(ApiKey.DESCRIBE_CONFIGS, 1, 4)
+                asked = api.build(
+                    "DescribeConfigsResource",
+                    resource_type=ResourceType.TOPIC,
+                    resource_name=name,
+                    configuration_keys=("cleanup.policy",),
                 )
-                for broker_id in (1, 2, 3):
-                    connection = await cluster.connection(BrokerId(broker_id))
-                    api = connection.message(ApiKey.DESCRIBE_CONFIGS, 1, 4)
-                    asked = api.build(
-                        "DescribeConfigsResource",
-                        resource_type=ResourceType.TOPIC,
-                        resource_name=name,
-                        configuration_keys=("cleanup.policy",),
-                    )
-                    async with asyncio.timeout(120):
-                        while True:  # until it has heard of the topic at all
-                            answer = await connection.ask(api, api.build("DescribeConfigsRequest", resources=[asked]), 10.0)
-                            (result,) = answer.results
-                            if result.error_code != UnknownTopicOrPartition.code:
-                                break
-                            await asyncio.sleep(0.01)
-                    assert [entry.value for entry in result.configs] == ["compact"], f"{name} at broker {broker_id}"
-
-    asyncio.run(main())
+                async with asyncio.timeout(120):
+                    while True:  # until it has heard of the topic at all
+                        answer = await connection.ask(api, api.build("DescribeConfigsRequest", resources=[asked]), 10.0)
+                        (result,) = answer.results
+                        if result.error_code != UnknownTopicOrPartition.code:
+                            break
+                        await asyncio.sleep(0.01)
+                assert [entry.value for entry in result.configs] == ["compact"], f"{name} at broker {broker_id}"

@@ -167,19 +167,15 @@ def test_a_broker_that_does_not_know_the_password_is_not_taken_for_one() -> None
         introduced(SaslBroker("SCRAM-SHA-256", "pencil", knows_password=False), USER)
 
 
-def test_a_session_is_given_up_before_the_broker_ends_it() -> None:
+async def test_a_session_is_given_up_before_the_broker_ends_it() -> None:
     """KIP-368."""
-
-    async def main() -> None:
-        channel = FakeChannel(SaslBroker("PLAIN", "pencil", lifetime_ms=60_000))
-        connection = await introduce(HERE, channel, "tests", Credentials("PLAIN", "user", "pencil"), offload_nothing, 5.0)
-        now = asyncio.get_running_loop().time()
-        assert connection.expires_at is not None and 50 < connection.expires_at - now < 52
-        assert connection.is_usable
-        connection.expires_at = now
-        assert not connection.is_usable
-
-    asyncio.run(main())
+    channel = FakeChannel(SaslBroker("PLAIN", "pencil", lifetime_ms=60_000))
+    connection = await introduce(HERE, channel, "tests", Credentials("PLAIN", "user", "pencil"), offload_nothing, 5.0)
+    now = asyncio.get_running_loop().time()
+    assert connection.expires_at is not None and 50 < connection.expires_at - now < 52
+    assert connection.is_usable
+    connection.expires_at = now
+    assert not connection.is_usable
 
 
 @settings(deadline=None, max_examples=200)
@@ -209,17 +205,14 @@ def test_an_introduction_that_lies_anywhere_is_refused_or_understood(data: st.Da
         introduced(answer, USER)
 
 
-def test_an_answer_to_another_request_closes_the_connection() -> None:
-    async def main() -> None:
-        def answer(asked: Asked) -> bytes:
-            if asked.key is ApiKey.API_VERSIONS:
-                return api_versions(asked)
-            return b"\x7f\0\0\0" + bytes(20)
+async def test_an_answer_to_another_request_closes_the_connection() -> None:
+    def answer(asked: Asked) -> bytes:
+        if asked.key is ApiKey.API_VERSIONS:
+            return api_versions(asked)
+        return b"\x7f\0\0\0" + bytes(20)
 
-        connection = await introduce(HERE, FakeChannel(answer), "tests", None, offload_nothing, 5.0)
-        api = connection.message(ApiKey.FIND_COORDINATOR, 0, 0)
-        with pytest.raises(MalformedResponse, match=r"the answer to request \d+ came"):
-            await connection.ask(api, api.build("FindCoordinatorRequest", key="readers"), 5.0)
-        assert not connection.is_usable
-
-    asyncio.run(main())
+    connection = await introduce(HERE, FakeChannel(answer), "tests", None, offload_nothing, 5.0)
+    api = connection.message(ApiKey.FIND_COORDINATOR, 0, 0)
+    with pytest.raises(MalformedResponse, match=r"the answer to request \d+ came"):
+        await connection.ask(api, api.build("FindCoordinatorRequest", key="readers"), 5.0)
+    assert not connection.is_usable

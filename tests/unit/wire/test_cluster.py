@@ -15,151 +15,130 @@ from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, ClusterSettings, CoordinatorKind, bootstrap_endpoints
 
 
-def test_leader_coordinator_and_controller_are_found_and_asked(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks", 4, 3)
-            topic = await cluster.topic("clicks")
-            assert sorted(topic.partitions) == [0, 1, 2, 3] and topic.topic_id is not None
-            assert cluster.metadata.name_of(topic.topic_id) == "clicks"
-            assert await cluster.controller() in running.running
-            leaders = {await cluster.leader(TopicPartition("clicks", number)) for number in range(4)}
-            assert leaders <= set(running.running)
+async def test_leader_coordinator_and_controller_are_found_and_asked(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 4, 3)
+        topic = await cluster.topic("clicks")
+        assert sorted(topic.partitions) == [0, 1, 2, 3] and topic.topic_id is not None
+        assert cluster.metadata.name_of(topic.topic_id) == "clicks"
+        assert await cluster.controller() in running.running
+        leaders = {await cluster.leader(TopicPartition("clicks", number)) for number in range(4)}
+        assert leaders <= set(running.running)
 
-            async def ask_for_offsets(coordinator: BrokerId) -> bool:
-                answer = await cluster.ask(
-                    coordinator,
-                    ApiKey.OFFSET_FETCH,
-                    (1, 7),
-                    lambda api: api.build("OffsetFetchRequest", group_id="readers", topics=(), require_stable=False),
-                )
-                if answer.error_code:
-                    raise error_of(answer.error_code)  # a coordinator that is still loading is asked again
-                return True
+        async def ask_for_offsets(coordinator: BrokerId) -> bool:
+            answer = await cluster.ask(
+                coordinator,
+                ApiKey.OFFSET_FETCH,
+                (1, 7),
+                lambda api: api.build("OffsetFetchRequest", group_id="readers", topics=(), require_stable=False),
+            )
+            if answer.error_code:
+                raise error_of(answer.error_code)  # a coordinator that is still loading is asked again
+            return True
 
-            assert await cluster.with_coordinator(CoordinatorKind.GROUP, "readers", ask_for_offsets)
+        assert await cluster.with_coordinator(CoordinatorKind.GROUP, "readers", ask_for_offsets)
 
-            async def cluster_id(connection: BrokerConnection) -> str:
-                api = connection.message(ApiKey.DESCRIBE_CLUSTER, 0, 1)
-                body = api.build("DescribeClusterRequest", include_cluster_authorized_operations=False)
-                return str((await connection.ask(api, body, 5.0)).cluster_id)
+        async def cluster_id(connection: BrokerConnection) -> str:
+            api = connection.message(ApiKey.DESCRIBE_CLUSTER, 0, 1)
+            body = api.build("DescribeClusterRequest", include_cluster_authorized_operations=False)
+            return str((await connection.ask(api, body, 5.0)).cluster_id)
 
-            assert await cluster.with_any(cluster_id) == cluster.metadata.cluster_id
-
-    asyncio.run(main())
+        assert await cluster.with_any(cluster_id) == cluster.metadata.cluster_id
 
 
-def test_a_leader_that_goes_is_found_again_at_its_successor(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks", 1, 2)
-            partition = TopicPartition("clicks", 0)
-            before = await cluster.leader(partition)
-            await running.stop_broker(before)
+async def test_a_leader_that_goes_is_found_again_at_its_successor(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 1, 2)
+        partition = TopicPartition("clicks", 0)
+        before = await cluster.leader(partition)
+        await running.stop_broker(before)
 
-            async def latest(leader: BrokerId) -> BrokerId:
-                answer = await cluster.ask(leader, ApiKey.LIST_GROUPS, (0, 2), lambda api: api.build("ListGroupsRequest"))
-                return leader if answer.error_code == 0 else BrokerId(-1)
+        async def latest(leader: BrokerId) -> BrokerId:
+            answer = await cluster.ask(leader, ApiKey.LIST_GROUPS, (0, 2), lambda api: api.build("ListGroupsRequest"))
+            return leader if answer.error_code == 0 else BrokerId(-1)
 
-            after = await cluster.with_leader(partition, latest, timeout_seconds=20)
-            assert after != before and after in running.running
-
-    asyncio.run(main())
+        after = await cluster.with_leader(partition, latest, timeout_seconds=20)
+        assert after != before and after in running.running
 
 
-def test_what_is_not_there_is_said_with_the_brokers_own_error(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running) as cluster:
-            with pytest.raises(UnknownTopicOrPartition):
-                await cluster.topic("nothing")
-            await create_topic(cluster, "clicks")
-            with pytest.raises(UnknownTopicOrPartition):
-                await cluster.leader(TopicPartition("clicks", 9))
-            with pytest.raises(UnsupportedVersion, match="serves Metadata in versions 0 to 12; 13 to 13"):
-                await cluster.ask(BrokerId(1), ApiKey.METADATA, (13, 13), lambda api: None)
-
-    asyncio.run(main())
+async def test_what_is_not_there_is_said_with_the_brokers_own_error(tmp_path: Path) -> None:
+    async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running) as cluster:
+        with pytest.raises(UnknownTopicOrPartition):
+            await cluster.topic("nothing")
+        await create_topic(cluster, "clicks")
+        with pytest.raises(UnknownTopicOrPartition):
+            await cluster.leader(TopicPartition("clicks", 9))
+        with pytest.raises(UnsupportedVersion, match="serves Metadata in versions 0 to 12; 13 to 13"):
+            await cluster.ask(BrokerId(1), ApiKey.METADATA, (13, 13), lambda api: None)
 
 
-def test_many_who_want_to_hear_share_one_request_and_hear_what_is_so_now(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks")
-            connection = await cluster.any_connection()
-            sent = connection._correlation_id
-            await asyncio.gather(*(cluster.refresh(("clicks",)) for _ in range(50)), cluster.refresh(()), cluster.refresh(None))
-            assert connection._correlation_id - sent == 1
-            first = asyncio.ensure_future(cluster.refresh(()))
-            for _ in range(5):
-                await asyncio.sleep(0)
-            assert connection._correlation_id - sent == 2  # it is on its way, so what it says may be old
-            await asyncio.gather(first, *(cluster.refresh(("clicks",)) for _ in range(9)))
-            assert connection._correlation_id - sent == 3
-
-    asyncio.run(main())
+async def test_many_who_want_to_hear_share_one_request_and_hear_what_is_so_now(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        connection = await cluster.any_connection()
+        sent = connection._correlation_id
+        await asyncio.gather(*(cluster.refresh(("clicks",)) for _ in range(50)), cluster.refresh(()), cluster.refresh(None))
+        assert connection._correlation_id - sent == 1
+        first = asyncio.ensure_future(cluster.refresh(()))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert connection._correlation_id - sent == 2  # it is on its way, so what it says may be old
+        await asyncio.gather(first, *(cluster.refresh(("clicks",)) for _ in range(9)))
+        assert connection._correlation_id - sent == 3
 
 
-def test_requests_share_a_connection_and_are_answered_each_to_its_own(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            names = [f"topic-{number}" for number in range(20)]
-            for name in names:
-                await create_topic(cluster, name)
-            connections = await asyncio.gather(*(cluster.connection(BrokerId(1)) for _ in range(5)))
-            assert len(set(map(id, connections))) == 1
+async def test_requests_share_a_connection_and_are_answered_each_to_its_own(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        names = [f"topic-{number}" for number in range(20)]
+        for name in names:
+            await create_topic(cluster, name)
+        connections = await asyncio.gather(*(cluster.connection(BrokerId(1)) for _ in range(5)))
+        assert len(set(map(id, connections))) == 1
 
-            async def partitions(name: str) -> str:
-                answer = await cluster.ask(
-                    BrokerId(1),
-                    ApiKey.METADATA,
-                    (9, 9),
-                    lambda api: api.build(
-                        "MetadataRequest",
-                        topics=[api.build("MetadataRequestTopic", name=name)],
-                        allow_auto_topic_creation=False,
-                        include_cluster_authorized_operations=False,
-                        include_topic_authorized_operations=False,
-                    ),
-                )
-                return str(answer.topics[0].name)
+        async def partitions(name: str) -> str:
+            answer = await cluster.ask(
+                BrokerId(1),
+                ApiKey.METADATA,
+                (9, 9),
+                lambda api: api.build(
+                    "MetadataRequest",
+                    topics=[api.build("MetadataRequestTopic", name=name)],
+                    allow_auto_topic_creation=False,
+                    include_cluster_authorized_operations=False,
+                    include_topic_authorized_operations=False,
+                ),
+            )
+            return str(answer.topics[0].name)
 
-            assert await asyncio.gather(*map(partitions, names)) == names
-
-    asyncio.run(main())
+        assert await asyncio.gather(*map(partitions, names)) == names
 
 
-def test_nobody_there_is_said_within_the_time(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running:
-            gone = servers(running)
-        async with Cluster(gone, ClusterSettings(retry_backoff_seconds=0.01)) as cluster:
-            with pytest.raises(ConnectionError, match="no broker answers"):
-                await cluster.refresh(())
+async def test_nobody_there_is_said_within_the_time(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running:
+        gone = servers(running)
+    async with Cluster(gone, ClusterSettings(retry_backoff_seconds=0.01)) as cluster:
+        with pytest.raises(ConnectionError, match="no broker answers"):
+            await cluster.refresh(())
 
-            async def never(broker_id: BrokerId) -> None:
-                raise AssertionError
+        async def never(broker_id: BrokerId) -> None:
+            raise AssertionError
 
-            with pytest.raises(ConnectionError):
-                await cluster.with_coordinator(CoordinatorKind.GROUP, "readers", never, timeout_seconds=0.1)
-
-    asyncio.run(main())
+        with pytest.raises(ConnectionError):
+            await cluster.with_coordinator(CoordinatorKind.GROUP, "readers", never, timeout_seconds=0.1)
 
 
-def test_a_coordinator_that_is_not_it_any_more_is_looked_for_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            tried = 0
+async def test_a_coordinator_that_is_not_it_any_more_is_looked_for_again(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        tried = 0
 
-            async def attempt(coordinator: BrokerId) -> int:
-                nonlocal tried
-                tried += 1
-                if tried < 3:
-                    raise CoordinatorNotAvailable("not yet")
-                return tried
+        async def attempt(coordinator: BrokerId) -> int:
+            nonlocal tried
+            tried += 1
+            if tried < 3:
+                raise CoordinatorNotAvailable("not yet")
+            return tried
 
-            assert await cluster.with_coordinator(CoordinatorKind.TRANSACTION, "orders", attempt) == 3
-
-    asyncio.run(main())
+        assert await cluster.with_coordinator(CoordinatorKind.TRANSACTION, "orders", attempt) == 3
 
 
 @pytest.mark.parametrize(

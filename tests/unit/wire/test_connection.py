@@ -107,49 +107,39 @@ async def opened(endpoint: Endpoint, wire: Wire) -> SocketConnection:
     return await open_connection(endpoint, wire.client, usual_size=USUAL_SIZE, limit=LIMIT)
 
 
-def test_answers_of_every_size_come_whole_and_in_order(wire: Wire) -> None:
+async def test_answers_of_every_size_come_whole_and_in_order(wire: Wire) -> None:
     sizes = [0, 1, 5, FIRST_BUFFER - 5, FIRST_BUFFER - 4, FIRST_BUFFER - 3, FIRST_BUFFER, 900_000, 3, LIMIT, 7, 0]
-
-    async def main() -> None:
-        async with leader(wire, echo) as endpoint:
-            connection = await opened(endpoint, wire)
-            for index, size in enumerate(sizes):
-                request = bytes([index]) * size
-                assert bytes(await connection.exchange(request, 20)) == request
-            await connection.close()
-
-    asyncio.run(main())
+    async with leader(wire, echo) as endpoint:
+        connection = await opened(endpoint, wire)
+        for index, size in enumerate(sizes):
+            request = bytes([index]) * size
+            assert bytes(await connection.exchange(request, 20)) == request
+        await connection.close()
 
 
-def test_the_buffer_is_used_again_and_a_giant_answer_gives_its_memory_back(wire: Wire) -> None:
-    async def main() -> None:
-        async with leader(wire, echo) as endpoint:
-            connection = await opened(endpoint, wire)
-            first = (await connection.exchange(bytes(900_000), 20)).obj
-            assert (await connection.exchange(bytes(800_000), 20)).obj is first
-            giant = (await connection.exchange(bytes(LIMIT), 20)).obj
-            assert len((await connection.exchange(b"small", 20)).obj) == FIRST_BUFFER  # type: ignore[arg-type]
-            assert len(giant) >= LIMIT  # type: ignore[arg-type]
-            await connection.close()
-
-    asyncio.run(main())
+async def test_the_buffer_is_used_again_and_a_giant_answer_gives_its_memory_back(wire: Wire) -> None:
+    async with leader(wire, echo) as endpoint:
+        connection = await opened(endpoint, wire)
+        first = (await connection.exchange(bytes(900_000), 20)).obj
+        assert (await connection.exchange(bytes(800_000), 20)).obj is first
+        giant = (await connection.exchange(bytes(LIMIT), 20)).obj
+        assert len((await connection.exchange(b"small", 20)).obj) == FIRST_BUFFER  # type: ignore[arg-type]
+        assert len(giant) >= LIMIT  # type: ignore[arg-type]
+        await connection.close()
 
 
-def test_an_answer_that_comes_byte_by_byte_is_whole(wire: Wire) -> None:
+async def test_an_answer_that_comes_byte_by_byte_is_whole(wire: Wire) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async for each in frames(reader):
             for byte in frame(each):
                 writer.write(bytes([byte]))
                 await asyncio.sleep(0)
 
-    async def main() -> None:
-        async with leader(wire, serve) as endpoint:
-            connection = await opened(endpoint, wire)
-            for body in (b"first answer", b"", b"the second"):
-                assert bytes(await connection.exchange(body, 20)) == body
-            await connection.close()
-
-    asyncio.run(main())
+    async with leader(wire, serve) as endpoint:
+        connection = await opened(endpoint, wire)
+        for body in (b"first answer", b"", b"the second"):
+            assert bytes(await connection.exchange(body, 20)) == body
+        await connection.close()
 
 
 def answering(data: bytes) -> Serve:
@@ -172,129 +162,104 @@ def answering(data: bytes) -> Serve:
         (frame(b"answer") + b"xyz", "3 bytes follow the answer"),
     ],
 )
-def test_a_length_that_lies_ends_the_connection(wire: Wire, data: bytes, said: str) -> None:
-    async def main() -> None:
-        async with leader(wire, answering(data)) as endpoint:
-            connection = await opened(endpoint, wire)
-            with pytest.raises(MalformedResponse, match=said):
-                await connection.exchange(b"request", 20)
-            with pytest.raises(MalformedResponse, match=said):
-                await connection.exchange(b"another", 20)
-            await connection.close()
-
-    asyncio.run(main())
+async def test_a_length_that_lies_ends_the_connection(wire: Wire, data: bytes, said: str) -> None:
+    async with leader(wire, answering(data)) as endpoint:
+        connection = await opened(endpoint, wire)
+        with pytest.raises(MalformedResponse, match=said):
+            await connection.exchange(b"request", 20)
+        with pytest.raises(MalformedResponse, match=said):
+            await connection.exchange(b"another", 20)
+        await connection.close()
 
 
-def test_an_announced_size_costs_no_more_memory_than_what_comes(wire: Wire) -> None:
-    async def main() -> None:
-        async with leader(wire, answering(struct.pack(">i", LIMIT) + bytes(FIRST_BUFFER))) as endpoint:
-            connection = await opened(endpoint, wire)
-            exchange = asyncio.ensure_future(connection.exchange(b"request", 20))
-            await until(lambda: connection._filled == FIRST_BUFFER + 4)
-            assert len(connection._buffer) <= 2 * FIRST_BUFFER + 1
-            exchange.cancel()
-            await connection.close()
-
-    asyncio.run(main())
+async def test_an_announced_size_costs_no_more_memory_than_what_comes(wire: Wire) -> None:
+    async with leader(wire, answering(struct.pack(">i", LIMIT) + bytes(FIRST_BUFFER))) as endpoint:
+        connection = await opened(endpoint, wire)
+        exchange = asyncio.ensure_future(connection.exchange(b"request", 20))
+        await until(lambda: connection._filled == FIRST_BUFFER + 4)
+        assert len(connection._buffer) <= 2 * FIRST_BUFFER + 1
+        exchange.cancel()
+        await connection.close()
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", frame(b"x" * 100)[:50]])
-def test_a_leader_that_falls_silent_is_given_up(wire: Wire, sent: bytes) -> None:
+async def test_a_leader_that_falls_silent_is_given_up(wire: Wire, sent: bytes) -> None:
     """Stopped, or behind a network that lets nothing through: nothing is closed, and nothing comes."""
-
-    async def main() -> None:
-        async with leader(wire, answering(sent)) as endpoint:
-            connection = await opened(endpoint, wire)
-            with pytest.raises(TimeoutError, match=r"has not answered for 0.05 s, \d+ bytes came"):
-                await connection.exchange(b"request", 0.05)
-            with pytest.raises(TimeoutError):
-                await connection.exchange(b"another", 20)
-            await connection.close()
-
-    asyncio.run(main())
+    async with leader(wire, answering(sent)) as endpoint:
+        connection = await opened(endpoint, wire)
+        with pytest.raises(TimeoutError, match=r"has not answered for 0.05 s, \d+ bytes came"):
+            await connection.exchange(b"request", 0.05)
+        with pytest.raises(TimeoutError):
+            await connection.exchange(b"another", 20)
+        await connection.close()
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", frame(b"x" * 100)[:50]])
-def test_a_leader_that_goes_in_the_middle_is_noticed(wire: Wire, sent: bytes) -> None:
+async def test_a_leader_that_goes_in_the_middle_is_noticed(wire: Wire, sent: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await anext(frames(reader))
         writer.write(sent)
         await writer.drain()
         writer.close()
 
-    async def main() -> None:
-        async with leader(wire, serve) as endpoint:
-            connection = await opened(endpoint, wire)
-            with pytest.raises(OSError):
-                await connection.exchange(b"request", 20)
-            with pytest.raises(OSError):
-                await connection.exchange(b"another", 20)
-            await connection.close()
-
-    asyncio.run(main())
+    async with leader(wire, serve) as endpoint:
+        connection = await opened(endpoint, wire)
+        with pytest.raises(OSError):
+            await connection.exchange(b"request", 20)
+        with pytest.raises(OSError):
+            await connection.exchange(b"another", 20)
+        await connection.close()
 
 
-def test_bytes_that_nobody_asked_for_end_the_connection(wire: Wire) -> None:
+async def test_bytes_that_nobody_asked_for_end_the_connection(wire: Wire) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(frame(b"hello"))
         await reader.read()
 
-    async def main() -> None:
-        async with leader(wire, serve) as endpoint:
-            connection = await opened(endpoint, wire)
-            async with asyncio.timeout(120):
-                await asyncio.shield(connection._ended)
-            with pytest.raises(MalformedResponse, match="no one asked for"):
-                await connection.exchange(b"request", 20)
-            await connection.close()
-
-    asyncio.run(main())
+    async with leader(wire, serve) as endpoint:
+        connection = await opened(endpoint, wire)
+        async with asyncio.timeout(120):
+            await asyncio.shield(connection._ended)
+        with pytest.raises(MalformedResponse, match="no one asked for"):
+            await connection.exchange(b"request", 20)
+        await connection.close()
 
 
-def test_an_exchange_may_be_cancelled_at_any_time_and_closing_leaves_nothing(wire: Wire) -> None:
+async def test_an_exchange_may_be_cancelled_at_any_time_and_closing_leaves_nothing(wire: Wire) -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async def main() -> None:
-        async with leader(wire, silent) as endpoint:
-            for turns in range(8):
-                connecting = asyncio.ensure_future(opened(endpoint, wire))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                connecting.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await (await connecting).close()
-                connection = await opened(endpoint, wire)
-                exchange = asyncio.ensure_future(connection.exchange(b"request", 20))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                exchange.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await exchange
-                await connection.close()
-                await connection.close()
-
-    asyncio.run(main())
+    async with leader(wire, silent) as endpoint:
+        for turns in range(8):
+            connecting = asyncio.ensure_future(opened(endpoint, wire))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            connecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await (await connecting).close()
+            connection = await opened(endpoint, wire)
+            exchange = asyncio.ensure_future(connection.exchange(b"request", 20))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            exchange.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await exchange
+            await connection.close()
+            await connection.close()
 
 
-def test_nobody_listens() -> None:
-    async def main() -> None:
-        server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        server.close()
-        await server.wait_closed()
-        with pytest.raises(ConnectionError, match=f"127.0.0.1:{port}"):
-            await opened(Endpoint("INTERNAL", "127.0.0.1", port), Wire())
-
-    asyncio.run(main())
+async def test_nobody_listens() -> None:
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    with pytest.raises(ConnectionError, match=f"127.0.0.1:{port}"):
+        await opened(Endpoint("INTERNAL", "127.0.0.1", port), Wire())
 
 
-def test_tls_without_settings_for_it_is_said() -> None:
-    async def main() -> None:
-        with pytest.raises(ConnectionError, match="speaks SSL"):
-            await opened(Endpoint("INTERNAL", "127.0.0.1", 1, "SSL"), Wire())
-
-    asyncio.run(main())
+async def test_tls_without_settings_for_it_is_said() -> None:
+    with pytest.raises(ConnectionError, match="speaks SSL"):
+        await opened(Endpoint("INTERNAL", "127.0.0.1", 1, "SSL"), Wire())
 
 
 def test_a_leader_whose_certificate_others_signed_or_another_host_has_is_not_trusted(stores: TlsSettings, tmp_path: Path) -> None:
@@ -322,75 +287,62 @@ def test_a_leader_whose_certificate_others_signed_or_another_host_has_is_not_tru
     asyncio.run(unchecked())
 
 
-def test_many_requests_on_their_way_are_answered_in_their_order(wire: Wire) -> None:
+async def test_many_requests_on_their_way_are_answered_in_their_order(wire: Wire) -> None:
     sizes = [5, 70_000, 0, 300_000, 12, FIRST_BUFFER - 4, 1_200_000, 1] * 3
-
-    async def main() -> None:
-        async with leader(wire, echo) as endpoint:
-            connection = await opened(endpoint, wire)
-            requests = [bytes([index]) * size for index, size in enumerate(sizes)]
-            answers = [connection.send((request[:1], memoryview(request)[1:]), 20) for request in requests]
-            # Views that are held stay what they are, while later answers come.
-            assert [bytes(view) for view in await asyncio.gather(*answers)] == requests
-            await connection.close()
-
-    asyncio.run(main())
+    async with leader(wire, echo) as endpoint:
+        connection = await opened(endpoint, wire)
+        requests = [bytes([index]) * size for index, size in enumerate(sizes)]
+        answers = [connection.send((request[:1], memoryview(request)[1:]), 20) for request in requests]
+        # Views that are held stay what they are, while later answers come.
+        assert [bytes(view) for view in await asyncio.gather(*answers)] == requests
+        await connection.close()
 
 
-def test_a_buffer_belongs_to_whoever_holds_a_view_of_it_and_is_used_again_afterwards(wire: Wire) -> None:
-    async def main() -> None:
-        async with leader(wire, echo) as endpoint:
-            connection = await opened(endpoint, wire)
-            first = await connection.exchange(b"a" * 1000, 20)
-            second = await connection.exchange(b"b" * 1000, 20)
-            assert (bytes(first), bytes(second)) == (b"a" * 1000, b"b" * 1000)
-            assert first.obj is not second.obj
-            buffer = second.obj
-            del first, second
-            assert (await connection.exchange(b"c", 20)).obj is buffer
-            await connection.close()
-
-    asyncio.run(main())
+async def test_a_buffer_belongs_to_whoever_holds_a_view_of_it_and_is_used_again_afterwards(wire: Wire) -> None:
+    async with leader(wire, echo) as endpoint:
+        connection = await opened(endpoint, wire)
+        first = await connection.exchange(b"a" * 1000, 20)
+        second = await connection.exchange(b"b" * 1000, 20)
+        assert (bytes(first), bytes(second)) == (b"a" * 1000, b"b" * 1000)
+        assert first.obj is not second.obj
+        buffer = second.obj
+        del first, second
+        assert (await connection.exchange(b"c", 20)).obj is buffer
+        await connection.close()
 
 
-def test_a_request_that_is_given_up_is_answered_all_the_same_and_disturbs_no_other(wire: Wire) -> None:
-    async def main() -> None:
-        async with leader(wire, echo) as endpoint:
-            connection = await opened(endpoint, wire)
-            given_up = [connection.send((b"given up",), 20) for _ in range(3)]
-            kept = connection.send((b"kept",), 20)
-            given_up[0].cancel()
-            given_up[2].cancel()
-            assert bytes(await kept) == b"kept"
-            assert bytes(await given_up[1]) == b"given up"
-            await connection.close()
-
-    asyncio.run(main())
+async def test_a_request_that_is_given_up_is_answered_all_the_same_and_disturbs_no_other(wire: Wire) -> None:
+    async with leader(wire, echo) as endpoint:
+        connection = await opened(endpoint, wire)
+        given_up = [connection.send((b"given up",), 20) for _ in range(3)]
+        kept = connection.send((b"kept",), 20)
+        given_up[0].cancel()
+        given_up[2].cancel()
+        assert bytes(await kept) == b"kept"
+        assert bytes(await given_up[1]) == b"given up"
+        await connection.close()
 
 
-def test_all_that_wait_hear_of_the_end(wire: Wire) -> None:
+async def test_all_that_wait_hear_of_the_end(wire: Wire) -> None:
     async def one_then_none(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(frame(await anext(frames(reader))))
         await writer.drain()
         await anext(frames(reader))
         writer.close()
 
-    async def main() -> None:
-        async with leader(wire, one_then_none) as endpoint:
-            connection = await opened(endpoint, wire)
-            answers = [connection.send((b"request",), 20) for _ in range(5)]
-            said = await asyncio.gather(*answers, return_exceptions=True)
-            assert bytes(said[0]) == b"request"  # type: ignore[arg-type]
-            assert all(isinstance(error, OSError) for error in said[1:])
-            assert connection.is_lost
-            with pytest.raises(OSError):
-                connection.send((b"request",), 20)
-            await connection.close()
-
-    asyncio.run(main())
+    async with leader(wire, one_then_none) as endpoint:
+        connection = await opened(endpoint, wire)
+        answers = [connection.send((b"request",), 20) for _ in range(5)]
+        said = await asyncio.gather(*answers, return_exceptions=True)
+        assert bytes(said[0]) == b"request"  # type: ignore[arg-type]
+        assert all(isinstance(error, OSError) for error in said[1:])
+        assert connection.is_lost
+        with pytest.raises(OSError):
+            connection.send((b"request",), 20)
+        await connection.close()
 
 
-def test_a_request_without_an_answer_is_sent_and_over(wire: Wire) -> None:
+async def test_a_request_without_an_answer_is_sent_and_over(wire: Wire) -> None:
     got: list[bytes] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -399,15 +351,12 @@ def test_a_request_without_an_answer_is_sent_and_over(wire: Wire) -> None:
             if each == b"answer me":
                 writer.write(frame(b"answer"))
 
-    async def main() -> None:
-        async with leader(wire, listen) as endpoint:
-            connection = await opened(endpoint, wire)
-            assert connection.send((b"quiet",), 20, is_answered=False).done()
-            assert bytes(await connection.send((b"answer me",), 20)) == b"answer"
-            await connection.close()
-        assert got == [b"quiet", b"answer me"]
-
-    asyncio.run(main())
+    async with leader(wire, listen) as endpoint:
+        connection = await opened(endpoint, wire)
+        assert connection.send((b"quiet",), 20, is_answered=False).done()
+        assert bytes(await connection.send((b"answer me",), 20)) == b"answer"
+        await connection.close()
+    assert got == [b"quiet", b"answer me"]
 
 
 @settings(deadline=None, max_examples=30)

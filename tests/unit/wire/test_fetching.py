@@ -49,155 +49,133 @@ async def read(fetcher: Fetcher, count: int) -> list[Fetched]:
     return got
 
 
-def test_every_partition_is_read_in_its_order_from_where_it_is_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks", 6, 1)
+async def test_every_partition_is_read_in_its_order_from_where_it_is_told(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 6, 1)
+        for number in range(6):
+            for index in range(5):
+                await produce(cluster, TopicPartition("clicks", number), batch(b"%d" % (2 * index), b"%d" % (2 * index + 1)))
+        async with Fetcher(cluster, QUICK) as fetcher:
             for number in range(6):
-                for index in range(5):
-                    await produce(cluster, TopicPartition("clicks", number), batch(b"%d" % (2 * index), b"%d" % (2 * index + 1)))
-            async with Fetcher(cluster, QUICK) as fetcher:
-                for number in range(6):
-                    fetcher.assign(TopicPartition("clicks", number), number)
-                got = await read(fetcher, 60 - 15)
-                for number in range(6):
-                    of_partition = [part for part in got if part.partition.partition == number]
-                    assert values(of_partition) == [(offset, b"%d" % offset) for offset in range(number, 10)]
-                    assert [part.offset for part in of_partition[1:]] == [part.next_offset for part in of_partition[:-1]]
-                    assert fetcher.watermarks(TopicPartition("clicks", number)) == (0, 10, 10)
-                assert await fetcher.poll(0.1) == []
-                await produce(cluster, CLICKS, batch(b"late"))
-                assert values(await read(fetcher, 1)) == [(10, b"late")]
-
-    asyncio.run(main())
+                fetcher.assign(TopicPartition("clicks", number), number)
+            got = await read(fetcher, 60 - 15)
+            for number in range(6):
+                of_partition = [part for part in got if part.partition.partition == number]
+                assert values(of_partition) == [(offset, b"%d" % offset) for offset in range(number, 10)]
+                assert [part.offset for part in of_partition[1:]] == [part.next_offset for part in of_partition[:-1]]
+                assert fetcher.watermarks(TopicPartition("clicks", number)) == (0, 10, 10)
+            assert await fetcher.poll(0.1) == []
+            await produce(cluster, CLICKS, batch(b"late"))
+            assert values(await read(fetcher, 1)) == [(10, b"late")]
 
 
 @pytest.mark.parametrize("version", range(4, 18))
-def test_every_version_of_fetch_reads(tmp_path: Path, version: int) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks")
-            await produce(cluster, CLICKS, batch(b"a", b"b"))
-            async with Fetcher(cluster, QUICK) as fetcher:
-                connection = await cluster.connection(BrokerId(1), fetcher.lane_name)
-                connection.versions = {**connection.versions, ApiKey.FETCH: type(connection.versions[1])(4, version)}
-                fetcher.assign(CLICKS, EARLIEST)
-                got = await read(fetcher, 2)
-                await produce(cluster, CLICKS, batch(b"c"))
-                assert values(got + await read(fetcher, 1)) == [(0, b"a"), (1, b"b"), (2, b"c")]
-
-    asyncio.run(main())
+async def test_every_version_of_fetch_reads(tmp_path: Path, version: int) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        await produce(cluster, CLICKS, batch(b"a", b"b"))
+        async with Fetcher(cluster, QUICK) as fetcher:
+            connection = await cluster.connection(BrokerId(1), fetcher.lane_name)
+            connection.versions = {**connection.versions, ApiKey.FETCH: type(connection.versions[1])(4, version)}
+            fetcher.assign(CLICKS, EARLIEST)
+            got = await read(fetcher, 2)
+            await produce(cluster, CLICKS, batch(b"c"))
+            assert values(got + await read(fetcher, 1)) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_logical_offsets_and_times_are_looked_up(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks", 2)
-            await produce(cluster, CLICKS, batch(b"a", b"b", b"c"))
-            asked = {CLICKS: 1_700_000_000_001, TopicPartition("clicks", 1): EARLIEST}
-            found = await list_offsets(cluster, asked)
-            assert {partition: listed.offset for partition, listed in found.items()} == {CLICKS: 1, TopicPartition("clicks", 1): 0}
-            assert (await list_offsets(cluster, {CLICKS: 1_800_000_000_000}))[CLICKS].offset == -1
-            assert (await list_offsets(cluster, {CLICKS: LATEST}))[CLICKS].offset == 3
-            async with Fetcher(cluster, QUICK) as fetcher:
-                fetcher.assign(CLICKS, LATEST)
-                assert await fetcher.poll(0.2) == []
-                await produce(cluster, CLICKS, batch(b"d"))
-                assert values(await read(fetcher, 1)) == [(3, b"d")]
-
-    asyncio.run(main())
+async def test_logical_offsets_and_times_are_looked_up(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        await produce(cluster, CLICKS, batch(b"a", b"b", b"c"))
+        asked = {CLICKS: 1_700_000_000_001, TopicPartition("clicks", 1): EARLIEST}
+        found = await list_offsets(cluster, asked)
+        assert {partition: listed.offset for partition, listed in found.items()} == {CLICKS: 1, TopicPartition("clicks", 1): 0}
+        assert (await list_offsets(cluster, {CLICKS: 1_800_000_000_000}))[CLICKS].offset == -1
+        assert (await list_offsets(cluster, {CLICKS: LATEST}))[CLICKS].offset == 3
+        async with Fetcher(cluster, QUICK) as fetcher:
+            fetcher.assign(CLICKS, LATEST)
+            assert await fetcher.poll(0.2) == []
+            await produce(cluster, CLICKS, batch(b"d"))
+            assert values(await read(fetcher, 1)) == [(3, b"d")]
 
 
 @pytest.mark.parametrize(("policy", "first"), [(EARLIEST, 0), (LATEST, None), (1_700_000_000_002, 2), (None, None)])
-def test_an_offset_that_is_out_of_range_follows_the_callers_policy(tmp_path: Path, policy: int | None, first: int | None) -> None:
+async def test_an_offset_that_is_out_of_range_follows_the_callers_policy(tmp_path: Path, policy: int | None, first: int | None) -> None:
     """A time is as good as the two ends; without a policy the partition fails, and only that one."""
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        await produce(cluster, CLICKS, batch(b"a", b"b", b"c"))
+        other = TopicPartition("clicks", 1)
+        await produce(cluster, other, batch(b"other"))
+        asked: list[tuple[TopicPartition, int]] = []
 
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks", 2)
-            await produce(cluster, CLICKS, batch(b"a", b"b", b"c"))
-            other = TopicPartition("clicks", 1)
-            await produce(cluster, other, batch(b"other"))
-            asked: list[tuple[TopicPartition, int]] = []
+        def out_of_range(partition: TopicPartition, offset: int) -> int | None:
+            asked.append((partition, offset))
+            return policy
 
-            def out_of_range(partition: TopicPartition, offset: int) -> int | None:
-                asked.append((partition, offset))
-                return policy
-
-            async with Fetcher(cluster, QUICK, out_of_range) as fetcher:
-                fetcher.assign(CLICKS, 99)
-                if policy is None:
-                    with pytest.raises(FetchFailed, match="clicks-0 at offset 99") as raised:
-                        await fetcher.poll(10.0)
-                    assert isinstance(raised.value.__cause__, OffsetOutOfRange)
-                    assert fetcher.assigned == {}
-                    fetcher.assign(other, 0)
-                    assert values(await read(fetcher, 1)) == [(0, b"other")]
-                elif first is not None:
-                    assert values(await read(fetcher, 3 - first)) == [(0, b"a"), (1, b"b"), (2, b"c")][first:]
-                else:
-                    while fetcher.assigned[CLICKS] != 3:
-                        await fetcher.poll(0.01)
-                assert asked == [(CLICKS, 99)]
-
-    asyncio.run(main())
+        async with Fetcher(cluster, QUICK, out_of_range) as fetcher:
+            fetcher.assign(CLICKS, 99)
+            if policy is None:
+                with pytest.raises(FetchFailed, match="clicks-0 at offset 99") as raised:
+                    await fetcher.poll(10.0)
+                assert isinstance(raised.value.__cause__, OffsetOutOfRange)
+                assert fetcher.assigned == {}
+                fetcher.assign(other, 0)
+                assert values(await read(fetcher, 1)) == [(0, b"other")]
+            elif first is not None:
+                assert values(await read(fetcher, 3 - first)) == [(0, b"a"), (1, b"b"), (2, b"c")][first:]
+            else:
+                while fetcher.assigned[CLICKS] != 3:
+                    await fetcher.poll(0.01)
+            assert asked == [(CLICKS, 99)]
 
 
-def test_a_leader_that_goes_is_left_for_its_successor_and_nothing_is_lost_or_read_twice(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks", 3, 3)
-            partitions = [TopicPartition("clicks", number) for number in range(3)]
-            async with Fetcher(cluster, QUICK) as fetcher:
-                for partition in partitions:
-                    fetcher.assign(partition, 0)
-                    await produce(cluster, partition, batch(b"0", b"1"))
-                got = await read(fetcher, 6)
-                await running.stop_broker(await cluster.leader(CLICKS))
-                for partition in partitions:
-                    await produce(cluster, partition, batch(b"2"))
-                got += await read(fetcher, 3)
-                for partition in partitions:
-                    assert values([part for part in got if part.partition == partition]) == [(0, b"0"), (1, b"1"), (2, b"2")]
-
-    asyncio.run(main())
+async def test_a_leader_that_goes_is_left_for_its_successor_and_nothing_is_lost_or_read_twice(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 3, 3)
+        partitions = [TopicPartition("clicks", number) for number in range(3)]
+        async with Fetcher(cluster, QUICK) as fetcher:
+            for partition in partitions:
+                fetcher.assign(partition, 0)
+                await produce(cluster, partition, batch(b"0", b"1"))
+            got = await read(fetcher, 6)
+            await running.stop_broker(await cluster.leader(CLICKS))
+            for partition in partitions:
+                await produce(cluster, partition, batch(b"2"))
+            got += await read(fetcher, 3)
+            for partition in partitions:
+                assert values([part for part in got if part.partition == partition]) == [(0, b"0"), (1, b"1"), (2, b"2")]
 
 
-def test_a_partition_that_is_assigned_again_or_no_more_gives_nothing_of_before(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks", 2)
-            for number in range(2):
-                await produce(cluster, TopicPartition("clicks", number), batch(b"a", b"b", b"c"))
-            async with Fetcher(cluster, QUICK) as fetcher:
-                for turns in range(12):
-                    fetcher.assign(CLICKS, 0)
-                    fetcher.assign(TopicPartition("clicks", 1), 0)
-                    for _ in range(turns):
-                        await asyncio.sleep(0)
-                    fetcher.assign(CLICKS, 2)
-                    fetcher.unassign(TopicPartition("clicks", 1))
-                    assert values(await read(fetcher, 1)) == [(2, b"c")]
-
-    asyncio.run(main())
-
-
-def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks")
-            for _ in range(20):
-                await produce(cluster, CLICKS, batch(bytes(10_000)))
-            async with Fetcher(cluster, FetchSettings(max_wait_ms=50, max_partition_bytes=10_100, max_buffered_bytes=30_000)) as fetcher:
+async def test_a_partition_that_is_assigned_again_or_no_more_gives_nothing_of_before(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        for number in range(2):
+            await produce(cluster, TopicPartition("clicks", number), batch(b"a", b"b", b"c"))
+        async with Fetcher(cluster, QUICK) as fetcher:
+            for turns in range(12):
                 fetcher.assign(CLICKS, 0)
-                async with asyncio.timeout(120):
-                    while fetcher._room.is_set():  # noqa: ASYNC110 - no one tells
-                        await asyncio.sleep(0)
-                await asyncio.sleep(0.1)  # in which it could read much more
-                assert 30_000 <= fetcher._buffered < 30_000 + 10_100
-                assert len(values(await read(fetcher, 20))) == 20
+                fetcher.assign(TopicPartition("clicks", 1), 0)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                fetcher.assign(CLICKS, 2)
+                fetcher.unassign(TopicPartition("clicks", 1))
+                assert values(await read(fetcher, 1)) == [(2, b"c")]
 
-    asyncio.run(main())
+
+async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        for _ in range(20):
+            await produce(cluster, CLICKS, batch(bytes(10_000)))
+        async with Fetcher(cluster, FetchSettings(max_wait_ms=50, max_partition_bytes=10_100, max_buffered_bytes=30_000)) as fetcher:
+            fetcher.assign(CLICKS, 0)
+            async with asyncio.timeout(120):
+                while fetcher._room.is_set():  # noqa: ASYNC110 - no one tells
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0.1)  # in which it could read much more
+            assert 30_000 <= fetcher._buffered < 30_000 + 10_100
+            assert len(values(await read(fetcher, 20))) == 20
 
 
 async def delete_topic(cluster: Cluster, name: str) -> None:
@@ -209,23 +187,20 @@ async def delete_topic(cluster: Cluster, name: str) -> None:
     await cluster.with_controller(attempt)
 
 
-def test_a_topic_made_anew_under_a_reader_is_told_by_its_id(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+async def test_a_topic_made_anew_under_a_reader_is_told_by_its_id(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        await produce(cluster, CLICKS, batch(b"a"))
+        async with Fetcher(cluster, QUICK) as fetcher:
+            fetcher.assign(CLICKS, 0)
+            assert values(await read(fetcher, 1)) == [(0, b"a")]
+            await delete_topic(cluster, "clicks")
             await create_topic(cluster, "clicks")
-            await produce(cluster, CLICKS, batch(b"a"))
-            async with Fetcher(cluster, QUICK) as fetcher:
-                fetcher.assign(CLICKS, 0)
-                assert values(await read(fetcher, 1)) == [(0, b"a")]
-                await delete_topic(cluster, "clicks")
-                await create_topic(cluster, "clicks")
-                with pytest.raises(FetchFailed, match="made again") as raised:
-                    async with asyncio.timeout(120):
-                        while True:
-                            assert await fetcher.poll(1.0) == []
-                assert isinstance(raised.value.__cause__, UnknownTopicId)
-
-    asyncio.run(main())
+            with pytest.raises(FetchFailed, match="made again") as raised:
+                async with asyncio.timeout(120):
+                    while True:
+                        assert await fetcher.poll(1.0) == []
+            assert isinstance(raised.value.__cause__, UnknownTopicId)
 
 
 def transactional(producer_id: int, base_offset: int, count: int) -> bytes:

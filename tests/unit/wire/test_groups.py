@@ -19,64 +19,55 @@ from ottla.wire.groups import COMMIT_VERSIONS, FETCH_VERSIONS, CommittedOffset, 
 CLICKS, VIEWS = TopicPartition("clicks", 0), TopicPartition("views", 1)
 
 
-def test_what_was_committed_is_read_in_every_version(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks")
-            await create_topic(cluster, "views", 2)
-            assert await committed_offsets(cluster, "readers") == {}
-            connection = await cluster.connection(BrokerId(1))
-            served = connection.versions
-            for version in range(COMMIT_VERSIONS[0], COMMIT_VERSIONS[1] + 1):
-                connection.versions = {**served, ApiKey.OFFSET_COMMIT: VersionRange(0, version)}
-                offsets = {CLICKS: CommittedOffset(10 + version, 3, "note"), VIEWS: CommittedOffset(version)}
-                await commit_offsets(cluster, "readers", offsets)
-                if version < 6:
-                    offsets[CLICKS] = CommittedOffset(10 + version, -1, "note")  # it has no leader epochs
-                assert await committed_offsets(cluster, "readers") == offsets
-            for version in range(FETCH_VERSIONS[0], FETCH_VERSIONS[1] + 1):
-                connection.versions = {**served, ApiKey.OFFSET_FETCH: VersionRange(0, version)}
-                found = await committed_offsets(cluster, "readers", [VIEWS, TopicPartition("clicks", 7)])
-                assert found == {VIEWS: CommittedOffset(9)}
-                if version >= 7:
-                    assert await committed_offsets(cluster, "readers", [VIEWS], require_stable=True) == found
-            await commit_offsets(cluster, "readers", {})
-
-    asyncio.run(main())
+async def test_what_was_committed_is_read_in_every_version(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        await create_topic(cluster, "views", 2)
+        assert await committed_offsets(cluster, "readers") == {}
+        connection = await cluster.connection(BrokerId(1))
+        served = connection.versions
+        for version in range(COMMIT_VERSIONS[0], COMMIT_VERSIONS[1] + 1):
+            connection.versions = {**served, ApiKey.OFFSET_COMMIT: VersionRange(0, version)}
+            offsets = {CLICKS: CommittedOffset(10 + version, 3, "note"), VIEWS: CommittedOffset(version)}
+            await commit_offsets(cluster, "readers", offsets)
+            if version < 6:
+                offsets[CLICKS] = CommittedOffset(10 + version, -1, "note")  # it has no leader epochs
+            assert await committed_offsets(cluster, "readers") == offsets
+        for version in range(FETCH_VERSIONS[0], FETCH_VERSIONS[1] + 1):
+            connection.versions = {**served, ApiKey.OFFSET_FETCH: VersionRange(0, version)}
+            found = await committed_offsets(cluster, "readers", [VIEWS, TopicPartition("clicks", 7)])
+            assert found == {VIEWS: CommittedOffset(9)}
+            if version >= 7:
+                assert await committed_offsets(cluster, "readers", [VIEWS], require_stable=True) == found
+        await commit_offsets(cluster, "readers", {})
 
 
-def test_a_coordinator_that_moves_is_followed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            brokers(tmp_path, 2, offsets_topic_replication_factor="2", offsets_topic_num_partitions="1") as running,
-            cluster_of(running) as cluster,
-        ):
-            await create_topic(cluster, "clicks", 1, 2)
-            await commit_offsets(cluster, "readers", {CLICKS: CommittedOffset(5)})
-            before = await cluster.coordinator(CoordinatorKind.GROUP, "readers")
-            await running.stop_broker(before)
-            assert await committed_offsets(cluster, "readers", timeout_seconds=20) == {CLICKS: CommittedOffset(5)}
-            await commit_offsets(cluster, "readers", {CLICKS: CommittedOffset(6)}, timeout_seconds=20)
-            assert await cluster.coordinator(CoordinatorKind.GROUP, "readers") != before
-
-    asyncio.run(main())
+async def test_a_coordinator_that_moves_is_followed(tmp_path: Path) -> None:
+    async with (
+        brokers(tmp_path, 2, offsets_topic_replication_factor="2", offsets_topic_num_partitions="1") as running,
+        cluster_of(running) as cluster,
+    ):
+        await create_topic(cluster, "clicks", 1, 2)
+        await commit_offsets(cluster, "readers", {CLICKS: CommittedOffset(5)})
+        before = await cluster.coordinator(CoordinatorKind.GROUP, "readers")
+        await running.stop_broker(before)
+        assert await committed_offsets(cluster, "readers", timeout_seconds=20) == {CLICKS: CommittedOffset(5)}
+        await commit_offsets(cluster, "readers", {CLICKS: CommittedOffset(6)}, timeout_seconds=20)
+        assert await cluster.coordinator(CoordinatorKind.GROUP, "readers") != before
 
 
-def test_a_group_with_members_and_a_note_that_is_too_long_are_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks")
-            with pytest.raises(OffsetMetadataTooLarge, match="group readers in clicks-0"):
-                await commit_offsets(cluster, "readers", {CLICKS: CommittedOffset(1, metadata="x" * 5_000)})
-            member = Consumer({"bootstrap.servers": servers(running), "group.id": "members", "enable.auto.commit": False})
-            try:
-                member.subscribe(["clicks"])
-                async with asyncio.timeout(120):
-                    while not await asyncio.get_running_loop().run_in_executor(None, member.assignment):
-                        await asyncio.get_running_loop().run_in_executor(None, member.poll, 0.05)
-                with pytest.raises(UnknownMemberId):
-                    await commit_offsets(cluster, "members", {CLICKS: CommittedOffset(1)})
-            finally:
-                await asyncio.get_running_loop().run_in_executor(None, member.close)
-
-    asyncio.run(main())
+async def test_a_group_with_members_and_a_note_that_is_too_long_are_refused(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        with pytest.raises(OffsetMetadataTooLarge, match="group readers in clicks-0"):
+            await commit_offsets(cluster, "readers", {CLICKS: CommittedOffset(1, metadata="x" * 5_000)})
+        member = Consumer({"bootstrap.servers": servers(running), "group.id": "members", "enable.auto.commit": False})
+        try:
+            member.subscribe(["clicks"])
+            async with asyncio.timeout(120):
+                while not await asyncio.get_running_loop().run_in_executor(None, member.assignment):
+                    await asyncio.get_running_loop().run_in_executor(None, member.poll, 0.05)
+            with pytest.raises(UnknownMemberId):
+                await commit_offsets(cluster, "members", {CLICKS: CommittedOffset(1)})
+        finally:
+            await asyncio.get_running_loop().run_in_executor(None, member.close)

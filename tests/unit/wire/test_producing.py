@@ -61,94 +61,77 @@ async def log_of(cluster: Cluster, partition: TopicPartition, end: int) -> list[
     ],
     ids=["idempotent", "all", "leader", "none"],
 )
-def test_batches_are_written_in_the_order_of_their_sending(tmp_path: Path, settings: ProduceSettings) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks", 5)
-            partitions = [TopicPartition("clicks", number) for number in range(5)]
-            async with BatchProducer(cluster, settings) as producer:
-                results = [producer.send(partition, batch(b"%d" % index, b"-")) for index in range(40) for partition in partitions]
-                offsets = await asyncio.gather(*results)
-            expected = [2 * index if settings.acks else -1 for index in range(40) for _ in partitions]
-            assert offsets == expected
-            for partition in partitions:
-                assert (await log_of(cluster, partition, 80))[::2] == [b"%d" % index for index in range(40)]
-
-    asyncio.run(main())
+async def test_batches_are_written_in_the_order_of_their_sending(tmp_path: Path, settings: ProduceSettings) -> None:
+    async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 5)
+        partitions = [TopicPartition("clicks", number) for number in range(5)]
+        async with BatchProducer(cluster, settings) as producer:
+            results = [producer.send(partition, batch(b"%d" % index, b"-")) for index in range(40) for partition in partitions]
+            offsets = await asyncio.gather(*results)
+        expected = [2 * index if settings.acks else -1 for index in range(40) for _ in partitions]
+        assert offsets == expected
+        for partition in partitions:
+            assert (await log_of(cluster, partition, 80))[::2] == [b"%d" % index for index in range(40)]
 
 
 @pytest.mark.parametrize("version", range(3, 12))
-def test_every_version_of_produce_writes(tmp_path: Path, version: int) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks")
-            async with BatchProducer(cluster) as producer:
-                connection = await cluster.connection(await cluster.leader(CLICKS), producer.lane_name)
-                connection.versions = {**connection.versions, 0: type(connection.versions[1])(3, version)}
-                assert await producer.send(CLICKS, batch(b"a")) == 0
-                assert await producer.send(CLICKS, batch(b"b")) == 1
-
-    asyncio.run(main())
+async def test_every_version_of_produce_writes(tmp_path: Path, version: int) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        async with BatchProducer(cluster) as producer:
+            connection = await cluster.connection(await cluster.leader(CLICKS), producer.lane_name)
+            connection.versions = {**connection.versions, 0: type(connection.versions[1])(3, version)}
+            assert await producer.send(CLICKS, batch(b"a")) == 0
+            assert await producer.send(CLICKS, batch(b"b")) == 1
 
 
-def test_a_batch_of_another_producer_is_written_as_ones_own_and_its_records_are_untouched(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks")
-            foreign = batch(b"a", b"b", base_offset=77, producer_id=9, producer_epoch=3, base_sequence=12, leader_epoch=4)
-            async with BatchProducer(cluster) as producer:
-                assert list(await asyncio.gather(producer.send(CLICKS, foreign), producer.send(CLICKS, foreign))) == [0, 2]
-                identity = producer.identity
-            assert identity is not None
-            async with Fetcher(cluster) as fetcher:
-                fetcher.assign(CLICKS, 0)
-                (fetched,) = await fetcher.poll(10)
-                stored = [
-                    (header, fetched.records[position + 61 : position + header.size]) for position, header in batches(fetched.records)
-                ]
-            assert [header[9:12] for header, _ in stored] == [(identity.producer_id, 0, 0), (identity.producer_id, 0, 2)]
-            assert all(kept == foreign[61:] for _, kept in stored)
-            async with BatchProducer(cluster, ProduceSettings(idempotent=False)) as producer:
-                await producer.send(CLICKS, foreign)
-            async with Fetcher(cluster) as fetcher:
-                fetcher.assign(CLICKS, 4)
-                (fetched,) = await fetcher.poll(10)
-                assert [header[9:12] for _, header in batches(fetched.records)][-1] == (-1, -1, -1)
-
-    asyncio.run(main())
+async def test_a_batch_of_another_producer_is_written_as_ones_own_and_its_records_are_untouched(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        foreign = batch(b"a", b"b", base_offset=77, producer_id=9, producer_epoch=3, base_sequence=12, leader_epoch=4)
+        async with BatchProducer(cluster) as producer:
+            assert list(await asyncio.gather(producer.send(CLICKS, foreign), producer.send(CLICKS, foreign))) == [0, 2]
+            identity = producer.identity
+        assert identity is not None
+        async with Fetcher(cluster) as fetcher:
+            fetcher.assign(CLICKS, 0)
+            (fetched,) = await fetcher.poll(10)
+            stored = [(header, fetched.records[position + 61 : position + header.size]) for position, header in batches(fetched.records)]
+        assert [header[9:12] for header, _ in stored] == [(identity.producer_id, 0, 0), (identity.producer_id, 0, 2)]
+        assert all(kept == foreign[61:] for _, kept in stored)
+        async with BatchProducer(cluster, ProduceSettings(idempotent=False)) as producer:
+            await producer.send(CLICKS, foreign)
+        async with Fetcher(cluster) as fetcher:
+            fetcher.assign(CLICKS, 4)
+            (fetched,) = await fetcher.poll(10)
+            assert [header[9:12] for _, header in batches(fetched.records)][-1] == (-1, -1, -1)
 
 
-def test_a_batch_that_is_refused_fails_alone_and_the_others_keep_their_order(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks", max_message_bytes="2000")
-            async with BatchProducer(cluster) as producer:
-                results = [producer.send(CLICKS, batch(bytes(5000) if index in (0, 3, 4, 9) else b"%d" % index)) for index in range(12)]
-                said = await asyncio.gather(*results, return_exceptions=True)
-            assert [index for index, result in enumerate(said) if isinstance(result, MessageTooLarge)] == [0, 3, 4, 9]
-            assert [result for result in said if isinstance(result, int)] == list(range(8))
-            assert await log_of(cluster, CLICKS, 8) == [b"%d" % index for index in range(12) if index not in (0, 3, 4, 9)]
-
-    asyncio.run(main())
+async def test_a_batch_that_is_refused_fails_alone_and_the_others_keep_their_order(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", max_message_bytes="2000")
+        async with BatchProducer(cluster) as producer:
+            results = [producer.send(CLICKS, batch(bytes(5000) if index in (0, 3, 4, 9) else b"%d" % index)) for index in range(12)]
+            said = await asyncio.gather(*results, return_exceptions=True)
+        assert [index for index, result in enumerate(said) if isinstance(result, MessageTooLarge)] == [0, 3, 4, 9]
+        assert [result for result in said if isinstance(result, int)] == list(range(8))
+        assert await log_of(cluster, CLICKS, 8) == [b"%d" % index for index in range(12) if index not in (0, 3, 4, 9)]
 
 
-def test_a_leader_that_goes_is_left_for_its_successor_and_each_batch_is_written_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks", 1, 3)
-            async with BatchProducer(cluster) as producer:
-                results = []
-                for index in range(300):
-                    results.append(producer.send(CLICKS, batch(b"%d" % index)))
-                    if index == 100:
-                        stopping = asyncio.ensure_future(running.stop_broker(await cluster.leader(CLICKS)))
-                    if index % 5 == 0:
-                        await asyncio.sleep(0.002)
-                assert await asyncio.gather(*results) == list(range(300))
-                await stopping
-            assert await log_of(cluster, CLICKS, 300) == [b"%d" % index for index in range(300)]
-
-    asyncio.run(main())
+async def test_a_leader_that_goes_is_left_for_its_successor_and_each_batch_is_written_once(tmp_path: Path) -> None:
+    async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 1, 3)
+        async with BatchProducer(cluster) as producer:
+            results = []
+            for index in range(300):
+                results.append(producer.send(CLICKS, batch(b"%d" % index)))
+                if index == 100:
+                    stopping = asyncio.ensure_future(running.stop_broker(await cluster.leader(CLICKS)))
+                if index % 5 == 0:
+                    await asyncio.sleep(0.002)
+            assert await asyncio.gather(*results) == list(range(300))
+            await stopping
+        assert await log_of(cluster, CLICKS, 300) == [b"%d" % index for index in range(300)]
 
 
 class UnsteadyChannel:
@@ -175,94 +158,81 @@ class UnsteadyChannel:
         await self._channel.close()
 
 
-def test_answers_that_are_lost_make_no_batch_be_written_twice(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as quiet:
-            await create_topic(quiet, "clicks", 2)
-            random = Random(5)
-            settings = ClusterSettings(retry_backoff_seconds=0.002, retry_backoff_max_seconds=0.01)
-            dial = socket_connect(settings)
+async def test_answers_that_are_lost_make_no_batch_be_written_twice(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as quiet:
+        await create_topic(quiet, "clicks", 2)
+        random = Random(5)
+        settings = ClusterSettings(retry_backoff_seconds=0.002, retry_backoff_max_seconds=0.01)
+        dial = socket_connect(settings)
 
-            async def connect(endpoint: Endpoint) -> Channel:
-                return UnsteadyChannel(await dial(endpoint), random)
+        async def connect(endpoint: Endpoint) -> Channel:
+            return UnsteadyChannel(await dial(endpoint), random)
 
-            async with Cluster(servers(running), settings, random=random, connect=connect) as cluster, BatchProducer(cluster) as producer:
-                partitions = [CLICKS, TopicPartition("clicks", 1)]
-                results = []
-                for index in range(150):
-                    results += [producer.send(partition, batch(b"%d" % index)) for partition in partitions]
-                    await asyncio.sleep(0)
-                offsets = await asyncio.gather(*results)
-            # Of a batch that was found to be written before, and is not among the last five, the offset is not known.
-            assert all(offset in (index // 2, -1) for index, offset in enumerate(offsets))
-            for partition in partitions:
-                assert await log_of(quiet, partition, 150) == [b"%d" % index for index in range(150)]
-
-    asyncio.run(main())
-
-
-def test_a_producer_that_is_taken_over_from_writes_nothing_more(tmp_path: Path) -> None:
-    """By the transactional id's epoch plain batches are fenced too, once the successor has written to the partition (KIP-98)."""
-
-    async def main() -> None:
-        async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks")
-            first = await init_producer_id(cluster, "copier-1")
-            async with BatchProducer(cluster, identity=first) as producer:
-                assert await producer.send(CLICKS, batch(b"a")) == 0
-                second = await init_producer_id(cluster, "copier-1")
-                assert (second.producer_id, second.producer_epoch) == (first.producer_id, first.producer_epoch + 1)
-                async with BatchProducer(cluster, identity=second) as successor:
-                    assert await successor.send(CLICKS, batch(b"b")) == 1
-                with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
-                    await producer.send(CLICKS, batch(b"c"))
-                with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
-                    producer.send(CLICKS, batch(b"d"))
-            assert await log_of(cluster, CLICKS, 2) == [b"a", b"b"]
-            with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
-                await init_producer_id(cluster, "copier-1", former=first)
-            third = await init_producer_id(cluster, "copier-1", former=second)
-            assert third == ProducerIdentity(second.producer_id, second.producer_epoch + 1, "copier-1")
-
-    asyncio.run(main())
-
-
-def test_what_cannot_be_written_in_time_fails_and_the_rest_goes_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running) as cluster:
-            await create_topic(cluster, "clicks")
-            settings = ProduceSettings(delivery_timeout_seconds=0.3)
-            async with BatchProducer(cluster, settings) as producer:
-                nowhere = [producer.send(TopicPartition("nothing", 0), batch(b"a")) for _ in range(3)]
-                written = producer.send(CLICKS, batch(b"b"))
-                assert await written == 0
-                said = await asyncio.gather(*nowhere, return_exceptions=True)
-                assert all(isinstance(error, RequestTimedOut) for error in said)
-
-    asyncio.run(main())
-
-
-def test_room_is_waited_for_and_closing_fails_what_is_left() -> None:
-    async def main() -> None:
-        settings = ClusterSettings(retry_backoff_seconds=0.001)
-        async with Cluster("127.0.0.1:1", settings) as cluster:
-            producer = BatchProducer(cluster, ProduceSettings(buffer_bytes=300))
+        async with Cluster(servers(running), settings, random=random, connect=connect) as cluster, BatchProducer(cluster) as producer:
+            partitions = [CLICKS, TopicPartition("clicks", 1)]
             results = []
-            for _ in range(4):
-                await asyncio.wait_for(producer.room(), 1)
-                results.append(producer.send(CLICKS, batch(bytes(10))))
-                if producer._waiting_bytes >= 300:
-                    break
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(producer.room(), 0.05)
-            results[0].cancel()
-            await producer.close(wait=False)
-            assert producer._waiting_bytes == 0
-            said = await asyncio.gather(*results, return_exceptions=True)
-            assert all(isinstance(error, ApiError | asyncio.CancelledError) for error in said)
-            await producer.flush()
+            for index in range(150):
+                results += [producer.send(partition, batch(b"%d" % index)) for partition in partitions]
+                await asyncio.sleep(0)
+            offsets = await asyncio.gather(*results)
+        # Of a batch that was found to be written before, and is not among the last five, the offset is not known.
+        assert all(offset in (index // 2, -1) for index, offset in enumerate(offsets))
+        for partition in partitions:
+            assert await log_of(quiet, partition, 150) == [b"%d" % index for index in range(150)]
 
-    asyncio.run(main())
+
+async def test_a_producer_that_is_taken_over_from_writes_nothing_more(tmp_path: Path) -> None:
+    """By the transactional id's epoch plain batches are fenced too, once the successor has written to the partition (KIP-98)."""
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        first = await init_producer_id(cluster, "copier-1")
+        async with BatchProducer(cluster, identity=first) as producer:
+            assert await producer.send(CLICKS, batch(b"a")) == 0
+            second = await init_producer_id(cluster, "copier-1")
+            assert (second.producer_id, second.producer_epoch) == (first.producer_id, first.producer_epoch + 1)
+            async with BatchProducer(cluster, identity=second) as successor:
+                assert await successor.send(CLICKS, batch(b"b")) == 1
+            with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
+                await producer.send(CLICKS, batch(b"c"))
+            with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
+                producer.send(CLICKS, batch(b"d"))
+        assert await log_of(cluster, CLICKS, 2) == [b"a", b"b"]
+        with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
+            await init_producer_id(cluster, "copier-1", former=first)
+        third = await init_producer_id(cluster, "copier-1", former=second)
+        assert third == ProducerIdentity(second.producer_id, second.producer_epoch + 1, "copier-1")
+
+
+async def test_what_cannot_be_written_in_time_fails_and_the_rest_goes_on(tmp_path: Path) -> None:
+    async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        settings = ProduceSettings(delivery_timeout_seconds=0.3)
+        async with BatchProducer(cluster, settings) as producer:
+            nowhere = [producer.send(TopicPartition("nothing", 0), batch(b"a")) for _ in range(3)]
+            written = producer.send(CLICKS, batch(b"b"))
+            assert await written == 0
+            said = await asyncio.gather(*nowhere, return_exceptions=True)
+            assert all(isinstance(error, RequestTimedOut) for error in said)
+
+
+async def test_room_is_waited_for_and_closing_fails_what_is_left() -> None:
+    settings = ClusterSettings(retry_backoff_seconds=0.001)
+    async with Cluster("127.0.0.1:1", settings) as cluster:
+        producer = BatchProducer(cluster, ProduceSettings(buffer_bytes=300))
+        results = []
+        for _ in range(4):
+            await asyncio.wait_for(producer.room(), 1)
+            results.append(producer.send(CLICKS, batch(bytes(10))))
+            if producer._waiting_bytes >= 300:
+                break
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(producer.room(), 0.05)
+        results[0].cancel()
+        await producer.close(wait=False)
+        assert producer._waiting_bytes == 0
+        said = await asyncio.gather(*results, return_exceptions=True)
+        assert all(isinstance(error, ApiError | asyncio.CancelledError) for error in said)
+        await producer.flush()
 
 
 @pytest.mark.parametrize(
@@ -276,10 +246,7 @@ def test_room_is_waited_for_and_closing_fails_what_is_left() -> None:
         (build_batch([Record(0, 0, b"\0\0\0\0", b"")], control=True), InvalidRecord),
     ],
 )
-def test_what_is_no_whole_batch_is_refused_at_once(sent: bytes, error: type[ApiError]) -> None:
-    async def main() -> None:
-        async with Cluster("127.0.0.1:1") as cluster, BatchProducer(cluster) as producer:
-            with pytest.raises(error):
-                producer.send(CLICKS, sent)
-
-    asyncio.run(main())
+async def test_what_is_no_whole_batch_is_refused_at_once(sent: bytes, error: type[ApiError]) -> None:
+    async with Cluster("127.0.0.1:1") as cluster, BatchProducer(cluster) as producer:
+        with pytest.raises(error):
+            producer.send(CLICKS, sent)

@@ -183,44 +183,37 @@ def test_with_both_nothing_is_written_twice_and_the_order_holds(seed: int, count
     assert set(acknowledged) <= set(broker.log)
 
 
-def test_when_what_was_acknowledged_is_gone_one_batch_fails_and_the_rest_goes_on_in_a_new_epoch() -> None:
+async def test_when_what_was_acknowledged_is_gone_one_batch_fails_and_the_rest_goes_on_in_a_new_epoch() -> None:
     """An unclean election, as an idempotent producer meets it (KIP-360)."""
-
-    async def main() -> None:
-        broker = ModelBroker(Random(1), (), 0.0)
-        async with (
-            Cluster("broker:9092", random=Random(1), connect=connecting(broker)) as cluster,
-            BatchProducer(cluster) as producer,
-        ):
-            send = [build_batch([Record(0, 0, None, b"%d" % index)]) for index in range(6)]
-            clicks = TopicPartition("clicks", 0)
-            assert [await producer.send(clicks, batch) for batch in send[:3]] == [0, 1, 2]
-            del broker.log[1:]
-            while len(broker.states[7].recent) > 1:
-                broker.states[7].recent.pop()
-            said = await asyncio.gather(*(producer.send(clicks, batch) for batch in send[3:]), return_exceptions=True)
-            assert isinstance(said[0], OutOfOrderSequenceNumber)
-            assert list(said[1:]) == [1, 2]
-            assert broker.log == [b"0", b"4", b"5"]
-            assert broker.states[7].epoch == 1
-
-    asyncio.run(main())
+    broker = ModelBroker(Random(1), (), 0.0)
+    async with (
+        Cluster("broker:9092", random=Random(1), connect=connecting(broker)) as cluster,
+        BatchProducer(cluster) as producer,
+    ):
+        send = [build_batch([Record(0, 0, None, b"%d" % index)]) for index in range(6)]
+        clicks = TopicPartition("clicks", 0)
+        assert [await producer.send(clicks, batch) for batch in send[:3]] == [0, 1, 2]
+        del broker.log[1:]
+        while len(broker.states[7].recent) > 1:
+            broker.states[7].recent.pop()
+        said = await asyncio.gather(*(producer.send(clicks, batch) for batch in send[3:]), return_exceptions=True)
+        assert isinstance(said[0], OutOfOrderSequenceNumber)
+        assert list(said[1:]) == [1, 2]
+        assert broker.log == [b"0", b"4", b"5"]
+        assert broker.states[7].epoch == 1
 
 
 @pytest.mark.parametrize(("code", "name"), [(90, "ProducerFenced"), (47, "InvalidProducerEpoch"), (53, "TransactionalId")])
-def test_a_fenced_producer_fails_all_that_waits(code: int, name: str) -> None:
+async def test_a_fenced_producer_fails_all_that_waits(code: int, name: str) -> None:
     class Fencing(ModelBroker):
         def append(self, batch: memoryview) -> tuple[int, int]:
             return code, -1
 
-    async def main() -> None:
-        async with (
-            Cluster("broker:9092", connect=connecting(Fencing(Random(1), (), 0.0))) as cluster,
-            BatchProducer(cluster) as producer,
-        ):
-            batch = build_batch([Record(0, 0, None, b"a")])
-            results = [producer.send(TopicPartition("clicks", 0), batch) for _ in range(20)]
-            said = await asyncio.gather(*results, return_exceptions=True)
-            assert all(isinstance(error, ApiError) and type(error).__name__.startswith(name) for error in said)
-
-    asyncio.run(main())
+    async with (
+        Cluster("broker:9092", connect=connecting(Fencing(Random(1), (), 0.0))) as cluster,
+        BatchProducer(cluster) as producer,
+    ):
+        batch = build_batch([Record(0, 0, None, b"a")])
+        results = [producer.send(TopicPartition("clicks", 0), batch) for _ in range(20)]
+        said = await asyncio.gather(*results, return_exceptions=True)
+        assert all(isinstance(error, ApiError) and type(error).__name__.startswith(name) for error in said)

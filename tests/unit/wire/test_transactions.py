@@ -61,205 +61,175 @@ async def committed(cluster: Cluster, *partitions: TopicPartition) -> list[bytes
     return [value for partition in partitions for value in found[partition]]
 
 
-def test_a_transaction_is_seen_when_it_is_committed_and_not_when_it_is_aborted(tmp_path: Path) -> None:
+async def test_a_transaction_is_seen_when_it_is_committed_and_not_when_it_is_aborted(tmp_path: Path) -> None:
     """In every version of its requests; sequences go on from one to the next."""
-
-    async def main() -> None:
-        async with running_cluster(tmp_path) as (running, cluster):
-            connection = await cluster.connection(BrokerId(1))
-            served = connection.versions
-            expected: list[bytes | None] = []
-            async with await TransactionalProducer.open(cluster, "loads") as producer:
-                for version in range(5):
-                    older = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT)
-                    connection.versions = {**served, **{key: VersionRange(0, version) for key in older}}
-                    async with producer.transaction():
-                        await producer.add_partitions([CLICKS, VIEWS])
-                        written = await producer.send(CLICKS, batch(b"a%d" % version, b"b"))
-                        await producer.send(CLICKS, batch(b"c"))
-                        assert await written >= 0
-                        assert await committed(cluster, CLICKS) == expected
-                        await producer.commit_offsets("readers", {VIEWS: CommittedOffset(version + 1, metadata="note")})
-                        assert VIEWS not in await committed_offsets(cluster, "readers") or version
-                    expected += [b"a%d" % version, b"b", b"c"]
-                    assert await committed(cluster, CLICKS) == expected
-                    offsets = await committed_offsets(cluster, "readers", require_stable=True)
-                    assert offsets == {VIEWS: CommittedOffset(version + 1, metadata="note")}
-                    producer.begin()
-                    await (await producer.send(CLICKS, batch(b"aborted")))
-                    await producer.commit_offsets("readers", {VIEWS: CommittedOffset(99)})
-                    await producer.abort()
-                    assert await committed(cluster, CLICKS) == expected
-                    assert await committed_offsets(cluster, "readers", require_stable=True) == offsets
-                assert producer.identity.producer_epoch == 0
-            consumer = Consumer({"bootstrap.servers": servers(running), "group.id": "theirs", "isolation.level": "read_committed"})
-            try:
-                consumer.assign([KafkaTopicPartition("clicks", 0, 0)])
-                theirs = await asyncio.get_running_loop().run_in_executor(None, consumer.consume, len(expected), 20)
-                assert [message.value() for message in theirs] == expected
-            finally:
-                await asyncio.get_running_loop().run_in_executor(None, consumer.close)
-
-    asyncio.run(main())
-
-
-def test_what_raises_in_a_transaction_aborts_it_and_an_empty_one_is_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
-            with pytest.raises(LookupError):
+    async with running_cluster(tmp_path) as (running, cluster):
+        connection = await cluster.connection(BrokerId(1))
+        served = connection.versions
+        expected: list[bytes | None] = []
+        async with await TransactionalProducer.open(cluster, "loads") as producer:
+            for version in range(5):
+                older = (ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT)
+                connection.versions = {**served, **{key: VersionRange(0, version) for key in older}}
                 async with producer.transaction():
-                    await producer.send(CLICKS, batch(b"lost"))
-                    raise LookupError("a program's own")
-            async with producer.transaction():
-                pass
-            producer.begin()
-            with pytest.raises(InvalidTransactionState, match="loads is open and not ready"):
+                    await producer.add_partitions([CLICKS, VIEWS])
+                    written = await producer.send(CLICKS, batch(b"a%d" % version, b"b"))
+                    await producer.send(CLICKS, batch(b"c"))
+                    assert await written >= 0
+                    assert await committed(cluster, CLICKS) == expected
+                    await producer.commit_offsets("readers", {VIEWS: CommittedOffset(version + 1, metadata="note")})
+                    assert VIEWS not in await committed_offsets(cluster, "readers") or version
+                expected += [b"a%d" % version, b"b", b"c"]
+                assert await committed(cluster, CLICKS) == expected
+                offsets = await committed_offsets(cluster, "readers", require_stable=True)
+                assert offsets == {VIEWS: CommittedOffset(version + 1, metadata="note")}
                 producer.begin()
-            await producer.abort()
-            with pytest.raises(InvalidTransactionState, match="loads is ready and not open"):
-                await producer.send(CLICKS, batch(b"without"))
+                await (await producer.send(CLICKS, batch(b"aborted")))
+                await producer.commit_offsets("readers", {VIEWS: CommittedOffset(99)})
+                await producer.abort()
+                assert await committed(cluster, CLICKS) == expected
+                assert await committed_offsets(cluster, "readers", require_stable=True) == offsets
+            assert producer.identity.producer_epoch == 0
+        consumer = Consumer({"bootstrap.servers": servers(running), "group.id": "theirs", "isolation.level": "read_committed"})
+        try:
+            consumer.assign([KafkaTopicPartition("clicks", 0, 0)])
+            theirs = await asyncio.get_running_loop().run_in_executor(None, consumer.consume, len(expected), 20)
+            assert [message.value() for message in theirs] == expected
+        finally:
+            await asyncio.get_running_loop().run_in_executor(None, consumer.close)
+
+
+async def test_what_raises_in_a_transaction_aborts_it_and_an_empty_one_is_nothing(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
+        with pytest.raises(LookupError):
             async with producer.transaction():
-                await producer.send(CLICKS, batch(b"kept"))
-            assert await committed(cluster, CLICKS) == [b"kept"]
+                await producer.send(CLICKS, batch(b"lost"))
+                raise LookupError("a program's own")
+        async with producer.transaction():
+            pass
+        producer.begin()
+        with pytest.raises(InvalidTransactionState, match="loads is open and not ready"):
+            producer.begin()
+        await producer.abort()
+        with pytest.raises(InvalidTransactionState, match="loads is ready and not open"):
+            await producer.send(CLICKS, batch(b"without"))
+        async with producer.transaction():
+            await producer.send(CLICKS, batch(b"kept"))
+        assert await committed(cluster, CLICKS) == [b"kept"]
 
-    asyncio.run(main())
 
-
-def test_a_batch_that_is_refused_fails_the_commit_and_the_next_transaction_goes_on_in_a_new_epoch(tmp_path: Path) -> None:
+async def test_a_batch_that_is_refused_fails_the_commit_and_the_next_transaction_goes_on_in_a_new_epoch(tmp_path: Path) -> None:
     """KIP-360. No one looked at what `send` gave."""
-
-    async def main() -> None:
-        async with (
-            running_cluster(tmp_path, message_max_bytes="5000") as (_, cluster),
-            await TransactionalProducer.open(cluster, "loads") as producer,
-        ):
-            with pytest.raises(MessageTooLarge):
-                async with producer.transaction():
-                    await producer.send(VIEWS, batch(b"lost with it"))
-                    await producer.send(CLICKS, batch(bytes(6_000)))
-            assert producer.state is TransactionState.READY
-            assert producer.identity.producer_epoch > 0
+    async with (
+        running_cluster(tmp_path, message_max_bytes="5000") as (_, cluster),
+        await TransactionalProducer.open(cluster, "loads") as producer,
+    ):
+        with pytest.raises(MessageTooLarge):
             async with producer.transaction():
-                await producer.send(VIEWS, batch(b"kept"))
-            assert await committed(cluster, CLICKS, VIEWS) == [b"kept"]
+                await producer.send(VIEWS, batch(b"lost with it"))
+                await producer.send(CLICKS, batch(bytes(6_000)))
+        assert producer.state is TransactionState.READY
+        assert producer.identity.producer_epoch > 0
+        async with producer.transaction():
+            await producer.send(VIEWS, batch(b"kept"))
+        assert await committed(cluster, CLICKS, VIEWS) == [b"kept"]
 
-    asyncio.run(main())
 
-
-def test_a_producer_whose_id_was_taken_over_is_fenced_for_good(tmp_path: Path) -> None:
+async def test_a_producer_whose_id_was_taken_over_is_fenced_for_good(tmp_path: Path) -> None:
     """KIP-98: the open transaction of the former one is aborted."""
-
-    async def main() -> None:
-        async with running_cluster(tmp_path) as (_, cluster):
-            former = await TransactionalProducer.open(cluster, "loads")
-            former.begin()
-            await (await former.send(CLICKS, batch(b"former")))
-            async with await TransactionalProducer.open(cluster, "loads") as latter:
-                assert latter.identity.producer_id == former.identity.producer_id
-                with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
-                    await former.commit()
-                assert former.state is TransactionState.FENCED
-                with pytest.raises(ProducerFenced, match="loads has another producer than the one of epoch 0"):
-                    await former.abort()
-                async with latter.transaction():
-                    await latter.send(CLICKS, batch(b"latter"))
-            await former.close()
-            assert await committed(cluster, CLICKS) == [b"latter"]
-
-    asyncio.run(main())
+    async with running_cluster(tmp_path) as (_, cluster):
+        former = await TransactionalProducer.open(cluster, "loads")
+        former.begin()
+        await (await former.send(CLICKS, batch(b"former")))
+        async with await TransactionalProducer.open(cluster, "loads") as latter:
+            assert latter.identity.producer_id == former.identity.producer_id
+            with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
+                await former.commit()
+            assert former.state is TransactionState.FENCED
+            with pytest.raises(ProducerFenced, match="loads has another producer than the one of epoch 0"):
+                await former.abort()
+            async with latter.transaction():
+                await latter.send(CLICKS, batch(b"latter"))
+        await former.close()
+        assert await committed(cluster, CLICKS) == [b"latter"]
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_transaction_of_another_process_is_ended_by_who_knows_its_id_and_epoch(tmp_path: Path, commit: bool) -> None:
+async def test_a_transaction_of_another_process_is_ended_by_who_knows_its_id_and_epoch(tmp_path: Path, commit: bool) -> None:
     """What a job's driver does with its tasks' transactions. To say it again does no harm; to say the opposite is refused."""
-
-    async def main() -> None:
-        async with running_cluster(tmp_path) as (running, cluster):
-            task = await TransactionalProducer.open(cluster, "task-7")
-            task.begin()
-            await (await task.send(CLICKS, batch(b"of a task")))
-            async with cluster_of(running) as driver:
+    async with running_cluster(tmp_path) as (running, cluster):
+        task = await TransactionalProducer.open(cluster, "task-7")
+        task.begin()
+        await (await task.send(CLICKS, batch(b"of a task")))
+        async with cluster_of(running) as driver:
+            await end_transaction(driver, task.identity, commit=commit)
+            await end_transaction(driver, task.identity, commit=commit)
+            with pytest.raises(InvalidTransactionState):
+                await end_transaction(driver, task.identity, commit=not commit)
+            assert await committed(driver, CLICKS) == [b"of a task"] * commit
+            await init_producer_id(driver, "task-7")
+            with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
                 await end_transaction(driver, task.identity, commit=commit)
-                await end_transaction(driver, task.identity, commit=commit)
-                with pytest.raises(InvalidTransactionState):
-                    await end_transaction(driver, task.identity, commit=not commit)
-                assert await committed(driver, CLICKS) == [b"of a task"] * commit
-                await init_producer_id(driver, "task-7")
-                with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
-                    await end_transaction(driver, task.identity, commit=commit)
-            await task._producer.close(wait=False)
-
-    asyncio.run(main())
+        await task._producer.close(wait=False)
 
 
-def test_coordinators_and_leaders_that_move_are_followed(tmp_path: Path) -> None:
-    async def main() -> None:
-        settings = {
-            "transaction_state_log_replication_factor": "2",
-            "transaction_state_log_num_partitions": "1",
-            "offsets_topic_replication_factor": "2",
-        }
-        async with (
-            running_cluster(tmp_path, 2, **settings) as (running, cluster),
-            await TransactionalProducer.open(cluster, "loads") as producer,
-        ):
-            producer.begin()
-            await (await producer.send(CLICKS, batch(b"before")))
-            await producer.commit_offsets("readers", {VIEWS: CommittedOffset(3)})
-            before = await cluster.coordinator(CoordinatorKind.TRANSACTION, "loads")
-            await running.stop_broker(before)
-            await producer.send(CLICKS, batch(b"after"))
-            await producer.commit()
-            assert await cluster.coordinator(CoordinatorKind.TRANSACTION, "loads") != before
-            assert await committed(cluster, CLICKS) == [b"before", b"after"]
-            assert await committed_offsets(cluster, "readers", require_stable=True) == {VIEWS: CommittedOffset(3)}
-
-    asyncio.run(main())
+async def test_coordinators_and_leaders_that_move_are_followed(tmp_path: Path) -> None:
+    settings = {
+        "transaction_state_log_replication_factor": "2",
+        "transaction_state_log_num_partitions": "1",
+        "offsets_topic_replication_factor": "2",
+    }
+    async with (
+        running_cluster(tmp_path, 2, **settings) as (running, cluster),
+        await TransactionalProducer.open(cluster, "loads") as producer,
+    ):
+        producer.begin()
+        await (await producer.send(CLICKS, batch(b"before")))
+        await producer.commit_offsets("readers", {VIEWS: CommittedOffset(3)})
+        before = await cluster.coordinator(CoordinatorKind.TRANSACTION, "loads")
+        await running.stop_broker(before)
+        await producer.send(CLICKS, batch(b"after"))
+        await producer.commit()
+        assert await cluster.coordinator(CoordinatorKind.TRANSACTION, "loads") != before
+        assert await committed(cluster, CLICKS) == [b"before", b"after"]
+        assert await committed_offsets(cluster, "readers", require_stable=True) == {VIEWS: CommittedOffset(3)}
 
 
-def test_a_commit_that_nobody_answered_can_only_be_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_that_nobody_answered_can_only_be_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have been done: to abort then would be to lie."""
+    async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
+        ask = cluster.ask
+        answered: list[ApiKey] = []
 
-    async def main() -> None:
-        async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
-            ask = cluster.ask
-            answered: list[ApiKey] = []
+        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: object, **keywords: object) -> object:
+            answer = await ask(broker_id, key, *arguments, **keywords)  # type: ignore[arg-type]
+            if key is ApiKey.END_TXN and not answered:
+                answered.append(key)
+                raise ConnectionResetError("the answer is lost")
+            return answer
 
-            async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: object, **keywords: object) -> object:
-                answer = await ask(broker_id, key, *arguments, **keywords)  # type: ignore[arg-type]
-                if key is ApiKey.END_TXN and not answered:
-                    answered.append(key)
-                    raise ConnectionResetError("the answer is lost")
-                return answer
-
-            with monkeypatch.context() as patched:
-                patched.setattr(cluster, "ask", lose_the_answer)
-                patched.setattr("ottla.wire.cluster.is_healed_by_time", lambda error: False)
-                with pytest.raises(ConnectionResetError):
-                    async with producer.transaction():
-                        await producer.send(CLICKS, batch(b"once"))
-            assert producer.state is TransactionState.COMMITTING
-            with pytest.raises(InvalidTransactionState, match="is committing"):
-                await producer.abort()
-            await producer.commit()
-            assert await committed(cluster, CLICKS) == [b"once"]
-
-    asyncio.run(main())
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster, "ask", lose_the_answer)
+            patched.setattr("ottla.wire.cluster.is_healed_by_time", lambda error: False)
+            with pytest.raises(ConnectionResetError):
+                async with producer.transaction():
+                    await producer.send(CLICKS, batch(b"once"))
+        assert producer.state is TransactionState.COMMITTING
+        with pytest.raises(InvalidTransactionState, match="is committing"):
+            await producer.abort()
+        await producer.commit()
+        assert await committed(cluster, CLICKS) == [b"once"]
 
 
-def test_a_partition_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_a_partition_that_is_not_there_is_named(tmp_path: Path) -> None:
     """And not those that were only not tried because of it."""
-
-    async def main() -> None:
-        async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running, api_timeout_seconds=1.0) as cluster:
-            await create_topic(cluster, "clicks")
-            async with await TransactionalProducer.open(cluster, "loads", timeout_seconds=20) as producer:
-                producer.begin()
-                with pytest.raises(UnknownTopicOrPartition, match="nothing-0 in a transaction of loads"):
-                    await producer.add_partitions([CLICKS, TopicPartition("nothing", 0)])
-                assert producer.state is TransactionState.FAILED
-
-    asyncio.run(main())
+    async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running, api_timeout_seconds=1.0) as cluster:
+        await create_topic(cluster, "clicks")
+        async with await TransactionalProducer.open(cluster, "loads", timeout_seconds=20) as producer:
+            producer.begin()
+            with pytest.raises(UnknownTopicOrPartition, match="nothing-0 in a transaction of loads"):
+                await producer.add_partitions([CLICKS, TopicPartition("nothing", 0)])
+            assert producer.state is TransactionState.FAILED
 
 
 def test_errors_of_transactions_have_their_own_classes() -> None:

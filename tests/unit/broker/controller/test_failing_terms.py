@@ -70,49 +70,43 @@ def test_terms_that_fail_one_upon_the_other_are_begun_with_pauses_and_told_once(
     assert 1 <= len(told) <= 3
 
 
-def test_a_term_that_fails_alone_is_begun_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_term_that_fails_alone_is_begun_again_at_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election, "_BACKOFF", Backoff(first_seconds=20.0, longest_seconds=20.0))
     disks: list[FullDisk] = []
 
-    async def scenario(cluster: Cluster) -> None:
-        def wrapped(session: EmbeddedSession) -> FullDisk:
-            disks.append(FullDisk(session))
-            return disks[-1]
+    def wrapped(session: EmbeddedSession) -> FullDisk:
+        disks.append(FullDisk(session))
+        return disks[-1]
 
-        controller = await cluster.start(wrapped=wrapped)  # type: ignore[arg-type]
-        disks[0].is_full = True
-        with pytest.raises(OttlaError):
-            await controller.create_topic(NewTopic("b"))
-        disks[0].is_full = False
-        async with asyncio.timeout(120):
-            await until(lambda: controller.is_active)
-            await controller.create_topic(NewTopic("b"))
-
-    run(scenario)
+    controller = await cluster.start(wrapped=wrapped)  # type: ignore[arg-type]
+    disks[0].is_full = True
+    with pytest.raises(OttlaError):
+        await controller.create_topic(NewTopic("b"))
+    disks[0].is_full = False
+    async with asyncio.timeout(120):
+        await until(lambda: controller.is_active)
+        await controller.create_topic(NewTopic("b"))
 
 
-def test_a_term_that_begins_again_in_its_epoch_continues_the_numbers_of_its_requests() -> None:
+async def test_a_term_that_begins_again_in_its_epoch_continues_the_numbers_of_its_requests(cluster: Cluster) -> None:
     """A broker that has heard the former term refuses lower ones, as requests that the network delivers late."""
     disks: list[FullDisk] = []
 
-    async def scenario(cluster: Cluster) -> None:
-        def wrapped(session: EmbeddedSession) -> FullDisk:
-            disks.append(FullDisk(session))
-            return disks[-1]
+    def wrapped(session: EmbeddedSession) -> FullDisk:
+        disks.append(FullDisk(session))
+        return disks[-1]
 
-        controller = await cluster.start(wrapped=wrapped)  # type: ignore[arg-type]
-        await controller.create_topic(NewTopic("a"))
-        epoch, heard = controller.controller_epoch, len(cluster.broker.request_numbers)
-        disks[0].is_full = True
-        with pytest.raises(OttlaError):
-            await controller.create_topic(NewTopic("b"))
-        disks[0].is_full = False
-        await until(lambda: controller.is_active)
+    controller = await cluster.start(wrapped=wrapped)  # type: ignore[arg-type]
+    await controller.create_topic(NewTopic("a"))
+    epoch, heard = controller.controller_epoch, len(cluster.broker.request_numbers)
+    disks[0].is_full = True
+    with pytest.raises(OttlaError):
         await controller.create_topic(NewTopic("b"))
-        assert controller.controller_epoch == epoch
-        numbers = cluster.broker.request_numbers
-        assert len(numbers) > heard > 0
-        assert numbers[0] > 0
-        assert numbers == sorted(set(numbers))
-
-    run(scenario)
+    disks[0].is_full = False
+    await until(lambda: controller.is_active)
+    await controller.create_topic(NewTopic("b"))
+    assert controller.controller_epoch == epoch
+    numbers = cluster.broker.request_numbers
+    assert len(numbers) > heard > 0
+    assert numbers[0] > 0
+    assert numbers == sorted(set(numbers))

@@ -331,111 +331,97 @@ async def test_replicas_of_a_failed_log_directory_lead_no_more(cluster: Cluster)
     assert await cluster.paths("/log_dir_event_notification") == []
 
 
-def test_a_replica_that_a_full_disk_refused_follows_again_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_that_a_full_disk_refused_follows_again_when_there_is_room(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker answers with the same error as for a failed disk, and never registers again."""
     quick_questions(monkeypatch)
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        key, broker = TopicPartition("a", 0), cluster.brokers[TWO]
-        broker.errors[key] = KafkaStorageError.code
-        await cluster.controller.create_topic(NewTopic("a", assignments={0: (TWO, ONE, THREE)}))
-        await until(lambda: cluster.brokers[ONE].leads() == [key])
-        await until(lambda: 2 not in cluster.brokers[THREE].metadata[key].state.isr)
-        assert key not in broker.replicas
-        del broker.errors[key]
-        await until(lambda: key in broker.replicas and broker.replicas[key].state.leader == 1)
-        leader = cluster.brokers[ONE].replicas[key]
-        registrations = cluster.brokers[ONE].brokers
-        members = tuple(IsrMember(broker_id, registrations[broker_id].broker_epoch) for broker_id in (TWO, ONE, THREE))
-        change = IsrChange(key, leader.state.leader_epoch, leader.partition_epoch, members)
-        one = cluster.services[ONE]
-        response = await one.alter_partition(AlterPartitionRequest(ONE, registrations[ONE].broker_epoch, (change,)))
-        assert response.partitions[key].error == 0, "it may be in sync again"
-
-    run(scenario)
+    await cluster.start_three()
+    key, broker = TopicPartition("a", 0), cluster.brokers[TWO]
+    broker.errors[key] = KafkaStorageError.code
+    await cluster.controller.create_topic(NewTopic("a", assignments={0: (TWO, ONE, THREE)}))
+    await until(lambda: cluster.brokers[ONE].leads() == [key])
+    await until(lambda: 2 not in cluster.brokers[THREE].metadata[key].state.isr)
+    assert key not in broker.replicas
+    del broker.errors[key]
+    await until(lambda: key in broker.replicas and broker.replicas[key].state.leader == 1)
+    leader = cluster.brokers[ONE].replicas[key]
+    registrations = cluster.brokers[ONE].brokers
+    members = tuple(IsrMember(broker_id, registrations[broker_id].broker_epoch) for broker_id in (TWO, ONE, THREE))
+    change = IsrChange(key, leader.state.leader_epoch, leader.partition_epoch, members)
+    one = cluster.services[ONE]
+    response = await one.alter_partition(AlterPartitionRequest(ONE, registrations[ONE].broker_epoch, (change,)))
+    assert response.partitions[key].error == 0, "it may be in sync again"
 
 
-def test_the_only_replica_that_a_full_disk_refused_leads_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_only_replica_that_a_full_disk_refused_leads_when_there_is_room(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick_questions(monkeypatch)
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        key, broker = TopicPartition("a", 0), cluster.brokers[THREE]
-        broker.errors[key] = KafkaStorageError.code
-        await cluster.controller.create_topic(NewTopic("a", assignments={0: (THREE,)}))
-        await until(lambda: cluster.brokers[ONE].metadata[key].state.leader == NO_LEADER)
-        del broker.errors[key]
-        await cluster.settled(3)
-
-    run(scenario)
+    await cluster.start_three()
+    key, broker = TopicPartition("a", 0), cluster.brokers[THREE]
+    broker.errors[key] = KafkaStorageError.code
+    await cluster.controller.create_topic(NewTopic("a", assignments={0: (THREE,)}))
+    await until(lambda: cluster.brokers[ONE].metadata[key].state.leader == NO_LEADER)
+    del broker.errors[key]
+    await cluster.settled(3)
 
 
-def test_a_log_directory_that_has_failed_stays_offline_however_often_its_broker_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_directory_that_has_failed_stays_offline_however_often_its_broker_is_asked(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quick_questions(monkeypatch)
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
-        broker, key = cluster.brokers[TWO], TopicPartition("a", 1)
-        broker.errors[key] = KafkaStorageError.code
-        await cluster.services[TWO].log_directory_failed()
-        await until(lambda: 2 not in cluster.brokers[ONE].metadata[key].state.isr)
-        asked, elsewhere = broker.requests, cluster.brokers[THREE].requests
-        await until(lambda: broker.requests >= asked + 3)
-        described = cluster.brokers[ONE].metadata[key].state
-        assert (described.leader, described.leader_epoch, 2 in described.isr) == (3, 1, False)
-        assert cluster.brokers[THREE].requests == elsewhere, "only those who have such a replica are asked"
-
-    run(scenario)
+    await cluster.start_three()
+    await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    broker, key = cluster.brokers[TWO], TopicPartition("a", 1)
+    broker.errors[key] = KafkaStorageError.code
+    await cluster.services[TWO].log_directory_failed()
+    await until(lambda: 2 not in cluster.brokers[ONE].metadata[key].state.isr)
+    asked, elsewhere = broker.requests, cluster.brokers[THREE].requests
+    await until(lambda: broker.requests >= asked + 3)
+    described = cluster.brokers[ONE].metadata[key].state
+    assert (described.leader, described.leader_epoch, 2 in described.isr) == (3, 1, False)
+    assert cluster.brokers[THREE].requests == elsewhere, "only those who have such a replica are asked"
 
 
-def test_a_topic_is_deleted_where_a_full_disk_refused_its_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_is_deleted_where_a_full_disk_refused_its_replica(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics are deleted to make room."""
     quick_questions(monkeypatch)
-
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        key, broker = TopicPartition("a", 0), cluster.brokers[TWO]
-        broker.errors[key] = KafkaStorageError.code
-        await cluster.controller.create_topic(NewTopic("a", assignments={0: (ONE, TWO)}))
-        await until(lambda: 2 not in cluster.brokers[THREE].metadata[key].state.isr)
-        await cluster.controller.delete_topic("a")
-        del broker.errors[key]
-        await cluster.gone("/brokers/topics/a")
-        assert broker.stopped == [(key, True)]
-        assert key not in broker.replicas
-
-    run(scenario)
+    await cluster.start_three()
+    key, broker = TopicPartition("a", 0), cluster.brokers[TWO]
+    broker.errors[key] = KafkaStorageError.code
+    await cluster.controller.create_topic(NewTopic("a", assignments={0: (ONE, TWO)}))
+    await until(lambda: 2 not in cluster.brokers[THREE].metadata[key].state.isr)
+    await cluster.controller.delete_topic("a")
+    del broker.errors[key]
+    await cluster.gone("/brokers/topics/a")
+    assert broker.stopped == [(key, True)]
+    assert key not in broker.replicas
 
 
-def test_a_replica_that_is_there_again_learns_what_has_changed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_that_is_there_again_learns_what_has_changed_meanwhile(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader changes while the broker does what it is asked again."""
     quick_questions(monkeypatch)
+    await cluster.start_three()
+    key, broker = TopicPartition("a", 0), cluster.brokers[THREE]
+    broker.errors[key] = KafkaStorageError.code
+    await cluster.controller.create_topic(NewTopic("a", assignments={0: (TWO, ONE, THREE)}))
+    await until(lambda: 3 not in cluster.brokers[ONE].metadata[key].state.isr)
+    answer, may_answer, is_asked = broker.leader_and_isr, asyncio.Event(), asyncio.Event()
 
-    async def scenario(cluster: Cluster) -> None:
-        await cluster.start_three()
-        key, broker = TopicPartition("a", 0), cluster.brokers[THREE]
-        broker.errors[key] = KafkaStorageError.code
-        await cluster.controller.create_topic(NewTopic("a", assignments={0: (TWO, ONE, THREE)}))
-        await until(lambda: 3 not in cluster.brokers[ONE].metadata[key].state.isr)
-        answer, may_answer, is_asked = broker.leader_and_isr, asyncio.Event(), asyncio.Event()
+    async def slow(request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+        broker.errors.pop(key, None)
+        answered = await answer(request)
+        is_asked.set()
+        await may_answer.wait()
+        return answered
 
-        async def slow(request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-            broker.errors.pop(key, None)
-            answered = await answer(request)
-            is_asked.set()
-            await may_answer.wait()
-            return answered
-
-        monkeypatch.setattr(broker, "leader_and_isr", slow)
-        await is_asked.wait()
-        await cluster.kill(TWO)
-        await until(lambda: cluster.brokers[ONE].leads() == [key])
-        may_answer.set()
-        await until(lambda: broker.replicas[key].state.leader == 1)
-
-    run(scenario)
+    monkeypatch.setattr(broker, "leader_and_isr", slow)
+    await is_asked.wait()
+    await cluster.kill(TWO)
+    await until(lambda: cluster.brokers[ONE].leads() == [key])
+    may_answer.set()
+    await until(lambda: broker.replicas[key].state.leader == 1)
 
 
 def quick_questions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from ottla.interbroker.calls import BROKER_DEFAULT, ConfigChange, ConfigOperatio
 from ottla.interbroker.local import Call, Perform
 from ottla.model import TopicPartition
 
-from .clusters import ONE, THREE, TWO, Cluster, run, until
+from .clusters import ONE, THREE, TWO, Cluster, until
 
 
 class Loses:
@@ -139,20 +139,16 @@ REFUSED: dict[str, tuple[NewTopic, type[ApiError]]] = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_the_controller_refuses_is_refused_at_once(why: str) -> None:
+async def test_what_the_controller_refuses_is_refused_at_once(cluster: Cluster, why: str) -> None:
     asked, error = REFUSED[why]
-
-    async def scenario(cluster: Cluster) -> None:
-        _, _, three = await cluster.start_three()
-        network = Loses(cluster, "no such method")
-        with pytest.raises(error):
-            await three.create_topic(asked)
-        assert network.calls == 0
-        tried = await three.create_topic(NewTopic("a", BROKER_DEFAULT, 3), validate_only=True)
-        assert len(tried.partitions) == 1
-        assert cluster.brokers[ONE].topics() == {}
-
-    run(scenario)
+    _, _, three = await cluster.start_three()
+    network = Loses(cluster, "no such method")
+    with pytest.raises(error):
+        await three.create_topic(asked)
+    assert network.calls == 0
+    tried = await three.create_topic(NewTopic("a", BROKER_DEFAULT, 3), validate_only=True)
+    assert len(tried.partitions) == 1
+    assert cluster.brokers[ONE].topics() == {}
 
 
 async def test_without_a_controller_a_request_waits_for_one_as_long_as_it_may(cluster: Cluster) -> None:

@@ -19,7 +19,7 @@ from ottla.coordination.interface import Coordination, SessionEvent, SessionList
 from ottla.errors import ConfigurationError
 from ottla.interbroker.calls import NewTopic
 
-from .clusters import ONE, REGISTRATION, Cluster, run, until
+from .clusters import ONE, REGISTRATION, Cluster, until
 
 
 async def test_the_first_start_makes_kafkas_znodes(cluster: Cluster) -> None:
@@ -151,7 +151,7 @@ async def test_a_session_that_ends_while_it_waits_for_the_former_one_is_noticed(
 
 @pytest.mark.parametrize("request_arrives", [True, False])
 @pytest.mark.parametrize("step", range(1, 20))
-def test_a_connection_lost_at_any_step_of_the_start_does_no_harm(step: int, request_arrives: bool) -> None:
+async def test_a_connection_lost_at_any_step_of_the_start_does_no_harm(cluster: Cluster, step: int, request_arrives: bool) -> None:
     """A create whose outcome is unknown is settled by reading ephemeralOwner. We lose the answer at each step in turn."""
 
     class LosesOneAnswer:
@@ -167,20 +167,17 @@ def test_a_connection_lost_at_any_step_of_the_start_does_no_harm(step: int, requ
                     self._zookeeper.break_connection(self._session, request_arrives=request_arrives)
             return getattr(self._session, name)
 
-    async def scenario(cluster: Cluster) -> None:
-        try:
-            controller = await cluster.start(wrapped=lambda session: LosesOneAnswer(session, cluster.zookeeper))  # type: ignore[arg-type,return-value]
-        except ConnectionLoss:
-            # A read of the state was lost: the broker does not start, and its next attempt finds nothing odd.
-            await cluster.session.close()
-            controller = await cluster.start()
-        await controller.create_topic(NewTopic("a"))
-        assert znodes.decode_controller("", await cluster.data("/controller")) == 1
-        assert await cluster.data("/controller_epoch") == b"%d" % controller.controller_epoch
-        stat = await cluster.session.exists("/brokers/ids/1")
-        assert stat is not None and stat.ephemeral_owner == cluster.session.session_id
-
-    run(scenario)
+    try:
+        controller = await cluster.start(wrapped=lambda session: LosesOneAnswer(session, cluster.zookeeper))  # type: ignore[arg-type,return-value]
+    except ConnectionLoss:
+        # A read of the state was lost: the broker does not start, and its next attempt finds nothing odd.
+        await cluster.session.close()
+        controller = await cluster.start()
+    await controller.create_topic(NewTopic("a"))
+    assert znodes.decode_controller("", await cluster.data("/controller")) == 1
+    assert await cluster.data("/controller_epoch") == b"%d" % controller.controller_epoch
+    stat = await cluster.session.exists("/brokers/ids/1")
+    assert stat is not None and stat.ephemeral_owner == cluster.session.session_id
 
 
 async def test_generated_broker_ids_are_above_the_reserved_ones_and_given_once(cluster: Cluster) -> None:

@@ -217,32 +217,29 @@ class Counted:
         return await self._session.transaction(operations)
 
 
-def test_topics_asked_for_together_are_written_together_and_one_that_is_refused_stops_no_other() -> None:
+async def test_topics_asked_for_together_are_written_together_and_one_that_is_refused_stops_no_other(cluster: Cluster) -> None:
     """Forty topics cost a few transactions, and their deletions fewer than one for each."""
     counted: list[Counted] = []
 
-    async def scenario(cluster: Cluster) -> None:
-        def wrapped(session: EmbeddedSession) -> Counted:
-            counted.append(Counted(session))
-            return counted[-1]
+    def wrapped(session: EmbeddedSession) -> Counted:
+        counted.append(Counted(session))
+        return counted[-1]
 
-        controller = await cluster.start(wrapped=wrapped)  # type: ignore[arg-type]
-        await controller.create_topic(NewTopic("t-7"))
-        before = counted[0].transactions
-        asked = [NewTopic(f"t-{index}", 2, configs={"retention.ms": "x"} if index == 5 else {}) for index in range(40)]
-        made = await asyncio.gather(*(controller.create_topic(new_topic) for new_topic in asked), return_exceptions=True)
-        refused = {index: type(outcome) for index, outcome in enumerate(made) if isinstance(outcome, Exception)}
-        assert refused == {5: InvalidConfig, 7: TopicAlreadyExists}
-        assert counted[0].transactions - before <= 4
-        assert len(cluster.broker.topics()) == 39
-        before = counted[0].transactions
-        names = [f"t-{index}" for index in range(40) if index != 20]
-        gone = await asyncio.gather(*(controller.delete_topic(name) for name in names), return_exceptions=True)
-        assert {name: type(outcome) for name, outcome in zip(names, gone, strict=True) if outcome is not None} == {
-            "t-5": UnknownTopicOrPartition
-        }
-        assert counted[0].transactions - before < 38, "alone each costs a note and a removal"
-        assert list(cluster.broker.topics()) == ["t-20"]
-        assert await cluster.paths("/admin/delete_topics") == []
-
-    run(scenario)
+    controller = await cluster.start(wrapped=wrapped)  # type: ignore[arg-type]
+    await controller.create_topic(NewTopic("t-7"))
+    before = counted[0].transactions
+    asked = [NewTopic(f"t-{index}", 2, configs={"retention.ms": "x"} if index == 5 else {}) for index in range(40)]
+    made = await asyncio.gather(*(controller.create_topic(new_topic) for new_topic in asked), return_exceptions=True)
+    refused = {index: type(outcome) for index, outcome in enumerate(made) if isinstance(outcome, Exception)}
+    assert refused == {5: InvalidConfig, 7: TopicAlreadyExists}
+    assert counted[0].transactions - before <= 4
+    assert len(cluster.broker.topics()) == 39
+    before = counted[0].transactions
+    names = [f"t-{index}" for index in range(40) if index != 20]
+    gone = await asyncio.gather(*(controller.delete_topic(name) for name in names), return_exceptions=True)
+    assert {name: type(outcome) for name, outcome in zip(names, gone, strict=True) if outcome is not None} == {
+        "t-5": UnknownTopicOrPartition
+    }
+    assert counted[0].transactions - before < 38, "alone each costs a note and a removal"
+    assert list(cluster.broker.topics()) == ["t-20"]
+    assert await cluster.paths("/admin/delete_topics") == []

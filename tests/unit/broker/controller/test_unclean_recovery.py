@@ -14,7 +14,7 @@ from ottla.errors import NONE
 from ottla.interbroker.calls import NO_LOG, AlterPartitionRequest, ElectionType, IsrChange, IsrMember, LogEnd, NewTopic
 from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
 
-from .clusters import ONE, THREE, TWO, Cluster, run, until
+from .clusters import ONE, THREE, TWO, Cluster, until
 from .known_clusters import NONE_LEADS, KnownCluster, ids, partition_of
 
 A0 = partition_of("a-0")
@@ -222,32 +222,28 @@ def test_a_preferred_leader_that_may_have_lost_records_is_not_given_its_partitio
     assert cluster.of("a-0").leader == NONE_LEADS
 
 
-def test_the_controller_asks_the_brokers_where_their_logs_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_controller_asks_the_brokers_where_their_logs_end(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that did not answer at first. Broker 1 has an empty disk, broker 3 the most records."""
     monkeypatch.setattr(active, "_OFFLINE_SECONDS", 0.05)
-
-    async def scenario(cluster: Cluster) -> None:
-        one, _, _ = await cluster.start_three()
-        await one.create_topic(NewTopic("a", assignments={0: (ONE, TWO, THREE)}))
-        # Broker 4 is the controller from now on, and has no replica.
-        four = BrokerId(4)
-        for broker_id in (THREE, TWO, ONE):
-            if broker_id == ONE:
-                await cluster.start(four)
-            await cluster.kill(broker_id)
-        await until(lambda: four in cluster.services and cluster.services[four].is_active)
-        for broker_id, end in ((ONE, NO_LOG), (TWO, LogEnd(0, 40)), (THREE, LogEnd(0, 50))):
-            service, broker = await cluster.make(broker_id)
-            broker.ends[A0], broker.is_deaf = end, broker_id == THREE
-            await service.start(BrokerRegistration(broker_id, ()))
-        await until(lambda: A0 in cluster.brokers[TWO].replicas)
-        assert cluster.brokers[TWO].replicas[A0].state.leader == NO_LEADER
-        cluster.brokers[THREE].is_deaf = False
-        await until(lambda: cluster.brokers[TWO].replicas[A0].state.leader == THREE)
-        path = znodes.PARTITION_STATE.path("a", 0)
-        assert znodes.decode_partition_state(path, await cluster.data(path), ids(1, 2, 3)).isr == (THREE,)
-
-    run(scenario)
+    one, _, _ = await cluster.start_three()
+    await one.create_topic(NewTopic("a", assignments={0: (ONE, TWO, THREE)}))
+    # Broker 4 is the controller from now on, and has no replica.
+    four = BrokerId(4)
+    for broker_id in (THREE, TWO, ONE):
+        if broker_id == ONE:
+            await cluster.start(four)
+        await cluster.kill(broker_id)
+    await until(lambda: four in cluster.services and cluster.services[four].is_active)
+    for broker_id, end in ((ONE, NO_LOG), (TWO, LogEnd(0, 40)), (THREE, LogEnd(0, 50))):
+        service, broker = await cluster.make(broker_id)
+        broker.ends[A0], broker.is_deaf = end, broker_id == THREE
+        await service.start(BrokerRegistration(broker_id, ()))
+    await until(lambda: A0 in cluster.brokers[TWO].replicas)
+    assert cluster.brokers[TWO].replicas[A0].state.leader == NO_LEADER
+    cluster.brokers[THREE].is_deaf = False
+    await until(lambda: cluster.brokers[TWO].replicas[A0].state.leader == THREE)
+    path = znodes.PARTITION_STATE.path("a", 0)
+    assert znodes.decode_partition_state(path, await cluster.data(path), ids(1, 2, 3)).isr == (THREE,)
 
 
 async def test_an_administrators_unclean_election_asks_first(cluster: Cluster) -> None:
