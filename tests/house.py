@@ -70,17 +70,17 @@ HOME_WORDS: Final = re.compile(r"\b(?:nobody|somebody|whoever|anew|(?:is|are) to
 
 # What a figure may be at most. A ceiling is lowered with its figure; it is raised for new function only, by what that needs.
 CEILINGS: Final[dict[str, int]] = {
-    "files": 361,
+    "files": 360,
     "modules with one importer": 55,
     "modules of the broker in no layer": 0,
     "Callable[": 120,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_403,
-    "lines of tests": 76_952,
+    "lines of services/ottla": 60_394,
+    "lines of tests": 76_951,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
-    "files on the way of a CreateTopics": 31,
+    "files on the way of a CreateTopics": 30,
 }
 
 

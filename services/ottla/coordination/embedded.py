@@ -32,8 +32,8 @@ from ottla.coordination.interface import (
     Stat,
     Watch,
 )
-from ottla.coordination.paths import validate_path
 from ottla.coordination.requests import validate_operations
+from ottla.coordination.znodes import validate_path
 from ottla.lifecycle import Offload, ThreadOffload, offload_nothing
 
 log: Final = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import Final, assert_never
 
 from ottla.coordination.errors import BadArguments, BadVersion, CoordinationError, NoChildrenForEphemerals, NodeExists, NoNode, NotEmpty
 from ottla.coordination.interface import ANY_VERSION, Check, Create, Delete, EventType, Operation, Result, SetData, Stat, WatchedEvent
-from ottla.coordination.paths import name_of, parent_of
+from ottla.coordination.znodes import name_of, parent_of
 
 NO_OWNER: Final = 0
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from ottla.coordination.errors import CoordinationError, RequestTooLarge
 from ottla.coordination.interface import Create, Operation, SetData
-from ottla.coordination.paths import validate_path
+from ottla.coordination.znodes import validate_path
 
 # `jute.maxbuffer` is 0xfffff unless configured, and bounds the whole request rather than a znode's data.
 MAX_REQUEST_SIZE: Final = 0xFFFFF

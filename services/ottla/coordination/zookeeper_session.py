@@ -43,9 +43,9 @@ from ottla.coordination.interface import (
     Watch,
     WatchedEvent,
 )
-from ottla.coordination.paths import parent_of, validate_path
 from ottla.coordination.requests import validate_operations, validate_paths, validate_size
 from ottla.coordination.watches import Watches
+from ottla.coordination.znodes import parent_of, validate_path
 from ottla.coordination.zookeeper import ZooKeeperOptions
 from ottla.coordination.zookeeper_client import NOT_TO_BLAME, Unimplemented, acl_of, make_client, translated
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ottla.coordination.embedded_tree import Draft, Node, Tree, tree_of
 from ottla.coordination.errors import CoordinationError
 from ottla.coordination.interface import Create, Delete, Operation, SetData
-from ottla.coordination.paths import parent_of
+from ottla.coordination.znodes import parent_of
 
 PATHS = st.sampled_from(["/a", "/b", "/a/a", "/a/b", "/b/a", "/a/a/a", "/a/a/b"])
 OPERATIONS = st.one_of(

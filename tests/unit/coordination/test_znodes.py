@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode
-from ottla.coordination.paths import parent_of, validate_path
-from ottla.coordination.znodes import ProducerIdBlock, TopicAssignment
+from ottla.coordination.znodes import ProducerIdBlock, TopicAssignment, parent_of, validate_path
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicPartition
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "znodes.md"
