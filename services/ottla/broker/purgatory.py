@@ -7,9 +7,9 @@ operation again; whatever happens it ends with its timeout.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from ottla.model import TopicPartition
 
@@ -20,6 +20,13 @@ class Delayed(Protocol):
     def try_complete(self) -> bool:
         """Answers if it can be answered now, and says whether it did."""
         ...
+
+    def holds_up(self, topic_partition: TopicPartition, /) -> bool:
+        """Whether all that came later to the partition cannot be answered before this, and so is not asked.
+
+        Of a thousand produces that wait only those are asked then that can be answered, and one more.
+        """
+        return False
 
     def expire(self) -> None:
         """The time is up: answers with what there is."""
@@ -47,25 +54,10 @@ class Waiting:
         self.deletes.check(partition)
 
 
-def _never(operation: Any, partition: TopicPartition) -> bool:
-    return False
-
-
-def as_it_says(operation: Any, partition: TopicPartition) -> bool:
-    """For operations that know themselves whether they hold others up, by a method of that name."""
-    return bool(operation.holds_up(partition))
-
-
 class Purgatory:
-    """The waiting operations of one kind.
+    """The waiting operations of one kind."""
 
-    Args:
-        holds_up: whether an operation that cannot be answered yet keeps all that came later to the partition from being
-            answered too. Then they are not asked: of a thousand that wait only those are that can be answered, and one more.
-    """
-
-    def __init__(self, holds_up: Callable[[Any, TopicPartition], bool] = _never) -> None:
-        self._holds_up = holds_up
+    def __init__(self) -> None:
         self._by_partition: dict[TopicPartition, dict[Delayed, None]] = {}
         self._waiting: dict[Delayed, tuple[tuple[TopicPartition, ...], asyncio.TimerHandle]] = {}
 
@@ -92,7 +84,7 @@ class Purgatory:
                 if operation in self._waiting:
                     if operation.try_complete():
                         self.forget(operation)
-                    elif self._holds_up(operation, partition):
+                    elif operation.holds_up(partition):
                         break
 
     def forget(self, operation: Delayed) -> None:

@@ -32,7 +32,7 @@ from ottla.broker.measuring.measured import Measured
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.observing import Observation, RunningBroker
 from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.purgatory import Purgatory, as_it_says
+from ottla.broker.purgatory import Purgatory
 from ottla.broker.readiness import Phase
 from ottla.broker.replication.fetchers import Fetchers
 from ottla.broker.replication.following import Connect
@@ -253,7 +253,7 @@ class Broker:
         opener = BatchOpener(offload, has_process=self._offload is None)
         stack.push_async_callback(opener.close)
         logs = self._logs = LogManager(settings.log_directories, settings, self._clock, offload, service.topic_settings, opener=opener)
-        fetches, produces = Purgatory(), Purgatory(as_it_says)
+        fetches, produces = Purgatory(), Purgatory()
         replicas = self._replicas = ReplicaManager(
             broker_id, logs, fetches, produces, clock=self._clock, lag_time_max_ms=settings.replica_lag_time_max_ms
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.broker.purgatory import Purgatory
+from ottla.broker.purgatory import Delayed, Purgatory
 from ottla.model import TopicPartition
 
 from .wired import until
@@ -12,11 +12,12 @@ from .wired import until
 A, B, C = (TopicPartition("events", index) for index in range(3))
 
 
-class Waiting:
+class Waiting(Delayed):
     """An operation that completes when it is told to."""
 
     def __init__(self) -> None:
         self.ready = False
+        self.at: TopicPartition | None = None  # holds others up here
         self.asked = 0
         self.completed = 0
         self.expired = 0
@@ -25,6 +26,9 @@ class Waiting:
         self.asked += 1
         self.completed += self.ready
         return self.ready
+
+    def holds_up(self, topic_partition: TopicPartition) -> bool:
+        return self.at is topic_partition
 
     def expire(self) -> None:
         self.expired += 1
@@ -59,10 +63,11 @@ async def test_a_check_asks_those_who_wait_for_the_partition_and_drops_the_compl
 
 async def test_who_is_held_up_by_an_earlier_one_is_not_asked() -> None:
     """Requests wait for one high watermark in the order of their offsets: a thousand are not asked when it reaches two."""
-    purgatory = Purgatory(lambda operation, partition: partition == A)
+    purgatory = Purgatory()
     first, second, third, fourth = operations = [Waiting() for _ in range(4)]
-    for each in operations:
-        purgatory.watch(each, [A, B], 60)
+    for operation in operations:
+        operation.at = A
+        purgatory.watch(operation, [A, B], 60)
     first.ready = True
     purgatory.check(A)
     assert [operation.asked for operation in operations] == [1, 1, 0, 0]

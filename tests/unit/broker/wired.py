@@ -27,7 +27,7 @@ from ottla.broker.groups.coordinator import OFFSETS_TOPIC, GroupCoordinator, gro
 from ottla.broker.handlers.registry import BrokerParts
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.purgatory import Purgatory, as_it_says
+from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
@@ -290,7 +290,7 @@ async def wired(
     settings = BrokerSettings.from_properties({"broker.id": str(BROKER), "log.dirs": str(directory / "logs"), **(properties or {})})
     clock = ManualClock()
     made: dict[str, TopicSettings] = {}
-    fetches, produces = Purgatory(), Purgatory(as_it_says)
+    fetches, produces = Purgatory(), Purgatory()
     logs = LogManager(settings.log_directories, settings, clock, offload, lambda name: made[name])
     await logs.start()
     replicas = ReplicaManager(BROKER, logs, fetches, produces, clock=clock)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.handlers.authorization import topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.metadata import MetadataCache
+from ottla.broker.purgatory import Delayed
 from ottla.broker.replication.partition import Partition
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, InvalidTopic, PolicyViolation, RequestTimedOut, TopicAuthorizationFailed
@@ -71,7 +72,7 @@ class Deletion:
         return self.low_watermark >= self.offset
 
 
-class DelayedDeletion:
+class DelayedDeletion(Delayed):
     """A request whose followers have yet to follow."""
 
     def __init__(self, version: int, deletions: list[Deletion], metadata: MetadataCache) -> None:

@@ -14,6 +14,7 @@ from typing import cast
 
 from ottla.broker.handlers.fetch_reading import Reading
 from ottla.broker.handlers.registry import BrokerParts, EncodedBody, Pieces, RequestContext, handles
+from ottla.broker.purgatory import Delayed
 from ottla.broker.replication.partition import Partition
 from ottla.errors import ApiError
 from ottla.protocol import fetch as codec
@@ -71,7 +72,7 @@ async def _in_slices(reading: Reading, request: FetchRequest, parts: BrokerParts
     return await reading.answer_in_slices()
 
 
-class AnyChange:
+class AnyChange(Delayed):
     """Waits for a change of any of many partitions, and leaves it to others to look what it is."""
 
     def __init__(self) -> None:
@@ -86,7 +87,7 @@ class AnyChange:
             self.happened.set_result(None)
 
 
-class DelayedFetch:
+class DelayedFetch(Delayed):
     """A fetch that waits for more bytes."""
 
     def __init__(self, reading: Reading) -> None:
