@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -62,75 +63,71 @@ class Service:
         await self.zookeeper.expire(self.sessions[-1])
 
 
-def run(scenario: Callable[[Service], Awaitable[None]]) -> None:
-    async def main() -> None:
-        service = Service()
-        try:
-            async with asyncio.timeout(120):
-                await scenario(service)
-        finally:
-            await service.zookeeper.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def served() -> AsyncIterator[Service]:
+    service = Service()
+    try:
+        async with asyncio.timeout(120):
+            yield service
+    finally:
+        await service.zookeeper.close()
 
 
-def test_after_an_expiry_the_broker_is_registered_and_the_controller_again(tmp_path: Path) -> None:
+@pytest.fixture
+def service() -> AbstractAsyncContextManager[Service]:
+    return served()
+
+
+async def test_after_an_expiry_the_broker_is_registered_and_the_controller_again(service: Service, tmp_path: Path) -> None:
     """A broker that lost its session stops leading at once and re-registers; anyone who is the controller takes the next epoch."""
-
-    async def scenario(service: Service) -> None:
-        broker = Broker(settings_for(tmp_path), service.open)
-        await broker.start()
-        try:
-            controller, metadata = broker._service, broker.metadata
-            kept = TopicPartition("kept", 0)
-            topic = await controller.create_topic(NewTopic("kept", 2, 1))
-            before = controller.registration
-            service.is_away = True
-            await service.expire()
-            await until(lambda: metadata.controller_id == NO_LEADER)
-            assert not broker._replicas.partitions[kept].is_leader
-            with pytest.raises(ApiError):
-                await controller.create_topic(NewTopic("too-early"), timeout_seconds=0.05)
-            service.is_away = False
-            await until(lambda: metadata.controller_id == 1 and broker._replicas.partitions[kept].is_leader)
-            after = controller.registration
-            assert before is not None and after is not None
-            assert after.broker_epoch > before.broker_epoch
-            assert controller.controller_epoch == 2
-            again = metadata.topic("kept")
-            assert again is not None and (again.topic_id, len(again.partitions)) == (topic.topic_id, 2)
-            await controller.create_topic(NewTopic("afterwards"))
-            session = service.sessions[-1]
-            for path in (znodes.BROKER.path(1), znodes.CONTROLLER.path()):
-                stat = await session.exists(path)
-                assert stat is not None and stat.ephemeral_owner == session.session_id
-        finally:
-            await broker.stop()
-
-    run(scenario)
+    broker = Broker(settings_for(tmp_path), service.open)
+    await broker.start()
+    try:
+        controller, metadata = broker._service, broker.metadata
+        kept = TopicPartition("kept", 0)
+        topic = await controller.create_topic(NewTopic("kept", 2, 1))
+        before = controller.registration
+        service.is_away = True
+        await service.expire()
+        await until(lambda: metadata.controller_id == NO_LEADER)
+        assert not broker._replicas.partitions[kept].is_leader
+        with pytest.raises(ApiError):
+            await controller.create_topic(NewTopic("too-early"), timeout_seconds=0.05)
+        service.is_away = False
+        await until(lambda: metadata.controller_id == 1 and broker._replicas.partitions[kept].is_leader)
+        after = controller.registration
+        assert before is not None and after is not None
+        assert after.broker_epoch > before.broker_epoch
+        assert controller.controller_epoch == 2
+        again = metadata.topic("kept")
+        assert again is not None and (again.topic_id, len(again.partitions)) == (topic.topic_id, 2)
+        await controller.create_topic(NewTopic("afterwards"))
+        session = service.sessions[-1]
+        for path in (znodes.BROKER.path(1), znodes.CONTROLLER.path()):
+            stat = await session.exists(path)
+            assert stat is not None and stat.ephemeral_owner == session.session_id
+    finally:
+        await broker.stop()
 
 
-def test_what_other_tools_wrote_meanwhile_is_taken_in(tmp_path: Path) -> None:
-    async def scenario(service: Service) -> None:
-        broker = Broker(settings_for(tmp_path), service.open)
-        await broker.start()
-        try:
-            for name in ("kept", "deleted"):
-                await broker._service.create_topic(NewTopic(name))
-            service.is_away = True
-            await service.expire()
-            await until(lambda: broker.metadata.controller_id == NO_LEADER)
-            tool = await service.zookeeper.session()
-            await tool.create(znodes.TOPIC.path("found"), b'{"version":1,"partitions":{"0":[1]}}')
-            await tool.create(znodes.DELETE_TOPIC.path("deleted"))
-            await tool.set(znodes.TOPIC_CONFIG.path("kept"), b'{"version":1,"config":{"retention.ms":"7"}}')
-            service.is_away = False
-            await until(lambda: [topic.name for topic in broker.metadata.topics()] == ["found", "kept"])
-            await until(lambda: broker._replicas.get("kept", 0).log.settings.retention_ms == 7)
-        finally:
-            await broker.stop()
-
-    run(scenario)
+async def test_what_other_tools_wrote_meanwhile_is_taken_in(service: Service, tmp_path: Path) -> None:
+    broker = Broker(settings_for(tmp_path), service.open)
+    await broker.start()
+    try:
+        for name in ("kept", "deleted"):
+            await broker._service.create_topic(NewTopic(name))
+        service.is_away = True
+        await service.expire()
+        await until(lambda: broker.metadata.controller_id == NO_LEADER)
+        tool = await service.zookeeper.session()
+        await tool.create(znodes.TOPIC.path("found"), b'{"version":1,"partitions":{"0":[1]}}')
+        await tool.create(znodes.DELETE_TOPIC.path("deleted"))
+        await tool.set(znodes.TOPIC_CONFIG.path("kept"), b'{"version":1,"config":{"retention.ms":"7"}}')
+        service.is_away = False
+        await until(lambda: [topic.name for topic in broker.metadata.topics()] == ["found", "kept"])
+        await until(lambda: broker._replicas.get("kept", 0).log.settings.retention_ms == 7)
+    finally:
+        await broker.stop()
 
 
 class Fragile:
@@ -163,35 +160,28 @@ class Fragile:
 
 
 @pytest.mark.parametrize("failure", ["expires", "loses the answer", "loses the request"])
-def test_a_session_that_fails_while_the_broker_starts_makes_for_another_attempt(
+async def test_a_session_that_fails_while_the_broker_starts_makes_for_another_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
     """Found by killing brokers while ZooKeeper restarts. Method: at every third operation of a start in turn, until one needs fewer."""
     monkeypatch.setattr(server, "PAUSE_SECONDS", 0.01)
-    positions = itertools.count(1, 3)
-
-    needed: list[int] = []
-
-    async def scenario(service: Service) -> None:
-        fails_at = service.fails_at = next(positions)
-        service.failure = failure
-        broker = Broker(settings_for(tmp_path / str(fails_at)), service.open)
-        await broker.start()
-        try:
-            await until(lambda: broker.metadata.controller_id == 1)
-        finally:
-            service.fails_at = None
-            await broker.stop()
+    for fails_at in itertools.count(1, 3):
+        async with served() as service:
+            service.fails_at, service.failure = fails_at, failure
+            broker = Broker(settings_for(tmp_path / str(fails_at)), service.open)
+            await broker.start()
+            try:
+                await until(lambda broker=broker: broker.metadata.controller_id == 1)  # type: ignore[misc]  # mypy infers no type of a default
+            finally:
+                service.fails_at = None
+                await broker.stop()
         if service.operations < fails_at:
-            needed.append(service.operations)
-
-    while not needed:
-        run(scenario)
-    assert needed[0] > 15
+            break
+    assert service.operations > 15
 
 
-def test_a_service_that_is_there_and_loses_every_session_is_waited_for_and_one_that_is_not_there_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_service_that_is_there_and_loses_every_session_is_waited_for_and_one_that_is_not_there_is_not(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka's client has `zookeeper.connection.timeout.ms` to connect, and then retries for as long as it takes.
 
@@ -199,105 +189,85 @@ def test_a_service_that_is_there_and_loses_every_session_is_waited_for_and_one_t
     """
     monkeypatch.setattr(server, "PAUSE_SECONDS", 0.01)
 
-    async def scenario(service: Service) -> None:
-        class Hours(SystemClock):
-            def monotonic(self) -> float:
-                return super().monotonic() + 3600 * len(service.sessions)
+    class Hours(SystemClock):
+        def monotonic(self) -> float:
+            return super().monotonic() + 3600 * len(service.sessions)
 
-        async def fails_four_times() -> Coordination:
-            service.operations = 0
-            service.fails_at = 3 if len(service.sessions) < 4 else None
-            return await service.open()
+    async def fails_four_times() -> Coordination:
+        service.operations = 0
+        service.fails_at = 3 if len(service.sessions) < 4 else None
+        return await service.open()
 
-        service.failure = "expires"
-        broker = Broker(settings_for(tmp_path), fails_four_times, clock=Hours())
-        await broker.start()
-        assert len(service.sessions) == 5
+    service.failure = "expires"
+    broker = Broker(settings_for(tmp_path), fails_four_times, clock=Hours())
+    await broker.start()
+    assert len(service.sessions) == 5
+    await broker.stop()
+    service.is_away = True
+    with pytest.raises(ConnectionLoss, match="no one is there"):
+        await Broker(settings_for(tmp_path), service.open).start()
+
+
+async def test_it_tries_on_for_as_long_as_the_service_is_away_and_stops_when_asked_to(service: Service, tmp_path: Path) -> None:
+    broker = Broker(settings_for(tmp_path), service.open)
+    await broker.start()
+    service.is_away = True
+    await service.expire()
+    await until(lambda: service.attempts > 5)
+    await broker.stop()
+
+
+async def test_a_session_that_expires_while_the_broker_joins_again_is_replaced_too(service: Service, tmp_path: Path) -> None:
+    broker = Broker(settings_for(tmp_path), service.open)
+    await broker.start()
+    try:
+        for _ in range(5):
+            seen = len(service.sessions)
+            await service.expire()
+            await until(lambda seen=seen: len(service.sessions) > seen)  # type: ignore[misc]
+        await until(lambda: broker.metadata.controller_id == 1)
+        stat = await service.sessions[-1].exists(znodes.CONTROLLER.path())
+        assert stat is not None and stat.ephemeral_owner == service.sessions[-1].session_id
+    finally:
         await broker.stop()
-        service.is_away = True
-        with pytest.raises(ConnectionLoss, match="no one is there"):
-            await Broker(settings_for(tmp_path), service.open).start()
-
-    run(scenario)
 
 
-def test_it_tries_on_for_as_long_as_the_service_is_away_and_stops_when_asked_to(tmp_path: Path) -> None:
-    async def scenario(service: Service) -> None:
-        broker = Broker(settings_for(tmp_path), service.open)
-        await broker.start()
+async def test_another_cluster_in_the_same_place_is_not_joined(service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Someone emptied ZooKeeper: to join what is there now would delete every topic."""
+    broker = Broker(settings_for(tmp_path), service.open)
+    await broker.start()
+    try:
+        await broker._service.create_topic(NewTopic("kept"))
         service.is_away = True
         await service.expire()
-        await until(lambda: service.attempts > 5)
+        former, service.zookeeper = service.zookeeper, EmbeddedZooKeeper(None, SystemClock())
+        await former.close()
+        service.is_away = False
+        await until(lambda: "the coordination service holds cluster" in caplog.text)
+        assert broker.metadata.topic("kept") is not None
+    finally:
         await broker.stop()
 
-    run(scenario)
 
-
-def test_a_session_that_expires_while_the_broker_joins_again_is_replaced_too(tmp_path: Path) -> None:
-    async def scenario(service: Service) -> None:
-        broker = Broker(settings_for(tmp_path), service.open)
-        await broker.start()
-        try:
-            for _ in range(5):
-                seen = len(service.sessions)
-                await service.expire()
-                await until(lambda seen=seen: len(service.sessions) > seen)  # type: ignore[misc]
-            await until(lambda: broker.metadata.controller_id == 1)
-            stat = await service.sessions[-1].exists(znodes.CONTROLLER.path())
-            assert stat is not None and stat.ephemeral_owner == service.sessions[-1].session_id
-        finally:
-            await broker.stop()
-
-    run(scenario)
-
-
-def test_another_cluster_in_the_same_place_is_not_joined(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Someone emptied ZooKeeper: to join what is there now would delete every topic."""
-
-    async def scenario(service: Service) -> None:
-        broker = Broker(settings_for(tmp_path), service.open)
-        await broker.start()
-        try:
-            await broker._service.create_topic(NewTopic("kept"))
-            service.is_away = True
-            await service.expire()
-            former, service.zookeeper = service.zookeeper, EmbeddedZooKeeper(None, SystemClock())
-            await former.close()
-            service.is_away = False
-            await until(lambda: "the coordination service holds cluster" in caplog.text)
-            assert broker.metadata.topic("kept") is not None
-        finally:
-            await broker.stop()
-
-    run(scenario)
-
-
-def test_a_broker_without_an_id_makes_one_and_keeps_it(tmp_path: Path) -> None:
+async def test_a_broker_without_an_id_makes_one_and_keeps_it(service: Service, tmp_path: Path) -> None:
     """`broker.id.generation.enable`: above reserved.broker.max.id, from /brokers/seqid, kept in meta.properties."""
-
-    async def scenario(service: Service) -> None:
-        for name, expected in (("first", 1001), ("second", 1002), ("first", 1001)):
-            broker = Broker(settings_for(tmp_path / name, **{"broker.id": "-1"}), service.open)
-            await broker.start()
-            try:
-                assert list(broker.metadata.brokers) == [expected]
-                await broker._service.alter_broker_configs(None, {"log.retention.ms": "99"})
-            finally:
-                await broker.stop()
-            assert f"broker.id={expected}\n" in (tmp_path / name / "a" / "meta.properties").read_text()
-
-    run(scenario)
+    for name, expected in (("first", 1001), ("second", 1002), ("first", 1001)):
+        broker = Broker(settings_for(tmp_path / name, **{"broker.id": "-1"}), service.open)
+        await broker.start()
+        try:
+            assert list(broker.metadata.brokers) == [expected]
+            await broker._service.alter_broker_configs(None, {"log.retention.ms": "99"})
+        finally:
+            await broker.stop()
+        assert f"broker.id={expected}\n" in (tmp_path / name / "a" / "meta.properties").read_text()
 
 
-def test_directories_of_several_brokers_make_no_broker(tmp_path: Path) -> None:
-    async def scenario(service: Service) -> None:
-        for name, broker_id in (("a", 3), ("b", 4)):
-            (tmp_path / name).mkdir()
-            (tmp_path / name / "meta.properties").write_text(f"version=0\nbroker.id={broker_id}\n")
-        with pytest.raises(ConfigurationError, match=r"/a is broker 3's, .*/b is broker 4's"):
-            await Broker(settings_for(tmp_path, **{"broker.id": "-1"}), service.open).start()
-
-    run(scenario)
+async def test_directories_of_several_brokers_make_no_broker(service: Service, tmp_path: Path) -> None:
+    for name, broker_id in (("a", 3), ("b", 4)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "meta.properties").write_text(f"version=0\nbroker.id={broker_id}\n")
+    with pytest.raises(ConfigurationError, match=r"/a is broker 3's, .*/b is broker 4's"):
+        await Broker(settings_for(tmp_path, **{"broker.id": "-1"}), service.open).start()
 
 
 def test_the_properties_become_the_options_of_a_session(tmp_path: Path) -> None:

@@ -52,19 +52,15 @@ async def test_pipelined_produces_are_answered_in_order_and_stored_in_order(brok
         assert values(log) == [(n // 2, b"%d" % n) for n in range(partition, count, 2)]
 
 
-def test_more_small_produces_in_one_read_than_may_be_unanswered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_small_produces_in_one_read_than_may_be_unanswered(broker: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "MAX_UNANSWERED", 3)
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        broker.topic("flushed", flush_messages="1")
-        client = await broker.connect()
-        for topic in ("events", "flushed"):
-            client.write(*(produce((topic, 0, batch(b"x")), correlation_id=n) for n in range(100)))
-            for n in range(100):
-                assert await client.produced() == (n, [(0, n)])
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    broker.topic("flushed", flush_messages="1")
+    client = await broker.connect()
+    for topic in ("events", "flushed"):
+        client.write(*(produce((topic, 0, batch(b"x")), correlation_id=n) for n in range(100)))
+        for n in range(100):
+            assert await client.produced() == (n, [(0, n)])
 
 
 async def test_a_fetch_behind_produces_sees_them_and_is_answered_after_them(broker: Wired) -> None:
@@ -127,8 +123,8 @@ async def test_acks_all_waits_for_the_high_watermark_and_later_answers_wait_behi
 
 
 @pytest.mark.parametrize("version", [7, 8, 9, 11])
-def test_what_one_move_of_the_high_watermark_commits_is_answered_in_one_write(
-    tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+async def test_what_one_move_of_the_high_watermark_commits_is_answered_in_one_write(
+    broker: Wired, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second and later ones are recognised as repetitions of the first, and wait as it does."""
     sent: list[Any] = []
@@ -138,18 +134,15 @@ def test_what_one_move_of_the_high_watermark_commits_is_answered_in_one_write(
         sent.append(pieces)
         send(connection, pieces)
 
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", isr=(BROKER, BrokerId(2)))
-        client = await broker.connect()
-        for correlation_id in (1, 2, 3):
-            client.write(produce(("events", 0, batch(b"a", b"b")), correlation_id=correlation_id, acks=-1, version=version))
-        await until(lambda: len(broker.produces) == 3)
-        monkeypatch.setattr(Connection, "send", count)
-        broker.change_isr("events", (BROKER,))
-        assert [await client.produced(version) for _ in range(3)] == [(1, [(0, 0)]), (2, [(0, 2)]), (3, [(0, 4)])]
-        assert len(sent) == 1
-
-    run(tmp_path, scenario)
+    broker.topic("events", isr=(BROKER, BrokerId(2)))
+    client = await broker.connect()
+    for correlation_id in (1, 2, 3):
+        client.write(produce(("events", 0, batch(b"a", b"b")), correlation_id=correlation_id, acks=-1, version=version))
+    await until(lambda: len(broker.produces) == 3)
+    monkeypatch.setattr(Connection, "send", count)
+    broker.change_isr("events", (BROKER,))
+    assert [await client.produced(version) for _ in range(3)] == [(1, [(0, 0)]), (2, [(0, 2)]), (3, [(0, 4)])]
+    assert len(sent) == 1
 
 
 async def test_acks_all_that_is_repeated_and_not_committed_in_time_is_told_so(broker: Wired) -> None:

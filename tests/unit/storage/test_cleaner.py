@@ -24,7 +24,6 @@ from ottla.storage.recovery import load_log
 from ottla.testing import ManualClock
 
 from .brokers import Broker
-from .brokers import run as run_scene
 from .cleanings import COMPACTED, ObservedRunner, clean, cleaner_of, file_names, put, values_of
 from .failing_calls import failing
 from .logs import PARTITION, LogMaker, append, batch_of
@@ -177,72 +176,64 @@ async def test_a_log_that_is_tried_again_later_is_forgotten_when_it_is_deleted(t
 
 
 @pytest.mark.parametrize("position", [16, 17, 25, HEADER_SIZE + 3, 8])
-def test_a_corrupt_batch_stops_the_cleaning_of_its_log_loudly_and_of_no_other(
+async def test_a_corrupt_batch_stops_the_cleaning_of_its_log_loudly_and_of_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, position: int
 ) -> None:
     broker = Broker(tmp_path / "a", log_cleanup_policy="compact", log_cleaner_min_cleanable_ratio="0.0")
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        bad, good = (logs.create(TopicPartition("table", index), None) for index in range(2))
-        for partition_log in (bad, good):
-            put(partition_log, ("a", "1"))
-            put(partition_log, ("a", "2"))
-            partition_log.appender.roll()
-            await partition_log.flush()
-        damage(bad, position)
-        cleaner = cleaner_with(broker, logs.logs)
-        with caplog.at_level(logging.ERROR):
-            await cleaner.clean_filthiest()
-            await cleaner.clean_filthiest()
-        assert values_of(good) == {1: ("a", "2")}
-        assert list(cleaner.uncleanable) == [bad.topic_partition]
-        assert (len(cleaner.uncleanable), cleaner.counts.crc_errors) == (1, 1)
-        assert "table-0: compaction has stopped until the broker restarts" in caplog.text
-        assert len(caplog.records) == 1
+    logs = broker.manager()
+    await logs.start()
+    bad, good = (logs.create(TopicPartition("table", index), None) for index in range(2))
+    for partition_log in (bad, good):
+        put(partition_log, ("a", "1"))
+        put(partition_log, ("a", "2"))
+        partition_log.appender.roll()
+        await partition_log.flush()
+    damage(bad, position)
+    cleaner = cleaner_with(broker, logs.logs)
+    with caplog.at_level(logging.ERROR):
         await cleaner.clean_filthiest()
-        assert len(caplog.records) == 1
-        assert bad.cleaned_up_to == 0
-        await logs.delete(bad.topic_partition)  # made again, it is another log
-        assert not cleaner.uncleanable
-        assert (len(cleaner.uncleanable), cleaner.counts.crc_errors) == (0, 1)
         await cleaner.clean_filthiest()
-        assert not cleaner._uncleanable, "nothing keeps a log that is gone in memory"
-        await logs.shutdown()
+    assert values_of(good) == {1: ("a", "2")}
+    assert list(cleaner.uncleanable) == [bad.topic_partition]
+    assert (len(cleaner.uncleanable), cleaner.counts.crc_errors) == (1, 1)
+    assert "table-0: compaction has stopped until the broker restarts" in caplog.text
+    assert len(caplog.records) == 1
+    await cleaner.clean_filthiest()
+    assert len(caplog.records) == 1
+    assert bad.cleaned_up_to == 0
+    await logs.delete(bad.topic_partition)  # made again, it is another log
+    assert not cleaner.uncleanable
+    assert (len(cleaner.uncleanable), cleaner.counts.crc_errors) == (0, 1)
+    await cleaner.clean_filthiest()
+    assert not cleaner._uncleanable, "nothing keeps a log that is gone in memory"
+    await logs.shutdown()
 
-    run_scene(scene)
 
-
-def test_where_logs_are_clean_up_to_is_in_kafkas_checkpoint_and_known_after_a_start(tmp_path: Path) -> None:
+async def test_where_logs_are_clean_up_to_is_in_kafkas_checkpoint_and_known_after_a_start(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "a", log_cleanup_policy="compact", log_cleaner_min_cleanable_ratio="0.0")
     table = TopicPartition("table", 3)
     checkpoint = tmp_path / "a" / "cleaner-offset-checkpoint"
-
-    async def scene() -> None:
-        logs = broker.manager()
-        await logs.start()
-        log = logs.create(table, None)
-        await logs.write_checkpoints()
-        assert not checkpoint.exists()
-        put(log, ("a", "1"))
-        put(log, ("a", "2"))
-        log.appender.roll()
-        await log.flush()
-        assert await cleaner_with(broker, logs.logs).clean_filthiest() == table
-        assert checkpoint.read_text() == "0\n1\ntable 3 2\n"
-        await logs.shutdown()
-        logs = broker.manager()
-        await logs.start()
-        again = logs.get(table)
-        assert again is not None
-        assert again.cleaned_up_to == 2
-        again.truncate_to(1)
-        await again.checkpoint_truncation()
-        assert checkpoint.read_text() == "0\n1\ntable 3 1\n"
-        await logs.shutdown()
-
-    run_scene(scene)
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(table, None)
+    await logs.write_checkpoints()
+    assert not checkpoint.exists()
+    put(log, ("a", "1"))
+    put(log, ("a", "2"))
+    log.appender.roll()
+    await log.flush()
+    assert await cleaner_with(broker, logs.logs).clean_filthiest() == table
+    assert checkpoint.read_text() == "0\n1\ntable 3 2\n"
+    await logs.shutdown()
+    logs = broker.manager()
+    await logs.start()
+    again = logs.get(table)
+    assert again is not None
+    assert again.cleaned_up_to == 2
+    again.truncate_to(1)
+    await again.checkpoint_truncation()
+    assert checkpoint.read_text() == "0\n1\ntable 3 1\n"
+    await logs.shutdown()
 
 
 def test_a_log_that_lost_what_was_clean_is_dirty_from_its_begin(make_log: LogMaker) -> None:

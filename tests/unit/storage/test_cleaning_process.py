@@ -199,7 +199,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("what", STRANGE)
-def test_a_process_that_goes_astray_is_killed_and_the_log_is_tried_again(
+async def test_a_process_that_goes_astray_is_killed_and_the_log_is_tried_again(
     make_log: LogMaker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     real = asyncio.create_subprocess_exec
@@ -209,25 +209,22 @@ def test_a_process_that_goes_astray_is_killed_and_the_log_is_tried_again(
         started.append(await real(sys.executable, "-c", STRANGE[what], **more))
         return started[-1]
 
-    async def scene() -> None:
-        log = await filled(make_log)
-        monkeypatch.setattr(asyncio, "create_subprocess_exec", strange)
-        runner = ProcessRunner(silence_seconds=0.5 if what == "says nothing" else 60)
-        cleaner = cleaner_of(log, clock, runner)
-        assert await cleaner.clean_filthiest() is None
-        assert runner.process_ids == []
-        assert started[0].returncode is not None
-        assert not cleaner.uncleanable
-        assert await cleaner.clean_filthiest() is None  # not before log.cleaner.backoff.ms
-        assert len(started) == 1
-        monkeypatch.setattr(asyncio, "create_subprocess_exec", real)
-        runner._silence_seconds = 60  # type: ignore[misc]  # a real one takes its time to start on a busy machine
-        clock.advance(seconds=15)
-        cleaner._runner = ProcessRunner()  # type: ignore[misc]  # for a process that has a slow machine
-        assert await cleaner.clean_filthiest() == PARTITION
-        await cleaner.close()
-
-    run(scene)
+    log = await filled(make_log)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", strange)
+    runner = ProcessRunner(silence_seconds=0.5 if what == "says nothing" else 60)
+    cleaner = cleaner_of(log, clock, runner)
+    assert await cleaner.clean_filthiest() is None
+    assert runner.process_ids == []
+    assert started[0].returncode is not None
+    assert not cleaner.uncleanable
+    assert await cleaner.clean_filthiest() is None  # not before log.cleaner.backoff.ms
+    assert len(started) == 1
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", real)
+    runner._silence_seconds = 60  # type: ignore[misc]  # a real one takes its time to start on a busy machine
+    clock.advance(seconds=15)
+    cleaner._runner = ProcessRunner()  # type: ignore[misc]  # for a process that has a slow machine
+    assert await cleaner.clean_filthiest() == PARTITION
+    await cleaner.close()
 
 
 async def test_a_log_that_is_deleted_meanwhile_ends_its_process(

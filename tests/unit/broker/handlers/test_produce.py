@@ -41,23 +41,19 @@ def broker(tmp_path: Path) -> AbstractAsyncContextManager[Wired]:
 
 
 @pytest.mark.parametrize("version", range(3, 12))
-def test_every_version_stores_the_batch_as_it_came_but_for_offset_and_epoch(tmp_path: Path, version: int) -> None:
+async def test_every_version_stores_the_batch_as_it_came_but_for_offset_and_epoch(broker: Wired, version: int) -> None:
     sent = batch(b"a", b"b", b"c")
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        for n in range(3):  # the first is read, the others are recognised
-            assert await one(client, ("events", 0, sent), version=version, correlation_id=n) == (0, 3 * n)
-        log = broker.log_bytes("events")
-        assert len(log) == 3 * len(sent)
-        for n in range(3):
-            stored = log[n * len(sent) : (n + 1) * len(sent)]
-            header = read_header(stored)
-            assert (header.base_offset, header.leader_epoch) == (3 * n, 0)
-            assert stored[16:] == sent[16:]
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    client = await broker.connect()
+    for n in range(3):  # the first is read, the others are recognised
+        assert await one(client, ("events", 0, sent), version=version, correlation_id=n) == (0, 3 * n)
+    log = broker.log_bytes("events")
+    assert len(log) == 3 * len(sent)
+    for n in range(3):
+        stored = log[n * len(sent) : (n + 1) * len(sent)]
+        header = read_header(stored)
+        assert (header.base_offset, header.leader_epoch) == (3 * n, 0)
+        assert stored[16:] == sent[16:]
 
 
 @pytest.mark.parametrize("version", [3, 5, 8, 9])
@@ -134,18 +130,14 @@ async def test_a_bad_batch_is_refused_and_the_good_ones_around_it_are_stored(bro
     assert values(broker.log_bytes("events")) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_a_batch_over_the_limit_is_refused_and_one_at_the_limit_is_not(tmp_path: Path) -> None:
+async def test_a_batch_over_the_limit_is_refused_and_one_at_the_limit_is_not(broker: Wired) -> None:
     size = len(batch(b"x" * 1000))
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", max_message_bytes=str(size))
-        client = await broker.connect()
-        assert await one(client, ("events", 0, batch(b"x" * 1000))) == (0, 0)
-        for _ in range(2):
-            assert await one(client, ("events", 0, batch(b"x" * 1001))) == (TOO_LARGE, -1)
-        assert await one(client, ("events", 0, batch(b"x" * 1000))) == (0, 1)
-
-    run(tmp_path, scenario)
+    broker.topic("events", max_message_bytes=str(size))
+    client = await broker.connect()
+    assert await one(client, ("events", 0, batch(b"x" * 1000))) == (0, 0)
+    for _ in range(2):
+        assert await one(client, ("events", 0, batch(b"x" * 1001))) == (TOO_LARGE, -1)
+    assert await one(client, ("events", 0, batch(b"x" * 1000))) == (0, 1)
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])
@@ -159,90 +151,70 @@ async def test_acks_that_nobody_knows_are_refused_each_time(broker: Wired, acks:
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, UNSUPPORTED_CODEC), (6, UNSUPPORTED_CODEC), (7, 0), (9, 0)])
-def test_zstd_needs_version_7(tmp_path: Path, version: int, code: int) -> None:
+async def test_zstd_needs_version_7(broker: Wired, version: int, code: int) -> None:
     """KIP-110. Also behind requests that were stored."""
     zstd = batch(b"a" * 100, codec=codec_number("zstd"))
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        for sent, wanted in ((batch(b"plain"), 0), (zstd, code), (batch(b"plain"), 0), (zstd, code)):
-            assert (await one(client, ("events", 0, sent), version=version))[0] == wanted
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    client = await broker.connect()
+    for sent, wanted in ((batch(b"plain"), 0), (zstd, code), (batch(b"plain"), 0), (zstd, code)):
+        assert (await one(client, ("events", 0, sent), version=version))[0] == wanted
 
 
 @pytest.mark.parametrize("name", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed_batches_pass_unopened(tmp_path: Path, name: str) -> None:
+async def test_compressed_batches_pass_unopened(broker: Wired, name: str) -> None:
     sent = batch(*(b"value" * 20 for _ in range(50)), codec=codec_number(name))
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        assert await one(client, ("events", 0, sent)) == (0, 0)
-        assert broker.log_bytes("events")[16:] == sent[16:]
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    client = await broker.connect()
+    assert await one(client, ("events", 0, sent)) == (0, 0)
+    assert broker.log_bytes("events")[16:] == sent[16:]
 
 
-def test_a_duplicate_is_answered_with_its_first_offsets_and_not_stored_again(tmp_path: Path) -> None:
+async def test_a_duplicate_is_answered_with_its_first_offsets_and_not_stored_again(broker: Wired) -> None:
     """KIP-98: any of the last five batches, also while they are only staged."""
     mine: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0}
     sent = [batch(b"%d" % n, b"%d" % n, base_sequence=2 * n, **mine) for n in range(6)]
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client = await broker.connect()
-        client.write(*(produce(("events", 0, each)) for each in (sent[0], sent[0], sent[1], sent[0], sent[1])))
-        assert [(await client.produced())[1] for _ in range(5)] == [[(0, 0)], [(0, 0)], [(0, 2)], [(0, 0)], [(0, 2)]]
-        for each in sent[2:]:
-            assert (await one(client, ("events", 0, each)))[0] == 0
-        assert await one(client, ("events", 0, sent[1])) == (0, 2)
-        size = len(broker.log_bytes("events"))
-        assert (await one(client, ("events", 0, sent[0])))[0] == OUT_OF_ORDER
-        assert (await one(client, ("events", 0, batch(b"x", base_sequence=99, **mine))))[0] == OUT_OF_ORDER
-        stale: dict[str, Any] = {"producer_id": 9, "producer_epoch": 1}
-        assert await one(client, ("events", 0, batch(b"new", base_sequence=0, **stale))) == (0, 12)
-        assert (await one(client, ("events", 0, batch(b"old", base_sequence=12, **mine))))[0] == INVALID_PRODUCER_EPOCH
-        assert len(broker.log_bytes("events")) > size
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    client = await broker.connect()
+    client.write(*(produce(("events", 0, each)) for each in (sent[0], sent[0], sent[1], sent[0], sent[1])))
+    assert [(await client.produced())[1] for _ in range(5)] == [[(0, 0)], [(0, 0)], [(0, 2)], [(0, 0)], [(0, 2)]]
+    for each in sent[2:]:
+        assert (await one(client, ("events", 0, each)))[0] == 0
+    assert await one(client, ("events", 0, sent[1])) == (0, 2)
+    size = len(broker.log_bytes("events"))
+    assert (await one(client, ("events", 0, sent[0])))[0] == OUT_OF_ORDER
+    assert (await one(client, ("events", 0, batch(b"x", base_sequence=99, **mine))))[0] == OUT_OF_ORDER
+    stale: dict[str, Any] = {"producer_id": 9, "producer_epoch": 1}
+    assert await one(client, ("events", 0, batch(b"new", base_sequence=0, **stale))) == (0, 12)
+    assert (await one(client, ("events", 0, batch(b"old", base_sequence=12, **mine))))[0] == INVALID_PRODUCER_EPOCH
+    assert len(broker.log_bytes("events")) > size
 
 
-def test_a_duplicate_waits_for_the_fsync_that_its_first_copy_waits_for(tmp_path: Path) -> None:
+async def test_a_duplicate_waits_for_the_fsync_that_its_first_copy_waits_for(broker: Wired) -> None:
     sent = batch(b"a", producer_id=9, producer_epoch=0, base_sequence=0)
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", flush_messages="1")
-        client = await broker.connect()
-        client.write(produce(("events", 0, sent)), produce(("events", 0, sent), correlation_id=2))
-        assert await client.produced() == (1, [(0, 0)])
-        assert await client.produced() == (2, [(0, 0)])
-
-    run(tmp_path, scenario)
+    broker.topic("events", flush_messages="1")
+    client = await broker.connect()
+    client.write(produce(("events", 0, sent)), produce(("events", 0, sent), correlation_id=2))
+    assert await client.produced() == (1, [(0, 0)])
+    assert await client.produced() == (2, [(0, 0)])
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_log_append_time_stamps_the_header_and_its_checksum_is_right(tmp_path: Path, codec: str) -> None:
+async def test_log_append_time_stamps_the_header_and_its_checksum_is_right(broker: Wired, codec: str) -> None:
     """KIP-32: readers take the header's time for every record; the records themselves stay as they came."""
     sent = batch(b"a", b"b", timestamp=5, codec=codec_number(codec) if codec != "none" else 0)
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", message_timestamp_type="LogAppendTime")
-        client = await broker.connect()
-        client.write(produce(("events", 0, sent)), produce(("events", 0, sent)))
-        for _ in range(2):
-            _, response = await client.answer(ApiKey.PRODUCE, 9)
-            time = response.responses[0].partition_responses[0].log_append_time
-            assert round(time.timestamp() * 1000) == NOW
-        log = broker.log_bytes("events")
-        for position, _ in batches(log):
-            header = check_batch(memoryview(log)[position : position + len(sent)])
-            assert (header.timestamp_type, header.max_timestamp, header.base_timestamp) == (LOG_APPEND_TIME, NOW, 5)
-            assert log[position + 61 : position + len(sent)] == sent[61:]
-        assert {record.timestamp for record in read_records(log[: len(sent)])} == {NOW}
-
-    run(tmp_path, scenario)
+    broker.topic("events", message_timestamp_type="LogAppendTime")
+    client = await broker.connect()
+    client.write(produce(("events", 0, sent)), produce(("events", 0, sent)))
+    for _ in range(2):
+        _, response = await client.answer(ApiKey.PRODUCE, 9)
+        time = response.responses[0].partition_responses[0].log_append_time
+        assert round(time.timestamp() * 1000) == NOW
+    log = broker.log_bytes("events")
+    for position, _ in batches(log):
+        header = check_batch(memoryview(log)[position : position + len(sent)])
+        assert (header.timestamp_type, header.max_timestamp, header.base_timestamp) == (LOG_APPEND_TIME, NOW, 5)
+        assert log[position + 61 : position + len(sent)] == sent[61:]
+    assert {record.timestamp for record in read_records(log[: len(sent)])} == {NOW}
 
 
 @pytest.mark.parametrize(

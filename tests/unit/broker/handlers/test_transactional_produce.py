@@ -95,113 +95,91 @@ async def committed(broker: Wired) -> list[bytes | None]:
 @pytest.fixture
 def broker(tmp_path: Path) -> AbstractAsyncContextManager[Wired]:
     """One that clients connect to."""
-    return wired(tmp_path)
+    return wired(tmp_path, properties=OF_ONE)
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 11])
-def test_a_transaction_is_seen_when_it_is_committed(tmp_path: Path, version: int) -> None:
-    async def scenario(broker: Wired) -> None:
-        writer = await producer(broker)
-        await writer.begin()
-        assert [await writer.send(each, version=version) for each in (b"a", b"b")] == [0, 0]
-        assert await committed(broker) == []
-        await writer.end(True)
-        assert await committed(broker) == [b"a", b"b"]
-        await writer.begin()
-        assert await writer.send(b"aborted", version=version) == 0
-        await writer.end(False)
-        await writer.begin()
-        assert await writer.send(b"c", version=version) == 0
-        await writer.end(True)
-        assert await committed(broker) == [b"a", b"b", b"c"]
-
-    run(tmp_path, scenario, properties=OF_ONE)
+async def test_a_transaction_is_seen_when_it_is_committed(broker: Wired, version: int) -> None:
+    writer = await producer(broker)
+    await writer.begin()
+    assert [await writer.send(each, version=version) for each in (b"a", b"b")] == [0, 0]
+    assert await committed(broker) == []
+    await writer.end(True)
+    assert await committed(broker) == [b"a", b"b"]
+    await writer.begin()
+    assert await writer.send(b"aborted", version=version) == 0
+    await writer.end(False)
+    await writer.begin()
+    assert await writer.send(b"c", version=version) == 0
+    await writer.end(True)
+    assert await committed(broker) == [b"a", b"b", b"c"]
 
 
-def test_a_batch_of_a_transaction_that_the_coordinator_does_not_know_is_refused(tmp_path: Path) -> None:
+async def test_a_batch_of_a_transaction_that_the_coordinator_does_not_know_is_refused(broker: Wired) -> None:
     """KIP-890: it would be the beginning of a transaction that no one ends."""
-
-    async def scenario(broker: Wired) -> None:
-        writer = await producer(broker)
-        broker.topic("elsewhere")
-        await writer.begin(TopicPartition("elsewhere", 0))
-        assert await writer.send(b"a") == InvalidTransactionState.code
-        assert await writer.send(b"a", version=11) == TransactionAbortable.code
-        await writer.begin()
-        assert await writer.send(b"a") == 0
-        await writer.end(False)
-        # What a producer that was thought dead had still on its way.
-        assert await writer.send(b"late") == InvalidTransactionState.code
-        assert broker.partition("events").last_stable_offset == 2
-
-    run(tmp_path, scenario, properties=OF_ONE)
+    writer = await producer(broker)
+    broker.topic("elsewhere")
+    await writer.begin(TopicPartition("elsewhere", 0))
+    assert await writer.send(b"a") == InvalidTransactionState.code
+    assert await writer.send(b"a", version=11) == TransactionAbortable.code
+    await writer.begin()
+    assert await writer.send(b"a") == 0
+    await writer.end(False)
+    # What a producer that was thought dead had still on its way.
+    assert await writer.send(b"late") == InvalidTransactionState.code
+    assert broker.partition("events").last_stable_offset == 2
 
 
-def test_a_producer_that_was_fenced_is_told_so(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        writer = await producer(broker)
-        await writer.begin()
-        assert await writer.send(b"a", epoch=5) == InvalidProducerEpoch.code
-        assert await writer.send(b"a") == 0
-        assert await writer.send(b"b", epoch=5) == InvalidProducerEpoch.code, "the coordinator knows better than the log"
-
-    run(tmp_path, scenario, properties=OF_ONE)
+async def test_a_producer_that_was_fenced_is_told_so(broker: Wired) -> None:
+    writer = await producer(broker)
+    await writer.begin()
+    assert await writer.send(b"a", epoch=5) == InvalidProducerEpoch.code
+    assert await writer.send(b"a") == 0
+    assert await writer.send(b"b", epoch=5) == InvalidProducerEpoch.code, "the coordinator knows better than the log"
 
 
-def test_while_the_coordinator_can_not_say_the_batch_is_sent_again(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        writer = await producer(broker)
-        await writer.begin()
-        broker.parts.transactions.coordinator.resign(0)
-        assert await writer.send(b"a") == NotEnoughReplicas.code
-        broker.lead("__transaction_state", epoch=1)
-        await until(lambda: not broker.parts.transactions.coordinator.is_loading)
-        assert await writer.send(b"a") == 0
-
-    run(tmp_path, scenario, properties=OF_ONE)
+async def test_while_the_coordinator_can_not_say_the_batch_is_sent_again(broker: Wired) -> None:
+    writer = await producer(broker)
+    await writer.begin()
+    broker.parts.transactions.coordinator.resign(0)
+    assert await writer.send(b"a") == NotEnoughReplicas.code
+    broker.lead("__transaction_state", epoch=1)
+    await until(lambda: not broker.parts.transactions.coordinator.is_loading)
+    assert await writer.send(b"a") == 0
 
 
-def test_a_transactional_batch_needs_a_transactional_id(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        writer = await producer(broker)
-        await writer.begin()
-        assert await writer.send(b"a", transactional_id=None) == TransactionalIdAuthorizationFailed.code
-        assert await writer.send(b"a") == 0
-        assert await writer.send(b"b", transactional_id=None) == TransactionalIdAuthorizationFailed.code
-
-    run(tmp_path, scenario, properties=OF_ONE)
+async def test_a_transactional_batch_needs_a_transactional_id(broker: Wired) -> None:
+    writer = await producer(broker)
+    await writer.begin()
+    assert await writer.send(b"a", transactional_id=None) == TransactionalIdAuthorizationFailed.code
+    assert await writer.send(b"a") == 0
+    assert await writer.send(b"b", transactional_id=None) == TransactionalIdAuthorizationFailed.code
 
 
-def test_sequences_count_in_transactions_too(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        writer = await producer(broker)
-        await writer.begin()
-        assert await writer.send(b"a") == 0
-        writer.sequence = 0
-        assert await writer.send(b"a") == 0, "the same batch again"
-        assert broker.partition("events").log.log_end_offset == 1
-        writer.sequence = 7
-        assert await writer.send(b"b") == OutOfOrderSequenceNumber.code
-
-    run(tmp_path, scenario, properties=OF_ONE)
+async def test_sequences_count_in_transactions_too(broker: Wired) -> None:
+    writer = await producer(broker)
+    await writer.begin()
+    assert await writer.send(b"a") == 0
+    writer.sequence = 0
+    assert await writer.send(b"a") == 0, "the same batch again"
+    assert broker.partition("events").log.log_end_offset == 1
+    writer.sequence = 7
+    assert await writer.send(b"b") == OutOfOrderSequenceNumber.code
 
 
-def test_a_reader_of_committed_data_that_waits_is_woken_by_the_marker(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        writer = await producer(broker)
-        await writer.begin()
-        await writer.send(b"a")
-        reader = await broker.connect()
-        reader.write(fetch(("events", 0, 0), isolation_level=READ_COMMITTED, max_wait_ms=60_000))
-        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-        await writer.end(True)
-        async with asyncio.timeout(120):
-            _, response = await reader.answer(ApiKey.FETCH, 12)
-        (answer,) = response.responses[0].partitions
-        assert [value for _, value in values(answer.records)][:1] == [b"a"]
-        assert (answer.last_stable_offset, answer.high_watermark) == (2, 2)
-
-    run(tmp_path, scenario, properties=OF_ONE)
+async def test_a_reader_of_committed_data_that_waits_is_woken_by_the_marker(broker: Wired) -> None:
+    writer = await producer(broker)
+    await writer.begin()
+    await writer.send(b"a")
+    reader = await broker.connect()
+    reader.write(fetch(("events", 0, 0), isolation_level=READ_COMMITTED, max_wait_ms=60_000))
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+    await writer.end(True)
+    async with asyncio.timeout(120):
+        _, response = await reader.answer(ApiKey.FETCH, 12)
+    (answer,) = response.responses[0].partitions
+    assert [value for _, value in values(answer.records)][:1] == [b"a"]
+    assert (answer.last_stable_offset, answer.high_watermark) == (2, 2)
 
 
 def test_verification_can_be_switched_off(tmp_path: Path) -> None:
@@ -213,12 +191,9 @@ def test_verification_can_be_switched_off(tmp_path: Path) -> None:
     run(tmp_path, scenario, properties={**OF_ONE, "transaction.partition.verification.enable": "false"})
 
 
-def test_a_topic_with_a_codec_of_its_own_takes_transactions(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
-        writer = await producer(broker, compression_type="gzip")
-        await writer.begin()
-        assert await writer.send(b"a") == 0
-        await writer.end(True)
-        assert broker.partition("events").last_stable_offset == 2
-
-    run(tmp_path, scenario, properties=OF_ONE)
+async def test_a_topic_with_a_codec_of_its_own_takes_transactions(broker: Wired) -> None:
+    writer = await producer(broker, compression_type="gzip")
+    await writer.begin()
+    assert await writer.send(b"a") == 0
+    await writer.end(True)
+    assert broker.partition("events").last_stable_offset == 2

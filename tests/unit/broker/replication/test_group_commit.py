@@ -15,7 +15,7 @@ from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
 from ottla.testing.failing_files import failing_files
 
-from ..wired import NOW, Wired, batch, run, until
+from ..wired import NOW, Wired, batch, until
 
 
 def write(broker: Wired, *batches: bytes) -> None:
@@ -28,25 +28,21 @@ def write(broker: Wired, *batches: bytes) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
 @pytest.mark.parametrize("name", [LEADER_EPOCH_CHECKPOINT + ".tmp", "events-0"])
-def test_a_disk_that_was_full_for_a_moment_lets_those_who_wait_go_without_another_write(
-    tmp_path: Path, name: str, number: int, monkeypatch: pytest.MonkeyPatch
+async def test_a_disk_that_was_full_for_a_moment_lets_those_who_wait_go_without_another_write(
+    broker: Wired, name: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "RETRY_SECONDS", 0.01)
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events", flush_messages="1")
-        partition = broker.partition("events")
-        with failing("open", lambda path: path.endswith(name), number) as failed:
-            write(broker, batch(b"a"))
-            await until(lambda: len(failed) > 2)
-            assert partition.high_watermark == 0, "what is not on the disk is not committed"
-            assert partition.storage_error is None
-            assert not broker.parts.logs.offline_directories
-        await until(lambda: partition.high_watermark == 1)
-        write(broker, batch(b"b"))
-        await until(lambda: partition.high_watermark == 2)
-
-    run(tmp_path, scenario)
+    broker.topic("events", flush_messages="1")
+    partition = broker.partition("events")
+    with failing("open", lambda path: path.endswith(name), number) as failed:
+        write(broker, batch(b"a"))
+        await until(lambda: len(failed) > 2)
+        assert partition.high_watermark == 0, "what is not on the disk is not committed"
+        assert partition.storage_error is None
+        assert not broker.parts.logs.offline_directories
+    await until(lambda: partition.high_watermark == 1)
+    write(broker, batch(b"b"))
+    await until(lambda: partition.high_watermark == 2)
 
 
 async def test_a_batch_that_comes_after_the_disk_has_room_again_is_taken_at_once(broker: Wired) -> None:

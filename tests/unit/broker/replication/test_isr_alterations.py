@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
@@ -62,16 +63,23 @@ class Asked:
         return self.again >= 0
 
 
-def run(scenario: Callable[[Controller, Asked], Awaitable[None]]) -> None:
-    async def main() -> None:
-        controller = Controller()
-        asked = Asked(controller)
-        try:
-            await scenario(controller, asked)
-        finally:
-            await asked.alterations.close()
+@pytest.fixture
+def controller() -> Controller:
+    return Controller()
 
-    asyncio.run(main())
+
+@asynccontextmanager
+async def asking(controller: Controller) -> AsyncIterator[Asked]:
+    asked = Asked(controller)
+    try:
+        yield asked
+    finally:
+        await asked.alterations.close()
+
+
+@pytest.fixture
+def asked(controller: Controller) -> AbstractAsyncContextManager[Asked]:
+    return asking(controller)
 
 
 @pytest.fixture(autouse=True)
@@ -79,82 +87,69 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isr_alterations, "BACKOFF", Backoff(first_seconds=0.001, longest_seconds=1.0))
 
 
-def test_what_comes_while_a_call_is_under_way_shares_the_next_one() -> None:
-    async def scenario(controller: Controller, asked: Asked) -> None:
-        asked.alterations.submit(change(0))
-        await until(lambda: len(controller.requests) == 1)
-        for number in range(1, 5):
-            asked.alterations.submit(change(number))
-        controller.allowed.release()
-        await until(lambda: len(controller.requests) == 2)
-        controller.allowed.release()
-        await until(lambda: len(asked.answers) == 5)
-        assert [[partition.topic_partition.partition for partition in request.partitions] for request in controller.requests] == [
-            [0],
-            [1, 2, 3, 4],
-        ]
-        assert [(request.broker_id, request.broker_epoch) for request in controller.requests] == [(ONE, 100)] * 2
-        assert controller.requests[0].partitions[0].new_isr == (IsrMember(ONE, 100), IsrMember(TWO, 20))
-
-    run(scenario)
+async def test_what_comes_while_a_call_is_under_way_shares_the_next_one(controller: Controller, asked: Asked) -> None:
+    asked.alterations.submit(change(0))
+    await until(lambda: len(controller.requests) == 1)
+    for number in range(1, 5):
+        asked.alterations.submit(change(number))
+    controller.allowed.release()
+    await until(lambda: len(controller.requests) == 2)
+    controller.allowed.release()
+    await until(lambda: len(asked.answers) == 5)
+    assert [[partition.topic_partition.partition for partition in request.partitions] for request in controller.requests] == [
+        [0],
+        [1, 2, 3, 4],
+    ]
+    assert [(request.broker_id, request.broker_epoch) for request in controller.requests] == [(ONE, 100)] * 2
+    assert controller.requests[0].partitions[0].new_isr == (IsrMember(ONE, 100), IsrMember(TWO, 20))
 
 
 @pytest.mark.parametrize("failure", [NotController("moved"), StaleBrokerEpoch("again"), TimeoutError()])
-def test_a_call_without_an_answer_is_made_again_with_the_latest_broker_epoch(failure: OttlaError | TimeoutError) -> None:
-    async def scenario(controller: Controller, asked: Asked) -> None:
-        controller.failures.append(failure)
-        wanted = change(0)
-        asked.alterations.submit(wanted)
-        await until(lambda: len(controller.requests) == 1)
-        controller.broker_epoch = 101
+async def test_a_call_without_an_answer_is_made_again_with_the_latest_broker_epoch(
+    controller: Controller, asked: Asked, failure: OttlaError | TimeoutError
+) -> None:
+    controller.failures.append(failure)
+    wanted = change(0)
+    asked.alterations.submit(wanted)
+    await until(lambda: len(controller.requests) == 1)
+    controller.broker_epoch = 101
+    controller.allowed.release()
+    await until(lambda: len(controller.requests) == 2)
+    controller.allowed.release()
+    await until(lambda: len(asked.answers) == 1)
+    assert asked.answers[0][0] is wanted
+    assert [request.broker_epoch for request in controller.requests] == [100, 101]
+
+
+async def test_an_error_of_the_whole_request_and_one_of_a_partition_are_asked_again(controller: Controller, asked: Asked) -> None:
+    controller.errors.append(StaleBrokerEpoch.code)
+    asked.again = 1
+    for _ in range(3):
         controller.allowed.release()
-        await until(lambda: len(controller.requests) == 2)
+    asked.alterations.submit(change(0))
+    await until(lambda: len(asked.answers) == 2)
+    assert len(controller.requests) == 3
+
+
+async def test_what_was_overtaken_is_not_asked_any_more(controller: Controller, asked: Asked) -> None:
+    controller.failures.append(NotController("moved"))
+    for number in range(2):
+        asked.alterations.submit(change(number))
+    await until(lambda: len(controller.requests) == 1)
+    asked.unwanted.add(TopicPartition("events", 0))
+    newer = change(1, partition_epoch=4)
+    asked.alterations.submit(newer)
+    for _ in range(2):
         controller.allowed.release()
-        await until(lambda: len(asked.answers) == 1)
-        assert asked.answers[0][0] is wanted
-        assert [request.broker_epoch for request in controller.requests] == [100, 101]
-
-    run(scenario)
+    await until(lambda: len(asked.answers) == 1)
+    assert asked.answers[0][0] is newer
+    assert [partition.partition_epoch for partition in controller.requests[1].partitions] == [4]
 
 
-def test_an_error_of_the_whole_request_and_one_of_a_partition_are_asked_again() -> None:
-    async def scenario(controller: Controller, asked: Asked) -> None:
-        controller.errors.append(StaleBrokerEpoch.code)
-        asked.again = 1
-        for _ in range(3):
-            controller.allowed.release()
-        asked.alterations.submit(change(0))
-        await until(lambda: len(asked.answers) == 2)
-        assert len(controller.requests) == 3
-
-    run(scenario)
-
-
-def test_what_was_overtaken_is_not_asked_any_more() -> None:
-    async def scenario(controller: Controller, asked: Asked) -> None:
-        controller.failures.append(NotController("moved"))
-        for number in range(2):
-            asked.alterations.submit(change(number))
-        await until(lambda: len(controller.requests) == 1)
-        asked.unwanted.add(TopicPartition("events", 0))
-        newer = change(1, partition_epoch=4)
-        asked.alterations.submit(newer)
-        for _ in range(2):
-            controller.allowed.release()
-        await until(lambda: len(asked.answers) == 1)
-        assert asked.answers[0][0] is newer
-        assert [partition.partition_epoch for partition in controller.requests[1].partitions] == [4]
-
-    run(scenario)
-
-
-def test_closing_ends_the_call_and_the_asking() -> None:
-    async def scenario(controller: Controller, asked: Asked) -> None:
-        asked.alterations.submit(change(0))
-        await until(lambda: len(controller.requests) == 1)
-        await asked.alterations.close()
-        controller.allowed.release()
-        await asyncio.sleep(0)
-        assert not asked.answers
-
-    run(scenario)
+async def test_closing_ends_the_call_and_the_asking(controller: Controller, asked: Asked) -> None:
+    asked.alterations.submit(change(0))
+    await until(lambda: len(controller.requests) == 1)
+    await asked.alterations.close()
+    controller.allowed.release()
+    await asyncio.sleep(0)
+    assert not asked.answers

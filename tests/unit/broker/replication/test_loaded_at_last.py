@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tests.unit.broker.wired import BROKER, Wired, run
+from tests.unit.broker.wired import BROKER, Wired
 from tests.unit.broker.wired import until as until_it
 
 from ottla.broker.coordinator import state_partition
@@ -59,8 +58,8 @@ def test_a_partition_that_is_led_by_another_broker_is_not_read_again() -> None:
 
 
 @pytest.mark.parametrize("topic", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
-def test_coordinators_of_groups_and_of_transactions_come_up_after_an_error_that_nobody_has_foreseen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
+async def test_coordinators_of_groups_and_of_transactions_come_up_after_an_error_that_nobody_has_foreseen(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
     monkeypatch.setattr(state_partition, "_BACKOFF", Backoff(first_seconds=0.001, longest_seconds=30.0))
     whole = InternalTopics.chunks
@@ -72,35 +71,27 @@ def test_coordinators_of_groups_and_of_transactions_come_up_after_an_error_that_
         return whole(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(InternalTopics, "chunks", chunks)
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic(topic)
-        parts = broker.parts
-        coordinator = parts.groups if topic == OFFSETS_TOPIC else parts.transactions.coordinator
-        assert coordinator.is_loading
-        await until_it(lambda: not coordinator.is_loading)
-        assert failures == []
-
-    run(tmp_path, scenario)
+    broker.topic(topic)
+    parts = broker.parts
+    coordinator = parts.groups if topic == OFFSETS_TOPIC else parts.transactions.coordinator
+    assert coordinator.is_loading
+    await until_it(lambda: not coordinator.is_loading)
+    assert failures == []
 
 
-def test_what_keeps_a_record_from_being_committed_is_said_by_name(tmp_path: Path) -> None:
+async def test_what_keeps_a_record_from_being_committed_is_said_by_name(broker: Wired) -> None:
     """Below min.insync.replicas no one is slow: a replica is missing."""
     two, three = BrokerId(2), BrokerId(3)
+    broker.topic("state", isr=(BROKER, two, three), min_insync_replicas="2")
+    internal = InternalTopics(broker.parts.replicas, broker.produces, broker.clock, offload_nothing)
+    _, partition = internal.append(KEY, [(b"key", b"value")])
 
-    async def scenario(broker: Wired) -> None:
-        broker.topic("state", isr=(BROKER, two, three), min_insync_replicas="2")
-        internal = InternalTopics(broker.parts.replicas, broker.produces, broker.clock, offload_nothing)
-        _, partition = internal.append(KEY, [(b"key", b"value")])
+    async def reason() -> str:
+        with pytest.raises(RequestTimedOut) as caught:
+            await internal.committed(partition, 1, 0.01)
+        error: ApiError = caught.value
+        return error.message
 
-        async def reason() -> str:
-            with pytest.raises(RequestTimedOut) as caught:
-                await internal.committed(partition, 1, 0.01)
-            error: ApiError = caught.value
-            return error.message
-
-        assert await reason() == "state-0: the in-sync replicas were too slow"
-        broker.change_isr("state", (BROKER,))
-        assert await reason() == "state-0: 1 of 3 replicas are in sync, min.insync.replicas is 2; not in sync: 2, 3"
-
-    run(tmp_path, scenario)
+    assert await reason() == "state-0: the in-sync replicas were too slow"
+    broker.change_isr("state", (BROKER,))
+    assert await reason() == "state-0: 1 of 3 replicas are in sync, min.insync.replicas is 2; not in sync: 2, 3"

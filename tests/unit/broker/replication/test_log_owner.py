@@ -81,31 +81,27 @@ def used_by_kafka(path: Path, directory_id: str = "") -> None:
 WITH_DIRECTORY_ID = "directory.id=0dSWLy2dTl2V9WnkKSmU0w\n"
 
 
-def test_a_log_of_kafka_before_topic_ids_is_taken_over_and_its_id_written_down(tmp_path: Path) -> None:
+async def test_a_log_of_kafka_before_topic_ids_is_taken_over_and_its_id_written_down(tmp_path: Path) -> None:
     """And from then on the directory is one whose logs have ids."""
     used_by_kafka(tmp_path)
     write(tmp_path, 6, leader_epoch=2)
-
-    async def scene() -> None:
-        logs, replicas = broker_in(tmp_path)
-        await logs.start()
-        assert await replicas.apply([told()], ()) == {KEY: 0}
-        assert (logs.logs[KEY].log_end_offset, logs.logs[KEY].topic_id) == (6, TOPIC)
-        assert read_topic_id(tmp_path / "visits-4") == TOPIC
-        await logs.shutdown()
-        again, replicas = broker_in(tmp_path)
-        await again.start()
-        assert not again.may_predate_topic_ids(KEY)
-        assert again.logs[KEY].topic_id == TOPIC
-        await replicas.apply([told(topic_id=FORMER)], ())
-        assert again.logs[KEY].log_end_offset == 0
-        await again.shutdown()
-
-    run(scene)
+    logs, replicas = broker_in(tmp_path)
+    await logs.start()
+    assert await replicas.apply([told()], ()) == {KEY: 0}
+    assert (logs.logs[KEY].log_end_offset, logs.logs[KEY].topic_id) == (6, TOPIC)
+    assert read_topic_id(tmp_path / "visits-4") == TOPIC
+    await logs.shutdown()
+    again, replicas = broker_in(tmp_path)
+    await again.start()
+    assert not again.may_predate_topic_ids(KEY)
+    assert again.logs[KEY].topic_id == TOPIC
+    await replicas.apply([told(topic_id=FORMER)], ())
+    assert again.logs[KEY].log_end_offset == 0
+    await again.shutdown()
 
 
 @pytest.mark.parametrize("damaged", [b"", b"version: 0\ntopic_id: x2G", None])
-def test_records_that_have_lost_their_topic_are_copied_anew(
+async def test_records_that_have_lost_their_topic_are_copied_anew(
     tmp_path: Path, damaged: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They stay in a directory of their own; a damaged file too, and a line says so."""
@@ -113,59 +109,47 @@ def test_records_that_have_lost_their_topic_are_copied_anew(
     write(tmp_path, 6)
     if damaged is not None:
         (tmp_path / "visits-4" / PARTITION_METADATA).write_bytes(damaged)
-
-    async def scene() -> None:
-        logs, replicas = broker_in(tmp_path)
-        await logs.start()
-        await replicas.apply([told(epoch=0)], ())
-        assert (logs.logs[KEY].log_end_offset, logs.logs[KEY].topic_id) == (0, TOPIC)
-        (aside,) = found_in(tmp_path, "visits-4.*-stray")
-        assert (aside / "00000000000000000000.log").stat().st_size
-        if damaged is not None:
-            assert (aside / (PARTITION_METADATA + DAMAGED_SUFFIX)).read_bytes() == damaged
-            assert any(PARTITION_METADATA in record.message and record.levelname == "ERROR" for record in caplog.records)
-        await logs.shutdown()
-
-    run(scene)
+    logs, replicas = broker_in(tmp_path)
+    await logs.start()
+    await replicas.apply([told(epoch=0)], ())
+    assert (logs.logs[KEY].log_end_offset, logs.logs[KEY].topic_id) == (0, TOPIC)
+    (aside,) = found_in(tmp_path, "visits-4.*-stray")
+    assert (aside / "00000000000000000000.log").stat().st_size
+    if damaged is not None:
+        assert (aside / (PARTITION_METADATA + DAMAGED_SUFFIX)).read_bytes() == damaged
+        assert any(PARTITION_METADATA in record.message and record.levelname == "ERROR" for record in caplog.records)
+    await logs.shutdown()
 
 
-def test_such_records_stay_while_there_is_no_leader_and_are_kept_when_this_broker_is_to_lead(tmp_path: Path) -> None:
+async def test_such_records_stay_while_there_is_no_leader_and_are_kept_when_this_broker_is_to_lead(tmp_path: Path) -> None:
     used_by_kafka(tmp_path, WITH_DIRECTORY_ID)
     write(tmp_path, 6)
-
-    async def scene() -> None:
-        logs, replicas = broker_in(tmp_path)
-        await logs.start()
-        await replicas.apply([told(NO_LEADER)], ())
-        assert (logs.logs[KEY].log_end_offset, logs.logs[KEY].topic_id) == (6, None)
-        await replicas.apply([told(ME, isr=(ME,), epoch=4)], ())
-        assert (logs.logs[KEY].log_end_offset, logs.logs[KEY].topic_id) == (6, TOPIC)
-        assert read_topic_id(tmp_path / "visits-4") == TOPIC
-        await logs.shutdown()
-
-    run(scene)
+    logs, replicas = broker_in(tmp_path)
+    await logs.start()
+    await replicas.apply([told(NO_LEADER)], ())
+    assert (logs.logs[KEY].log_end_offset, logs.logs[KEY].topic_id) == (6, None)
+    await replicas.apply([told(ME, isr=(ME,), epoch=4)], ())
+    assert (logs.logs[KEY].log_end_offset, logs.logs[KEY].topic_id) == (6, TOPIC)
+    assert read_topic_id(tmp_path / "visits-4") == TOPIC
+    await logs.shutdown()
 
 
-def test_and_they_go_when_another_broker_leads(tmp_path: Path) -> None:
+async def test_and_they_go_when_another_broker_leads(tmp_path: Path) -> None:
     """The partition was hosted already, with the log of which nothing was known."""
     used_by_kafka(tmp_path, WITH_DIRECTORY_ID)
     write(tmp_path, 6)
-
-    async def scene() -> None:
-        logs, replicas = broker_in(tmp_path)
-        await logs.start()
-        await replicas.apply([told(NO_LEADER)], ())
-        former = replicas.get("visits", 4)
-        await replicas.apply([told(TWO, epoch=4)], ())
-        assert replicas.get("visits", 4) is not former
-        assert replicas.get("visits", 4).log.log_end_offset == 0
-        assert len(found_in(tmp_path, "visits-4.*-stray")) == 1
-        await logs.shutdown()
-
-    run(scene)
+    logs, replicas = broker_in(tmp_path)
+    await logs.start()
+    await replicas.apply([told(NO_LEADER)], ())
+    former = replicas.get("visits", 4)
+    await replicas.apply([told(TWO, epoch=4)], ())
+    assert replicas.get("visits", 4) is not former
+    assert replicas.get("visits", 4).log.log_end_offset == 0
+    assert len(found_in(tmp_path, "visits-4.*-stray")) == 1
+    await logs.shutdown()
 
 
-def test_an_empty_log_takes_no_records_before_its_topic_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_empty_log_takes_no_records_before_its_topic_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash came between the directory and the file in it, and now the disk is full: as a log that cannot be made (seed 3300059)."""
     used_by_kafka(tmp_path, WITH_DIRECTORY_ID)
     write(tmp_path, 0)
@@ -173,17 +157,14 @@ def test_an_empty_log_takes_no_records_before_its_topic_is_on_the_disk(tmp_path:
     def full(topic_ids: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async def scene() -> None:
-        logs, replicas = broker_in(tmp_path)
-        await logs.start()
-        with monkeypatch.context() as patch:
-            patch.setattr(log_manager, "write_topic_ids", full)
-            assert await replicas.apply([told()], ()) == {KEY: KafkaStorageError.code}
-        assert await replicas.apply([told()], ()) == {KEY: 0}
-        assert read_topic_id(tmp_path / "visits-4") == TOPIC
-        await logs.shutdown()
-
-    run(scene)
+    logs, replicas = broker_in(tmp_path)
+    await logs.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(log_manager, "write_topic_ids", full)
+        assert await replicas.apply([told()], ()) == {KEY: KafkaStorageError.code}
+    assert await replicas.apply([told()], ()) == {KEY: 0}
+    assert read_topic_id(tmp_path / "visits-4") == TOPIC
+    await logs.shutdown()
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -6,11 +6,12 @@ coordinator epoch are the same for the next one. Ottla's brokers number them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.wired import Wired, run
+from tests.unit.broker.wired import Wired, wired
 from tests.unit.storage.logs import batch_of
 
 from ottla.broker.replication.partition import Partition
@@ -58,75 +59,61 @@ class World:
         return [] if region is None else [transaction.first_offset for transaction in self.partition.aborted_transactions(offset, region)]
 
 
-def with_world(tmp_path: Path, test: Callable[[World], Awaitable[None]]) -> None:
-    async def scenario(broker: Wired) -> None:
+@asynccontextmanager
+async def world_in(directory: Path) -> AsyncIterator[World]:
+    async with wired(directory) as broker:
         broker.topic("payments")
-        await test(World(broker))
+        yield World(broker)
 
-    run(tmp_path, scenario)
+
+@pytest.fixture
+def world(tmp_path: Path) -> AbstractAsyncContextManager[World]:
+    return world_in(tmp_path)
 
 
 @pytest.mark.parametrize("is_verified", [True, False])
-def test_a_marker_that_comes_late_does_not_end_the_next_transaction(tmp_path: Path, is_verified: bool) -> None:
+async def test_a_marker_that_comes_late_does_not_end_the_next_transaction(world: World, is_verified: bool) -> None:
     """Whether the partition knows of the next one from the coordinator, or only that the former one has ended."""
-
-    async def test(world: World) -> None:
-        world.verify(1)
-        world.write()
-        await world.mark(1, is_commit=True)
-        world.verify(2 if is_verified else None)
-        second = world.write()
-        end = world.partition.log.log_end_offset
-        assert await world.mark(1, is_commit=True) == end, "nothing is written"
-        assert world.partition.last_stable_offset == second
-        await world.mark(2, is_commit=False)
-        assert world.aborted(second) == [second]
-
-    with_world(tmp_path, test)
+    world.verify(1)
+    world.write()
+    await world.mark(1, is_commit=True)
+    world.verify(2 if is_verified else None)
+    second = world.write()
+    end = world.partition.log.log_end_offset
+    assert await world.mark(1, is_commit=True) == end, "nothing is written"
+    assert world.partition.last_stable_offset == second
+    await world.mark(2, is_commit=False)
+    assert world.aborted(second) == [second]
 
 
-def test_a_late_marker_does_not_take_the_word_back_that_a_transaction_may_begin(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        world.verify(1)
-        world.write()
-        await world.mark(1, is_commit=False)
-        world.verify(2)
-        await world.mark(1, is_commit=False)
-        assert world.partition.log.producers.may_write_in_transaction(PRODUCER, EPOCH)
-
-    with_world(tmp_path, test)
+async def test_a_late_marker_does_not_take_the_word_back_that_a_transaction_may_begin(world: World) -> None:
+    world.verify(1)
+    world.write()
+    await world.mark(1, is_commit=False)
+    world.verify(2)
+    await world.mark(1, is_commit=False)
+    assert world.partition.log.producers.may_write_in_transaction(PRODUCER, EPOCH)
 
 
-def test_a_marker_of_a_former_coordinator_is_late_where_the_next_one_has_begun_a_transaction(tmp_path: Path) -> None:
+async def test_a_marker_of_a_former_coordinator_is_late_where_the_next_one_has_begun_a_transaction(world: World) -> None:
     """Its own marker, of a larger epoch, may have been written while another broker led the partition."""
-
-    async def test(world: World) -> None:
-        world.verify(1, coordinator_epoch=COORDINATOR_EPOCH + 1)
-        second = world.write()
-        await world.mark(70, is_commit=True)
-        assert world.partition.last_stable_offset == second
-
-    with_world(tmp_path, test)
+    world.verify(1, coordinator_epoch=COORDINATOR_EPOCH + 1)
+    second = world.write()
+    await world.mark(70, is_commit=True)
+    assert world.partition.last_stable_offset == second
 
 
-def test_the_next_coordinator_ends_the_transaction_that_the_former_one_has_numbered(tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        world.verify(70)
-        world.write()
-        assert await world.mark(1, is_commit=True, coordinator_epoch=COORDINATOR_EPOCH + 1) == world.partition.last_stable_offset
-
-    with_world(tmp_path, test)
+async def test_the_next_coordinator_ends_the_transaction_that_the_former_one_has_numbered(world: World) -> None:
+    world.verify(70)
+    world.write()
+    assert await world.mark(1, is_commit=True, coordinator_epoch=COORDINATOR_EPOCH + 1) == world.partition.last_stable_offset
 
 
 @pytest.mark.parametrize("number", [70, 0])
-def test_a_marker_of_the_open_transaction_or_of_one_that_is_not_named_is_written(tmp_path: Path, number: int) -> None:
+async def test_a_marker_of_the_open_transaction_or_of_one_that_is_not_named_is_written(world: World, number: int) -> None:
     """Former releases name none, and so does who ends a hanging transaction by hand."""
-
-    async def test(world: World) -> None:
-        world.verify(70)
-        first = world.write()
-        assert world.partition.last_stable_offset == first
-        end = await world.mark(number, is_commit=True)
-        assert world.partition.last_stable_offset == end
-
-    with_world(tmp_path, test)
+    world.verify(70)
+    first = world.write()
+    assert world.partition.last_stable_offset == first
+    end = await world.mark(number, is_commit=True)
+    assert world.partition.last_stable_offset == end

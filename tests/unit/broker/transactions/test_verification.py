@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import cast
 from uuid import uuid4
 
 import pytest
-from tests.unit.broker.wired import BROKER, NOW, Unchanging, Wired, run
+from tests.unit.broker.wired import BROKER, NOW, Unchanging, wired
 
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.replication.partition import Partition
@@ -67,12 +68,21 @@ class Coordinator:
         return (await self.verification.refusals("t", 7, epoch, [partition])).get(EVENTS)
 
 
-def with_partition(tmp_path: Path, test: Callable[[Partition, Coordinator], Awaitable[None]]) -> None:
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        await test(broker.partition("events"), Coordinator())
+@pytest.fixture
+def coordinator() -> Coordinator:
+    return Coordinator()
 
-    run(tmp_path, scenario)
+
+@asynccontextmanager
+async def partition_in(directory: Path) -> AsyncIterator[Partition]:
+    async with wired(directory) as broker:
+        broker.topic("events")
+        yield broker.partition("events")
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> AbstractAsyncContextManager[Partition]:
+    return partition_in(tmp_path)
 
 
 def mark(partition: Partition) -> None:
@@ -80,86 +90,64 @@ def mark(partition: Partition) -> None:
     partition.log.appender.write_staged()
 
 
-def test_the_coordinator_is_asked_once_until_a_marker_comes(tmp_path: Path) -> None:
-    async def test(partition: Partition, coordinator: Coordinator) -> None:
-        assert await coordinator.refusal(partition) is None
-        assert await coordinator.refusal(partition) is None
-        assert coordinator.asked == [(BROKER, TransactionQuestion("t", 7, 0, (EVENTS,)))]
-        assert partition.log.producers.may_write_in_transaction(7, 0)
-        mark(partition)
-        assert not partition.log.producers.may_write_in_transaction(7, 0)
-        assert await coordinator.refusal(partition) is None
-        assert len(coordinator.asked) == 2
-
-    with_partition(tmp_path, test)
+async def test_the_coordinator_is_asked_once_until_a_marker_comes(partition: Partition, coordinator: Coordinator) -> None:
+    assert await coordinator.refusal(partition) is None
+    assert await coordinator.refusal(partition) is None
+    assert coordinator.asked == [(BROKER, TransactionQuestion("t", 7, 0, (EVENTS,)))]
+    assert partition.log.producers.may_write_in_transaction(7, 0)
+    mark(partition)
+    assert not partition.log.producers.may_write_in_transaction(7, 0)
+    assert await coordinator.refusal(partition) is None
+    assert len(coordinator.asked) == 2
 
 
-def test_an_answer_from_before_a_marker_is_worth_nothing(tmp_path: Path) -> None:
+async def test_an_answer_from_before_a_marker_is_worth_nothing(partition: Partition, coordinator: Coordinator) -> None:
     """The batch of a producer that was thought dead: verified, and then its transaction was aborted before it was appended."""
-
-    async def test(partition: Partition, coordinator: Coordinator) -> None:
-        coordinator.gate.clear()
-        asking = asyncio.ensure_future(coordinator.refusal(partition))
-        await asyncio.sleep(0)
-        mark(partition)
-        coordinator.gate.set()
-        assert isinstance(await asking, InvalidTransactionState)
-        assert not partition.log.producers.may_write_in_transaction(7, 0)
-
-    with_partition(tmp_path, test)
+    coordinator.gate.clear()
+    asking = asyncio.ensure_future(coordinator.refusal(partition))
+    await asyncio.sleep(0)
+    mark(partition)
+    coordinator.gate.set()
+    assert isinstance(await asking, InvalidTransactionState)
+    assert not partition.log.producers.may_write_in_transaction(7, 0)
 
 
-def test_another_epoch_is_asked_for_anew(tmp_path: Path) -> None:
-    async def test(partition: Partition, coordinator: Coordinator) -> None:
-        assert await coordinator.refusal(partition, epoch=0) is None
-        coordinator.code = ProducerFenced.code
-        assert isinstance(await coordinator.refusal(partition, epoch=1), InvalidProducerEpoch)
-
-    with_partition(tmp_path, test)
+async def test_another_epoch_is_asked_for_anew(partition: Partition, coordinator: Coordinator) -> None:
+    assert await coordinator.refusal(partition, epoch=0) is None
+    coordinator.code = ProducerFenced.code
+    assert isinstance(await coordinator.refusal(partition, epoch=1), InvalidProducerEpoch)
 
 
 @pytest.mark.parametrize("code", [InvalidTransactionState.code, 49, 51, 14, 16])
-def test_what_the_coordinator_says_is_told_and_not_remembered(tmp_path: Path, code: int) -> None:
-    async def test(partition: Partition, coordinator: Coordinator) -> None:
-        coordinator.code = code
-        refusal = await coordinator.refusal(partition)
-        assert refusal is not None
-        assert refusal.code == code
-        coordinator.code = 0
-        assert await coordinator.refusal(partition) is None
-
-    with_partition(tmp_path, test)
+async def test_what_the_coordinator_says_is_told_and_not_remembered(partition: Partition, coordinator: Coordinator, code: int) -> None:
+    coordinator.code = code
+    refusal = await coordinator.refusal(partition)
+    assert refusal is not None
+    assert refusal.code == code
+    coordinator.code = 0
+    assert await coordinator.refusal(partition) is None
 
 
-def test_two_who_ask_at_the_same_time_are_both_answered(tmp_path: Path) -> None:
-    async def test(partition: Partition, coordinator: Coordinator) -> None:
-        coordinator.gate.clear()
-        asking = [asyncio.ensure_future(coordinator.refusal(partition)) for _ in range(2)]
-        await asyncio.sleep(0)
-        coordinator.gate.set()
-        assert await asyncio.gather(*asking) == [None, None]
-
-    with_partition(tmp_path, test)
+async def test_two_who_ask_at_the_same_time_are_both_answered(partition: Partition, coordinator: Coordinator) -> None:
+    coordinator.gate.clear()
+    asking = [asyncio.ensure_future(coordinator.refusal(partition)) for _ in range(2)]
+    await asyncio.sleep(0)
+    coordinator.gate.set()
+    assert await asyncio.gather(*asking) == [None, None]
 
 
-def test_without_a_coordinator_nothing_is_believed(tmp_path: Path) -> None:
-    async def test(partition: Partition, coordinator: Coordinator) -> None:
-        coordinator.failure = BrokerNotAvailable("gone")
-        assert isinstance(await coordinator.refusal(partition), CoordinatorNotAvailable)
-        coordinator.failure = None
-        coordinator.led_by(NO_LEADER)
-        assert isinstance(await coordinator.refusal(partition), CoordinatorNotAvailable)
-        assert len(coordinator.asked) == 1
-
-    with_partition(tmp_path, test)
+async def test_without_a_coordinator_nothing_is_believed(partition: Partition, coordinator: Coordinator) -> None:
+    coordinator.failure = BrokerNotAvailable("gone")
+    assert isinstance(await coordinator.refusal(partition), CoordinatorNotAvailable)
+    coordinator.failure = None
+    coordinator.led_by(NO_LEADER)
+    assert isinstance(await coordinator.refusal(partition), CoordinatorNotAvailable)
+    assert len(coordinator.asked) == 1
 
 
-def test_without_verification_whatever_comes_is_believed(tmp_path: Path) -> None:
-    async def test(partition: Partition, coordinator: Coordinator) -> None:
-        coordinator.current.settings = BrokerSettings.from_properties(
-            {"log.dirs": "logs", "transaction.partition.verification.enable": "false"}
-        )
-        assert await coordinator.refusal(partition) is None
-        assert coordinator.asked == []
-
-    with_partition(tmp_path, test)
+async def test_without_verification_whatever_comes_is_believed(partition: Partition, coordinator: Coordinator) -> None:
+    coordinator.current.settings = BrokerSettings.from_properties(
+        {"log.dirs": "logs", "transaction.partition.verification.enable": "false"}
+    )
+    assert await coordinator.refusal(partition) is None
+    assert coordinator.asked == []
