@@ -46,13 +46,18 @@ def log_bytes(cluster: EmbeddedCluster, topic: str = "events") -> list[bytes]:
     return [b"".join(path.read_bytes() for path in sorted(directory.glob("*.log"))) for directory in directories]
 
 
+def assert_logs_are_equal(cluster: EmbeddedCluster) -> None:
+    first, second, third = log_bytes(cluster)
+    assert first == second == third
+
+
 def test_every_broker_has_every_message_and_every_broker_knows_the_cluster(cluster: EmbeddedCluster) -> None:
     with Publisher(cluster, "events") as publisher:
         publisher.more()
     whole(cluster)
     assert_nothing_lost(publisher, read_all(cluster, "events"))
-    first, second, third = log_bytes(cluster)
-    assert first == second == third != b""
+    assert_logs_are_equal(cluster)
+    assert log_bytes(cluster)[0]
     for address in cluster.bootstrap_servers.split(","):
         metadata = AdminClient({"bootstrap.servers": address, **QUIET}).list_topics(timeout=120)
         assert sorted(metadata.brokers) == ALL
@@ -73,8 +78,7 @@ def test_the_leader_dies_and_nothing_is_lost(cluster: EmbeddedCluster) -> None:
         publisher.more()
     assert_nothing_lost(publisher, read_all(cluster, "events"))
     whole(cluster)
-    first, second, third = log_bytes(cluster)
-    assert first == second == third
+    assert_logs_are_equal(cluster)
 
 
 @LONG
@@ -89,8 +93,7 @@ def test_each_leader_dies_in_turn(cluster: EmbeddedCluster) -> None:
             cluster.start_broker(leader)
             whole(cluster)
     assert_nothing_lost(publisher, read_all(cluster, "events"))
-    first, second, third = log_bytes(cluster)
-    assert first == second == third
+    assert_logs_are_equal(cluster)
 
 
 def test_the_controller_dies_and_another_goes_on(cluster: EmbeddedCluster) -> None:
@@ -134,8 +137,7 @@ def test_sessions_that_time_out_lose_nothing(cluster: EmbeddedCluster, whose: st
         publisher.more()
     assert_nothing_lost(publisher, read_all(cluster, "events"))
     whole(cluster)
-    first, second, third = log_bytes(cluster)
-    assert first == second == third
+    assert_logs_are_equal(cluster)
 
 
 @LONG

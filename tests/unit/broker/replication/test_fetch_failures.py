@@ -22,7 +22,7 @@ from ottla.errors import (
 
 from ..wired import until
 from .followers import P0, P1, Follower, named, run, until_equal, waits
-from .leaders import SETTINGS, Replica
+from .leaders import SETTINGS, Led, Replica
 
 
 async def test_an_error_of_one_partition_keeps_only_that_one_back(follower: Follower) -> None:
@@ -255,39 +255,34 @@ async def test_damaged_records_are_not_taken_and_asked_for_again(follower: Follo
     await until_equal(replicas[0], led)
 
 
-async def test_a_partition_that_fails_in_an_unforeseen_way_harms_no_other(follower: Follower, caplog: pytest.LogCaptureFixture) -> None:
+async def failing_beside_another(follower: Follower, error: Exception) -> tuple[Replica, Led]:
+    """A replica whose appends fail, and what it is to have; another one of the same leader has all."""
     leader = follower.leader()
     led, good = leader.lead(P0), leader.lead(P1)
 
     def fail() -> None:
-        raise ZeroDivisionError("a mistake of ours")
+        raise error
 
     follower.replicas[P0] = Replica()
     follower.replicas[P0].before_append = fail
     leader.append(led, b"a")
     leader.append(good, b"b")
-    replicas = follower.follow(leader, P0, P1)
-    await until_equal(replicas[1], good)
+    failing, other = follower.follow(leader, P0, P1)
+    await until_equal(other, good)
+    return failing, led
+
+
+async def test_a_partition_that_fails_in_an_unforeseen_way_harms_no_other(follower: Follower, caplog: pytest.LogCaptureFixture) -> None:
+    failing, led = await failing_beside_another(follower, ZeroDivisionError("a mistake of ours"))
     await until(lambda: "a mistake of ours" in caplog.text)
-    replicas[0].before_append = lambda: None
-    await until_equal(replicas[0], led)
+    failing.before_append = lambda: None
+    await until_equal(failing, led)
 
 
 async def test_a_full_disk_keeps_a_partition_back_until_there_is_room(follower: Follower) -> None:
-    leader = follower.leader()
-    led, good = leader.lead(P0), leader.lead(P1)
-
-    def fail() -> None:
-        raise KafkaStorageError("no space left on device")
-
-    follower.replicas[P0] = Replica()
-    follower.replicas[P0].before_append = fail
-    leader.append(led, b"a")
-    leader.append(good, b"b")
-    replicas = follower.follow(leader, P0, P1)
-    await until_equal(replicas[1], good)
-    replicas[0].before_append = lambda: None
-    await until_equal(replicas[0], led)
+    failing, led = await failing_beside_another(follower, KafkaStorageError("no space left on device"))
+    failing.before_append = lambda: None
+    await until_equal(failing, led)
 
 
 def test_a_leader_without_the_inter_broker_listener_is_told_of(caplog: pytest.LogCaptureFixture) -> None:

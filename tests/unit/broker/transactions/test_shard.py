@@ -82,6 +82,13 @@ async def ongoing(shard: TransactionPartition, *partitions: TopicPartition) -> t
     return producer_id, epoch
 
 
+async def begun() -> tuple[World, TransactionPartition, int, int]:
+    """A coordinator, and id and epoch of a producer with a transaction."""
+    world = World()
+    shard = await world.coordinator()
+    return world, shard, *await ongoing(shard)
+
+
 @pytest.mark.parametrize("is_commit", [True, False])
 async def test_an_end_is_answered_when_it_is_written_and_then_every_partition_is_told(is_commit: bool) -> None:
     world = World()
@@ -178,9 +185,7 @@ async def test_a_transaction_that_is_found_again_in_the_same_epoch_is_still_to_b
 
 
 async def test_a_producer_that_begins_anew_has_the_transaction_of_the_former_one_aborted_first() -> None:
-    world = World()
-    shard = await world.coordinator()
-    producer_id, epoch = await ongoing(shard)
+    world, shard, producer_id, epoch = await begun()
     with pytest.raises(ConcurrentTransactions):
         await shard.initialise("t", MINUTE_MS, None)
     await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
@@ -196,9 +201,7 @@ async def test_a_producer_that_begins_anew_has_the_transaction_of_the_former_one
 
 
 async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_shut_out() -> None:
-    world = World()
-    shard = await world.coordinator()
-    producer_id, epoch = await ongoing(shard)
+    world, shard, producer_id, epoch = await begun()
     world.clock.advance(milliseconds=MINUTE_MS - 1)
     shard.abort_timed_out()
     assert shard.describe("t").state is TransactionState.ONGOING
@@ -246,9 +249,7 @@ async def test_ids_that_nobody_uses_are_forgotten_here_and_in_the_log() -> None:
     ],
 )
 async def test_a_step_that_is_not_written_is_not_taken(refusal: type[ApiError], told: type[ApiError]) -> None:
-    world = World()
-    shard = await world.coordinator()
-    producer_id, epoch = await ongoing(shard)
+    world, shard, producer_id, epoch = await begun()
     world.log.refusal = refusal("no")
     with pytest.raises(told):
         await shard.end("t", producer_id, epoch, True)
@@ -260,9 +261,7 @@ async def test_a_step_that_is_not_written_is_not_taken(refusal: type[ApiError], 
 
 async def test_a_decision_stands_though_the_connection_that_asked_for_it_was_lost() -> None:
     """PREPARE_COMMIT is in the log: a time-out must not abort what was decided."""
-    world = World()
-    shard = await world.coordinator()
-    producer_id, epoch = await ongoing(shard)
+    world, shard, producer_id, epoch = await begun()
     world.log.commits.clear()
     ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
     await asyncio.sleep(0)
@@ -279,9 +278,7 @@ async def test_a_decision_stands_though_the_connection_that_asked_for_it_was_los
 
 
 async def test_a_decision_stands_though_its_answer_was_that_it_took_too_long() -> None:
-    world = World()
-    shard = await world.coordinator()
-    producer_id, epoch = await ongoing(shard)
+    world, shard, producer_id, epoch = await begun()
     world.log.failure = RequestTimedOut("the in-sync replicas were too slow")
     with pytest.raises(CoordinatorNotAvailable):
         await shard.end("t", producer_id, epoch, True)
@@ -296,9 +293,7 @@ async def test_a_decision_stands_though_its_answer_was_that_it_took_too_long() -
 
 
 async def test_what_is_written_and_not_committed_is_the_next_coordinators() -> None:
-    world = World()
-    shard = await world.coordinator()
-    producer_id, epoch = await ongoing(shard)
+    world, shard, producer_id, epoch = await begun()
     world.log.failure = NotLeaderOrFollower("another leads")
     with pytest.raises(NotCoordinator):
         await shard.end("t", producer_id, epoch, True)
@@ -306,9 +301,7 @@ async def test_what_is_written_and_not_committed_is_the_next_coordinators() -> N
 
 
 async def test_a_request_that_waits_is_told_when_the_leadership_goes() -> None:
-    world = World()
-    shard = await world.coordinator()
-    producer_id, epoch = await ongoing(shard)
+    world, shard, producer_id, epoch = await begun()
     world.log.commits.clear()
     ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
     await asyncio.sleep(0)
@@ -318,9 +311,7 @@ async def test_a_request_that_waits_is_told_when_the_leadership_goes() -> None:
 
 
 async def test_while_a_step_is_being_written_no_other_is_taken() -> None:
-    world = World()
-    shard = await world.coordinator()
-    producer_id, epoch = await ongoing(shard)
+    world, shard, producer_id, epoch = await begun()
     world.log.commits.clear()
     ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
     await asyncio.sleep(0)
@@ -335,9 +326,7 @@ async def test_while_a_step_is_being_written_no_other_is_taken() -> None:
 
 
 async def test_a_coordinator_that_was_replaced_meanwhile_says_so_and_writes_no_more() -> None:
-    world = World()
-    shard = await world.coordinator()
-    producer_id, epoch = await ongoing(shard)
+    world, shard, producer_id, epoch = await begun()
     world.log.commits.clear()
     ending = asyncio.ensure_future(shard.end("t", producer_id, epoch, True))
     await asyncio.sleep(0)
@@ -351,9 +340,7 @@ async def test_a_coordinator_that_was_replaced_meanwhile_says_so_and_writes_no_m
 
 
 async def test_markers_that_only_a_newer_coordinator_may_write_are_left_to_it() -> None:
-    world = World()
-    shard = await world.coordinator()
-    producer_id, epoch = await ongoing(shard)
+    world, shard, producer_id, epoch = await begun()
     world.refusal = TransactionCoordinatorFenced("older than the one that wrote last")
     written = len(world.log.batches)
     await shard.end("t", producer_id, epoch, True)
@@ -364,9 +351,7 @@ async def test_markers_that_only_a_newer_coordinator_may_write_are_left_to_it() 
 
 async def test_what_a_leader_asks_before_the_first_batch() -> None:
     """KIP-890."""
-    world = World()
-    shard = await world.coordinator()
-    producer_id, epoch = await ongoing(shard)
+    world, shard, producer_id, epoch = await begun()
     outcomes = shard.verify("t", producer_id, epoch, [CLICKS, VIEWS])
     assert outcomes[CLICKS] is None
     assert isinstance(outcomes[VIEWS], InvalidTransactionState)
