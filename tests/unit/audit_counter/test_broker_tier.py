@@ -12,11 +12,14 @@ from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, P
 from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict
+from ottla.broker.auditing import tier
+from ottla.broker.auditing.counting import BLOCK
 from ottla.client.audited_clients import audited
 from ottla.model import BrokerId, TopicPartition
 from ottla.record.audit_records import AuditRecord, Verdict, decode
 from ottla.record.columnar import read_columns
 from ottla.record.records import Record, build_batch
+from ottla.wire.admin import delete_topics
 from ottla.wire.fetching import Fetcher, FetchSettings
 from ottla.wire.producing import BatchProducer
 
@@ -153,6 +156,46 @@ async def test_ranges_are_said_once_and_end_where_the_log_does(tmp_path: Path) -
         ranges = [(record.first_offset, record.next_offset) for record in await said_by_brokers(running) if record.windows]
         assert [first for first, _ in ranges] == [0, *(until for _, until in ranges[:-1])]
         assert ranges[-1][1] == 60
+
+
+@in_a_loop
+async def test_a_topic_made_again_is_counted_from_its_first_offset_however_soon_it_grows(tmp_path: Path) -> None:
+    """It has passed the block that the former one ended in before the broker looks again. Its messages are of another minute."""
+    count, is_held = BLOCK + 5_000, False
+    scan, report = tier.AuditTier._scan, tier.AuditTier._report
+
+    def scan_unless_held(self: tier.AuditTier) -> None:
+        if not is_held:
+            scan(self)
+
+    async def report_unless_held(self: tier.AuditTier, *, is_final: bool) -> None:
+        if not is_held:
+            await report(self, is_final=is_final)
+
+    async def append(time_ms: int) -> None:
+        async with BatchProducer(running.cluster) as producer:
+            await producer.send(TopicPartition("clicks", 0), build_batch([Record(index, time_ms, b"", b"") for index in range(count)]))
+
+    async def until_said(time_ms: int) -> int:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                said = await running.counter.tiers("clicks", time_ms, time_ms + MINUTE, "broker")
+                if said:
+                    return said[0][2].count
+                await asyncio.sleep(0.05)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tier.AuditTier, "_scan", scan_unless_held)
+        patched.setattr(tier.AuditTier, "_report", report_unless_held)
+        async with pipeline(tmp_path, expected=EXPECTED, verify="never", partitions=1, **AUDITING) as running:
+            await append(running.start_ms)
+            assert await until_said(running.start_ms) == count
+            is_held = True
+            assert not await delete_topics(running.cluster, ["clicks"])
+            await create_topic(running.cluster, "clicks", 1)
+            await append(running.start_ms + MINUTE)
+            is_held = False
+            assert await until_said(running.start_ms + MINUTE) == count
 
 
 def produced_in_transactions(servers: str, start_ms: int) -> None:

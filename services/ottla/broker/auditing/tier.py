@@ -81,6 +81,21 @@ class _Led:
     sealed: deque[tuple[int, int, list[Run] | None]] = field(default_factory=deque)
 
 
+@dataclass(slots=True)
+class _Known:
+    """What is known of a partition that is hosted here, led or not.
+
+    Attributes:
+        topic_id: of the topic that these positions are of; None until a partition was seen.
+        said: what `__audit` has acknowledged, or some minutes ago was the high watermark; None if neither is known.
+        noted: by a follower, since the last turn.
+    """
+
+    topic_id: UUID | None = None
+    said: int | None = None
+    noted: int | None = None
+
+
 class AuditTier:
     """What a broker says to the audit.
 
@@ -117,9 +132,7 @@ class AuditTier:
         self._schema_id = schema_id
         self._session = self._new_session()
         self._led: dict[TopicPartition, _Led] = {}
-        self._said: dict[TopicPartition, int] = {}  # what `__audit` has acknowledged, or some minutes ago was the high watermark
-        self._noted: dict[TopicPartition, int] = {}  # by followers, since the last turn
-        self._topic_ids: dict[TopicPartition, UUID] = {}  # of the topics that these positions are of
+        self._known: dict[TopicPartition, _Known] = {}
         self._reports = 0
         self._is_there = False
         self._task: asyncio.Task[None] | None = None
@@ -139,7 +152,8 @@ class AuditTier:
         """Reads the checkpoints, and works from now on."""
         for directory in self._directories:
             try:
-                self._said.update(await self._offload(read_offsets, directory / CHECKPOINT))
+                for key, offset in (await self._offload(read_offsets, directory / CHECKPOINT)).items():
+                    self._known[key] = _Known(said=offset)
             except (MalformedCheckpoint, OSError) as error:
                 log.warning("the audit begins without %s: %s", directory / CHECKPOINT, error)
         self._scan()
@@ -190,18 +204,18 @@ class AuditTier:
         gone = self._led.keys() - self._partitions.keys()
         for key, partition in self._partitions.items():
             led = self._led.get(key)
-            if self._topic_ids.setdefault(key, partition.topic_id) != partition.topic_id:  # the name is another topic's: it begins at 0
-                self._topic_ids[key] = partition.topic_id
-                self._said.pop(key, None)
-                self._noted.pop(key, None)
+            known = self._known.setdefault(key, _Known())
+            if known.topic_id not in (None, partition.topic_id):  # the name is another topic's: it begins at 0
+                known = self._known[key] = _Known()
+            known.topic_id = partition.topic_id
             if not partition.is_leader or not _is_audited(partition):
                 if led is not None:
                     gone.add(key)
                 if _is_audited(partition):
-                    self._noted.setdefault(key, partition.high_watermark)
-                    self._said.setdefault(key, partition.high_watermark)
+                    known.noted = partition.high_watermark if known.noted is None else known.noted
+                    known.said = partition.high_watermark if known.said is None else known.said
             elif led is None or led.partition is not partition or partition.audit is not led.runs or self._is_other_term(led):
-                self._attach(key, partition)
+                self._attach(key, partition, known.said)
         for key in gone:
             led = self._led.pop(key)
             if led.partition.audit is led.runs:
@@ -211,13 +225,12 @@ class AuditTier:
     def _is_other_term(led: _Led) -> bool:
         return led.runs.leader_epoch != led.partition.leader_epoch
 
-    def _attach(self, key: TopicPartition, partition: Partition) -> None:
+    def _attach(self, key: TopicPartition, partition: Partition, said: int | None) -> None:
         appender = partition.log.appender
         if appender.has_staged:
             return  # between two writes there is a better moment
         end = appender.log_end_offset
         partition.audit = runs = AuditRuns(end, self._window_ms, partition.leader_epoch)
-        said = self._said.get(key)
         start = max(0, end - _MOST_UNKNOWN) if said is None else min(max(said, end - _MOST_RECOUNTED), end)
         start -= start % BLOCK
         if start < partition.log.log_start_offset:
@@ -259,8 +272,8 @@ class AuditTier:
             await self._send(records)
         self.records += len(records)
         for key, led in positions.items():
-            if self._topic_ids.get(key) == led.partition.topic_id:
-                self._said[key] = led.position
+            if (known := self._known.get(key)) is not None and known.topic_id == led.partition.topic_id:
+                known.said = led.position
         await self._note(positions)
 
     def _records(self, topic: str, news: list[tuple[_Led, TopicPartition, Ranges]], *, is_final: bool) -> list[AuditRecord]:
@@ -355,19 +368,18 @@ class AuditTier:
         """Remembers what was acknowledged, on the disk too."""
         turns = self._reports % _NOTE_REPORTS == 0
         if turns:
-            for key, offset in self._noted.items():
-                if key not in self._led:
-                    self._said[key] = offset
-            self._noted.clear()
-            self._said = {key: offset for key, offset in self._said.items() if key in self._partitions}
-            self._topic_ids = {key: topic_id for key, topic_id in self._topic_ids.items() if key in self._partitions}
+            self._known = {key: known for key, known in self._known.items() if key in self._partitions}
+            for key, known in self._known.items():
+                if known.noted is not None and key not in self._led:
+                    known.said = known.noted
+                known.noted = None
         if not turns and not positions:
             return
         for directory in self._directories:
             here = {
-                key: offset
-                for key, offset in self._said.items()
-                if key in self._partitions and self._partitions[key].log.directory.parent == directory
+                key: known.said
+                for key, known in self._known.items()
+                if known.said is not None and key in self._partitions and self._partitions[key].log.directory.parent == directory
             }
             with suppress(OSError):  # a disk that fails is found out by whoever writes logs to it
                 await self._offload(write_offsets, directory / CHECKPOINT, here)
