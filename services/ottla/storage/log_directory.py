@@ -12,6 +12,7 @@ it belongs to another broker is.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -56,7 +57,7 @@ from ottla.storage.file_names import (
 )
 from ottla.storage.log_copy import LAST_BYTES
 from ottla.storage.log_sync import FULL
-from ottla.storage.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from ottla.storage.meta_properties import META_PROPERTIES, MetaProperties, read_meta_properties, write_meta_properties
 from ottla.storage.partition_metadata import MalformedPartitionMetadata, read_topic_id, write_topic_id
 from ottla.storage.recovery import LoadedLog, NoRoomForLog, load_log
 
@@ -149,11 +150,15 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
         ForeignLogDirectory: it is another broker's or another cluster's.
         OSError: it cannot be read or written.
     """
-    made = [directory for directory in (path, *path.parents) if not directory.exists()]
     path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     make_private(path)
-    for directory in made:
-        sync_directory(directory.parent)
+    if not (path / META_PROPERTIES).exists():
+        # Even if it is there: who made it may have crashed before its name was on the disk.
+        for parent in path.parents:
+            if parent.stat().st_dev != path.stat().st_dev:
+                break
+            with contextlib.suppress(PermissionError):
+                sync_directory(parent)
     descriptor = _lock(path)
     try:
         predates_topic_ids = _own(path, broker_id, cluster_id, now_ms)

@@ -150,8 +150,14 @@ def test_the_first_flush_makes_the_partitions_own_name_last_too(make_log: LogMak
     assert str(log.directory.parent) in synced
 
 
-def test_a_log_directory_that_is_made_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("made_before", ["", "a", "a/b"])
+def test_a_log_directory_that_is_made_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_before: str) -> None:
+    """Also one that a start before made and did not come to sync, as it crashed: found by the simulation."""
+    (tmp_path / made_before).mkdir(parents=True, exist_ok=True)
     synced: list[str] = []
     monkeypatch.setattr(log_directory, "sync_directory", lambda path: synced.append(str(path)))
     log_directory.open_directory(tmp_path / "a" / "b", 1, "cluster", 0).unlock()
     assert {str(tmp_path), str(tmp_path / "a")} <= set(synced)
+    synced.clear()
+    log_directory.open_directory(tmp_path / "a" / "b", 1, "cluster", 0).unlock()
+    assert str(tmp_path) not in synced, "only the first start syncs it"
