@@ -98,15 +98,15 @@ def print_table(figures: Sequence[Figure], console: Console) -> None:
     for heading in HEADINGS[4:]:
         table.add_column(heading)
     previous = ""
-    for each in figures:
-        if previous and each.bench != previous:
+    for figure in figures:
+        if previous and figure.bench != previous:
             table.add_section()
-        cells = list(row(each))
-        if each.bench == previous:
+        cells = list(row(figure))
+        if figure.bench == previous:
             cells[0] = ""
-        previous = each.bench
-        if each.met is not None:
-            cells[6] = f"[{'green' if each.met else 'bold red'}]{cells[6]}[/]"
+        previous = figure.bench
+        if figure.met is not None:
+            cells[6] = f"[{'green' if figure.met else 'bold red'}]{cells[6]}[/]"
         table.add_row(*cells)
     console.print(table)
 
@@ -136,6 +136,6 @@ def write_json(path: Path, figures: Sequence[Figure], options: dict[str, Any]) -
     document = {
         "machine": machine(),
         "options": options,
-        "figures": [{**asdict(each), "met": each.met} for each in figures],
+        "figures": [{**asdict(figure), "met": figure.met} for figure in figures],
     }
     path.write_text(json.dumps(document, indent=2) + "\n")

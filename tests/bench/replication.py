@@ -137,7 +137,7 @@ def shares(outcomes: list[dict[str, Any]]) -> str:
 def lag_figures(bench: str, shape: Shape, kind: Kind, rounds: list[Round]) -> Iterator[Figure]:
     """Of both followers together: the middle and the worst of what was seen in each round."""
     batch_size = len(wire.record_batch(shape.messages_per_batch, MESSAGE_SIZE))
-    seen = [[lag for of_follower in each.lags for lag in of_follower] for each in rounds]
+    seen = [[lag for of_follower in round_.lags for lag in of_follower] for round_ in rounds]
     note = f"{sum(map(len, seen)):,} looks"
     for name, choose in (("median", statistics.median_low), ("worst", max)):
         sizes = [choose([lag.bytes for lag in each]) for each in seen]

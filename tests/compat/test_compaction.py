@@ -124,7 +124,7 @@ def test_a_tombstone_goes_when_delete_retention_is_over_and_not_before(cluster: 
         publish(cluster.bootstrap_servers, topic, [*rounds(10), *((key, None) for key in deleted)])
 
     def values(topic: str) -> dict[bytes | None, bytes | None]:
-        return {each.key: each.value for each in read_to_the_end(cluster.bootstrap_servers, topic)}
+        return {message.key: message.value for message in read_to_the_end(cluster.bootstrap_servers, topic)}
 
     def cleaned_again(topic: str) -> dict[bytes | None, bytes | None]:
         """After more records of another key, for a log is cleaned only when there is something new."""
@@ -143,7 +143,7 @@ def test_compact_and_delete_does_both(cluster: EmbeddedCluster) -> None:
     topic = compact(cluster, "both", cleanup_policy="compact,delete", retention_ms=str(HOUR_MS))
 
     def keys() -> list[bytes | None]:
-        return [each.key for each in read_to_the_end(cluster.bootstrap_servers, topic)]
+        return [message.key for message in read_to_the_end(cluster.bootstrap_servers, topic)]
 
     by_librdkafka(cluster.bootstrap_servers, topic, [(b"old", b"never again"), *rounds(40)])
     until(lambda: len(keys()) < 200, "three quarters of the records have gone", 240)
@@ -204,7 +204,7 @@ def test_what_was_aborted_stays_unseen_through_every_cleaning(cluster: EmbeddedC
         found = read_to_the_end(cluster.bootstrap_servers, topic, isolation="read_uncommitted")
         committed = read_to_the_end(cluster.bootstrap_servers, topic)
         assert not {each.value for each in committed} & aborted
-        assert {each.key: each.value for each in committed} == expected
+        assert {record.key: record.value for record in committed} == expected
         return len(found) < 250
 
     until(is_clean, "most is gone, what was aborted too", 240)
@@ -218,7 +218,10 @@ def test_what_was_aborted_stays_unseen_through_every_cleaning(cluster: EmbeddedC
     assert {each.key: each.value for each in found} == expected, "nothing behind the open transaction is seen"
     producer.commit_transaction(30)
     expected |= dict(rounds(20))
-    until(lambda: {each.key: each.value for each in read_to_the_end(cluster.bootstrap_servers, topic)} == expected, "all of it is seen")
+    until(
+        lambda: {message.key: message.value for message in read_to_the_end(cluster.bootstrap_servers, topic)} == expected,
+        "all of it is seen",
+    )
     del producer
 
 

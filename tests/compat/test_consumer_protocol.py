@@ -93,8 +93,8 @@ def test_members_share_what_there_is_and_go_on_where_they_stopped(cluster: Embed
     read: list[int] = []
     members = [member(address, "sharing") for _ in range(3)]
     try:
-        for each in members:
-            each.subscribe(["shared"])
+        for joined in members:
+            joined.subscribe(["shared"])
         poll_until(members, lambda: shares(members) == [2, 2, 2] and len(set(read)) == 300, read)
         for each in members:
             each.commit(asynchronous=False)
@@ -117,8 +117,8 @@ def test_members_choose_an_assignor(cluster: EmbeddedCluster) -> None:
     cluster.create_topic("ranged", partitions=5)
     members = [member(cluster.bootstrap_servers, "ranging", **{"group.remote.assignor": "range"}) for _ in range(2)]
     try:
-        for each in members:
-            each.subscribe(["ranged"])
+        for joined in members:
+            joined.subscribe(["ranged"])
         poll_until(members, lambda: sorted(shares(members)) == [2, 3])
         found = sorted(sorted(partition.partition for partition in each.assignment()) for each in members)
         assert found == [[0, 1, 2], [3, 4]]
@@ -164,7 +164,7 @@ def test_new_partitions_and_new_topics_are_read(cluster: EmbeddedCluster) -> Non
         poll_until(members, lambda: sum(shares(members)) == 4)
         cluster.create_topic("growing-2", partitions=3)
         poll_until(members, lambda: sum(shares(members)) == 7)
-        assert {each.topic for each in members[1].assignment()} == {"growing-1", "growing-2"}
+        assert {partition.topic for partition in members[1].assignment()} == {"growing-1", "growing-2"}
     finally:
         close(members)
 
@@ -173,11 +173,11 @@ def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_rebalance
     cluster.create_topic("static", partitions=PARTITIONS)
     address = cluster.bootstrap_servers
     members = [member(address, "static", **{"group.instance.id": name}) for name in ("a", "b")]
-    for each in members:
-        each.subscribe(["static"])
+    for joined in members:
+        joined.subscribe(["static"])
     try:
         poll_until(members, lambda: shares(members) == [3, 3])
-        before = {(each.topic, each.partition) for each in members[0].assignment()}
+        before = {(partition.topic, partition.partition) for partition in members[0].assignment()}
         members[0].close()
         members[0] = member(address, "static", **{"group.instance.id": "a"})
         members[0].subscribe(["static"])
@@ -297,10 +297,10 @@ def test_a_group_rides_through_the_death_of_its_coordinator() -> None:
         members = [member(three.bootstrap_servers, "surviving") for _ in range(2)]
         read: list[int] = []
         try:
-            for each in members:
-                each.subscribe(["surviving"])
+            for joined in members:
+                joined.subscribe(["surviving"])
             poll_until(members, lambda: shares(members) == [3, 3] and len(set(read)) == 60, read)
-            before = [{(each.topic, each.partition) for each in consumer.assignment()} for consumer in members]
+            before = [{(partition.topic, partition.partition) for partition in consumer.assignment()} for consumer in members]
             for each in members:
                 each.commit(asynchronous=False)
             three.kill(three.leader("__consumer_offsets", 0))

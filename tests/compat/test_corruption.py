@@ -85,7 +85,7 @@ def test_a_damaged_record_of_transactions_is_passed_over(tmp_path: Path, caplog:
         found: list[bytes | None] = []
 
         def all_is_seen() -> bool:
-            found[:] = [each.value for each in read_to_the_end(cluster.bootstrap_servers, topic)]
+            found[:] = [message.value for message in read_to_the_end(cluster.bootstrap_servers, topic)]
             return len(found) == 5
 
         until(all_is_seen, "what was open commits, and what is new too")

@@ -108,7 +108,9 @@ def read_with_aiokafka(address: str, topic: str, group: str, count: int) -> list
     return asyncio.run(read())
 
 
-READERS: dict[str, Callable[[str, str, str, int], list[int]]] = {
+# Of a topic, by a group from where it stands, so many numbers; then commits.
+Reader = Callable[[str, str, str, int], list[int]]
+READERS: dict[str, Reader] = {
     "confluent-kafka": read_with_confluent,
     "kafka-python": read_with_kafka_python,
     "aiokafka": read_with_aiokafka,

@@ -6,13 +6,11 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import aiokafka
 import confluent_kafka
-import kafka
 import pytest
+from tests.compat.test_groups import Reader, read_with_aiokafka, read_with_kafka_python
 from tests.unit.mirror_maker.mirrors import SECONDS, until
 from tests.unit.mirror_maker.test_lying_sources import started
 
@@ -27,64 +25,16 @@ from ottla.wire.groups import CommittedOffset, committed_offsets
 from .quiet import quiet
 
 CLICKS, COPIED = TopicPartition("clicks", 0), TopicPartition("A.clicks", 0)
-VALUES = [b"%d" % number for number in range(40)]
+NUMBERS = list(range(40))
 GROUP = "readers"
-
-# From where its group stands: so many values of a topic, each committed by itself.
-Read = Callable[[str, str, int], list[bytes]]
 
 
 def publish(address: str) -> None:
     """In batches of eight."""
     producer = confluent_kafka.Producer({"bootstrap.servers": address, "linger.ms": 1000, "batch.num.messages": 8, **quiet()})
-    for value in VALUES:
-        producer.produce("clicks", value, partition=0)
+    for number in NUMBERS:
+        producer.produce("clicks", str(number), partition=0)
     assert producer.flush(60) == 0
-
-
-def by_kafka_python(address: str, topic: str, count: int) -> list[bytes]:
-    consumer = kafka.KafkaConsumer(
-        topic,
-        bootstrap_servers=address,
-        group_id=GROUP,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        isolation_level="read_committed",
-        consumer_timeout_ms=60_000,
-        max_poll_records=1,
-    )
-    found: list[bytes] = []
-    try:
-        while len(found) < count:
-            found.append(next(consumer).value)
-            consumer.commit()
-    finally:
-        consumer.close(autocommit=False)
-    return found
-
-
-def by_aiokafka(address: str, topic: str, count: int) -> list[bytes]:
-    async def read() -> list[bytes]:
-        consumer = aiokafka.AIOKafkaConsumer(
-            topic,
-            bootstrap_servers=address,
-            group_id=GROUP,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            isolation_level="read_committed",
-        )
-        await consumer.start()
-        found: list[bytes] = []
-        try:
-            async with asyncio.timeout(SECONDS):
-                while len(found) < count:
-                    found.append((await consumer.getone()).value)
-                    await consumer.commit()
-        finally:
-            await consumer.stop()
-        return found
-
-    return asyncio.run(read())
 
 
 def settings(source: dict[str, str], target: str) -> MirrorSettings:
@@ -103,23 +53,23 @@ def settings(source: dict[str, str], target: str) -> MirrorSettings:
 
 
 async def copied(link: Link) -> None:
-    await until(lambda: CLICKS in link.maps and link.maps[CLICKS].next_offset == len(VALUES))
+    await until(lambda: CLICKS in link.maps and link.maps[CLICKS].next_offset == len(NUMBERS))
 
 
-@pytest.mark.parametrize("read", [by_kafka_python, by_aiokafka])
-def test_a_group_of_another_client_that_moves_reads_each_message_once(read: Read) -> None:
+@pytest.mark.parametrize("read", [read_with_kafka_python, read_with_aiokafka])
+def test_a_group_of_another_client_that_moves_reads_each_message_once(read: Reader) -> None:
     """It stops in the middle of a batch here, and goes on there. By confluent-kafka: tests/unit/mirror_maker/test_server.py."""
     begun = 13
 
     async def main(source: str, target: str) -> None:
         async with started(settings({"bootstrap.servers": source}, target)) as one, Cluster(target) as there:
             await copied(one.links["A-B"])
-            assert await asyncio.to_thread(read, source, "clicks", begun) == VALUES[:begun]
+            assert await asyncio.to_thread(read, source, "clicks", GROUP, begun) == NUMBERS[:begun]
             expected = one.links["A-B"].maps[CLICKS].translate(begun)
             async with asyncio.timeout(SECONDS):
                 while (await committed_offsets(there, GROUP)).get(COPIED, CommittedOffset(-1)).offset != expected:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
-            assert await asyncio.to_thread(read, target, "A.clicks", len(VALUES) - begun) == VALUES[begun:]
+            assert await asyncio.to_thread(read, target, "A.clicks", GROUP, len(NUMBERS) - begun) == NUMBERS[begun:]
 
     with EmbeddedCluster(topics={"clicks": 1}) as a, EmbeddedCluster() as b:
         publish(a.bootstrap_servers)
@@ -184,13 +134,13 @@ def test_dev_with_a_mirror_maker_copies_another_cluster_and_says_where_it_is_ask
             }
             reader = confluent_kafka.Consumer(settings)
             reader.subscribe(["source.clicks"])
-            found: list[bytes | None] = []
+            found: list[int] = []
             for _ in range(int(SECONDS)):
-                found += [message.value() for message in reader.consume(len(VALUES), timeout=1.0) if message.error() is None]
-                if len(found) == len(VALUES):
+                found += [int(message.value() or 0) for message in reader.consume(len(NUMBERS), timeout=1.0) if message.error() is None]
+                if len(found) == len(NUMBERS):
                     break
             reader.close()
-            assert found == VALUES
+            assert found == NUMBERS
             asked = subprocess.run([*command, "mirror", "list", "--rpc", told["mirror"]], capture_output=True, text=True, check=True)
             assert "source->dev" in asked.stdout
             process.send_signal(signal.SIGINT)

@@ -79,7 +79,7 @@ def three() -> Iterator[EmbeddedCluster]:
 
 
 def committed_values(cluster: EmbeddedCluster, topic: str) -> list[bytes | None]:
-    return [each.value for each in read_to_the_end(cluster.bootstrap_servers, topic)]
+    return [message.value for message in read_to_the_end(cluster.bootstrap_servers, topic)]
 
 
 @pytest.mark.parametrize("whose", ["leader", "coordinator"])
@@ -183,7 +183,7 @@ def test_across_a_compaction_that_ends_before_an_open_transaction() -> None:
                 done.abort() if number % 2 else done.commit()
 
         def all_offsets() -> list[int]:
-            return [each.offset for each in read_to_the_end(cluster.bootstrap_servers, topic, isolation="read_uncommitted")]
+            return [message.offset for message in read_to_the_end(cluster.bootstrap_servers, topic, isolation="read_uncommitted")]
 
         rounds(30)
         (opened,) = pending.write(b"a")

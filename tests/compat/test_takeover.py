@@ -64,7 +64,7 @@ class Place:
         while (looked := self.check())[0] == 2:
             assert time.monotonic() < deadline, looked
         code, document = looked
-        names = [each["name"] for each in document["findings"] if each["severity"] == "stops"]
+        names = [finding["name"] for finding in document["findings"] if finding["severity"] == "stops"]
         assert code == (1 if names else 0)
         return names
 
@@ -158,7 +158,7 @@ def test_ottla_takes_kafkas_place_and_leaves_it_as_kafka_can_have_it_back(place:
 
     admin = AdminClient({"bootstrap.servers": addresses})
     deadline = time.monotonic() + SECONDS
-    while {len(each.isrs) for topic in admin.list_topics(timeout=60).topics.values() for each in topic.partitions.values()} != {3}:
+    while {len(found.isrs) for topic in admin.list_topics(timeout=60).topics.values() for found in topic.partitions.values()} != {3}:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     producer = confluent_kafka.Producer({"bootstrap.servers": addresses, "transactional.id": "ours", "acks": "all"})
@@ -172,8 +172,8 @@ def test_ottla_takes_kafkas_place_and_leaves_it_as_kafka_can_have_it_back(place:
     place.stop()
     code, document = place.check("--back")
     assert (code, document["stops"]) == (0, False)
-    assert {each["name"] for each in document["findings"]} == {"settings", "znodes"}
-    assert all(each["directories"][0]["stopped_cleanly"] for each in document["brokers"])
+    assert {finding["name"] for finding in document["findings"]} == {"settings", "znodes"}
+    assert all(broker["directories"][0]["stopped_cleanly"] for broker in document["brokers"])
 
 
 def test_a_chroot_that_is_missing_is_not_made_by_looking(place: Place) -> None:
@@ -232,7 +232,7 @@ def test_kafka_starts_on_what_ottla_left_and_reads_all_of_it(place: Place) -> No
         with contextlib.suppress(confluent_kafka.KafkaException):
             metadata = admin.list_topics(timeout=60)
             if len(metadata.brokers) == 3 and all(
-                each.leader >= 0 for topic in metadata.topics.values() for each in topic.partitions.values()
+                partition.leader >= 0 for topic in metadata.topics.values() for partition in topic.partitions.values()
             ):
                 break
         assert time.monotonic() < deadline, place.log(1)[-4000:]

@@ -366,7 +366,7 @@ def test_a_change_among_the_consumers_has_all_of_the_group_share_out_anew(cluste
     for number, consumer in enumerate(consumers, 1):
         consumer.create_message_streams({topic: 1})
         until(lambda: sorted(len(each.owned) for each in consumers if each.owned) == [6 // number] * number)  # noqa: B023
-        assert len({partition for each in consumers for partition in each.owned}) == 6
+        assert len({partition for reader in consumers for partition in reader.owned}) == 6
     consumers.pop().shutdown()
     until(lambda: [len(each.owned) for each in consumers] == [3, 3])
 
@@ -376,7 +376,7 @@ def test_consumers_that_are_more_than_the_partitions_get_nothing(cluster: Embedd
     consumers = [connect("too-many") for _ in range(3)]
     for consumer in consumers:
         consumer.create_message_streams({topic: 1})
-    until(lambda: sorted(len(each.owned) for each in consumers) == [0, 0, 1])
+    until(lambda: sorted(len(reader.owned) for reader in consumers) == [0, 0, 1])
 
 
 @pytest.mark.parametrize(("partitions", "consumers"), [(6, 3), (7, 3), (2, 3), (1, 1)])

@@ -54,8 +54,8 @@ def half_frames() -> None:
                 with contextlib.suppress(OSError):
                     each.send(half[:1000])
         grown = victim.memory_mib() - before
-        for each in held:
-            each.close()
+        for connection in held:
+            connection.close()
         must(grown < 60, f"a thousand half requests take {grown:.0f} MiB, where 16 are allowed")
 
 
@@ -78,8 +78,8 @@ def large_half_frames() -> None:
             other.connect(("127.0.0.1", victim.port))
             other.sendall(produce("t", batch(bytes(300_000))))
             code = produced(read_answer(other))
-        for each in held:
-            each.close()
+        for connection in held:
+            connection.close()
         must(code == 0, "someone else's request of 300 KB is not read")
 
 

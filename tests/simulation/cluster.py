@@ -529,7 +529,7 @@ class Cluster:
         self.zookeeper.connectivity_changed()
 
     def others(self, machine: Machine) -> list[str]:
-        return [each.name for each in self.machines.values() if each is not machine]
+        return [host.name for host in self.machines.values() if host is not machine]
 
     def set_zookeeper_away(self, is_away: bool) -> None:
         self.zookeeper.set_away(is_away)

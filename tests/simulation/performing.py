@@ -345,7 +345,7 @@ class Faults:
     # Whom, and whether.
 
     def _other(self, machine: Machine, fault: Fault) -> Machine:
-        others = [each for each in self._cluster.machines.values() if each is not machine]
+        others = [host for host in self._cluster.machines.values() if host is not machine]
         return others[int(fault.amount * len(others)) % len(others)]
 
     def _victim(self, victim: str) -> Machine:

@@ -33,7 +33,7 @@ async def test_a_listener_on_every_interface_is_advertised_by_the_machines_name(
     await broker.start()
     try:
         assert broker.bootstrap_servers.rpartition(":")[0] == expected
-        assert [each.endpoints[0].host for each in broker.metadata.brokers.values()] == [expected]
+        assert [known.endpoints[0].host for known in broker.metadata.brokers.values()] == [expected]
     finally:
         await broker.stop()
 

@@ -30,7 +30,7 @@ def test_topics_are_found_by_name_and_id_and_listed_by_name() -> None:
     assert (metadata.cluster_id, metadata.controller_id, metadata.brokers) == ("", NO_LEADER, {})
     for name, number in (("b", 1), ("a", 2)):
         metadata.put_topic(topic(name, number))
-    assert [each.name for each in metadata.topics()] == ["a", "b"]
+    assert [described.name for described in metadata.topics()] == ["a", "b"]
     assert metadata.topic("a") == topic("a", 2)
     assert metadata.topic_name(UUID(int=1)) == "b"
     assert metadata.topic("c") is None
@@ -110,7 +110,7 @@ def test_what_the_controller_tells_changes_only_what_it_names() -> None:
     metadata.update([assignment("a", 1, 1, state(TWO, 5)), assignment("new", 3, 0, state(TWO)), assignment("a", 1, 2, state())], ())
     assert metadata.topic("a") == TopicDescription("a", UUID(int=1), (state(), state(TWO, 5), state()))
     assert metadata.topic("b") is before
-    assert [each.name for each in metadata.topics()] == ["a", "b", "new"]
+    assert [described.name for described in metadata.topics()] == ["a", "b", "new"]
     assert metadata.topic_name(UUID(int=3)) == "new"
 
 

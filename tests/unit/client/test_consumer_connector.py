@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.unit.client.groups import Group, batch, group, take, until
@@ -33,90 +31,73 @@ def ignore(event: WatchedEvent) -> None:
     pass
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(main)
-
-
 async def some_clicks(found: Group, partitions: int, *values: bytes) -> None:
     await create_topic(found.cluster, "clicks", partitions)
     for number in range(partitions):
         await produce(found.cluster, TopicPartition("clicks", number), batch(*values))
 
 
-def test_messages_are_read_and_the_group_goes_on_where_it_committed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with group(tmp_path) as found:
-            await some_clicks(found, 1, b"a", b"b", b"c")
-            async with found.consumer("one") as connector:
-                (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
-                assert await take(stream, 2) == [b"a", b"b"]
-                await connector.commit_offsets()
-                assert await found.offset("clicks", 0) == 2
-                assert await found.owners("clicks") == {"0": "one-0"}
-            assert await found.owners("clicks") == {}
-            async with found.consumer("two") as connector:
-                (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
-                assert await take(stream, 1) == [b"c"]
-            with pytest.raises(ClientClosed):
-                await connector.create_message_streams({"clicks": 1})
-
-    run(main())
+async def test_messages_are_read_and_the_group_goes_on_where_it_committed(tmp_path: Path) -> None:
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a", b"b", b"c")
+        async with found.consumer("one") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            assert await take(stream, 2) == [b"a", b"b"]
+            await connector.commit_offsets()
+            assert await found.offset("clicks", 0) == 2
+            assert await found.owners("clicks") == {"0": "one-0"}
+        assert await found.owners("clicks") == {}
+        async with found.consumer("two") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            assert await take(stream, 1) == [b"c"]
+        with pytest.raises(ClientClosed):
+            await connector.create_message_streams({"clicks": 1})
 
 
-def test_a_message_in_hand_is_not_committed_by_itself(tmp_path: Path) -> None:
+async def test_a_message_in_hand_is_not_committed_by_itself(tmp_path: Path) -> None:
     """At-least-once: what a consumer holds when it goes is read again; after an explicit commit it is not."""
-
-    async def main() -> None:
-        async with group(tmp_path) as found:
-            await some_clicks(found, 1, b"a", b"b", b"c")
-            async with found.consumer("one", auto_commit_interval_ms="20") as connector:
-                (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
-                await take(stream, 2)
-                async with asyncio.timeout(120):
-                    while await found.offset("clicks", 0) != 1:  # noqa: ASYNC110  # several writes come before it
-                        await asyncio.sleep(0.01)
-            assert await found.offset("clicks", 0) == 1
-            async with found.consumer("two", auto_commit_enable="false") as connector:
-                (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
-                assert await take(stream, 2) == [b"b", b"c"]
-            assert await found.offset("clicks", 0) == 1
-
-    run(main())
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a", b"b", b"c")
+        async with found.consumer("one", auto_commit_interval_ms="20") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            await take(stream, 2)
+            async with asyncio.timeout(120):
+                while await found.offset("clicks", 0) != 1:  # noqa: ASYNC110  # several writes come before it
+                    await asyncio.sleep(0.01)
+        assert await found.offset("clicks", 0) == 1
+        async with found.consumer("two", auto_commit_enable="false") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            assert await take(stream, 2) == [b"b", b"c"]
+        assert await found.offset("clicks", 0) == 1
 
 
-def test_a_second_consumer_gets_its_share_and_gives_it_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with group(tmp_path) as found:
-            await some_clicks(found, 4, b"a")
-            async with found.consumer("one") as one:
-                await one.create_message_streams({"clicks": 2})
-                assert len(one.owned) == 4
-                async with found.consumer("two") as two:
-                    await two.create_message_streams({"clicks": 1})
-                    await until(lambda: len(one.owned) == 3 and len(two.owned) == 1)
-                    owners = {"0": "one-0", "1": "one-0", "2": "one-1", "3": "two-0"}
-                    assert await found.owners("clicks") == owners
-                await until(lambda: len(one.owned) == 4)
-
-    run(main())
+async def test_a_second_consumer_gets_its_share_and_gives_it_back(tmp_path: Path) -> None:
+    async with group(tmp_path) as found:
+        await some_clicks(found, 4, b"a")
+        async with found.consumer("one") as one:
+            await one.create_message_streams({"clicks": 2})
+            assert len(one.owned) == 4
+            async with found.consumer("two") as two:
+                await two.create_message_streams({"clicks": 1})
+                await until(lambda: len(one.owned) == 3 and len(two.owned) == 1)
+                owners = {"0": "one-0", "1": "one-0", "2": "one-1", "3": "two-0"}
+                assert await found.owners("clicks") == owners
+            await until(lambda: len(one.owned) == 4)
 
 
-def test_a_filter_takes_topics_that_are_made_later_and_no_internal_ones(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with group(tmp_path) as found:
-            await create_topic(found.cluster, "page.views")
-            async with found.consumer("one") as connector:
-                (stream,) = await connector.create_message_streams_by_filter(WhiteList("page\\..*, clicks"), 1)
-                await until(lambda: len(connector.owned) == 1)
-                await create_topic(found.cluster, "other")
-                await some_clicks(found, 2, b"a")
-                assert await take(stream, 2) == [b"a", b"a"]
-                assert connector.owned == [CLICKS, TopicPartition("clicks", 1), TopicPartition("page.views", 0)]
-            async with found.consumer("two") as connector:
-                await connector.create_message_streams_by_filter(BlackList("page.*|other"), 1)
-                assert {partition.topic for partition in connector.owned} == {"clicks"}
-
-    run(main())
+async def test_a_filter_takes_topics_that_are_made_later_and_no_internal_ones(tmp_path: Path) -> None:
+    async with group(tmp_path) as found:
+        await create_topic(found.cluster, "page.views")
+        async with found.consumer("one") as connector:
+            (stream,) = await connector.create_message_streams_by_filter(WhiteList("page\\..*, clicks"), 1)
+            await until(lambda: len(connector.owned) == 1)
+            await create_topic(found.cluster, "other")
+            await some_clicks(found, 2, b"a")
+            assert await take(stream, 2) == [b"a", b"a"]
+            assert connector.owned == [CLICKS, TopicPartition("clicks", 1), TopicPartition("page.views", 0)]
+        async with found.consumer("two") as connector:
+            await connector.create_message_streams_by_filter(BlackList("page.*|other"), 1)
+            assert {partition.topic for partition in connector.owned} == {"clicks"}
 
 
 def test_filters_match_whole_names_and_leave_internal_topics_out() -> None:
@@ -129,124 +110,102 @@ def test_filters_match_whole_names_and_leave_internal_topics_out() -> None:
         WhiteList("(")
 
 
-def test_an_expired_session_gives_up_ownership_before_anything_else_is_handed_out(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with group(tmp_path) as found:
-            await some_clicks(found, 1, *(b"%d" % number for number in range(20)))
-            sessions: list[EmbeddedSession] = []
-            async with found.consumer("one", sessions) as connector:
-                (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
-                messages = aiter(stream)
-                assert [(await anext(messages)).value for _ in range(3)] == [b"0", b"1", b"2"]
-                await connector.commit_offsets()
-                handed = [(await anext(messages)).value for _ in range(2)]
-                await found.zookeeper.expire(sessions[0])
-                assert connector.owned == []
-                # Of the batch that it has in memory it hands out nothing more: the next comes with a new claim, from the group's offset.
-                assert (await anext(messages)).value == b"3"
-                assert handed == [b"3", b"4"]
-                assert len(sessions) == 2
-                assert await found.owners("clicks") == {"0": "one-0"}
-
-    run(main())
+async def test_an_expired_session_gives_up_ownership_before_anything_else_is_handed_out(tmp_path: Path) -> None:
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, *(b"%d" % number for number in range(20)))
+        sessions: list[EmbeddedSession] = []
+        async with found.consumer("one", sessions) as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            messages = aiter(stream)
+            assert [(await anext(messages)).value for _ in range(3)] == [b"0", b"1", b"2"]
+            await connector.commit_offsets()
+            handed = [(await anext(messages)).value for _ in range(2)]
+            await found.zookeeper.expire(sessions[0])
+            assert connector.owned == []
+            # Of the batch that it has in memory it hands out nothing more: the next comes with a new claim, from the group's offset.
+            assert (await anext(messages)).value == b"3"
+            assert handed == [b"3", b"4"]
+            assert len(sessions) == 2
+            assert await found.owners("clicks") == {"0": "one-0"}
 
 
-def test_a_former_owner_cannot_commit(tmp_path: Path) -> None:
+async def test_a_former_owner_cannot_commit(tmp_path: Path) -> None:
     """An offset is written by the version that the claim has raised."""
-
-    async def main() -> None:
-        zookeeper = EmbeddedZooKeeper(None, SystemClock())
-        first_session, second_session = await zookeeper.session(), await zookeeper.session()
-        first, second = (
-            GroupRegistry(session, "g", name, SystemClock()) for session, name in ((first_session, "a"), (second_session, "b"))
-        )
-        assert await first.claim(CLICKS, "a-0", ignore) == -1
-        assert await second.claim(CLICKS, "b-0", ignore) is None
-        await first.commit({CLICKS: 7})
-        assert await first.claim(CLICKS, "a-1", ignore) == 7
-        await first.commit({CLICKS: 8})
-        await first_session.delete("/consumers/g/owners/clicks/0")  # as an expired session does
-        assert await second.claim(CLICKS, "b-0", ignore) == 8
-        with pytest.raises(BadVersion):
-            await first.commit({CLICKS: 9})
-        await second.commit({CLICKS: 9})
-        with pytest.raises(BadVersion, match="does not own"):
-            await first.commit({TopicPartition("clicks", 1): 9})
-        await zookeeper.close()
-
-    run(main())
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    first_session, second_session = await zookeeper.session(), await zookeeper.session()
+    first, second = (GroupRegistry(session, "g", name, SystemClock()) for session, name in ((first_session, "a"), (second_session, "b")))
+    assert await first.claim(CLICKS, "a-0", ignore) == -1
+    assert await second.claim(CLICKS, "b-0", ignore) is None
+    await first.commit({CLICKS: 7})
+    assert await first.claim(CLICKS, "a-1", ignore) == 7
+    await first.commit({CLICKS: 8})
+    await first_session.delete("/consumers/g/owners/clicks/0")  # as an expired session does
+    assert await second.claim(CLICKS, "b-0", ignore) == 8
+    with pytest.raises(BadVersion):
+        await first.commit({CLICKS: 9})
+    await second.commit({CLICKS: 9})
+    with pytest.raises(BadVersion, match="does not own"):
+        await first.commit({TopicPartition("clicks", 1): 9})
+    await zookeeper.close()
 
 
-def test_commits_survive_a_connection_that_is_lost_before_their_answer() -> None:
-    async def main() -> None:
-        for arrives in (True, False):
-            zookeeper = EmbeddedZooKeeper(None, SystemClock())
-            session = await zookeeper.session()
-            registry = GroupRegistry(session, "g", "a", SystemClock())
-            await registry.claim(CLICKS, "a-0", ignore)
-            zookeeper.break_connection(session, request_arrives=arrives)
-            await registry.commit({CLICKS: 5})
-            await registry.commit({CLICKS: 6})
-            assert (await session.get("/consumers/g/offsets/clicks/0"))[0] == b"6"
-            await zookeeper.close()
-
-    run(main())
-
-
-def test_commits_at_once_and_behind_one_that_was_cancelled_are_written() -> None:
-    """`commit_offsets` meets the one from time to time, and `shutdown` cancels that. Each has to know what version the other wrote."""
-
-    async def main() -> None:
+async def test_commits_survive_a_connection_that_is_lost_before_their_answer() -> None:
+    for arrives in (True, False):
         zookeeper = EmbeddedZooKeeper(None, SystemClock())
         session = await zookeeper.session()
         registry = GroupRegistry(session, "g", "a", SystemClock())
         await registry.claim(CLICKS, "a-0", ignore)
-        is_written, set_now = asyncio.Event(), session.set
-
-        async def set_and_answer_later(path: str, data: bytes, version: int = -1) -> Stat:
-            stat = await set_now(path, data, version)
-            is_written.set()
-            await asyncio.sleep(0)
-            return stat
-
-        session.set = set_and_answer_later  # type: ignore[method-assign]
-        await asyncio.gather(registry.commit({CLICKS: 5}), registry.commit({CLICKS: 6}))
-        is_written.clear()
-        cancelled = asyncio.create_task(registry.commit({CLICKS: 7}))
-        await is_written.wait()
-        cancelled.cancel()
-        await registry.commit({CLICKS: 8})
-        assert (await session.get("/consumers/g/offsets/clicks/0"))[0] == b"8"
+        zookeeper.break_connection(session, request_arrives=arrives)
+        await registry.commit({CLICKS: 5})
+        await registry.commit({CLICKS: 6})
+        assert (await session.get("/consumers/g/offsets/clicks/0"))[0] == b"6"
         await zookeeper.close()
 
-    run(main())
+
+async def test_commits_at_once_and_behind_one_that_was_cancelled_are_written() -> None:
+    """`commit_offsets` meets the one from time to time, and `shutdown` cancels that. Each has to know what version the other wrote."""
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    session = await zookeeper.session()
+    registry = GroupRegistry(session, "g", "a", SystemClock())
+    await registry.claim(CLICKS, "a-0", ignore)
+    is_written, set_now = asyncio.Event(), session.set
+
+    async def set_and_answer_later(path: str, data: bytes, version: int = -1) -> Stat:
+        stat = await set_now(path, data, version)
+        is_written.set()
+        await asyncio.sleep(0)
+        return stat
+
+    session.set = set_and_answer_later  # type: ignore[method-assign]
+    await asyncio.gather(registry.commit({CLICKS: 5}), registry.commit({CLICKS: 6}))
+    is_written.clear()
+    cancelled = asyncio.create_task(registry.commit({CLICKS: 7}))
+    await is_written.wait()
+    cancelled.cancel()
+    await registry.commit({CLICKS: 8})
+    assert (await session.get("/consumers/g/offsets/clicks/0"))[0] == b"8"
+    await zookeeper.close()
 
 
-def test_a_second_consumer_of_one_id_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with group(tmp_path) as found:
-            await some_clicks(found, 1, b"a")
-            async with found.consumer("one") as connector, found.consumer("one") as other:
-                await connector.create_message_streams({"clicks": 1})
-                with pytest.raises(ConsumerIdInUse, match="g has a consumer one that lives"):
-                    await other.create_message_streams({"clicks": 1})
-
-    run(main())
+async def test_a_second_consumer_of_one_id_is_refused(tmp_path: Path) -> None:
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a")
+        async with found.consumer("one") as connector, found.consumer("one") as other:
+            await connector.create_message_streams({"clicks": 1})
+            with pytest.raises(ConsumerIdInUse, match="g has a consumer one that lives"):
+                await other.create_message_streams({"clicks": 1})
 
 
-def test_znodes_that_are_no_json_stop_nobody(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with group(tmp_path) as found:
-            await some_clicks(found, 1, b"a")
-            for path, data in (("ids/strange", b"{"), ("ids/many", b'{"subscription":{"clicks":99999999},"pattern":"static"}')):
-                await found.look.create(f"/consumers/g/{path}", data, make_parents=True)
-            await found.look.create("/consumers/g/ids/wild", b'{"subscription":{"(":1},"pattern":"white_list"}')
-            await found.look.create("/consumers/g/offsets/clicks/0", b"seven", make_parents=True)
-            async with found.consumer("one") as connector:
-                (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
-                assert await take(stream, 1) == [b"a"]
-
-    run(main())
+async def test_znodes_that_are_no_json_stop_nobody(tmp_path: Path) -> None:
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a")
+        for path, data in (("ids/strange", b"{"), ("ids/many", b'{"subscription":{"clicks":99999999},"pattern":"static"}')):
+            await found.look.create(f"/consumers/g/{path}", data, make_parents=True)
+        await found.look.create("/consumers/g/ids/wild", b'{"subscription":{"(":1},"pattern":"white_list"}')
+        await found.look.create("/consumers/g/offsets/clicks/0", b"seven", make_parents=True)
+        async with found.consumer("one") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            assert await take(stream, 1) == [b"a"]
 
 
 def test_settings_and_places_that_are_wrong_are_refused() -> None:
@@ -257,7 +216,7 @@ def test_settings_and_places_that_are_wrong_are_refused() -> None:
                 await connector.create_message_streams({"clicks": 1})
         await zookeeper.close()
 
-    run(main())
+    asyncio.run(main())
     with pytest.raises(ConfigurationError, match="no name of a znode"):
         AsyncConsumerConnector(ConsumerSettings(group_id="a/b"))
     with pytest.raises(ConfigurationError, match=r"did you mean 'auto\.commit\.enable'"):
@@ -266,96 +225,86 @@ def test_settings_and_places_that_are_wrong_are_refused() -> None:
         ConsumerSettings.from_properties({"group.id": "g", "auto.offset.reset": "somewhere"})
 
 
-def test_offsets_may_be_kept_in_kafka_and_in_both_places(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with group(tmp_path) as found:
-            await some_clicks(found, 1, b"a", b"b", b"c")
-            for name, dual in (("one", "true"), ("two", "false")):
-                async with found.consumer(name, offsets_storage="kafka", dual_commit_enabled=dual) as connector:
-                    (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
-                    assert await take(stream, 1) == [b"a" if dual == "true" else b"b"]
-                    await connector.commit_offsets()
-            assert await found.offset("clicks", 0) == 1
-            assert (await committed_offsets(found.cluster, "g"))[CLICKS].offset == 2
-
-    run(main())
-
-
-def test_a_stream_without_a_message_times_out_and_can_be_read_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with group(tmp_path) as found:
-            await some_clicks(found, 1, b"a")
-            async with found.consumer("one", consumer_timeout_ms="50") as connector:
+async def test_offsets_may_be_kept_in_kafka_and_in_both_places(tmp_path: Path) -> None:
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a", b"b", b"c")
+        for name, dual in (("one", "true"), ("two", "false")):
+            async with found.consumer(name, offsets_storage="kafka", dual_commit_enabled=dual) as connector:
                 (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
-                await until(lambda: connector.owned == [CLICKS])
-
-                async def patiently(count: int) -> list[bytes | None]:
-                    seen: list[bytes | None] = []
-                    while len(seen) < count:
-                        with suppress(ConsumerTimeout):  # a message may take longer than that
-                            async for message in stream:
-                                seen.append(message.value)
-                                if len(seen) == count:
-                                    break
-                    return seen
-
-                assert await patiently(1) == [b"a"]
-                with pytest.raises(ConsumerTimeout, match="50 ms"):
-                    await take(stream, 1)
-                await produce(found.cluster, CLICKS, batch(b"b"))
-                assert await patiently(1) == [b"b"]
-                await connector.seek("clicks", 0, 0)
-                assert await patiently(2) == [b"a", b"b"]
-                await connector.seek_to_timestamp(1_000)
-                assert await patiently(1) == [b"a"]
-
-    run(main())
+                assert await take(stream, 1) == [b"a" if dual == "true" else b"b"]
+                await connector.commit_offsets()
+        assert await found.offset("clicks", 0) == 1
+        assert (await committed_offsets(found.cluster, "g"))[CLICKS].offset == 2
 
 
-def test_no_two_consumers_own_a_partition_at_once_through_joins_leaves_and_expiries(tmp_path: Path) -> None:
+async def test_a_stream_without_a_message_times_out_and_can_be_read_on(tmp_path: Path) -> None:
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a")
+        async with found.consumer("one", consumer_timeout_ms="50") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            await until(lambda: connector.owned == [CLICKS])
+
+            async def patiently(count: int) -> list[bytes | None]:
+                seen: list[bytes | None] = []
+                while len(seen) < count:
+                    with suppress(ConsumerTimeout):  # a message may take longer than that
+                        async for message in stream:
+                            seen.append(message.value)
+                            if len(seen) == count:
+                                break
+                return seen
+
+            assert await patiently(1) == [b"a"]
+            with pytest.raises(ConsumerTimeout, match="50 ms"):
+                await take(stream, 1)
+            await produce(found.cluster, CLICKS, batch(b"b"))
+            assert await patiently(1) == [b"b"]
+            await connector.seek("clicks", 0, 0)
+            assert await patiently(2) == [b"a", b"b"]
+            await connector.seek_to_timestamp(1_000)
+            assert await patiently(1) == [b"a"]
+
+
+async def test_no_two_consumers_own_a_partition_at_once_through_joins_leaves_and_expiries(tmp_path: Path) -> None:
     """Paper, section 3.2. In the end every message was read and the owners' znodes are those of the consumers."""
+    chance = random.Random(7)
+    async with group(tmp_path) as found:
+        await some_clicks(found, 6, b"a", b"b")
+        consumers: dict[str, tuple[AsyncConsumerConnector, list[EmbeddedSession], asyncio.Task[None]]] = {}
+        seen: set[tuple[int, int]] = set()
 
-    async def main() -> None:
-        chance = random.Random(7)
-        async with group(tmp_path) as found:
-            await some_clicks(found, 6, b"a", b"b")
-            consumers: dict[str, tuple[AsyncConsumerConnector, list[EmbeddedSession], asyncio.Task[None]]] = {}
-            seen: set[tuple[int, int]] = set()
+        async def read(connector: AsyncConsumerConnector) -> None:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            async for message in stream:
+                seen.add((message.partition, message.offset))
 
-            async def read(connector: AsyncConsumerConnector) -> None:
-                (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
-                async for message in stream:
-                    seen.add((message.partition, message.offset))
-
-            for step in range(40):
-                action = chance.choice(["join", "join", "leave", "expire"])
-                if action == "join" and len(consumers) < 5:
-                    sessions: list[EmbeddedSession] = []
-                    connector = found.consumer(f"c{step}", sessions)
-                    consumers[f"c{step}"] = (connector, sessions, asyncio.create_task(read(connector)))
-                elif action == "leave" and consumers:
-                    connector, _, task = consumers.pop(chance.choice(sorted(consumers)))
-                    await connector.shutdown()
-                    task.cancel()
-                elif action == "expire" and consumers:
-                    connector, sessions, _ = consumers[chance.choice(sorted(consumers))]
-                    if sessions and not sessions[-1].is_over:
-                        await found.zookeeper.expire(sessions[-1])
-                await asyncio.sleep(chance.random() * 0.05)
-                owned = [partition for connector, _, _ in consumers.values() for partition in connector.owned]
-                assert len(owned) == len(set(owned))
-            if not consumers:
-                connector = found.consumer("last")
-                consumers["last"] = (connector, [], asyncio.create_task(read(connector)))
-            await until(lambda: sum(len(connector.owned) for connector, _, _ in consumers.values()) == 6)
-            owners = await found.owners("clicks")
-            for connector, _, _ in consumers.values():
-                assert {f"{partition.partition}" for partition in connector.owned} == {
-                    number for number, owner in owners.items() if owner == f"{connector.consumer_id}-0"
-                }
-            await until(lambda: seen == {(number, offset) for number in range(6) for offset in range(2)})
-            for connector, _, task in consumers.values():
+        for step in range(40):
+            action = chance.choice(["join", "join", "leave", "expire"])
+            if action == "join" and len(consumers) < 5:
+                sessions: list[EmbeddedSession] = []
+                connector = found.consumer(f"c{step}", sessions)
+                consumers[f"c{step}"] = (connector, sessions, asyncio.create_task(read(connector)))
+            elif action == "leave" and consumers:
+                connector, _, task = consumers.pop(chance.choice(sorted(consumers)))
                 await connector.shutdown()
                 task.cancel()
-
-    run(main())
+            elif action == "expire" and consumers:
+                connector, sessions, _ = consumers[chance.choice(sorted(consumers))]
+                if sessions and not sessions[-1].is_over:
+                    await found.zookeeper.expire(sessions[-1])
+            await asyncio.sleep(chance.random() * 0.05)
+            owned = [partition for connector, _, _ in consumers.values() for partition in connector.owned]
+            assert len(owned) == len(set(owned))
+        if not consumers:
+            connector = found.consumer("last")
+            consumers["last"] = (connector, [], asyncio.create_task(read(connector)))
+        await until(lambda: sum(len(connector.owned) for connector, _, _ in consumers.values()) == 6)
+        owners = await found.owners("clicks")
+        for connector, _, _ in consumers.values():
+            assert {f"{partition.partition}" for partition in connector.owned} == {
+                number for number, owner in owners.items() if owner == f"{connector.consumer_id}-0"
+            }
+        await until(lambda: seen == {(number, offset) for number in range(6) for offset in range(2)})
+        for connector, _, task in consumers.values():
+            await connector.shutdown()
+            task.cancel()

@@ -56,7 +56,10 @@ def test_a_file_of_confluents_loads() -> None:
 def test_listeners_may_have_names() -> None:
     found = settings("kafkastore.bootstrap.servers=b:1\nlisteners=IN://:8081,OUT://[::1]:8082\nlistener.protocol.map=IN:http,OUT:https\n"
                      "inter.instance.listener.name=in\n")  # fmt: skip
-    assert [(each.name, each.host, each.is_tls) for each in found.api_listeners] == [("IN", "", False), ("OUT", "::1", True)]
+    assert [(listener.name, listener.host, listener.is_tls) for listener in found.api_listeners] == [
+        ("IN", "", False),
+        ("OUT", "::1", True),
+    ]
     assert found.inter_instance_listener.name == "IN" and found.advertised_host("machine") == "machine"
 
 

@@ -120,8 +120,8 @@ async def test_a_server_that_stops_ends_its_streams_at_once() -> None:
 
 async def test_requests_can_stream_too() -> None:
     async def requests() -> AsyncIterator[bytes]:
-        for each in (b"abc", b"def"):
-            yield each
+        for value in (b"abc", b"def"):
+            yield value
 
     async with serving() as (streams, _, channel):
         send: Any = channel.grpc_channel.stream_unary(f"/{NAME}/Send")

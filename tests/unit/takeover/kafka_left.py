@@ -52,7 +52,7 @@ class KafkaLeft:
     def unpack(cls, which: str, into: Path, *parts: str) -> KafkaLeft:
         """Unpacks it below a directory, or some parts of it."""
         with tarfile.open(fileobj=io.BytesIO(_archive(which))) as archive:
-            wanted = [each for each in archive.getmembers() if not parts or each.name.split("/")[0] in parts]
+            wanted = [member for member in archive.getmembers() if not parts or member.name.split("/")[0] in parts]
             archive.extractall(into, wanted, filter="data")
         return cls(which, into)
 

@@ -72,11 +72,13 @@ def test_with_all_brokers_and_what_is_accepted_nothing_stops(left: KafkaLeft, ca
     assert run(["takeover", "check", *options(left, 1, 2, 3), "--json"]) == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert (document["cluster_id"], document["stops"], document["brokers_not_looked_at"]) == (CLUSTER_ID, False, [])
-    assert [each["broker_id"] for each in document["brokers"]] == [1, 2, 3]
-    assert all(each["directories"][0]["stopped_cleanly"] and each["directories"][0]["logs"] == 17 for each in document["brokers"])
-    rolled = next(each for each in document["topics"] if each["name"] == "rolled")
+    assert [broker["broker_id"] for broker in document["brokers"]] == [1, 2, 3]
+    assert all(
+        described["directories"][0]["stopped_cleanly"] and described["directories"][0]["logs"] == 17 for described in document["brokers"]
+    )
+    rolled = next(topic for topic in document["topics"] if topic["name"] == "rolled")
     assert (rolled["partitions"], rolled["replication_factor"], rolled["settings"]["segment.bytes"]) == (1, 3, "16384")
-    assert {each["severity"] for each in document["findings"]} == {"given up", "taken over"}
+    assert {finding["severity"] for finding in document["findings"]} == {"given up", "taken over"}
 
 
 def test_settings_that_are_refused_are_findings_and_not_an_end(left: KafkaLeft, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +86,7 @@ def test_settings_that_are_refused_are_findings_and_not_an_end(left: KafkaLeft, 
     add(left, 1, "takeover.accept=quotas", "authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "my.plugin=1")
     add(left, 1, "inter.broker.listener.name=SASL_SSL")
     assert run(["takeover", "check", *options(left, 1), "--json"]) == 1
-    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["findings"] if each["severity"] == "stops"}
+    found = {finding["name"]: finding for finding in json.loads(capsys.readouterr().out)["findings"] if finding["severity"] == "stops"}
     assert set(found) == {"authorizer.class.name", "my.plugin", "settings"}
     assert found["authorizer.class.name"]["may_be_accepted"]
     assert found["authorizer.class.name"]["where"] == [str(left.directory / "broker-1.properties")]

@@ -20,7 +20,7 @@ def test_kafkas_directories_are_read_as_they_are(tmp_path: Path, which: str) -> 
     assert found.is_clean is (which == CLEAN)
     assert len(found.logs) == 17
     assert (found.damaged, found.unknown, found.set_aside, found.failure) == ({}, (), (), "")
-    assert all(each.topic_id is not None and not each.old_formats for each in found.logs.values())
+    assert all(log.topic_id is not None and not log.old_formats for log in found.logs.values())
     size = sum(path.stat().st_size for path in left.log_directory(1).glob("rolled-0/*.log"))
     assert found.logs[TopicPartition("rolled", 0)].size == size > 100_000
 
@@ -93,6 +93,6 @@ def test_a_directory_that_is_not_there_is_empty_and_one_that_cannot_be_read_says
 
 def test_the_note_of_a_check_is_read_again_and_a_damaged_one_is_none(tmp_path: Path) -> None:
     write_note([tmp_path], 7, ["quotas"], 1_795_349_540_000)
-    assert [each.checked_since for each in read_owners([tmp_path])] == [7]
+    assert [owner.checked_since for owner in read_owners([tmp_path])] == [7]
     (tmp_path / NOTE).write_text('{"since_controller_epoch":"7"}')
     assert [each.checked_since for each in read_owners([tmp_path])] == [None]

@@ -67,7 +67,7 @@ class World:
     async def refused(self, settings: BrokerSettings) -> str:
         """Why the broker does not start, when neither a znode nor a file is others than before."""
         directories = settings.log_directories
-        before = await self.tree(), [files_of(each) for each in directories]
+        before = await self.tree(), [files_of(directory) for directory in directories]
         with pytest.raises(TakeoverStopped) as stopped:
             await self.start(settings)
         assert (await self.tree(), [files_of(each) for each in directories]) == before, "something was written"
@@ -223,7 +223,7 @@ def test_a_broker_of_kafka_that_joins_later_is_one_error_and_leads_nothing(left:
             await other.create("/brokers/ids/9", KAFKAS_BROKER.replace(b":36302", b":36309"), ephemeral=True)
             while "broker 9 at" not in caplog.text:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert [each for each in caplog.messages if "broker 2 at" in each and "Kafka's" in each] == [
+        assert [message for message in caplog.messages if "broker 2 at" in message and "Kafka's" in message] == [
             "broker 2 at PLAINTEXT://kafka.example:36302 is Kafka's and joined this cluster: it leads nothing and is sent nothing, and its"
             " replicas count as offline; stop it, for a cluster is never mixed (docs/coming-from-kafka.md)"
         ]

@@ -51,7 +51,7 @@ def documents(left: KafkaLeft) -> Iterator[dict[str, Any]]:
 
 def with_fields(left: KafkaLeft, *names: str) -> list[dict[str, Any]]:
     """Those that have these fields."""
-    found = [each for each in documents(left) if all(name in each for name in names)]
+    found = [document for document in documents(left) if all(name in document for name in names)]
     assert found, names
     return found
 
@@ -62,32 +62,32 @@ def rewritten(document: dict[str, Any], rewrite: Callable[[bytes], bytes]) -> di
 
 
 def test_a_topic_is_written_with_kafkas_fields(left: KafkaLeft) -> None:
-    for each in with_fields(left, "partitions", "topic_id"):
-        assert rewritten(each, lambda data: znodes.encode_topic(znodes.decode_topic("/", data))) == each
+    for document in with_fields(left, "partitions", "topic_id"):
+        assert rewritten(document, lambda data: znodes.encode_topic(znodes.decode_topic("/", data))) == document
 
 
 def test_a_partition_state_is_written_with_kafkas_fields_in_kafkas_order(left: KafkaLeft) -> None:
     """The two lists that Kafka does not have are left out where they are empty, as they are unless too few are in sync."""
-    for each in with_fields(left, "leader_epoch"):
-        data = json.dumps(each, separators=(",", ":")).encode()
+    for document in with_fields(left, "leader_epoch"):
+        data = json.dumps(document, separators=(",", ":")).encode()
         assert znodes.encode_partition_state(znodes.decode_partition_state("/", data, [BrokerId(1)])) == data
 
 
 def test_settings_are_written_with_kafkas_fields(left: KafkaLeft) -> None:
-    for each in with_fields(left, "config"):
-        assert rewritten(each, lambda data: znodes.encode_config(znodes.decode_config("/", data))) == each
+    for document in with_fields(left, "config"):
+        assert rewritten(document, lambda data: znodes.encode_config(znodes.decode_config("/", data))) == document
 
 
 def test_a_notice_of_changed_settings_is_written_with_kafkas_fields(left: KafkaLeft) -> None:
-    for each in with_fields(left, "entity_path"):
-        assert rewritten(each, lambda data: znodes.encode_config_change(znodes.decode_config_change("/", data))) == each
+    for document in with_fields(left, "entity_path"):
+        assert rewritten(document, lambda data: znodes.encode_config_change(znodes.decode_config_change("/", data))) == document
 
 
 def test_a_block_of_producer_ids_is_written_with_kafkas_fields(left: KafkaLeft) -> None:
-    for each in with_fields(left, "block_start"):
-        block = znodes.decode_producer_id_block("/", json.dumps(each).encode())
+    for document in with_fields(left, "block_start"):
+        block = znodes.decode_producer_id_block("/", json.dumps(document).encode())
         assert block is not None
-        assert json.loads(znodes.encode_producer_id_block(block)) == each
+        assert json.loads(znodes.encode_producer_id_block(block)) == document
 
 
 def test_the_cluster_id_and_the_controllers_epoch_are_written_as_kafka_does(left: KafkaLeft) -> None:
@@ -98,19 +98,19 @@ def test_the_cluster_id_and_the_controllers_epoch_are_written_as_kafka_does(left
 
 
 def test_the_controller_registers_with_kafkas_fields(left: KafkaLeft) -> None:
-    for each in with_fields(left, "kraftControllerEpoch"):
-        data = json.dumps(each, separators=(",", ":")).encode()
-        assert znodes.encode_controller(znodes.decode_controller("/", data), int(each["timestamp"])) == data
+    for document in with_fields(left, "kraftControllerEpoch"):
+        data = json.dumps(document, separators=(",", ":")).encode()
+        assert znodes.encode_controller(znodes.decode_controller("/", data), int(document["timestamp"])) == data
 
 
 def test_a_broker_registers_with_kafkas_fields_and_two_of_its_own(left: KafkaLeft) -> None:
     """Kafka's reader looks its fields up by name, and passes over others. By the second it is seen to be Ottla's."""
-    for each in with_fields(left, "listener_security_protocol_map"):
-        registration = znodes.decode_broker("/brokers/ids/1", json.dumps(each).encode())
+    for document in with_fields(left, "listener_security_protocol_map"):
+        registration = znodes.decode_broker("/brokers/ids/1", json.dumps(document).encode())
         assert registration.is_foreign
-        ours = json.loads(znodes.encode_broker(registration, int(each["timestamp"])))
-        assert {name: ours[name] for name in each} == each
-        assert set(ours) - set(each) == {"previous_broker_epoch"}  # and `control_endpoint`, where it has one
+        ours = json.loads(znodes.encode_broker(registration, int(document["timestamp"])))
+        assert {name: ours[name] for name in document} == document
+        assert set(ours) - set(document) == {"previous_broker_epoch"}  # and `control_endpoint`, where it has one
         assert not znodes.decode_broker("/brokers/ids/1", json.dumps(ours).encode()).is_foreign
 
 
@@ -226,7 +226,7 @@ def test_indexes_of_aborted_transactions_are_kafkas_bytes(left: KafkaLeft, tmp_p
 def test_segments_stay_as_they_are(left: KafkaLeft) -> None:
     """A load after a clean stop changes no byte of a log."""
     path = left.log_directory(1) / "codecs-0"
-    before = {each.name: each.read_bytes() for each in path.glob("*.log")}
+    before = {file.name: file.read_bytes() for file in path.glob("*.log")}
     loaded = load_log(path, index_interval_bytes=4096, clean=True)
     assert loaded.unsound is None
     assert {each.name: each.read_bytes() for each in path.glob("*.log")} == before

@@ -35,7 +35,7 @@ def test_everything_that_kafka_held_is_there_and_more_can_be_written(tmp_path: P
         left.check(cluster.bootstrap_servers)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         resources = [ConfigResource(ConfigResource.Type.TOPIC, "plain"), ConfigResource(ConfigResource.Type.BROKER, "1")]
-        described = [each.result(120) for each in admin.describe_configs(resources).values()]
+        described = [config.result(120) for config in admin.describe_configs(resources).values()]
         assert described[0]["retention.ms"].value == "86400000"
         assert described[1]["log.cleaner.threads"].value == "2"
         producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "enable.idempotence": True})

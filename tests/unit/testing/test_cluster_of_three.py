@@ -42,7 +42,7 @@ def whole(cluster: EmbeddedCluster, topic: str = "events") -> None:
 
 def log_bytes(cluster: EmbeddedCluster, topic: str = "events") -> list[bytes]:
     """What each broker has of the topic's first partition."""
-    directories = [cluster.data_directory / f"broker-{each}" / f"{topic}-0" for each in ALL]
+    directories = [cluster.data_directory / f"broker-{broker_id}" / f"{topic}-0" for broker_id in ALL]
     return [b"".join(path.read_bytes() for path in sorted(directory.glob("*.log"))) for directory in directories]
 
 
@@ -120,8 +120,8 @@ def test_sessions_that_time_out_lose_nothing(cluster: EmbeddedCluster, whose: st
     with Publisher(cluster, "events") as publisher:
         publisher.more()
         if whose == "every broker":
-            for each in ALL:
-                cluster.expire_session(each)
+            for broker_id in ALL:
+                cluster.expire_session(broker_id)
         elif whose == "the leader":
             # The same one may lead on: where it was the controller too, and has registered again before the next one looks.
             leader = cluster.leader("events")
@@ -158,7 +158,7 @@ def test_with_too_few_in_sync_nothing_is_acknowledged(cluster: EmbeddedCluster) 
     with Publisher(cluster, "events") as publisher:
         publisher.more()
     leader = cluster.leader("events")
-    others = [each for each in ALL if each != leader]
+    others = [broker_id for broker_id in ALL if broker_id != leader]
     for other in others:
         cluster.kill(other)
     until(lambda: cluster.isr("events") == [leader], "the leader is alone")
@@ -197,8 +197,8 @@ def test_all_die_at_once_and_are_back_with_what_they_had(cluster: EmbeddedCluste
     """As `kill -9` of all processes of a machine that lives on: what was written is in its page cache."""
     with Publisher(cluster, "events") as publisher:
         publisher.more()
-    for each in ALL:
-        cluster.kill(each)
+    for broker_id in ALL:
+        cluster.kill(broker_id)
     for each in ALL:
         cluster.start_broker(each)
     whole(cluster)
@@ -308,7 +308,7 @@ def test_what_cannot_be_handed_over_is_not_asked_for_again_where_all_stop(caplog
     caplog.set_level(logging.INFO, "ottla.broker.controller")
     with EmbeddedCluster(brokers=3) as cluster:
         cluster.create_topic("pairs", partitions=3, replication_factor=2)
-    asked = [each.args for each in caplog.records if each.getMessage().endswith(": controlled shutdown")]
+    asked = [record.args for record in caplog.records if record.getMessage().endswith(": controlled shutdown")]
     assert len(asked) == len(set(asked)) == 2
     assert "that no other replica can lead" in caplog.text
 

@@ -37,7 +37,7 @@ def add(
     """Merges a batch of these."""
     waiting.merge(
         BrokerRequestBatch(
-            {each.topic_partition: each for each in stops},
+            {stop.topic_partition: stop for stop in stops},
             {replica.topic_partition: replica for replica in leader_and_isr},
             {assignment.topic_partition: assignment for assignment in metadata},
             dict.fromkeys(deleted_topics),

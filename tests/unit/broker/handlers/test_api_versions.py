@@ -51,6 +51,6 @@ async def test_tagged_fields_that_hold_their_default_are_left_out(broker: Wired,
     client.write(request(version))
     frame = await client.frame()
     # correlation id, error code, count + 1, then key, min, max, no tags each; throttle time; no tags
-    served = sum(each.is_served(broker.parts.settings) for each in APIS.values())
+    served = sum(api.is_served(broker.parts.settings) for api in APIS.values())
     assert len(frame) == 4 + 2 + 1 + 7 * (1 + served) + 4 + 1
     assert frame[-1] == 0

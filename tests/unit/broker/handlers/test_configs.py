@@ -201,4 +201,4 @@ async def test_resources_stand_for_themselves_and_one_named_twice_is_refused(bro
     expected = [("a", 0), ("b", 42), ("unknown", 3), ("", 42), ("secret", 29), ("1", 31)]
     for key, version in ((ApiKey.ALTER_CONFIGS, 2), (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1)):
         response = await broker.ask(key, version, resources=resources)
-        assert [(each.resource_name, each.error_code) for each in response.responses] == expected
+        assert [(answer.resource_name, answer.error_code) for answer in response.responses] == expected

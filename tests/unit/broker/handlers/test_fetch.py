@@ -26,8 +26,8 @@ SESSION_NOT_FOUND, BAD_SESSION_EPOCH, FENCED_EPOCH, UNKNOWN_EPOCH, UNKNOWN_TOPIC
 
 
 async def publish(client: Client, topic: str, *batches: bytes, partition: int = 0) -> None:
-    for each in batches:
-        client.write(produce((topic, partition, each)))
+    for written in batches:
+        client.write(produce((topic, partition, written)))
     for _ in batches:
         assert (await client.produced())[1][0][0] == 0
 

@@ -56,9 +56,9 @@ def ask_through(broker: Any, answer: Any) -> FakeController:
 
 def election_results(response: Any) -> list[tuple[str, int, int, str | None]]:
     return [
-        (topic.topic, each.partition_id, each.error_code, each.error_message)
+        (topic.topic, partition.partition_id, partition.error_code, partition.error_message)
         for topic in response.replica_election_results
-        for each in topic.partition_result
+        for partition in topic.partition_result
     ]
 
 

@@ -44,8 +44,8 @@ async def read(client: Client, offset: int, *, version: int = 12, **options: Any
 
 
 async def publish(client: Client, *batches: bytes) -> None:
-    for each in batches:
-        client.write(produce(("events", 0, each)))
+    for written in batches:
+        client.write(produce(("events", 0, written)))
         assert (await client.produced())[1][0][0] == 0
 
 

@@ -86,7 +86,7 @@ async def test_what_kafka_refuses_is_refused_with_its_error_and_the_others_are_c
     answers = await create(broker, *(each for each, _ in refused), topic("good"))
     assert {answer.name: answer.error_code for answer in answers} == {"good": 0} | {each["name"]: code for each, code in refused}
     assert all(answer.error_message for answer in answers if answer.error_code)
-    assert [each.name for each in broker.parts.metadata.topics()] == ["good", "there"]
+    assert [described.name for described in broker.parts.metadata.topics()] == ["good", "there"]
 
 
 async def test_a_topic_named_twice_in_a_request_is_refused_once_and_not_created(broker: Any) -> None:
@@ -150,7 +150,7 @@ async def test_a_topic_is_deleted_at_every_version(broker: Any, version: int) ->
     topic_id = broker.parts.metadata.topic("flights").topic_id
     names = ["flights", "unknown"]
     response = await broker.ask(ApiKey.DELETE_TOPICS, version, topic_names=names, topics=[{"name": name} for name in names])
-    assert [(each.name, each.error_code) for each in response.responses] == [("flights", 0), ("unknown", 3)]
+    assert [(answer.name, answer.error_code) for answer in response.responses] == [("flights", 0), ("unknown", 3)]
     if version >= 5:
         assert [each.error_message for each in response.responses] == [None, "The topic 'unknown' does not exist."]
     if version >= 6:
@@ -168,13 +168,13 @@ async def test_topics_are_deleted_by_id(broker: Any) -> None:
     unknown = uuid.uuid4()
     asked = [{"name": None, "topic_id": each} for each in (ids["flights"], ids["hidden"], ids["kept"], unknown)]
     response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=asked)
-    assert [(each.name, each.topic_id, each.error_code) for each in response.responses] == [
+    assert [(answer.name, answer.topic_id, answer.error_code) for answer in response.responses] == [
         ("flights", ids["flights"], 0),
         (None, ids["hidden"], 29),
         (None, ids["kept"], 29),
         (None, unknown, 100),
     ]
-    assert [each.name for each in broker.parts.metadata.topics()] == ["hidden", "kept"]
+    assert [topic.name for topic in broker.parts.metadata.topics()] == ["hidden", "kept"]
 
 
 async def test_a_topic_given_twice_or_by_name_and_id_is_not_deleted(broker: Any) -> None:
@@ -186,7 +186,7 @@ async def test_a_topic_given_twice_or_by_name_and_id_is_not_deleted(broker: Any)
     assert broker.parts.metadata.topic("flights") is not None
     # By name and by id is one deletion and one complaint.
     response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "flights"}, {"name": None, "topic_id": topic_id}])
-    assert [each.error_code for each in response.responses] == [0, 42]
+    assert [answer.error_code for answer in response.responses] == [0, 42]
 
 
 def test_deleting_can_be_disabled_and_forbidden(run: Any) -> None:
@@ -200,7 +200,7 @@ def test_deleting_can_be_disabled_and_forbidden(run: Any) -> None:
         await broker.create("flights")
         broker.rules.denied.add((Operation.DELETE, "flights"))
         response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "flights"}])
-        assert [each.error_code for each in response.responses] == [29]
+        assert [answer.error_code for answer in response.responses] == [29]
 
     run(disabled, **{"delete.topic.enable": "false"})
     run(forbidden)

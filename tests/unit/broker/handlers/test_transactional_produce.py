@@ -102,7 +102,7 @@ def broker(tmp_path: Path) -> AbstractAsyncContextManager[Wired]:
 async def test_a_transaction_is_seen_when_it_is_committed(broker: Wired, version: int) -> None:
     writer = await producer(broker)
     await writer.begin()
-    assert [await writer.send(each, version=version) for each in (b"a", b"b")] == [0, 0]
+    assert [await writer.send(value, version=version) for value in (b"a", b"b")] == [0, 0]
     assert await committed(broker) == []
     await writer.end(True)
     assert await committed(broker) == [b"a", b"b"]

@@ -53,7 +53,7 @@ class World:
             def __init__(self, group_id: str) -> None:
                 self.group_id = group_id
 
-        return [Named(each) for each in self.committed]
+        return [Named(group_id) for group_id in self.committed]
 
     def offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
         if self.is_gone:

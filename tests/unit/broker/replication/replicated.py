@@ -150,9 +150,9 @@ class Replicated:
         self._epochs = 0
         self._written = 0
         self.committed: list[tuple[int, bytes]] = []  # every batch that was below a leader's high watermark: its end, its bytes
-        for each in BROKERS:
-            self.start(each)
-            self.tell(each)
+        for broker_id in BROKERS:
+            self.start(broker_id)
+            self.tell(broker_id)
 
     def partition(self, broker_id: BrokerId) -> Partition | None:
         """The replica on a broker that is up."""

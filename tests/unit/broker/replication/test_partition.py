@@ -28,7 +28,7 @@ def lead(partition: Partition, *isr: BrokerId, epoch: int = 0) -> None:
 def append(broker: Wired, *batches: bytes, topic: str = "events") -> list[tuple[int, int, int]]:
     """Stages the batches and writes them as one group."""
     partition = broker.partition(topic)
-    answers = [partition.append_as_leader(memoryview(each), 0, len(each), 1, NOW) for each in batches]
+    answers = [partition.append_as_leader(memoryview(batch), 0, len(batch), 1, NOW) for batch in batches]
     broker.parts.replicas.appends.stage(partition)
     assert broker.parts.replicas.appends.complete() is None
     return answers

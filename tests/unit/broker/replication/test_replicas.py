@@ -31,8 +31,8 @@ TABLE = TopicPartition("table", 3)
 
 def stage(broker: Wired, topic: str, *batches: bytes) -> None:
     partition = broker.partition(topic)
-    for each in batches:
-        partition.append_as_leader(memoryview(each), 0, len(each), 1, NOW)
+    for written in batches:
+        partition.append_as_leader(memoryview(written), 0, len(written), 1, NOW)
     broker.parts.replicas.appends.stage(partition)
 
 

@@ -145,9 +145,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         for client in self.clients:
             if not group.has(client.member_id) or client.is_out:
                 continue  # it was put out, and finds out at its next heartbeat, or never
-            for each in client.owned:
-                assert each not in readers, f"{each} is read by {readers[each]} and by {client.member_id}"
-                readers[each] = client.member_id
+            for partition in client.owned:
+                assert partition not in readers, f"{partition} is read by {readers[partition]} and by {client.member_id}"
+                readers[partition] = client.member_id
 
     @invariant()
     def what_is_read_is_held(self) -> None:
