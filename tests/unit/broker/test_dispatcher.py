@@ -23,7 +23,7 @@ from ottla.protocol.api import ApiKey
 from ottla.record.batch import batches, crc_of
 from ottla.testing.failing_files import failing_files
 
-from .wired import BROKER, Wired, batch, fetch, framed, produce, run, topic_id, until, values
+from .wired import BROKER, Wired, batch, fetch, framed, produce, run, topic_id, until, values, wired
 
 KAFKA_STORAGE_ERROR = 56
 
@@ -324,11 +324,10 @@ class Gate:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_with_flush_messages_the_answer_and_the_readers_wait_for_the_fsync(tmp_path: Path, acks: int) -> None:
+async def test_with_flush_messages_the_answer_and_the_readers_wait_for_the_fsync(tmp_path: Path, acks: int) -> None:
     """Group commit: those that come while one fsync runs share the next."""
     gate = Gate("sync")
-
-    async def scenario(broker: Wired) -> None:
+    async with wired(tmp_path, offload=gate) as broker:
         broker.topic("events", flush_messages="1")
         client, other = await broker.connect(), await broker.connect()
         client.write(produce(("events", 0, batch(b"a")), acks=acks))
@@ -345,13 +344,10 @@ def test_with_flush_messages_the_answer_and_the_readers_wait_for_the_fsync(tmp_p
         other.write(fetch(("events", 0, 0)))
         assert len(values((await other.fetched())[1][0][1])) == 39
 
-    run(tmp_path, scenario, offload=gate)
 
-
-def test_a_failed_fsync_fails_all_who_wait_and_is_never_tried_again(tmp_path: Path) -> None:
+async def test_a_failed_fsync_fails_all_who_wait_and_is_never_tried_again(tmp_path: Path) -> None:
     gate = Gate("sync")
-
-    async def scenario(broker: Wired) -> None:
+    async with wired(tmp_path, offload=gate) as broker:
         broker.topic("events", flush_messages="1")
         client = await broker.connect()
         gate.error = OSError(errno.EIO, "Input/output error")
@@ -365,14 +361,11 @@ def test_a_failed_fsync_fails_all_who_wait_and_is_never_tried_again(tmp_path: Pa
         assert await client.produced() == (3, [(KAFKA_STORAGE_ERROR, -1)])
         assert gate.held == 1
 
-    run(tmp_path, scenario, offload=gate)
 
-
-def test_at_queued_max_requests_connections_wait_their_turn(tmp_path: Path) -> None:
+async def test_at_queued_max_requests_connections_wait_their_turn(tmp_path: Path) -> None:
     """What is opened in a thread counts; what only waits for more bytes does not."""
     gate = Gate("opened")
-
-    async def scenario(broker: Wired) -> None:
+    async with wired(tmp_path, offload=gate, most_in_flight=2) as broker:
         broker.topic("compressed", compression_type="zstd")
         clients = [await broker.connect() for _ in range(3)]
         for client in clients[:2]:
@@ -388,8 +381,6 @@ def test_at_queued_max_requests_connections_wait_their_turn(tmp_path: Path) -> N
             assert (await client.produced())[1][0][0] == 0
         for n in (1, 2):
             assert (await clients[2].answer(ApiKey.API_VERSIONS, 0))[0] == n
-
-    run(tmp_path, scenario, offload=gate, most_in_flight=2)
 
 
 async def test_whoever_waits_for_a_turn_and_goes_away_takes_no_turn() -> None:

@@ -39,7 +39,7 @@ from ottla.interbroker.local import Call, Perform
 from ottla.lifecycle import Backoff
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
-from .clusters import ONE, THREE, TWO, Cluster, run, until
+from .clusters import ONE, THREE, TWO, Cluster, clustered, until
 
 EVERYWHERE = {index: (BrokerId(1 + index % 3), BrokerId(1 + (index + 1) % 3), BrokerId(1 + (index + 2) % 3)) for index in range(6)}
 
@@ -307,16 +307,14 @@ async def test_a_broker_that_is_drained_stays_so_under_the_next_controller_until
     await cluster.brokers[TWO].undrain()  # again it does no harm
 
 
-def test_the_last_broker_of_a_topic_stops_though_nobody_can_take_over() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_the_last_broker_of_a_topic_stops_though_nobody_can_take_over() -> None:
+    async with clustered(controlled_shutdown_retry_backoff_ms="1") as cluster:
         one, two, _ = await cluster.start_three()
         await one.create_topic(NewTopic("a", assignments={0: (TWO, THREE)}))
         await cluster.kill(THREE)
         await cluster.settled(2)
         await two.controlled_shutdown()
         assert cluster.brokers[TWO].leads() == [TopicPartition("a", 0)]
-
-    run(scenario, controlled_shutdown_retry_backoff_ms="1")
 
 
 async def test_replicas_of_a_failed_log_directory_lead_no_more(cluster: Cluster) -> None:

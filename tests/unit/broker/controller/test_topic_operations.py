@@ -25,7 +25,7 @@ from ottla.errors import (
 from ottla.interbroker.calls import NewTopic
 from ottla.model import ZERO_TOPIC_ID, PartitionState, TopicDescription, TopicPartition
 
-from .clusters import ONE, Cluster, Dies, MortalSession, looked_again, run, until
+from .clusters import ONE, Cluster, Dies, MortalSession, clustered, looked_again, until
 
 
 async def test_a_topic_is_written_in_kafkas_shape_and_then_told(cluster: Cluster) -> None:
@@ -51,12 +51,10 @@ async def test_a_topic_is_written_in_kafkas_shape_and_then_told(cluster: Cluster
     assert await cluster.data("/config/topics/page-views") == b'{"version":1,"config":{"retention.ms":"5"}}'
 
 
-def test_the_defaults_of_the_broker_are_taken_and_can_change_while_it_runs() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_the_defaults_of_the_broker_are_taken_and_can_change_while_it_runs() -> None:
+    async with clustered(num_partitions="4") as cluster:
         controller = await cluster.start()
         assert len((await controller.create_topic(NewTopic("a"))).partitions) == 4
-
-    run(scenario, num_partitions="4")
 
 
 async def test_validate_only_writes_and_tells_nothing(cluster: Cluster) -> None:
@@ -163,15 +161,13 @@ async def test_a_deleted_topic_is_gone_and_its_name_is_free(cluster: Cluster) ->
     assert second.topic_id != first.topic_id
 
 
-def test_deleting_can_be_switched_off() -> None:
-    async def scenario(cluster: Cluster) -> None:
+async def test_deleting_can_be_switched_off() -> None:
+    async with clustered(delete_topic_enable="false") as cluster:
         controller = await cluster.start()
         await controller.create_topic(NewTopic("a"))
         with pytest.raises(TopicDeletionDisabled):
             await controller.delete_topic("a")
         assert "/brokers/topics/a" in await cluster.paths()
-
-    run(scenario, delete_topic_enable="false")
 
 
 @pytest.mark.parametrize(

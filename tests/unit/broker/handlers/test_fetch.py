@@ -19,7 +19,7 @@ from ottla.model import BrokerId, Principal
 from ottla.network import send
 from ottla.protocol.api import ApiKey
 
-from ..wired import BROKER, Client, Wired, batch, fetch, produce, run, topic_id, until, values, wired
+from ..wired import BROKER, Client, Wired, batch, fetch, produce, topic_id, until, values, wired
 
 OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, TOPIC_DENIED = 1, 3, 6, 29
 SESSION_NOT_FOUND, BAD_SESSION_EPOCH, FENCED_EPOCH, UNKNOWN_EPOCH, UNKNOWN_TOPIC_ID, TOPIC_ID_ERROR = 70, 71, 74, 75, 100, 106
@@ -89,16 +89,14 @@ async def test_the_first_batch_comes_whole_however_large_and_the_others_as_the_l
     assert sizes == [one, 0, 0]
 
 
-def test_fetch_max_bytes_of_the_broker_bounds_every_answer(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
+async def test_fetch_max_bytes_of_the_broker_bounds_every_answer(tmp_path: Path) -> None:
+    async with wired(tmp_path, properties={"fetch.max.bytes": "2048"}) as broker:
         broker.topic("events", 3)
         client = await broker.connect()
         for partition in range(3):
             await publish(client, "events", *(batch(b"x" * 900) for _ in range(3)), partition=partition)
         found = await read(client, *(("events", partition, 0) for partition in range(3)), max_bytes=1 << 30)
         assert 0 < sum(len(each.records) for each in found) <= 2048
-
-    run(tmp_path, scenario, properties={"fetch.max.bytes": "2048"})
 
 
 async def test_a_fetch_waits_for_min_bytes_or_its_time(broker: Wired) -> None:
@@ -151,18 +149,15 @@ async def test_a_fetch_session_does_not_wait_for_bytes_that_its_own_limit_keeps_
     assert found == [(1, len(batch(b"y" * 3000)))], "the partition that got nothing is first now"
 
 
-def test_min_bytes_above_what_the_whole_request_may_have_is_that(tmp_path: Path) -> None:
+async def test_min_bytes_above_what_the_whole_request_may_have_is_that(tmp_path: Path) -> None:
     """`KafkaApis.handleFetchRequest`: no one waits for more than `max_bytes`, nor for more than the broker's `fetch.max.bytes`."""
-
-    async def scenario(broker: Wired) -> None:
+    async with wired(tmp_path, properties={"fetch.max.bytes": "2048"}) as broker:
         broker.topic("events")
         client = await broker.connect()
         await publish(client, "events", *(batch(b"x" * 900) for _ in range(3)))
         for max_bytes, min_bytes in ((1000, 2000), (1 << 20, 1 << 20)):
             (found,) = await read(client, ("events", 0, 0), max_wait_ms=60_000, max_bytes=max_bytes, min_bytes=min_bytes)
             assert len(found.records) >= 900
-
-    run(tmp_path, scenario, properties={"fetch.max.bytes": "2048"})
 
 
 async def test_a_fetch_from_a_segment_before_the_last_does_not_wait(broker: Wired) -> None:
@@ -314,8 +309,8 @@ class Rules:
 
 
 @pytest.mark.parametrize("version", [12, 13])
-def test_reading_is_asked_for_topic_by_topic(tmp_path: Path, version: int) -> None:
-    async def scenario(broker: Wired) -> None:
+async def test_reading_is_asked_for_topic_by_topic(tmp_path: Path, version: int) -> None:
+    async with wired(tmp_path, authorizer=Rules()) as broker:
         for name in ("open", "closed"):
             broker.topic(name)
         client = await broker.connect()
@@ -323,10 +318,8 @@ def test_reading_is_asked_for_topic_by_topic(tmp_path: Path, version: int) -> No
         found = await read(client, *((name, 0, 0) for name in named), version=version)
         assert [int(each.error_code) for each in found] == [0, TOPIC_DENIED]
 
-    run(tmp_path, scenario, authorizer=Rules())
 
-
-def test_old_data_is_looked_for_and_brought_in_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_data_is_looked_for_and_brought_in_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first segments are dropped from the page cache; a fetch of them asks for threads, and the bytes are right."""
     names = []
 
@@ -335,8 +328,7 @@ def test_old_data_is_looked_for_and_brought_in_beside_the_loop(tmp_path: Path, m
         return function(*arguments, **keywords)
 
     monkeypatch.setattr(send, "is_resident", lambda *_: False)
-
-    async def scenario(broker: Wired) -> None:
+    async with wired(tmp_path, offload=offload) as broker:
         broker.topic("events", segment_bytes=str(1 << 20))
         client = await broker.connect()
         sent = [batch(b"%d" % n * 50_000) for n in range(10, 60)]
@@ -354,8 +346,6 @@ def test_old_data_is_looked_for_and_brought_in_beside_the_loop(tmp_path: Path, m
         assert bytes(found.records) == segments[0].read_bytes()[: len(found.records)]
         assert len(found.records) > 500_000
         assert "bring_in" in names
-
-    run(tmp_path, scenario, offload=offload)
 
 
 async def test_a_segment_deleted_under_readers_loses_nobody_a_byte(broker: Wired) -> None:

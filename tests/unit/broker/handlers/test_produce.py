@@ -20,7 +20,7 @@ from ottla.record.batch import HEADER, LOG_APPEND_TIME, BatchHeader, batches, ch
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch, read_records
 
-from ..wired import BROKER, NOW, Client, Wired, batch, fetch, produce, run, values, wired
+from ..wired import BROKER, NOW, Client, Wired, batch, fetch, produce, values, wired
 
 CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, INVALID_ACKS, UNSUPPORTED_FORMAT, INVALID_TIMESTAMP = 2, 3, 10, 21, 43, 32
 OUT_OF_ORDER, INVALID_PRODUCER_EPOCH, STORAGE_ERROR, UNSUPPORTED_CODEC, INVALID_RECORD = 45, 47, 56, 76, 87
@@ -306,8 +306,8 @@ class Rules:
         return (operation, resource.name) not in self.denied
 
 
-def test_writing_is_asked_for_topic_by_topic(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
+async def test_writing_is_asked_for_topic_by_topic(tmp_path: Path) -> None:
+    async with wired(tmp_path, authorizer=Rules((Operation.WRITE, "closed"))) as broker:
         broker.topic("open")
         broker.topic("closed")
         client = await broker.connect()
@@ -316,18 +316,14 @@ def test_writing_is_asked_for_topic_by_topic(tmp_path: Path) -> None:
             assert await client.produced() == (1, [(0, n), (TOPIC_DENIED, -1)])
         assert broker.log_bytes("closed") == b""
 
-    run(tmp_path, scenario, authorizer=Rules((Operation.WRITE, "closed")))
 
-
-def test_a_transactional_id_needs_write(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
+async def test_a_transactional_id_needs_write(tmp_path: Path) -> None:
+    async with wired(tmp_path, authorizer=Rules((Operation.WRITE, "theirs"))) as broker:
         broker.topic("events")
         client = await broker.connect()
         sent = batch(b"a", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0)
         assert await one(client, ("events", 0, sent), transactional_id="theirs") == (TXN_DENIED, -1)
         assert broker.log_bytes("events") == b""
-
-    run(tmp_path, scenario, authorizer=Rules((Operation.WRITE, "theirs")))
 
 
 async def test_too_few_replicas_in_sync_refuse_acks_all_only(broker: Wired) -> None:

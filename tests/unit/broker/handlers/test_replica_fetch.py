@@ -18,7 +18,7 @@ from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, Alt
 from ottla.model import BrokerId, BrokerRegistration, PartitionState, Principal
 from ottla.protocol.api import ApiKey
 
-from ..wired import BROKER, Client, Wired, batch, fetch, produce, run, topic_id, until, values, wired
+from ..wired import BROKER, Client, Wired, batch, fetch, produce, topic_id, until, values, wired
 
 OUT_OF_RANGE, NOT_LEADER, NOT_ENOUGH_AFTER_APPEND, TOPIC_DENIED = 1, 6, 20, 29
 FENCED_EPOCH, UNKNOWN_EPOCH, OFFSET_NOT_AVAILABLE = 74, 75, 78
@@ -262,8 +262,8 @@ async def test_a_follower_does_not_say_that_an_offset_is_out_of_range_which_its_
     assert int((await read(client, 1, rack="a")).error_code) == 0
 
 
-def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
+async def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> None:
+    async with wired(tmp_path, properties=RACK_AWARE) as broker:
         broker.topic("events", isr=(BROKER, TWO))
         broker.parts.metadata.brokers = {each: BrokerRegistration(each, (), rack) for each, rack in ((BROKER, "a"), (TWO, "b"))}
         client = await broker.connect()
@@ -277,8 +277,6 @@ def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> None:
         found = await follow(client, 0, rack="b")
         assert (found.preferred_read_replica, values(bytes(found.records))) == (-1, [(0, b"a")])
 
-    run(tmp_path, scenario, properties=RACK_AWARE)
-
 
 async def test_without_a_selector_racks_change_nothing(broker: Wired) -> None:
     broker.topic("events", isr=(BROKER, TWO))
@@ -289,10 +287,9 @@ async def test_without_a_selector_racks_change_nothing(broker: Wired) -> None:
     assert values(bytes((await read(client, 0, rack="b")).records)) == [(0, b"a")]
 
 
-def test_a_throttled_replica_that_lags_has_to_wait_and_one_in_sync_has_not(tmp_path: Path) -> None:
+async def test_a_throttled_replica_that_lags_has_to_wait_and_one_in_sync_has_not(tmp_path: Path) -> None:
     """KIP-73."""
-
-    async def scenario(broker: Wired) -> None:
+    async with wired(tmp_path, properties={"leader.replication.throttled.rate": "1000"}) as broker:
         broker.topic("events", isr=(BROKER, TWO, THREE), leader_replication_throttled_replicas="0:1")
         broker.lead("events", isr=(BROKER, TWO))
         client = await broker.connect()
@@ -303,13 +300,10 @@ def test_a_throttled_replica_that_lags_has_to_wait_and_one_in_sync_has_not(tmp_p
         broker.clock.advance(seconds=10)
         assert len((await follow(client, 0, replica=(THREE, 71))).records) > 3000
 
-    run(tmp_path, scenario, properties={"leader.replication.throttled.rate": "1000"})
 
-
-def test_a_follower_does_not_wait_for_bytes_that_its_own_limit_keeps_out(tmp_path: Path) -> None:
+async def test_a_follower_does_not_wait_for_bytes_that_its_own_limit_keeps_out(tmp_path: Path) -> None:
     """What is not committed counts too, for a follower gets it; of a replica that is held back nothing does (KIP-73)."""
-
-    async def scenario(broker: Wired) -> None:
+    async with wired(tmp_path, properties={"leader.replication.throttled.rate": "1000"}) as broker:
         broker.topic("events", isr=(BROKER, TWO, THREE), leader_replication_throttled_replicas="0:1")
         broker.topic("others", isr=(BROKER, TWO, THREE))
         broker.lead("events", isr=(BROKER, TWO))
@@ -325,17 +319,13 @@ def test_a_follower_does_not_wait_for_bytes_that_its_own_limit_keeps_out(tmp_pat
         waiting.write(fetch(*both, version=17, replica=(THREE, 71), **limits))
         await until(lambda: len(broker.parts.fetch_purgatory) == 1)
 
-    run(tmp_path, scenario, properties={"leader.replication.throttled.rate": "1000"})
 
-
-def test_fetch_max_bytes_of_the_broker_binds_no_follower(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
+async def test_fetch_max_bytes_of_the_broker_binds_no_follower(tmp_path: Path) -> None:
+    async with wired(tmp_path, properties={"fetch.max.bytes": "1024"}) as broker:
         broker.topic("events", isr=(BROKER, TWO))
         client = await broker.connect()
         await publish(client, *(batch(b"x" * 900) for _ in range(4)))
         assert len((await follow(client, 0)).records) > 3600
-
-    run(tmp_path, scenario, properties={"fetch.max.bytes": "1024"})
 
 
 async def test_a_session_of_a_follower_says_only_what_is_new_and_records_all_it_has(broker: Wired) -> None:
@@ -372,12 +362,10 @@ class Rules:
         return operation is not Operation.CLUSTER_ACTION
 
 
-def test_who_may_read_may_not_therefore_replicate(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
+async def test_who_may_read_may_not_therefore_replicate(tmp_path: Path) -> None:
+    async with wired(tmp_path, authorizer=Rules()) as broker:
         broker.topic("events", isr=(BROKER, TWO))
         client = await broker.connect()
         await publish(client, batch(b"a"))
         assert int((await follow(client, 0)).error_code) == TOPIC_DENIED
         assert int((await read(client, 0)).error_code) == 0
-
-    run(tmp_path, scenario, authorizer=Rules())

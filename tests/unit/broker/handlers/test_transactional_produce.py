@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.wired import Wired, batch, fetch, produce, run, until, values, wired
+from tests.unit.broker.wired import Wired, batch, fetch, produce, until, values, wired
 
 from ottla.broker.transactions.states import TransactionState
 from ottla.errors import (
@@ -182,13 +182,11 @@ async def test_a_reader_of_committed_data_that_waits_is_woken_by_the_marker(brok
     assert (answer.last_stable_offset, answer.high_watermark) == (2, 2)
 
 
-def test_verification_can_be_switched_off(tmp_path: Path) -> None:
-    async def scenario(broker: Wired) -> None:
+async def test_verification_can_be_switched_off(tmp_path: Path) -> None:
+    async with wired(tmp_path, properties={**OF_ONE, "transaction.partition.verification.enable": "false"}) as broker:
         writer = await producer(broker)
         writer.producer_id, writer.epoch = 5, 0
         assert await writer.send(b"a") == 0
-
-    run(tmp_path, scenario, properties={**OF_ONE, "transaction.partition.verification.enable": "false"})
 
 
 async def test_a_topic_with_a_codec_of_its_own_takes_transactions(broker: Wired) -> None:

@@ -21,7 +21,7 @@ from ottla.errors import (
 )
 
 from ..wired import until
-from .followers import P0, P1, Follower, named, run, until_equal, waits
+from .followers import P0, P1, Follower, following, named, run, until_equal, waits
 from .leaders import SETTINGS, Led, Replica
 
 
@@ -39,11 +39,10 @@ async def test_an_error_of_one_partition_keeps_only_that_one_back(follower: Foll
         await until_equal(replicas[0], bad)
 
 
-def test_a_leader_that_does_not_know_of_it_yet_is_asked_again_soon() -> None:
+async def test_a_leader_that_does_not_know_of_it_yet_is_asked_again_soon() -> None:
     """Follower and leader are told by the same controller, and no one says which first. Method: the longest wait is a minute."""
     slow = SETTINGS.from_properties({"broker.id": "1", "replica.fetch.backoff.ms": "1000"})
-
-    async def scenario(follower: Follower) -> None:
+    async with following(slow) as follower:
         leader = follower.leader()
         led = leader.lead(P0, epoch=3)
         (replica,) = follower.follow(leader, P0, epoch=4)
@@ -51,8 +50,6 @@ def test_a_leader_that_does_not_know_of_it_yet_is_asked_again_soon() -> None:
         led.epoch = 4
         leader.append(led, b"a")
         await until_equal(replica, led)
-
-    run(scenario, slow)
 
 
 async def test_a_fenced_partition_waits_for_the_controller(follower: Follower) -> None:
@@ -194,13 +191,12 @@ def test_a_leader_that_dies_and_comes_back_is_followed_again(caplog: pytest.LogC
     assert "fetching again after" in told[1]
 
 
-def test_a_leader_that_falls_silent_is_connected_to_anew() -> None:
+async def test_a_leader_that_falls_silent_is_connected_to_anew() -> None:
     """replica.socket.timeout.ms: the leader was stopped, or its answers are lost on the way."""
     impatient = BrokerSettings.from_properties(
         {"broker.id": "1", "replica.socket.timeout.ms": "50", "replica.fetch.wait.max.ms": "20", "replica.fetch.backoff.ms": "20"}
     )
-
-    async def scenario(follower: Follower) -> None:
+    async with following(impatient) as follower:
         leader = follower.leader()
         led = leader.lead(P0)
         (replica,) = follower.follow(leader, P0)
@@ -211,8 +207,6 @@ def test_a_leader_that_falls_silent_is_connected_to_anew() -> None:
         assert leader.open_connections <= 1
         leader.gate.set()
         await until_equal(replica, led)
-
-    run(scenario, impatient)
 
 
 @pytest.mark.parametrize("damage", ["another correlation id", "cut", "rubbish"])
@@ -285,15 +279,12 @@ async def test_a_full_disk_keeps_a_partition_back_until_there_is_room(follower: 
     await until_equal(failing, led)
 
 
-def test_a_leader_without_the_inter_broker_listener_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_leader_without_the_inter_broker_listener_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     other = BrokerSettings.from_properties(
         {"broker.id": "1", "listeners": "INNER://:0", "listener.security.protocol.map": "INNER:PLAINTEXT"}
         | {"inter.broker.listener.name": "INNER"}
     )
-
-    async def scenario(follower: Follower) -> None:
+    async with following(other) as follower:
         leader = follower.leader()
         follower.follow(leader, P0)
         await until(lambda: "broker 2 has no listener INNER" in caplog.text)
-
-    run(scenario, other)

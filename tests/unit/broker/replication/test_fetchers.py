@@ -20,7 +20,7 @@ from ottla.model import TopicPartition
 from ottla.testing.clock import ManualClock
 
 from ..wired import until
-from .followers import P0, P1, P2, Follower, named, run, until_equal, waits
+from .followers import P0, P1, P2, Follower, following, named, until_equal, waits
 from .leaders import SETTINGS, Led, LogOf, Replica, follow_of, topic_id
 
 
@@ -185,12 +185,11 @@ async def test_the_leader_hears_of_records_only_when_they_are_where_they_must_be
     await until(lambda: not failures and not replica.must_checkpoint_truncation)
 
 
-def test_lagging_throttled_replicas_wait_and_those_in_sync_do_not() -> None:
+async def test_lagging_throttled_replicas_wait_and_those_in_sync_do_not() -> None:
     """KIP-73."""
     clock = ManualClock()
     throttle = Throttle(clock, 1000)
-
-    async def scenario(follower: Follower) -> None:
+    async with following(throttle=throttle) as follower:
         leader = follower.leader()
         throttled, free = leader.lead(P0), leader.lead(P1)
         follower.replicas[P0] = Replica(TopicSettings(follower_replication_throttled_replicas=("0:1",)))
@@ -213,8 +212,6 @@ def test_lagging_throttled_replicas_wait_and_those_in_sync_do_not() -> None:
         clock.advance(seconds=10)
         await until_equal(replicas[0], throttled)
 
-    run(scenario, throttle=throttle)
-
 
 @pytest.mark.parametrize("broker_epoch", [5, -1])  # it goes back where ZooKeeper was restored from a copy
 async def test_a_leader_that_registers_elsewhere_is_found_there(follower: Follower, broker_epoch: int) -> None:
@@ -231,10 +228,9 @@ async def test_a_leader_that_registers_elsewhere_is_found_there(follower: Follow
     assert leader.open_connections == 1
 
 
-def test_partitions_are_shared_out_over_fetchers_and_again_when_their_number_changes() -> None:
+async def test_partitions_are_shared_out_over_fetchers_and_again_when_their_number_changes() -> None:
     two = SETTINGS.with_changes({"num.replica.fetchers": "3"})
-
-    async def scenario(follower: Follower) -> None:
+    async with following(two) as follower:
         leader = follower.leader()
         partitions = [TopicPartition(f"topic-{index % 5}", index) for index in range(30)]
         led = [leader.lead(partition) for partition in partitions]
@@ -253,8 +249,6 @@ def test_partitions_are_shared_out_over_fetchers_and_again_when_their_number_cha
         follower.fetchers.update_settings(SETTINGS.with_changes({"num.replica.fetchers": "2"}))
         await all_follow()
         assert sum(map(len, follower.fetchers._fetchers.values())) == 30
-
-    run(scenario, two)
 
 
 async def test_with_nothing_to_follow_nothing_is_left(follower: Follower) -> None:

@@ -24,7 +24,7 @@ from ottla.record.records import Record, build_batch, read_records
 from ottla.storage.batch_opener import BatchOpener
 from ottla.testing.failing_files import failing_files
 
-from ..wired import BROKER, NOW, Wired, batch, run, topic_id, until
+from ..wired import BROKER, NOW, Wired, batch, topic_id, until, wired
 
 TABLE = TopicPartition("table", 3)
 
@@ -116,10 +116,9 @@ class Flushes:
         return function(*arguments, **keywords)
 
 
-def test_what_comes_while_a_flush_runs_shares_the_next_one(tmp_path: Path) -> None:
+async def test_what_comes_while_a_flush_runs_shares_the_next_one(tmp_path: Path) -> None:
     flushes = Flushes()
-
-    async def scenario(broker: Wired) -> None:
+    async with wired(tmp_path, offload=flushes) as broker:
         broker.topic("events", flush_messages="1")
         partition = broker.partition("events")
         stage(broker, "events", batch(b"a"))
@@ -137,8 +136,6 @@ def test_what_comes_while_a_flush_runs_shares_the_next_one(tmp_path: Path) -> No
         assert flushes.begun == 2
         for _ in range(9):
             flushes.allowed.release()
-
-    run(tmp_path, scenario, offload=flushes)
 
 
 async def test_fewer_messages_than_flush_messages_linger_for_a_moment_only(broker: Wired) -> None:
