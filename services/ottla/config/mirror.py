@@ -157,7 +157,7 @@ class LinkSettings(Settings):
         "string",
         default="fail",
         choices=["fail", "gap"],
-        doc="Ottla's own: a partition whose source has lost records before they were copied fails, or goes on behind a gap that the "
+        doc="Ottla's own: a partition whose source has lost records before they were copied fails, or continues behind a gap that the "
         "map records.",
     )
     audit_enable: bool = setting(
@@ -318,7 +318,7 @@ class MirrorSettings(LinkSettings, WorkerSettings, HttpSettings, ZooKeeperSettin
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
-        """As `ServiceSettings.from_properties`; the settings of clusters and links are told apart by what is before their names."""
+        """As `ServiceSettings.from_properties`; the settings of clusters and links differ by what is before their names."""
         aliases = _aliases(properties)
         wrong = [alias for alias in aliases if not _ALIAS.fullmatch(alias)]
         if wrong or len(set(aliases)) < len(aliases) or len(aliases) < 2:

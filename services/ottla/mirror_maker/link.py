@@ -6,7 +6,7 @@
     every 5 s        schemas that the target's registry does not have are registered there, by the holder of slot 0
     every second     a heartbeat, by the holder of slot 0
 
-Each of these goes on when it fails, after a word in the log. Slots that are at work need none of them.
+Each of these continues when it fails, after a word in the log. Slots that are at work need none of them.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ class Link:
         except CoordinationError as error:
             log.warning("%s: slots cannot be assigned: %s", self.settings.name, error)
             if self.slots and self._membership.may_be_over:
-                # Whoever has them by now would be fenced by this worker, and this worker by them, in turns.
+                # The worker that has them by now would be fenced by this one, and this one by it, in turns.
                 log.warning("%s: ZooKeeper is silent for as long as a session lasts; all slots are given up", self.settings.name)
                 self._drop_slots()
             return

@@ -247,7 +247,7 @@ class SlotAudit:
             self._on_its_way = parts, futures
 
     def _is_answered(self) -> bool:
-        """Whether nothing is on its way; what failed is to be said again, by another session, as nobody knows what was written."""
+        """Whether nothing is on its way; what failed is to be said again, by another session, as it is unknown what was written."""
         parts, futures = self._on_its_way
         if not all(future.done() for future in futures):
             return False

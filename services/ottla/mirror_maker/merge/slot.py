@@ -1,6 +1,6 @@
 """One slot of a link at work: its partitions are copied, in transactions of the slot's transactional id.
 
-    open       fences the former holder and aborts what that left; reads the slot's map: that is where each partition goes on
+    open       fences the former holder and aborts what that left; reads the slot's map: that is where each partition continues
     copy       batches, and the records of the map that say where they went, in one transaction
     anything that fails ends the term: the transaction is aborted, or no one knows how it ended, and the slot is opened once more
 
@@ -97,7 +97,7 @@ _OF_NO_BATCH: Final = (
 )
 
 OnTruncation = Literal["fail", "gap"]
-# What an operator has become of a partition: it goes on behind what is lost; it is copied once more from the source's first record on,
+# What an operator has become of a partition: it continues behind what is lost; it is copied once more from the source's first record on,
 # behind the copies that the target has; or that, and the target's partition is emptied.
 Repair = Literal["accept gap", "restart", "truncate"]
 
@@ -154,7 +154,7 @@ class Destination:
         topic: in the target.
         partition_count: of it.
         max_batch_bytes: its `max.message.bytes`.
-        is_reading_audited, is_writing_audited: whether the audit of the source, and of the target, is told of the topic.
+        is_reading_audited, is_writing_audited: whether the topic is audited in the source, and in the target.
     """
 
     topic: str
@@ -483,7 +483,7 @@ class SlotCopier:
                 for found in fetched:
                     destination = self._wanted.get(found.partition)
                     if destination is None:
-                        fetcher.unassign(found.partition)  # if it is wanted again, it goes on where the map says
+                        fetcher.unassign(found.partition)  # if it is wanted again, it continues where the map says
                     else:
                         await self._send(producer, round_, found, destination)
                 if round_.size >= TRANSACTION_BYTES or loop.time() >= until:
@@ -737,7 +737,7 @@ class SlotCopier:
             del self._repairs[partition]
 
     async def _lost(self, producer: TransactionalProducer, fetcher: Fetcher, partition: TopicPartition, cause: ApiError) -> None:
-        """The source does not have what comes next: the partition fails, or goes on behind a gap that the map has."""
+        """The source does not have what comes next: the partition fails, or continues behind a gap that the map has."""
         known = self.maps[partition]
         if self._settings.on_truncation == "fail" and partition not in self._repairs:
             self._fail(partition, f"{type(cause).__name__} at offset {known.next_offset}: {cause}")

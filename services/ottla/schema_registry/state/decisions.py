@@ -212,7 +212,7 @@ def with_metadata_of(state: State, request: Registration, latest: Version | None
 
 
 def next_version(versions: Sequence[Version]) -> int:
-    """The number after the highest; it goes on after versions that are softly deleted."""
+    """The number after the highest; it continues after versions that are softly deleted."""
     return versions[-1].version + 1 if versions else 1
 
 
