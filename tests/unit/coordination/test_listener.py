@@ -15,12 +15,13 @@ from ottla.clock import SystemClock
 from ottla.config.connect_string import ConnectString
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.errors import CoordinationError
+from ottla.coordination.listener import server
 from ottla.coordination.listener.jute import MalformedFrame, Reader, framed, string
 from ottla.coordination.listener.server import LARGEST_BACKLOG, LARGEST_FRAME, SMALL_FRAME, CoordinationListener
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
 
 OPEN = struct.pack(">iqiqi", 0, 0, 1_000, 0, 16) + bytes(17)
-GET_DATA, GET_CHILDREN, MULTI_READ, SET_WATCHES = 4, 8, 22, 101
+GET_DATA, GET_CHILDREN, MULTI_READ, SET_WATCHES, CLOSE = 4, 8, 22, 101, -11
 LARGE = 900_000  # bytes of a znode that nearly fills a request
 
 
@@ -44,9 +45,9 @@ class Client:
         self.writer = writer
 
     @classmethod
-    async def connected(cls, port: int, introduction: bytes = OPEN) -> tuple[Client, int, int, bytes]:
+    async def connected(cls, port: int, introduction: bytes = OPEN, local_host: str = "127.0.0.1") -> tuple[Client, int, int, bytes]:
         """And its timeout, session and password."""
-        client = cls(*await asyncio.open_connection("127.0.0.1", port))
+        client = cls(*await asyncio.open_connection("127.0.0.1", port, local_addr=(local_host, 0)))
         answer = await client.ask(introduction)
         timeout_ms, session_id, size = struct.unpack_from(">iqi", answer, 4)
         return client, timeout_ms, session_id, answer[20 : 20 + size]
@@ -79,6 +80,24 @@ async def test_a_session_goes_on_over_a_new_connection_and_with_its_password_onl
         _, _, again, _ = await Client.connected(listener.port, resumed(session_id, password))
         assert again == session_id
         assert await client.is_cut()  # the session has moved
+
+
+@pytest.mark.parametrize("bound", ["MAX_SESSIONS", "MAX_CONNECTIONS"])
+async def test_one_address_has_a_quarter_of_the_sessions_and_of_the_connections(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    """Others find room, however many somebody begins; and who ends what he has may begin another."""
+    monkeypatch.setattr(server, bound, 8)
+    async with listening() as (_, listener):
+        held = [(await Client.connected(listener.port))[0] for _ in range(2)]
+        refused = Client(*await asyncio.open_connection("127.0.0.1", listener.port))
+        with suppress(OSError, EOFError):
+            answer = await refused.ask(OPEN)
+            assert struct.unpack_from(">q", answer, 8) == (0,)
+        _, timeout_ms, _, _ = await Client.connected(listener.port, local_host="127.0.0.2")
+        assert timeout_ms == 1_000
+
+        await held[0].ask(struct.pack(">ii", 1, CLOSE))
+        assert await held[0].is_cut()
+        assert (await Client.connected(listener.port))[1] == 1_000
 
 
 async def test_a_silent_session_expires_with_its_ephemerals() -> None:

@@ -16,6 +16,7 @@ import hmac
 import logging
 import secrets
 import struct
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -32,6 +33,8 @@ log: Final = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 1_000
 MAX_SESSIONS: Final = 10_000
+# One address has a quarter of either at most, as of a broker's connections.
+OF_ONE_ADDRESS: Final = 4
 MAX_WATCHES: Final = 100_000  # of one session
 LARGEST_FRAME: Final = MAX_REQUEST_SIZE + 4096
 INTRODUCTION_SECONDS: Final = 10.0
@@ -54,8 +57,9 @@ _KNOWN_FLAGS: Final = 3
 class _Session:
     """A session that was begun here."""
 
-    def __init__(self, session: EmbeddedSession, timeout_ms: int) -> None:
+    def __init__(self, session: EmbeddedSession, timeout_ms: int, address: str) -> None:
         self.session: Final = session
+        self.address: Final = address
         self.password: Final = secrets.token_bytes(_PASSWORD_SIZE)
         self.timeout_ms = timeout_ms
         self.connection: _Connection | None = None
@@ -78,6 +82,7 @@ class CoordinationListener:
         self._credentials = credentials
         self._server: asyncio.Server | None = None
         self._sessions: dict[int, _Session] = {}
+        self._sessions_of: Counter[str] = Counter()
         self._connections: dict[asyncio.Task[None], _Connection] = {}
         self._large_frames: Final = asyncio.Semaphore(LARGE_FRAMES)
         self._ending: Final = Tasks()
@@ -115,6 +120,9 @@ class CoordinationListener:
             if len(self._connections) > MAX_CONNECTIONS:
                 log.warning("coordination.listener: connection refused: there are %d already", MAX_CONNECTIONS)
                 return
+            if sum(other.address == connection.address for other in self._connections.values()) > MAX_CONNECTIONS // OF_ONE_ADDRESS:
+                log.debug("coordination.listener: connection refused: %s has its share already", connection.address)
+                return
             async with asyncio.timeout(INTRODUCTION_SECONDS):
                 kept = await self._introduced(await self._read_frame(reader, SMALL_FRAME), connection)
             if kept is None:
@@ -149,10 +157,13 @@ class CoordinationListener:
         password = request.read_buffer() or b""
         has_read_only = not request.is_at_end
         kept = self._sessions.get(session_id)
-        if kept is None and not session_id and len(self._sessions) < MAX_SESSIONS:
+        address = connection.address
+        has_room = len(self._sessions) < MAX_SESSIONS and self._sessions_of[address] < MAX_SESSIONS // OF_ONE_ADDRESS
+        if kept is None and not session_id and has_room:
             session = await self._zookeeper.session()
-            kept = _Session(session, min(max(timeout_ms, SHORTEST_SESSION_MS), LONGEST_SESSION_MS))
+            kept = _Session(session, min(max(timeout_ms, SHORTEST_SESSION_MS), LONGEST_SESSION_MS), address)
             self._sessions[session.session_id] = kept
+            self._sessions_of[address] += 1
             session.on_session_event(lambda event: self._happened(session.session_id, event))
         elif kept is None or not hmac.compare_digest(password, kept.password):
             connection.send(jute.INT.pack(version) + jute.INT.pack(0) + jute.LONG.pack(0) + jute.buffer(bytes(_PASSWORD_SIZE)) + b"\0")
@@ -197,7 +208,8 @@ class CoordinationListener:
                 kept.connection.cut()
 
     def _forget(self, kept: _Session) -> None:
-        self._sessions.pop(kept.session.session_id, None)
+        if self._sessions.pop(kept.session.session_id, None) is not None:
+            self._sessions_of -= Counter((kept.address,))  # one that has none left is not kept
         if kept.expiry is not None:
             kept.expiry.cancel()
 
@@ -213,6 +225,7 @@ class _Connection:
         all_connections: Collection[_Connection],
     ) -> None:
         self._writer = writer
+        self.address: Final[str] = (writer.get_extra_info("peername") or ("",))[0]  # none of a peer that is gone already
         self._zookeeper = zookeeper
         self._credentials = credentials
         self._all_connections = all_connections
