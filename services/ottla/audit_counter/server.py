@@ -123,7 +123,7 @@ class AuditServer:
             self.canary = await self._new_canary(stack)
             if settings.rest_address is not None:
                 application = AuditApplication(self.counter, self._clock, self.canary).application
-                self._rest = HttpListener(application, HttpLimits(connections=256, deadline_seconds=3_600), setting="rest.listener")
+                self._rest = HttpListener(application, HttpLimits(connections=256, deadline_seconds=60), setting="rest.listener")
                 stack.push_async_callback(self._rest.close)
                 await self._rest.start(settings.rest_address)
                 log.info("the page is at %s", self._rest.url)

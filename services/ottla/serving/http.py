@@ -35,6 +35,9 @@ GRACE_SECONDS: Final = 1.0
 # How much of the rate may come at once.
 BURST_SECONDS: Final = 0.5
 _CLOSE: Final = {"connection": "close"}
+_EVENTS: Final = b"text/event-stream"
+# In the state that uvicorn gives to an application: what gives the connection the time that events have.
+_CONTINUE: Final = "ottla.continue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class HttpLimits:
     Attributes:
         connections: at the same time.
         deadline_seconds: in which a request has to be there, and its answer taken. Prometheus gives a scrape ten by default.
+        events_seconds: for which server-sent events continue, from their head on; then their client connects again.
         idle_seconds: for which a connection is kept between two requests. Prometheus scrapes every 15 to 60 s.
         head_bytes: the largest request line with its headers.
         body_bytes: the largest body of a request.
@@ -52,6 +56,7 @@ class HttpLimits:
 
     connections: int = 64
     deadline_seconds: float = 20.0
+    events_seconds: float = 3_600.0
     idle_seconds: int = 75
     head_bytes: int = 16 * 1024
     body_bytes: int = 64 * 1024
@@ -182,7 +187,12 @@ class _Bounded:
                 raise HTTPException(413, self._complaint, headers=_CLOSE)  # Starlette answers with it
             return message
 
-        await self._application(scope, counted, send)
+        async def noticed(message: Message) -> None:
+            if message["type"] == "http.response.start" and dict(message["headers"]).get(b"content-type", b"").startswith(_EVENTS):
+                scope["state"][_CONTINUE]()
+            await send(message)
+
+        await self._application(scope, counted, noticed)
 
     async def _take_turn(self) -> None:
         """Waits while more requests have come than the rate allows, beyond what may come together."""
@@ -204,6 +214,7 @@ class _Connection(H11Protocol):
     def __init__(self, limits: HttpLimits, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._limits = limits
+        self.app_state[_CONTINUE] = lambda: self._begin(limits.events_seconds)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn wants a Transport
         if len(self.connections) >= self._limits.connections:
@@ -212,26 +223,26 @@ class _Connection(H11Protocol):
             self.connections.discard(least_missed)
             least_missed.transport.abort()
         super().connection_made(transport)
-        self._begin()
+        self._begin(self._limits.deadline_seconds)
 
     def data_received(self, data: bytes) -> None:
         if self._deadline is None:
-            self._begin()
+            self._begin(self._limits.deadline_seconds)
         super().data_received(data)
 
     def on_response_complete(self) -> None:
         self._end()
         super().on_response_complete()
         if not self.cycle.response_complete:  # another request was there already
-            self._begin()
+            self._begin(self._limits.deadline_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
         super().connection_lost(exc)
 
-    def _begin(self) -> None:
+    def _begin(self, seconds: float) -> None:
         self._end()
-        self._deadline = self.loop.call_later(self._limits.deadline_seconds, self.transport.abort)
+        self._deadline = self.loop.call_later(seconds, self.transport.abort)
 
     def _end(self) -> None:
         self._idle_since = self.loop.time()

@@ -101,6 +101,7 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
             status, kind, body = await beside(get, url, path, accept)
             return status, json.loads(body) if "json" in kind else body
 
+        assert server._rest is not None and server._rest._limits.deadline_seconds == 60  # also for one that is sent by half
         status, topics = await ask("/v1/topics")
         assert (status, topics[0]["topic"], topics[0]["missing"]) == (200, "clicks", 1)
         assert topics[0]["messages"] == {"producer": 100, "log": 100, "consumer:billing": 99}

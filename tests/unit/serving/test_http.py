@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from ottla.clock import SystemClock
@@ -35,6 +35,15 @@ async def _echo(request: Request) -> PlainTextResponse:
     return PlainTextResponse(f"{len(await request.body())} bytes")
 
 
+async def _events(_: Request) -> StreamingResponse:
+    async def events() -> AsyncIterator[str]:
+        while True:
+            yield "data: tick\n\n"
+            await asyncio.sleep(0.05)
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
 class Asked:
     """An endpoint, and what it is to say of its broker."""
 
@@ -45,7 +54,8 @@ class Asked:
         measuring = Measuring(Registry([ServiceCollector(self), self.probe], clock))
         self.scrapes = Scrapes(measuring, clock)
         routes = [*probe_routes(self, self.scrapes), scrape_route("/metrics/kafka", self.scrapes, "kafka")]
-        self.endpoint = HttpListener(Starlette(routes=[*routes, Route("/echo", _echo, methods=["POST"])]), limits, tls)
+        routes += [Route("/echo", _echo, methods=["POST"]), Route("/events", _events)]
+        self.endpoint = HttpListener(Starlette(routes=routes), limits, tls)
 
     def status(self) -> tuple[bool, Mapping[str, Any]]:
         return self.ready
@@ -142,6 +152,19 @@ async def test_who_does_not_finish_a_request_is_cut_off(words: bytes) -> None:
                     pass
                 raise EOFError
         trickling.cancel()
+        writer.close()
+
+
+async def test_server_sent_events_continue_beyond_the_deadline_and_end_at_their_own() -> None:
+    async with asked(HttpLimits(deadline_seconds=0.3, events_seconds=1.5)) as world:
+        reader, writer = await world.open()
+        began = asyncio.get_running_loop().time()
+        writer.write(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+        with suppress(ConnectionError):
+            async with asyncio.timeout(120):
+                while await reader.read(4096):
+                    pass
+        assert asyncio.get_running_loop().time() - began >= 1.5
         writer.close()
 
 
