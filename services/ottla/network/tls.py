@@ -38,14 +38,23 @@ class ServerTls(_SslProtocol):  # type: ignore[misc]  # Any, as said above
 
     Args:
         protocol: its connection is made when the handshake is done.
-        shaken: takes the outcome of the handshake.
+        shaken: takes the outcome of the handshake; None where no one waits for it.
     """
 
-    def __init__(self, protocol: asyncio.BaseProtocol, context: ssl.SSLContext, shaken: asyncio.Future[None], offload: Offload) -> None:
-        super().__init__(shaken.get_loop(), protocol, context, shaken, server_side=True, ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS)
+    def __init__(
+        self, protocol: asyncio.BaseProtocol, context: ssl.SSLContext, shaken: asyncio.Future[None] | None, offload: Offload
+    ) -> None:
+        super().__init__(
+            asyncio.get_running_loop(), protocol, context, shaken, server_side=True, ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS
+        )
         self._offload = offload
         self._step: asyncio.Future[None] | None = None
         self._lost: list[Exception | None] = []  # with what, if that was during a step
+
+    def abort(self) -> None:
+        """Ends the connection at once, also during its handshake."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _do_handshake(self) -> None:
         if not self._incoming.pending:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -240,14 +241,19 @@ def test_tls(tmp_path: Path) -> None:
     keystore, truststore = Authority("tests").write(tmp_path, "registry")
 
     async def run() -> None:
-        listener = HttpListener(echo, LIMITS, server_context(TlsSettings(keystore_location=keystore)))
+        serving, computed_by = server_context(TlsSettings(keystore_location=keystore)), list[int]()
+        serving.sni_callback = lambda *_: computed_by.append(threading.get_ident())
+        listener = HttpListener(echo, LIMITS, serving)
         await listener.start("127.0.0.1", 0)
+        _, stopped_half_way = await asyncio.open_connection("127.0.0.1", listener.port)
         context = ssl.create_default_context(cafile=truststore)
-        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context, server_hostname="localhost")
         writer.write(get("/x", close=True))
         assert parsed(await reader.read()).content == b"GET /x "
+        assert len(computed_by) == 1 and computed_by != [threading.get_ident()], "a stranger's handshakes would cost the loop"
         writer.close()
         await listener.close()
+        stopped_half_way.close()
 
     asyncio.run(run())
 

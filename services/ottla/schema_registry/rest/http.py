@@ -20,11 +20,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, TypeAlias
+from weakref import WeakSet
 
 import httptools
 
 from ottla.errors import OttlaError
-from ottla.lifecycle import Tasks
+from ottla.lifecycle import Tasks, ThreadOffload
+from ottla.network.tls import ServerTls
 
 log: Final = logging.getLogger(__name__)
 
@@ -319,6 +321,8 @@ class HttpListener:
     def __init__(self, handler: Handler, limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None) -> None:
         self._shared = _Shared(handler, limits or HttpLimits())
         self._tls = tls
+        self._handshaking = ThreadOffload(1, "registry-handshakes", nice=10)
+        self._over_tls: WeakSet[ServerTls] = WeakSet()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -343,16 +347,23 @@ class HttpListener:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                lambda: Connection(self._shared, loop),
+                self._connection,
                 host or None,
                 port,
                 backlog=1024,
                 family=socket.AF_UNSPEC if host else socket.AF_INET,  # one family, so that port 0 means one port
-                ssl=self._tls,
             )
         except (OSError, socket.gaierror) as error:
             raise OttlaError(f"cannot listen at {host or '*'}:{port}: {error.strerror or error}") from error
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _connection(self) -> asyncio.BaseProtocol:
+        connection = Connection(self._shared, asyncio.get_running_loop())
+        if self._tls is None:
+            return connection
+        over_tls = ServerTls(connection, self._tls, None, self._handshaking)
+        self._over_tls.add(over_tls)
+        return over_tls
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -377,5 +388,8 @@ class HttpListener:
         await self._shared.tasks.wait()
         for connection in list(self._shared.connections):
             connection.transport.abort()
+        for over_tls in self._over_tls:
+            over_tls.abort()  # also those that are no connections yet
         await asyncio.sleep(0)  # in which the loop tells them
+        self._handshaking.close()
         await server.wait_closed()
