@@ -63,7 +63,12 @@ class _AuditCounterSettings(Settings):
         default="0.0.0.0:8090",
         doc="`host:port` of the page and the REST API. They have no secrets and ask for none, so this is for the network of the operators.",
     )
-    rpc_listener: str | None = setting("rpc.listener", "string", default=None, doc="`host:port` of the gRPC service. Unset: none.")
+    rpc_listener: str | None = setting(
+        "rpc.listener",
+        "string",
+        default=None,
+        doc="`host:port` of the gRPC service, which asks for no password: for the operators' network. Unset: none.",
+    )
     audit_directory: str = setting("audit.directory", "string", default="/var/lib/ottla/audit", doc="Where the counter keeps its file.")
     audit_window_ms: int = audit_window_ms()
     audit_retention_hours: int = setting(
