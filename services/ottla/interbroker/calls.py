@@ -344,12 +344,13 @@ class IsrMember:
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """The ISR that the leader of a partition wants to have."""
+    """The ISR that the leader of a partition wants to have. `topic_id` is None from a release that did not send it."""
 
     topic_partition: TopicPartition
     leader_epoch: int
     partition_epoch: int
     new_isr: tuple[IsrMember, ...]
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,8 @@ def altered(state: ClusterState, request: AlterPartitionRequest) -> tuple[Decisi
     for topic_partition, asked in {partition.topic_partition: partition for partition in request.partitions}.items():
         try:
             known = state.partition(topic_partition)
+            if asked.topic_id not in (None, state.topics[topic_partition.topic].topic_id):
+                raise UnknownTopicOrPartition(f"{topic_partition} is of another topic of that name")
         except UnknownTopicOrPartition as error:
             outcomes[topic_partition] = AlteredPartition(error.code)
             continue

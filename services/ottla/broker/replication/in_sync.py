@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from typing import Final
+from uuid import UUID
 
 from ottla.broker.replication import isr as decisions
 from ottla.broker.replication.follower_progress import LONG_AGO, FollowerProgress
@@ -33,6 +34,7 @@ class InSyncReplicas:
         "_broker_id",
         "_counted",
         "_proposal",
+        "_topic_id",
         "_topic_partition",
         "adding_replicas",
         "epoch_start_offset",
@@ -56,6 +58,7 @@ class InSyncReplicas:
         self.followers: dict[BrokerId, FollowerProgress] = {}  # all other replicas; empty where another leads
         self.question: LeadershipQuestion | None = None  # whether this broker still leads; the last that was asked
         self._topic_partition: Final = topic_partition
+        self._topic_id: UUID | None = None
         self._broker_id: Final = broker_id
         self._proposal: IsrChange | None = None  # on its way to the controller
         self._counted: list[FollowerProgress] = []  # those that the high watermark waits for
@@ -70,6 +73,7 @@ class InSyncReplicas:
             self._proposal = None
         if state.leader_epoch > self.leader_epoch:
             self.forget_question()
+        self._topic_id = assignment.topic_id
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = assignment.partition_epoch
         self.isr = state.isr
@@ -274,7 +278,7 @@ class InSyncReplicas:
 
     def _propose(self, isr: tuple[BrokerId, ...]) -> IsrChange:
         members = tuple(IsrMember(replica, self.followers[replica].broker_epoch if replica in self.followers else -1) for replica in isr)
-        self._proposal = IsrChange(self._topic_partition, self.leader_epoch, self.partition_epoch, members)
+        self._proposal = IsrChange(self._topic_partition, self.leader_epoch, self.partition_epoch, members, self._topic_id)
         self._recount()
         return self._proposal
 

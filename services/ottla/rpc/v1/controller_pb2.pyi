@@ -52,9 +52,12 @@ class IsrChange(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
     NEW_ISR_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     leader_epoch: _builtins.int
     partition_epoch: _builtins.int
     """The version of the state's znode that the change is made from."""
+    topic_id: _builtins.bytes
+    """16 bytes: a topic made again under its name has leader and partition epochs of its own, which begin at 0 as well."""
     @_builtins.property
     def topic_partition(self) -> _common_pb2.TopicPartition: ...
     @_builtins.property
@@ -66,12 +69,15 @@ class IsrChange(_message.Message):
         leader_epoch: _builtins.int = ...,
         partition_epoch: _builtins.int = ...,
         new_isr: _abc.Iterable[Global___IsrMember] | None = ...,
+        topic_id: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["topic_partition", b"topic_partition"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id", "topic_id", b"topic_id", "topic_partition", b"topic_partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "new_isr", b"new_isr", "partition_epoch", b"partition_epoch", "topic_partition", b"topic_partition"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id", "leader_epoch", b"leader_epoch", "new_isr", b"new_isr", "partition_epoch", b"partition_epoch", "topic_id", b"topic_id", "topic_partition", b"topic_partition"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__topic_id: _TypeAlias = _typing.Literal["topic_id"]  # noqa: Y015
+    _WhichOneofArgType__topic_id: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic_id) -> _WhichOneofReturnType__topic_id | None: ...
 
 Global___IsrChange: _TypeAlias = IsrChange  # noqa: Y015
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -124,6 +125,22 @@ def test_an_unknown_partition_and_one_under_deletion_are_unknown(cluster: KnownC
     decision, response = isr_changes.altered(cluster.state, AlterPartitionRequest(BrokerId(1), epoch, asked))
     assert not decision
     assert [partition.error for partition in response.partitions.values()] == [UnknownTopicOrPartition.code] * 2
+
+
+def test_a_change_for_a_topic_that_was_deleted_is_not_made_to_one_of_its_name() -> None:
+    """It waited at a leader that had not heard of the deletion; the epochs of both topics begin at 0. Found by the simulation."""
+    cluster = KnownCluster(1, 2)
+    cluster.topic("a", (1, 2), (1, 2))
+    epoch, topic_id = cluster.state.brokers[BrokerId(1)].broker_epoch, cluster.state.topics["a"].topic_id
+    members = (IsrMember(BrokerId(1), epoch),)
+
+    def ask(asked_of: UUID | None) -> list[int]:
+        asked = (IsrChange(partition_of("a-0"), 0, 0, members, asked_of),)
+        decision, response = isr_changes.altered(cluster.state, AlterPartitionRequest(BrokerId(1), epoch, asked))
+        return [len(decision.changes), *(partition.error for partition in response.partitions.values())]
+
+    assert ask(uuid4()) == [0, UnknownTopicOrPartition.code]
+    assert ask(topic_id) == ask(None) == [1, 0]
 
 
 def test_one_partition_that_is_refused_does_not_hold_up_the_others() -> None:

@@ -99,6 +99,7 @@ def test_all_who_have_caught_up_are_proposed_in_the_order_of_the_assignment() ->
         replicas.record_fetch(each, 7, offset, 0, 10, START_MS)
     change = replicas.propose_expansion(9, START_MS)
     assert change is not None
+    assert change.topic_id == topic_id("events"), "the epochs of a topic made again begin at 0 as well"
     assert (change.leader_epoch, change.partition_epoch) == (4, 9)
     assert change.new_isr == (IsrMember(TWO, 7), IsrMember(ONE), IsrMember(THREE, 7))
     assert replicas.propose_expansion(9, START_MS) is None, "one at a time"
