@@ -25,7 +25,15 @@ from ottla.audit_counter.store import Read, Store, Window
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, judge
 from ottla.audit_counter.windows import SessionStanding, watermark_of
 from ottla.clock import Clock
-from ottla.errors import ApiError, InvalidRecord, OffsetOutOfRange, OttlaError, TopicAlreadyExists, UnknownTopicOrPartition
+from ottla.errors import (
+    ApiError,
+    InvalidRecord,
+    InvalidReplicationFactor,
+    OffsetOutOfRange,
+    OttlaError,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from ottla.lifecycle import Offload
 from ottla.metrics.cells import Histogram
 from ottla.model import TopicPartition
@@ -65,6 +73,7 @@ _VERDICTS_AT_ONCE: Final = 500
 # A log that nobody writes to any more still has to be read to its end.
 _LOG_SECONDS: Final = 120.0
 _LOG_AGAIN_SECONDS: Final = 1.0
+_TOPICS_AGAIN_SECONDS: Final = 1.0
 # How often a broker is asked that has not heard yet of a partition of which tiers have spoken.
 _MOST_LOOKS: Final = 5
 # What tiers reported is read again piece by piece only for windows that are not older, as all of `__audit` since then is read.
@@ -238,10 +247,19 @@ class AuditCounter:
             NewTopic(TOPIC, settings.partitions, settings.replication_factor, {"retention.ms": str(7 * 86_400_000)}),
             NewTopic(VERDICTS_TOPIC, 1, settings.replication_factor, {"cleanup.policy": "compact"}),
         ]
-        refused = await create_topics(self._cluster, wanted)
-        for name, error in refused.items():
-            if not isinstance(error, TopicAlreadyExists):
-                raise type(error)(f"{name}: {error}")
+        said = ""
+        while wanted:
+            refused = await create_topics(self._cluster, wanted)
+            for name, error in refused.items():
+                if not isinstance(error, (TopicAlreadyExists, InvalidReplicationFactor)):
+                    raise type(error)(f"{name}: {error}")
+            wanted = [topic for topic in wanted if isinstance(refused.get(topic.name), InvalidReplicationFactor)]
+            if wanted:  # a broker is away that may come back; with fewer copies a topic would stay so
+                text = "; ".join(f"{topic.name}: {refused[topic.name]}" for topic in wanted)
+                if text != said:
+                    log.warning("the counter waits for brokers, as topics cannot be made: %s", text)
+                said = text
+                await asyncio.sleep(_TOPICS_AGAIN_SECONDS)
         while True:
             with suppress(UnknownTopicOrPartition):
                 topic = await self._cluster.topic(TOPIC)

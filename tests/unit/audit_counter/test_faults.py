@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 from tests.chaos.cluster import free_ports
 from tests.chaos.network import Cut, Proxy, Wires
-from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline, until_counted
+from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline, running_counter, until_counted
 from tests.unit.audit_counter.test_server import beside, server_of, settings_of
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
+from ottla.audit_counter import service
 from ottla.audit_counter.server import FILE, AuditServer
+from ottla.audit_counter.service import CounterSettings
 from ottla.audit_counter.store import StoreFailed
 from ottla.audit_counter.verdicts import NOT_KNOWN
 from ottla.client.auditing import ProducerAudit, new_session
@@ -408,3 +410,25 @@ async def test_a_topic_that_is_deleted_while_it_is_in_doubt_is_judged_by_what_wa
             return (await said(running)).get((running.start_ms + MINUTE, "producer->broker")) in (Verdict.COMPLETE, Verdict.LATE)
 
         await until(is_complete)
+
+
+@in_a_loop
+async def test_a_counter_that_starts_while_a_broker_is_away_waits_for_it_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its topics have as many copies as they are to have, once there are brokers for them."""
+    monkeypatch.setattr(service, "_TOPICS_AGAIN_SECONDS", 0.05)
+    async with brokers(tmp_path, 2, default_replication_factor="2") as running, cluster_of(running) as cluster:
+        await running.stop_broker(BrokerId(2))
+        async with running_counter(cluster, tmp_path / "audit.db", CounterSettings()) as counter:
+
+            async def waits() -> bool:
+                return "__audit_verdicts: Replication factor: 2 larger than available brokers: 1." in caplog.text
+
+            await until(waits)
+            assert not counter.is_caught_up
+            await running.start_broker(BrokerId(2))
+            async with asyncio.timeout(WAIT_SECONDS):
+                await counter.wait_caught_up()
+            await cluster.refresh(["__audit_verdicts"])
+            assert len((await cluster.topic("__audit_verdicts")).partitions[0].replicas) == 2
