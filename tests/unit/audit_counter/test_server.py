@@ -184,6 +184,35 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
 
 
 @in_a_loop
+async def test_what_is_not_known_yet_and_a_file_that_fails_are_problems(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        async with server_of(settings_of(servers(running), tmp_path / "audit")) as server:
+            now_ms = SystemClock().time_ms()
+            line = Pipeline(running, cluster, server.counter, now_ms - now_ms % 60_000 - 120_000)
+            await line.produce(10)
+            await line.report(line.producer.records(line.now_ms - 600_000))
+            async with asyncio.timeout(60):
+                while not (await line.summary(0)).verdicts:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.05)
+
+            async def problem(path: str) -> tuple[int, str, Any]:
+                status, kind, body = await beside(get, server.url, path)
+                return status, kind, json.loads(body)
+
+            status, kind, body = await problem(f"/v1/topics/clicks/missing?window={line.start_ms}&edge=producer-%3Elog")
+            assert (status, kind, body["status"], body["title"]) == (409, "application/problem+json", 409, "Conflict")
+            assert body["detail"].startswith(f"window {line.start_ms} is not known yet: ")
+            file = server.counter._store._connection
+            file.set_progress_handler(lambda: 1, 1)  # SQLite ends whatever is asked
+            for path in ("/v1/topics", "/v1/topics/clicks/windows", "/v1/sessions", "/v1/status"):
+                status, kind, body = await problem(path)
+                assert (status, kind, body["status"]) == (503, "application/problem+json", 503), path
+                assert (body["title"], bool(body["detail"])) == ("Service Unavailable", True)
+            file.set_progress_handler(None, 1)
+
+
+@in_a_loop
 async def test_a_counter_judges_what_it_was_stopped_before_it_had_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with brokers(tmp_path / "brokers") as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks", 2)

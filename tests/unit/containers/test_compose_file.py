@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ottla.config.audit import AuditSettings
 from ottla.config.broker import BrokerSettings
 from ottla.config.environment import from_environment
 from ottla.config.mirror import MirrorSettings
@@ -58,9 +59,13 @@ def test_a_broker_has_time_to_hand_over_and_is_told_what_exists(name: str) -> No
     assert {"broker.id", "listeners", "advertised.listeners", "zookeeper.connect", "log.dirs", "http.listener"} <= set(settings)
 
 
-def given_to(name: str) -> dict[str, str]:
+def given_to(service: str, **variables: str) -> dict[str, str]:
     """Its environment, with what stands in the place of variables that no one has set."""
-    return {name: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value) for name, value in SERVICES[name]["environment"].items()}
+
+    def value_of(found: re.Match[str]) -> str:
+        return variables.get(found[1], found[2])
+
+    return {name: re.sub(r"\$\{(\w+):-([^}]*)\}", value_of, value) for name, value in SERVICES[service]["environment"].items()}
 
 
 def test_the_schema_registry_is_told_what_exists_and_where_it_is_reached() -> None:
@@ -74,6 +79,15 @@ def test_the_schema_registry_is_told_what_exists_and_where_it_is_reached() -> No
     assert settings.advertised_host("a-container") == "schema-registry"
     assert settings.kafkastore_topic_replication_factor == len(settings.bootstrap_servers.split(",")) == 3
     assert [f"{settings.kafkastore_checkpoint_dir}"] == [volume.partition(":")[2] for volume in service["volumes"]]
+
+
+def test_the_audit_counter_has_a_canary_where_it_is_asked_for() -> None:
+    """`OTTLA_AUDIT_CANARY=true`, as docs/audit.md says; its topic has a copy at each broker."""
+    for variables, is_on in (({}, False), ({"OTTLA_AUDIT_CANARY": "true"}, True)):
+        settings = AuditSettings.from_properties(from_environment(AuditSettings, given_to("audit-counter", **variables)))
+        assert settings.audit_canary_enable is is_on
+        assert settings.audit_canary_replication_factor == len(settings.bootstrap_servers.split(",")) == 3
+        assert settings.audit_tiers == ["producer", "broker"]
 
 
 def test_the_mirror_maker_copies_from_a_second_cluster_and_only_with_its_profile() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -59,7 +60,7 @@ class AuditApplication:
                 Route("/v1/canary", self._canary_standing),
                 Route("/v1/events", self._events),
             ],
-            exception_handlers={HTTPException: _problem, StoreFailed: _store_failed},
+            exception_handlers={HTTPException: _problem, StoreFailed: _store_failed, sqlite3.Error: _store_failed},
         )
 
     async def _page(self, request: Request) -> Response:
@@ -84,17 +85,18 @@ class AuditApplication:
 
     async def _topics(self, request: Request) -> Response:
         standing = await self._counter.standing()
-        rows = []
-        for topic in sorted(standing.topics):
-            counts: dict[str, int] = {}
-            missing = surplus = 0
-            for name, _, _, verdict, windows, lost, doubled, _ in standing.verdicts:
-                if name == topic:
-                    counts[verdict] = counts.get(verdict, 0) + windows
-                    missing, surplus = missing + lost, surplus + doubled
-            messages = {tier: count for name, tier, count in standing.totals if name == topic}
-            rows.append({"topic": topic, "missing": missing, "surplus": surplus, "verdicts": counts, "messages": messages})
-        return _listed(request, rows)
+        rows: dict[str, dict[str, Any]] = {
+            topic: {"topic": topic, "missing": 0, "surplus": 0, "verdicts": {}, "messages": {}} for topic in sorted(standing.topics)
+        }
+        for topic, _, _, verdict, windows, missing, surplus, _ in standing.verdicts:
+            if (row := rows.get(topic)) is not None:
+                row["verdicts"][verdict] = row["verdicts"].get(verdict, 0) + windows
+                row["missing"] += missing
+                row["surplus"] += surplus
+        for topic, tier, count in standing.totals:
+            if topic in rows:
+                rows[topic]["messages"][tier] = count
+        return _listed(request, list(rows.values()))
 
     async def _windows(self, request: Request) -> Response:
         topic = await self._topic(request)
