@@ -87,7 +87,7 @@ def test_the_audit_counter_has_a_canary_where_it_is_asked_for() -> None:
         settings = AuditSettings.from_properties(from_environment(AuditSettings, given_to("audit-counter", **variables)))
         assert settings.audit_canary_enable is is_on
         assert settings.audit_canary_replication_factor == len(settings.bootstrap_servers.split(",")) == 3
-        assert settings.audit_tiers == ["producer", "broker"]
+        assert settings.audit_tiers == ("producer", "broker")
 
 
 def test_the_mirror_maker_copies_from_a_second_cluster_and_only_with_its_profile() -> None:
