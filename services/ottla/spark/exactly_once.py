@@ -131,8 +131,7 @@ class SinkCommits:
                 await self._record(writer, replace(found, is_ended=True))
             driver = await self._take()  # as this one's sequences have begun
             self._at(Step.RESUMED)
-        for transactional_id in slots_of(self._name, await list_transactions(self._cluster)):
-            await self._abandon(transactional_id, driver)
+        await self._abandon_all(driver)
         return driver, found
 
     async def commit(self, turn: Turn, decision: Decision) -> None:
@@ -153,6 +152,8 @@ class SinkCommits:
             self._at(Step.ENDED)
             await self._record(writer, replace(decision, is_ended=True))
         self._at(Step.RECORDED)
+        # Of attempts that Spark did not wait for: with no batch behind this one they hold up readers until they time out.
+        await self._abandon_all(turn.driver)
 
     async def give_up(self, turn: Turn) -> None:
         """What a batch that failed needs: as `recover`, unless another driver has taken over, whose task that is then."""
@@ -222,6 +223,10 @@ class SinkCommits:
     async def _open(self, slot: Slot) -> tuple[int, int] | None:
         found = await describe_transaction(self._cluster, slot.transactional_id)
         return None if found is None or not found.is_ongoing else (found.identity.producer_id, found.identity.producer_epoch)
+
+    async def _abandon_all(self, driver: ProducerIdentity) -> None:
+        for transactional_id in slots_of(self._name, await list_transactions(self._cluster)):
+            await self._abandon(transactional_id, driver)
 
     async def _abandon(self, transactional_id: str, driver: ProducerIdentity) -> None:
         """Aborts what a task has left open. In this order, as this driver may have been replaced, and the transaction be a new one's."""
