@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
-from tests.spark.conftest import submit
 from tests.unit.spark.test_reading import consumed
 
 from ottla.cli.flights import Flight, data_directory, in_order, read
@@ -171,12 +170,12 @@ def test_a_query_that_is_started_ten_times_from_its_checkpoint_gives_the_table_o
     assert versions == sorted(set(versions), reverse=True)
 
 
-def test_a_shipped_job_is_submitted_and_makes_a_topic_by_another_key(
-    a_spark_to_start: None, cluster: EmbeddedCluster, topic: str, flights: list[Flight], tmp_path: Path
+def test_a_job_makes_a_topic_by_another_key(
+    spark: SparkSession, cluster: EmbeddedCluster, topic: str, flights: list[Flight], tmp_path: Path
 ) -> None:
     """All of a carrier are in one partition, in the order in which they were sent."""
     other = cluster.create_topic("flights-by-carrier", partitions=4)
-    submit("flights", "by-carrier", "-b", cluster.bootstrap_servers, "--topic", topic, "--into", other, directory=tmp_path)
+    jobs.main(["by-carrier", "-b", cluster.bootstrap_servers, "--topic", topic, "--into", other, "--checkpoint", str(tmp_path)])
     found: dict[bytes, list[tuple[int, bytes]]] = defaultdict(list)
     for partition in range(4):
         for _, key, value, *_ in consumed(cluster, TopicPartition(other, partition), 1 << 60, "read_committed"):

@@ -88,3 +88,4 @@ def test_a_program_is_submitted_and_finds_the_format_by_its_name(a_spark_to_star
     fill(cluster, topic, 9)
     (tmp_path / "job.py").write_text(JOB)
     assert "counted 9 local[2]" in submit(str(tmp_path / "job.py"), cluster.bootstrap_servers, topic, directory=tmp_path)
+    assert "by-carrier" in submit("flights", "--help", directory=tmp_path)
