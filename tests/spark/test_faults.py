@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pyarrow
 import pytest
@@ -19,8 +20,8 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.chaos.network import Cut, Proxy, Wires
-from tests.spark.killing import DISK, Killing
-from tests.spark.test_kills import COUNT, SEED, load_command, loaded, read, run
+from tests.spark.killing import DISK, HELD, Killing
+from tests.spark.test_kills import COUNT, SECONDS, SEED, contents, finish, load_command, loaded, read, run, start
 from tests.spark.test_load import all_of, rows_of, settings_for
 from tests.unit.spark.test_exactly_once import committed, connected, task
 from tests.unit.spark.test_reading import KEPT, delete_before, fill
@@ -38,6 +39,9 @@ from ottla.spark.exactly_once import SinkCommits
 from ottla.spark.loading.driver import LoadSettings, LocalExecutor, Step, load
 from ottla.spark.reading import DataLost
 from ottla.spark.table import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.timeout(0 if COUNT else 1200)
 
@@ -330,3 +334,28 @@ def test_a_load_outlives_a_broker_that_is_cut_off(behind: Behind, tmp_path: Path
     assert load(settings, LocalExecutor(), at=when(step, lambda: behind.cut(how))).rows == 200
     assert behind.healed.wait(2 * CUT_SECONDS)
     assert loaded(tmp_path) == read(behind.cluster, topic, 2)
+
+
+@pytest.mark.parametrize("how", Cut)
+def test_a_stream_whose_broker_is_cut_off_goes_on_or_fails_with_its_name_and_has_every_row_once(
+    spark: SparkSession, killing: Killing, behind: Behind, tmp_path: Path, how: Cut
+) -> None:
+    """In the middle of a batch that a task writes: source and sink are behind the cut. What failed is started from its checkpoint."""
+    from pyspark.errors import StreamingQueryException
+
+    source, sink = (behind.cluster.create_topic(f"{name}.{how.value}", partitions=2) for name in ("streamed", "streamed-to"))
+    for number in range(2):
+        fill(behind.cluster, source, 30, "zstd", number)
+    limit = {"kafka.request.timeout.ms": str(round(500 * CUT_SECONDS))}
+    killing.next("rows are sent", nth=2, victim=HELD)
+    query = start(spark, behind.servers, source, sink, str(tmp_path), **limit)
+    killing.wait(SECONDS)
+    behind.cut(how)
+    assert killing.struck()
+    try:
+        assert query.awaitTermination(SECONDS)
+    except StreamingQueryException as error:
+        assert behind.servers in str(error)
+    assert behind.healed.wait(2 * CUT_SECONDS)
+    finish(lambda: start(spark, behind.servers, source, sink, str(tmp_path), **limit))
+    assert contents(read(behind.cluster, sink, 2)) == contents(read(behind.cluster, source, 2))

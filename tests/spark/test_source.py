@@ -155,6 +155,31 @@ def test_a_stream_goes_on_from_its_checkpoint_and_keeps_its_limit(spark: SparkSe
     assert offsets_of(spark, tmp_path) == expected
 
 
+def test_a_checkpoint_of_sparks_own_source_is_taken_over(spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Batch 0 is over and batch 1 was planned, in the words of Spark's `OffsetSeqLog` and `KafkaSourceOffset`; its first offsets are in
+    `sources/0/0`, behind a zero byte (`KafkaSourceInitialOffsetWriter`), and lie elsewhere.
+    """
+    topic = cluster.create_topic("taken-over", partitions=2)
+    for number in range(2):
+        fill(cluster, topic, 20, partition=number)
+    batch = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000, "conf": {"spark.sql.shuffle.partitions": "2"}})
+    files = {
+        "rows/_spark_metadata/0": "v1\n",  # of a batch 0 that had no rows, for Spark's file sink
+        "checkpoint/metadata": json.dumps({"id": "7b3c1a52-0f0e-4a39-9d0e-3f6f6f1c2a19"}),
+        "checkpoint/sources/0/0": f'\0v1\n{{"{topic}":{{"0":1,"1":1}}}}',
+        "checkpoint/offsets/0": f'v1\n{batch}\n{{"{topic}":{{"1":3,"0":7}}}}',
+        "checkpoint/commits/0": 'v1\n{"nextBatchWatermarkMs":0}',
+        "checkpoint/offsets/1": f'v1\n{batch}\n{{"{topic}":{{"1":3,"0":9}}}}',
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    progress = run_stream(spark, cluster, tmp_path, subscribe=topic, startingOffsets="earliest")
+    assert [one["numInputRows"] for one in progress if one["numInputRows"]] == [2, 28]
+    assert offsets_of(spark, tmp_path) == [*((0, offset) for offset in range(7, 20)), *((1, offset) for offset in range(3, 20))]
+
+
 def test_a_stream_begins_at_the_latest_and_takes_new_partitions_from_their_beginning(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:

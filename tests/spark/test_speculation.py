@@ -1,6 +1,6 @@
 """Tasks that run twice at a time: a standalone cluster, whose two workers have names of their own, as Spark gives no host two attempts.
 
-A task is held in the middle of what it writes until the other attempt of it is done, and all of the job with it.
+A task is held in the middle of what it writes until the other attempt of it is done, and all of the job or the batch with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.spark.conftest import SETTINGS
 from tests.spark.killing import HELD, Killing
-from tests.spark.test_kills import SECONDS, loaded, read
+from tests.spark.test_kills import SECONDS, contents, loaded, read, start
 from tests.unit.spark.test_reading import fill
 
 from ottla.testing import EmbeddedCluster
@@ -67,40 +67,49 @@ def master(a_spark_to_start: None, killing: Killing, tmp_path: Path) -> Iterator
         yield address
 
 
-def held_to_the_end(killing: Killing, step: str, *arguments: str) -> None:
-    """Runs this program; the process that comes to the step first is held there for as long as the program works."""
-    killing.next(step, victim=HELD)
+def test_a_load_and_a_streams_batch_whose_task_is_run_twice_at_a_time_have_every_row_once(
+    master: str, killing: Killing, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """The held attempt of a load leaves a file that no snapshot has, that of a sink rows in a transaction that is aborted."""
+    topic, table = cluster.create_topic("loaded-twice", partitions=3), tmp_path / "table"
+    sink = cluster.create_topic("sunk-twice", partitions=2)
+    for number in range(3):
+        fill(cluster, topic, 60, "zstd", number)
+    killing.next("rows are written", victim=HELD)
+    arguments = [master, cluster.bootstrap_servers, topic, str(table), sink, str(tmp_path / "checkpoint")]
     command = [sys.executable, "-m", "tests.spark.test_speculation", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=killing.environment) as program:
+        assert program.stdin is not None
         assert program.stdout is not None
         try:
+            assert program.stdout.readline() == "done\n"
+            assert killing.struck()
+            killing.next("a transaction is prepared", victim=HELD)
+            program.stdin.write("\n")
+            program.stdin.flush()
             assert program.stdout.readline() == "done\n"
             assert killing.struck()
             program.communicate("\n", SECONDS)
         finally:
             program.kill()
     assert program.returncode == 0
-
-
-def test_a_load_whose_task_is_run_twice_at_a_time_has_every_row_once(
-    master: str, killing: Killing, cluster: EmbeddedCluster, tmp_path: Path
-) -> None:
-    """The held attempt leaves a file that no snapshot has."""
-    topic, table = cluster.create_topic("loaded-twice", partitions=3), tmp_path / "table"
-    for number in range(3):
-        fill(cluster, topic, 60, "zstd", number)
-    held_to_the_end(killing, "rows are written", master, cluster.bootstrap_servers, topic, str(table))
     assert loaded(table) == read(cluster, topic, 3)
     known = {file["path"] for file in Table.open(str(table)).files()}
     assert len({path.relative_to(table).as_posix() for path in table.rglob("*.parquet")} - known) == 1
+    assert contents(read(cluster, sink, 2)) == contents(read(cluster, topic, 3))
+    assert len(read(cluster, sink, 2, "read_uncommitted")) > 180
 
 
 if __name__ == "__main__":
     from ottla.spark.session import session
 
-    where, servers, origin, into = sys.argv[1:]
+    where, servers, origin, into, other, checkpoint = sys.argv[1:]
     with session("twice", where, {**SETTINGS, **EAGER}) as spark:
         options = {"kafka.bootstrap.servers": servers, "subscribe": origin}
         load(LoadSettings.of(options, into, "job", max_records_per_file=30), SparkExecutor(lambda: spark))
+        print("done", flush=True)  # noqa: T201
+        sys.stdin.readline()
+        query = start(spark, servers, origin, other, checkpoint, minPartitions="3", maxOffsetsPerTrigger="1000")
+        assert query.awaitTermination(SECONDS)
         print("done", flush=True)  # noqa: T201
         sys.stdin.readline()
