@@ -283,28 +283,32 @@ class Log:
         if offset < self.files.segments.all[0].base_offset:
             self.truncate_fully_and_start_at(offset)
             return
+        kept = self.files.segments.all[: self.files.segments.index_of(offset) + 1]
+        gone, last = self.files.segments.all[len(kept) :], kept[-1]
         try:
-            kept = self.files.segments.all[: self.files.segments.index_of(offset) + 1]
-            gone = self.files.segments.all[len(kept) :]
-            last = kept[-1]
-            snapshots = snapshot_offsets(self.directory)
-            position = last.locate(offset, self.files.context.file_pool)
-            if position < last.size:
-                # Half a batch cannot be kept, and a hole where it was could never be filled.
-                offset = min(offset, read_header(os.pread(last.open(self.files.context.file_pool).fd, HEADER_SIZE, position)).base_offset)
-            take_aside_back(self.directory)
-            last.truncate(position, offset)
+            # Before the checkpointed recovery point a start takes a hole for a compaction's. So a kill must never leave one between a
+            # segment that is cut and what lies behind it: whole segments go first.
+            for sought in (*(segment.base_offset for segment in gone[:1]), offset):
+                snapshots, end = snapshot_offsets(self.directory), sought
+                position = last.locate(end, self.files.context.file_pool)
+                if position < last.size:
+                    # Half a batch cannot be kept, and a hole where it was could never be filled.
+                    end = min(end, read_header(os.pread(last.open(self.files.context.file_pool).fd, HEADER_SIZE, position)).base_offset)
+                take_aside_back(self.directory)
+                last.truncate(position, end)
+                last.is_active = True
+                self.files.segments.replace(kept)
+                self.files.context.file_pool.forget(last)  # opened again, to be written to
+                self._ends_at(end, snapshots)
+                self.log_start_offset = min(self.log_start_offset, end)
+                self.leader_epochs.truncate_from_end(end)
+                self._producers_unknown = True
+                self.files.discard(gone[::-1])  # the last one first: what a crash leaves of them joins
+                gone = ()
         except OSError as error:
             raise self.files.storage_error(f"truncating to offset {offset}", error) from error
-        last.is_active = True
-        self.files.segments.replace(kept)
-        self.files.context.file_pool.forget(last)  # opened again, to be written to
-        self._ends_at(offset, snapshots)
-        self.files.discard(gone[::-1])  # the last one first: what a crash leaves of them joins
-        self.log_start_offset = min(self.log_start_offset, offset)
-        self.leader_epochs.truncate_from_end(offset)
         self.reload_producers()
-        log.info("%s: truncated to offset %d", self.topic_partition, offset)
+        log.info("%s: truncated to offset %d", self.topic_partition, self.log_end_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the log begins again, empty, at `offset`.
@@ -314,6 +318,8 @@ class Log:
         """
         self.files.check_online()
         assert not self.appender.has_staged, f"{self.topic_partition}: truncation in the middle of a group"
+        if offset < self.log_end_offset:
+            self.truncate_to(self.files.segments.all[0].base_offset)  # what lies behind the new segment goes before that is there
         gone = self.files.segments.all[::-1]
         self.files.discard([segment for segment in gone if segment.base_offset == offset])
         self.files.rename_condemned()  # the new segment's name has to be free

@@ -18,6 +18,7 @@ from ottla.record.batch import batches
 from ottla.storage.log import Log
 from ottla.storage.recovery import LoadedLog, load_log
 
+from .crashes import crash_after
 from .failing_calls import failing
 from .logs import INTERVAL, LogMaker, append, batch_of, fill, stored
 
@@ -68,6 +69,32 @@ async def test_segments_that_a_truncation_could_not_rename_are_renamed_before_th
     await log.close()
     again = make_log(clean=True)
     assert (again.log_end_offset, epochs_of(again)) == (5, [(1, 0), (1, 1), (1, 2), (2, 3), (2, 4)])
+
+
+@pytest.mark.parametrize(("start", "offset", "ends"), [(0, 3, [3, 7, 14, 15]), (50, 30, [30, 50, 57, 64, 65])])
+async def test_a_kill_in_the_middle_of_a_truncation_leaves_no_hole(
+    make_log: LogMaker, tmp_path: Path, start: int, offset: int, ends: list[int]
+) -> None:
+    """Before the recovery point a start takes each hole for a compaction's. Each number of calls in turn. Simulated seed 17956837214."""
+    log = three_segments(make_log, log_start_offset=start)
+    await log.flush()
+    shutil.copytree(log.directory, tmp_path / "before")
+    recovery_point, before = log.recovery_point, stored(log)
+    calls, found = 0, {recovery_point}
+    while offset not in found:
+        shutil.rmtree(log.directory)
+        shutil.copytree(tmp_path / "before", log.directory)
+        log = make_log(recovery_point=recovery_point)
+        with crash_after(calls):
+            log.truncate_to(offset)
+        log.files.release()
+        again = make_log(recovery_point=recovery_point)
+        offsets = [base_offset for _, base_offset in epochs_of(again)]
+        assert not offsets or offsets == list(range(again.log_start_offset, again.log_end_offset)), calls
+        assert before.startswith(stored(again)), calls
+        found.add(again.log_end_offset)
+        calls += 1
+    assert sorted(found) == ends
 
 
 async def test_a_stop_with_names_that_are_not_the_logs_is_not_a_clean_one(make_log: LogMaker) -> None:
