@@ -330,11 +330,11 @@ class Log:
         except OSError as error:
             raise self.files.storage_error(f"no new segment at offset {offset}", error) from error
         self._ends_at(offset, snapshots)
-        self.files.discard([segment for segment in gone if segment.base_offset != offset])
         self.log_start_offset = offset
         self.leader_epochs.clear()
         self.producers.clear()
         self._producers_unknown = False
+        self.files.discard([segment for segment in gone if segment.base_offset != offset])
         log.info("%s: truncated fully, start offset is now %d", self.topic_partition, offset)
 
     @property

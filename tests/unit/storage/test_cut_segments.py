@@ -135,6 +135,17 @@ def test_a_log_that_begins_again_elsewhere_leaves_no_names_behind(make_log: LogM
     assert {name for name in names(log) if name.endswith(".log")} == {f"{500:020}.log"}
 
 
+def test_a_log_whose_disk_fails_while_it_begins_again_elsewhere_says_what_its_files_have(make_log: LogMaker) -> None:
+    """It is offline, and the next start finds no more than the new segment. Simulated seed 17956836578."""
+    log = three_segments(make_log)
+    with failing("rename", lambda path: path.endswith(f"{0:020}.index"), errno.EIO), pytest.raises(KafkaStorageError, match="Input/output"):
+        log.truncate_fully_and_start_at(500)
+    assert log.is_offline
+    said = log.log_start_offset, log.log_end_offset, log.leader_epochs.entries, len(list(log.producers))
+    again = make_log()
+    assert said == (again.log_start_offset, again.log_end_offset, [], 0) == (500, 500, [], 0)
+
+
 def test_retention_gives_space_back_that_it_could_not_at_first(make_log: LogMaker) -> None:
     """On a disk that is full it is needed most, and the next start may be far."""
     log = three_segments(make_log, retention_bytes=1_300)
