@@ -181,6 +181,27 @@ def test_a_watch_that_fired_on_a_connection_that_was_lost_is_told_on_the_next() 
     simulate(story)
 
 
+def test_a_connection_that_a_client_gives_up_brings_it_nothing_any_more() -> None:
+    """It hears of the second loss only on the connection after, and what was on its way on that one comes again on the next."""
+
+    async def story(world: World) -> None:
+        a, b = await world.session(world.a), await world.session(world.b)
+        told: list[WatchedEvent] = []
+        await world.at(world.a, a.create("/x"))
+        await world.at(world.a, a.get("/x", told.append))
+        world.zookeeper.lose_connection("a")
+        world.network.weather.shortest = 0.5
+        writing = world.loop.spawn(world.b, b.set("/x", b"new"))
+        await asyncio.sleep(0)
+        world.network.weather.shortest = 1.0
+        world.zookeeper.lose_connection("a")
+        await writing
+        await asyncio.sleep(5)
+        assert len(told) == 1
+
+    simulate(story)
+
+
 def test_the_outcome_of_what_was_on_its_way_at_a_lost_connection_is_unknown() -> None:
     async def story(world: World) -> None:
         a, b = await world.session(world.a), await world.session(world.b)

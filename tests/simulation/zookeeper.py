@@ -336,7 +336,6 @@ class SimulatedSession:
 
     def _gave_up_waiting(self) -> None:
         self._patience = None
-        self._to_client.cut()
         self._to_server.cut()
         self._suspend(reconnect=False)
 
@@ -344,6 +343,7 @@ class SimulatedSession:
         if not self._connected.is_set() or self._end is not None:
             return
         self._connected.clear()
+        self._to_client.cut()
         self._tell(SessionEvent.SUSPENDED)
         for answer in self._waiting.values():
             if not answer.done():
