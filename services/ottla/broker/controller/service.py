@@ -447,6 +447,9 @@ class ControllerService(ClusterOperations):
         """This broker or another is the controller now."""
         assert self._elector is not None
         controller = ControllerTerm.of(term)
+        if term.epoch < self._epoch:
+            await membership.raise_controller_epoch(self._coordination, self._epoch)
+            raise StaleControllerEpoch(f"controller epoch {self._epoch} was there before {term.epoch}")
         if self._former is not None:
             # What it had begun must not write in the middle of what comes now: the session, and the epoch, may be the same.
             await self._former.wait_closed(ANSWER_TIMEOUT_SECONDS)

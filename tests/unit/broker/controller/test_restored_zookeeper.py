@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.broker.controller import decisions
+from ottla.coordination import znodes
 from ottla.interbroker.calls import NewTopic
 from ottla.model import TopicPartition
 
@@ -26,6 +27,30 @@ async def test_a_controller_never_stays_below_the_leader_epochs_that_logs_have(c
         assert broker.replicas[KEY].state.leader_epoch == 18
         assert broker.replicas[KEY].state.isr == (ONE, TWO, THREE)
     await cluster.settled(ONE)
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["of those that ran", "a new one"])
+async def test_the_next_controller_is_above_the_epochs_that_brokers_know(cluster: Cluster, knows: bool) -> None:
+    """They refuse one below, whichever broker it is, and would be without a controller for ever."""
+    one, tool = await cluster.start(ONE), await cluster.zookeeper.session()
+    copied = {path: await cluster.data(path) for path in ("/controller_epoch", "/ottla")}
+    for epoch in (2, 3):
+        await tool.delete("/controller")
+        await until(lambda: one.is_active and one.controller_epoch == epoch)  # noqa: B023
+    await one.create_topic(NewTopic("a", 1, 1))
+    one.session_lost()
+    await cluster.zookeeper.expire(cluster.sessions[ONE])
+    for path, data in copied.items():
+        await tool.set(path, data)
+    if not knows:
+        assert (await cluster.start(TWO)).controller_epoch == 2
+    cluster.sessions[ONE] = await cluster.zookeeper.session()
+    await one.rejoin(cluster.sessions[ONE])
+    await one.create_topic(NewTopic("b", assignments={0: (ONE,)}))
+    await until(lambda: TopicPartition("b", 0) in cluster.brokers[ONE].replicas)
+    epoch = cluster.controller.controller_epoch
+    assert epoch > 3
+    assert znodes.decode_own_epochs("", await cluster.data("/ottla")) == znodes.OwnEpochs(1, epoch), "Kafka was not the controller"
 
 
 def test_an_epoch_is_raised_once_for_all_that_was_refused_in_it() -> None:
