@@ -36,6 +36,7 @@ from ottla.errors import (
 from ottla.model import (
     NO_LEADER,
     UNKNOWN_TRANSACTION,
+    ZERO_TOPIC_ID,
     BrokerId,
     BrokerRegistration,
     PartitionState,
@@ -99,15 +100,23 @@ class AllReplicas:
     Attributes:
         partitions: by topic; those of topics that are being deleted, too.
         unread_topics: nothing is said of these: what describes them could not be read.
+        topic_ids: of topics in `partitions`; an older release names none.
     """
 
     partitions: Mapping[str, frozenset[int]]
     unread_topics: frozenset[str] = frozenset()
+    topic_ids: Mapping[str, UUID] = field(default_factory=dict)
 
-    def is_stray(self, topic_partition: TopicPartition) -> bool:
-        """Whether a replica is none that the broker should have."""
+    def is_stray(self, topic_partition: TopicPartition, topic_id: UUID | None) -> bool:
+        """Whether a replica is none that the broker should have: it is not named, or is of another topic of that name.
+
+        Args:
+            topic_id: of the topic that it is of; None or zero where it does not say.
+        """
         topic, partition = topic_partition
-        return topic not in self.unread_topics and partition not in self.partitions.get(topic, ())
+        named_id = self.topic_ids.get(topic, ZERO_TOPIC_ID)
+        is_anothers = named_id != ZERO_TOPIC_ID and topic_id not in (None, ZERO_TOPIC_ID, named_id)
+        return topic not in self.unread_topics and (is_anothers or partition not in self.partitions.get(topic, ()))
 
 
 @dataclass(frozen=True, slots=True)

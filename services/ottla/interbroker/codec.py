@@ -318,9 +318,9 @@ def _mapping(key_hint: Any, value_hint: Any, field: FieldDescriptor) -> tuple[Pa
 
 
 def _map(hint: Any, field: FieldDescriptor) -> tuple[Pack, Unpack]:
-    if field.message_type is None:
-        return _same, dict
     pack, unpack = _one(hint, field)
+    if pack is _same:
+        return _same, dict
     return (
         lambda mapping: {key: pack(value) for key, value in mapping.items()},
         lambda mapping: {key: unpack(mapping[key]) for key in sorted(mapping)},

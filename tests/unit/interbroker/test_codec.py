@@ -109,6 +109,7 @@ ALL_REPLICAS = st.builds(
     AllReplicas,
     st.dictionaries(TEXTS, st.frozensets(st.integers(0, 2**31 - 1), max_size=3), max_size=3),
     st.frozensets(TEXTS, max_size=3),
+    st.dictionaries(TEXTS, st.uuids(), max_size=3),
 )
 SEVERAL_REGISTRATIONS = st.lists(REGISTRATIONS, max_size=3).map(tuple)
 TOPIC_CONFIGS = st.dictionaries(TEXTS, CONFIGS, max_size=3)

@@ -72,6 +72,7 @@ ASSIGNMENTS = (
 )
 CONFIGS = {"orders": {"retention.ms": "1"}, "clicks": {}}
 REPLICAS = AllReplicas({"orders": frozenset({7, 3, 0}), "clicks": frozenset()}, frozenset({"z", "a"}))
+NAMED = AllReplicas({"orders": frozenset({3})}, topic_ids={"orders": UUID(int=9)})
 DESCRIPTION = TopicDescription("orders", UUID(int=9), (STATE, NOBODY))
 CHANGES = (
     ConfigChange("retention.ms", ConfigOperation.SET, ""),
@@ -91,6 +92,7 @@ TO_BROKERS: Final[tuple[Sample, ...]] = (
         LeaderAndIsrResponse({ORDERS: 74, CLICKS: 0, ACCENTED: -1}, {ORDERS: 2**31 - 2, CLICKS: 0}),
     ),
     ("leader_and_isr", (LeaderAndIsrRequest(ONE, 4, 5, (), (), all_replicas=AllReplicas({})),), LeaderAndIsrResponse({}, {ORDERS: 1})),
+    ("leader_and_isr", (LeaderAndIsrRequest(ONE, 4, 5, (), (), all_replicas=NAMED),), LeaderAndIsrResponse({})),
     ("update_metadata", (UpdateMetadataRequest(ONE, 4, 5, (), ()),), None),
     ("update_metadata", (UpdateMetadataRequest(ONE, 4, 5, ASSIGNMENTS, REGISTRATIONS, ("b", "a"), CONFIGS, ("z", "y"), True, 9),), None),
     ("update_metadata", (UpdateMetadataRequest(ONE, 4, 5, (), (), all_topics=()),), None),

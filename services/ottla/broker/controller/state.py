@@ -289,7 +289,8 @@ class ClusterState:
         partitions: dict[str, list[int]] = {}
         for topic, partition in self.replicas_of(broker_id):
             partitions.setdefault(topic, []).append(partition)
-        return AllReplicas({topic: frozenset(topic_partition) for topic, topic_partition in partitions.items()}, self.unread_topics)
+        named = {topic: frozenset(topic_partition) for topic, topic_partition in partitions.items()}
+        return AllReplicas(named, self.unread_topics, {topic: self.topics[topic].topic_id for topic in named})
 
     def reassigning(self) -> Collection[TopicPartition]:
         """The partitions that are being reassigned."""

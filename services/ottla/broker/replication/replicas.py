@@ -257,7 +257,7 @@ class ReplicaManager:
         """
         async with self._one_at_a_time:
             held = dict.fromkeys((*self._logs.logs, *self._partitions))
-            strays = tuple(key for key in held if all_replicas.is_stray(key))
+            strays = tuple(key for key in held if all_replicas.is_stray(key, self._topic_id_of(key)))
             for done, key in enumerate(strays, 1):
                 partition = self._partitions.get(key)
                 if partition is not None:
@@ -390,11 +390,15 @@ class ReplicaManager:
         found = Found(opened.topic_id, opened.log_end_offset, opened.leader_epochs.latest_epoch, predates)
         return owner_of(found, assignment, self._broker_id)
 
+    def _topic_id_of(self, key: TopicPartition) -> UUID | None:
+        """Which topic the replica here is of, as far as it says it."""
+        held = self._partitions.get(key) or self._logs.get(key)
+        return None if held is None else held.topic_id
+
     async def _stop(self, to_stop: PartitionToStop) -> None:
         key = to_stop.topic_partition
         self._refusals.pop(key, None)
-        partition, opened = self._partitions.get(key), self._logs.get(key)
-        held = partition.topic_id if partition is not None else None if opened is None else opened.topic_id
+        partition, held = self._partitions.get(key), self._topic_id_of(key)
         if not _may_be_of(held, to_stop.topic_id):
             if to_stop.topic_id is not None:
                 # It came late: of the topic that it means there is nothing here any more.

@@ -159,8 +159,29 @@ Global___LeaderAndIsrRequest: _TypeAlias = LeaderAndIsrRequest  # noqa: Y015
 class AllReplicas(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class TopicIdsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.bytes
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.bytes = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TOPICS_FIELD_NUMBER: _builtins.int
     UNREAD_TOPICS_FIELD_NUMBER: _builtins.int
+    TOPIC_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicReplicas]:
         """Those of topics that are being deleted, too."""
@@ -169,15 +190,20 @@ class AllReplicas(_message.Message):
     def unread_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What describes these could not be read: nothing is said of their replicas."""
 
+    @_builtins.property
+    def topic_ids(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]:
+        """The ids of those of `topics` that have one; an older release sends none. A replica of another topic of that name is not named."""
+
     def __init__(
         self,
         *,
         topics: _abc.Iterable[Global___TopicReplicas] | None = ...,
         unread_topics: _abc.Iterable[_builtins.str] | None = ...,
+        topic_ids: _abc.Mapping[_builtins.str, _builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["topics", b"topics", "unread_topics", b"unread_topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic_ids", b"topic_ids", "topics", b"topics", "unread_topics", b"unread_topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -104,7 +104,7 @@ class FakeBroker(BrokerControl):
                 self.replicas[partition.topic_partition] = partition
         if request.all_replicas is not None:
             self.all_replicas.append(request.all_replicas)
-            self.replicas = {key: each for key, each in self.replicas.items() if not request.all_replicas.is_stray(key)}
+            self.replicas = {key: each for key, each in self.replicas.items() if not request.all_replicas.is_stray(key, each.topic_id)}
         errors = {partition.topic_partition: self.errors.get(partition.topic_partition, 0) for partition in request.partitions}
         return LeaderAndIsrResponse({**errors, **dict.fromkeys(refused, FencedLeaderEpoch.code)}, refused)
 

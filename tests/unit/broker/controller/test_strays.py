@@ -11,16 +11,17 @@ from .clusters import ONE, THREE, TWO, Cluster, until
 async def test_every_broker_is_told_all_that_it_has_when_it_registers_and_by_a_new_controller(cluster: Cluster) -> None:
     controller, *_ = await cluster.start_three()
     await until(lambda: all(broker.all_replicas == [AllReplicas({})] for broker in cluster.brokers.values()))
-    await controller.create_topic(NewTopic("a", assignments={0: [ONE, TWO], 1: [TWO, THREE]}))
+    topic = await controller.create_topic(NewTopic("a", assignments={0: [ONE, TWO], 1: [TWO, THREE]}))
+    ids = {"a": topic.topic_id}
     assert all(len(broker.all_replicas) == 1 for broker in cluster.brokers.values())
     await cluster.kill(TWO)
     await cluster.start(TWO)
     await until(lambda: bool(cluster.brokers[TWO].all_replicas))
-    assert cluster.brokers[TWO].all_replicas == [AllReplicas({"a": frozenset({0, 1})})]
+    assert cluster.brokers[TWO].all_replicas == [AllReplicas({"a": frozenset({0, 1})}, topic_ids=ids)]
     assert len(cluster.brokers[THREE].all_replicas) == 1, "the others are not told again"
     await cluster.kill(ONE)
     await until(lambda: len(cluster.brokers[THREE].all_replicas) == 2)
-    assert cluster.brokers[THREE].all_replicas[1] == AllReplicas({"a": frozenset({1})})
+    assert cluster.brokers[THREE].all_replicas[1] == AllReplicas({"a": frozenset({1})}, topic_ids=ids)
 
 
 async def test_a_replica_that_moved_away_while_its_broker_was_away_is_given_up_when_it_is_back(cluster: Cluster) -> None:
@@ -47,7 +48,8 @@ async def test_a_topic_that_can_not_be_read_is_nobodys_stray(cluster: Cluster) -
     await cluster.kill(ONE)
     await cluster.start()
     await until(lambda: bool(cluster.broker.all_replicas))
-    assert cluster.broker.all_replicas == [AllReplicas({"whole": frozenset({0})}, frozenset({"broken"}))]
+    (told,) = cluster.broker.all_replicas
+    assert (told.partitions, told.unread_topics) == ({"whole": frozenset({0})}, frozenset({"broken"}))
 
 
 async def test_a_topic_under_deletion_is_stopped_and_not_set_aside(cluster: Cluster) -> None:

@@ -238,9 +238,24 @@ async def test_only_what_the_controller_does_not_name_is_a_stray(broker: Wired) 
     for key in (KEY, TopicPartition("events", 1), TopicPartition("gone", 0)):
         broker.parts.logs.create(key, UUID(int=0))
     await broker.parts.replicas.apply([told(TWO, is_new=False)], LIVING)
-    named = AllReplicas({"events": frozenset({0, 1})})
+    named = AllReplicas({"events": frozenset({0, 1})}, topic_ids={"events": topic_id("events")})
     assert await broker.parts.replicas.rename_stray_logs(named) == (TopicPartition("gone", 0),)
     assert set(broker.parts.logs.logs) == {KEY, TopicPartition("events", 1)}
+
+
+@pytest.mark.parametrize("is_hosted", [True, False])
+async def test_what_is_of_another_topic_of_a_name_that_the_controller_names_is_a_stray(broker: Wired, is_hosted: bool) -> None:
+    """A disk of before is back: its topic was deleted and made again meanwhile, and that one is being deleted, too."""
+    followed_by(broker)
+    if is_hosted:
+        await broker.parts.replicas.apply([told(TWO)], LIVING)
+    else:
+        broker.parts.logs.create(KEY, topic_id("events"))
+    stop = PartitionToStop(KEY, -2, True, topic_id("another"))
+    assert await broker.parts.replicas.stop([stop]) == {KEY: 0}, "for that one nothing is here"
+    named = AllReplicas({"events": frozenset({0})}, topic_ids={"events": topic_id("another")})
+    assert await broker.parts.replicas.rename_stray_logs(named) == (KEY,)
+    assert not broker.parts.logs.logs
 
 
 async def test_a_partition_on_a_failed_disk_says_so_and_neither_leads_nor_follows(broker: Wired) -> None:
