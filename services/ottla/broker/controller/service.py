@@ -355,7 +355,9 @@ class ControllerService(ClusterOperations):
             return -1
         except CoordinationError as error:
             raise BrokerNotAvailable(f"the controller's epoch cannot be read: {error}") from error
-        return znodes.decode_controller_epoch(path, data)
+        epoch = znodes.decode_controller_epoch(path, data)
+        self._epoch = max(self._epoch, epoch)  # who asks refuses what is below it from now on
+        return epoch
 
     def check_caller(self, caller: Caller) -> None:
         """Raises StaleBrokerEpoch or StaleControllerEpoch for a caller that is out of date, or knows that we are."""

@@ -53,6 +53,20 @@ async def test_the_next_controller_is_above_the_epochs_that_brokers_know(cluster
     assert znodes.decode_own_epochs("", await cluster.data("/ottla")) == znodes.OwnEpochs(1, epoch), "Kafka was not the controller"
 
 
+async def test_an_epoch_that_a_request_was_confirmed_by_counts_too(cluster: Cluster) -> None:
+    """The session may end before the broker has seen whose it is."""
+    one, tool = await cluster.start(ONE), await cluster.zookeeper.session()
+    await tool.set("/controller_epoch", b"7")
+    assert await one.begun_epoch() == 7
+    one.session_lost()
+    await cluster.zookeeper.expire(cluster.sessions[ONE])
+    await tool.set("/controller_epoch", b"1")
+    cluster.sessions[ONE] = await cluster.zookeeper.session()
+    await one.rejoin(cluster.sessions[ONE])
+    await until(lambda: one.is_active)
+    assert int(await cluster.data("/controller_epoch")) == one.controller_epoch > 7
+
+
 def test_an_epoch_is_raised_once_for_all_that_was_refused_in_it() -> None:
     cluster = KnownCluster(1, 2, 3)
     cluster.topic("a", (1, 2, 3), (2, 3))
