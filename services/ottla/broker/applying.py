@@ -213,6 +213,7 @@ class ControlApplier(BrokerControl):
         """Says where logs end. They are all there before this broker registers, and nothing is written to a partition without a leader."""
         async with self._one_at_a_time:
             if self._service.registration is not None:  # else the registration that the question names is not read back yet
+                await self._confirm(request)
                 self._check(request)
             return self._replicas.log_ends(request.partitions)
 
@@ -236,7 +237,7 @@ class ControlApplier(BrokerControl):
         """Says what is known here of a transaction."""
         return await self._transactions.verify_transaction(question)
 
-    async def _confirm(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest) -> None:
+    async def _confirm(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | LogEndsRequest) -> None:
         """Refuses an epoch ahead of what is known here that ZooKeeper does not know either: its sender has made it up."""
         if request.controller_epoch > self._controller_epoch and request.controller_epoch > await self._service.begun_epoch():
             raise StaleControllerEpoch(f"broker {self._broker_id}: no controller has begun epoch {request.controller_epoch}")

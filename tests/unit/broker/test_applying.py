@@ -18,6 +18,7 @@ from ottla.interbroker.calls import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LogEnd,
+    LogEndsRequest,
     PartitionAssignment,
     PartitionToStop,
     StopReplicaRequest,
@@ -127,6 +128,10 @@ def update_metadata(controller_epoch: int = 4, broker_epoch: int = 11, **more: A
     return UpdateMetadataRequest(TWO, controller_epoch, broker_epoch, **{"partitions": (ASSIGNMENT,), "brokers": REGISTRATIONS, **more})
 
 
+def log_ends(controller_epoch: int = 4, broker_epoch: int = 11) -> LogEndsRequest:
+    return LogEndsRequest(TWO, controller_epoch, broker_epoch, {ORDERS: UUID(int=7)})
+
+
 async def test_coordinators_are_told_of_topics_after_metadata_and_leaderships_and_of_all_when_all_are_known() -> None:
     world = World()
     await tell(world, leader_and_isr())
@@ -151,6 +156,8 @@ async def tell(world: World, request: Any) -> Any:
             return await world.applier.leader_and_isr(request)
         case UpdateMetadataRequest():
             return await world.applier.update_metadata(request)
+        case LogEndsRequest():
+            return await world.applier.log_ends(request)
         case _:
             return await world.applier.stop_replica(request)
 
@@ -373,7 +380,7 @@ async def test_a_broker_that_stops_finishes_what_it_has_begun_and_begins_nothing
     assert world.told.events[-1] == ("apply", ASSIGNMENT)
 
 
-@pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica])
+@pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica, log_ends])
 async def test_an_epoch_from_the_future_is_refused_unless_zookeeper_knows_it(request_of: Any) -> None:
     """Anyone who forged one upwards would depose the controller for good; the broker asks once for each that is news."""
     zookeeper = ZooKeeper(4, REGISTRATIONS[0])
