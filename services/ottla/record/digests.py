@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import math
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -380,15 +382,14 @@ class Latencies:
             raise InvalidRecord("latencies with a bucket out of bounds or a count below zero")
         return cls(buckets)
 
-    def quantile(self, share: float) -> float | None:
-        """In milliseconds; None of nothing."""
-        rank = share * (sum(self.buckets.values()) - 1)
-        seen = 0
-        for bucket in sorted(self.buckets):
-            seen += self.buckets[bucket]
-            if seen > rank:
-                return 0.0 if not bucket else _GROWTH ** (bucket - 1) * 2 * _GROWTH / (_GROWTH + 1)
-        return None
+    def quantiles(self, *shares: float) -> list[float | None]:
+        """Each in milliseconds; None of nothing."""
+        ordered = sorted(self.buckets)
+        seen = list(accumulate(map(self.buckets.__getitem__, ordered)))
+        if not seen or not seen[-1]:
+            return [None] * len(shares)
+        found = (ordered[bisect_right(seen, share * (seen[-1] - 1))] for share in shares)
+        return [0.0 if not bucket else _GROWTH ** (bucket - 1) * 2 * _GROWTH / (_GROWTH + 1) for bucket in found]
 
 
 def by_window(timestamps: Integers, window_ms: int) -> Iterator[tuple[int, NDArray[np.bool_] | None]]:
