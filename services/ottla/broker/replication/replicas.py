@@ -117,7 +117,12 @@ class ReplicaManager:
         self._coordinators = coordinators
 
     async def close(self) -> None:
-        """Ends what runs beside requests, and answers those that wait for followers' deletions."""
+        """Leads nothing any more, ends what runs beside requests, and answers those that wait for followers' deletions.
+
+        Logs are closed next: what was appended after that, as a marker that a coordinator still writes, would be taken for synced.
+        """
+        for partition in self._partitions.values():
+            partition.stop_leading()
         await self._isr_rounds.close()
         self.deletes.expire_all()
         await self.group_commit.close()

@@ -14,12 +14,13 @@ from ottla.broker.handlers.produce import opened_for_topic
 from ottla.broker.replication.group_commit import LINGER_SECONDS
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
-from ottla.errors import CorruptMessage, InvalidRecord, UnknownTopicOrPartition
+from ottla.errors import CorruptMessage, InvalidRecord, NotLeaderOrFollower, UnknownTopicOrPartition
 from ottla.interbroker.calls import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.lifecycle import offload_nothing
 from ottla.model import BrokerId, PartitionState, TopicPartition
 from ottla.record.batch import check_batch
 from ottla.record.codecs import codec_number
+from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 from ottla.record.records import Record, build_batch, read_records
 from ottla.storage.batch_opener import BatchOpener
 from ottla.testing.failing_files import failing_files
@@ -181,6 +182,19 @@ async def test_a_topic_that_asks_for_an_fsync_from_now_on_gets_one_for_what_was_
     broker.parts.replicas.update_settings("events", TopicSettings.of(broker.parts.settings, {"flush.messages": "1"}))
     partition.record_follower_fetch(FOLLOWER, -1, 1, 0, broker.parts.replicas.now_ms())
     await until(lambda: partition.high_watermark == 1)
+
+
+async def test_a_broker_that_stops_appends_no_marker_once_its_logs_are_being_closed(broker: Wired) -> None:
+    """A clean stop vouches for all that a log has, and nothing syncs what comes later. Found by the simulation."""
+    broker.settings["events"] = TopicSettings.of(broker.parts.settings, {})
+    await assign(broker, BROKER, 0, (BROKER,))
+    partition = broker.partition("events")
+    marker = EndTransactionMarker(ControlRecordType.COMMIT, 0)
+    partition.append_marker(7, 0, marker, NOW)
+    broker.parts.replicas.appends.complete()
+    await broker.parts.replicas.close()
+    with pytest.raises(NotLeaderOrFollower):
+        partition.append_marker(7, 0, marker, NOW)
 
 
 def as_stored(sent: bytes, settings: TopicSettings) -> bytes:
