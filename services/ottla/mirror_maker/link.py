@@ -402,8 +402,10 @@ class Link:
                     wanted[TopicPartition(name, number)] = Destination(
                         target, len(there.partitions), self._sizes.get(target, 1 << 31), name not in unread, target not in unwritten
                     )
+        is_changed = wanted != self._wanted
         self._wanted, self.refused, self._names = wanted, refused, names
-        self._tell_slots()
+        if is_changed:
+            self._tell_slots()
 
     async def _refresh_source(self, topics: Collection[str] | None) -> None:
         """Hears of the source as it is now, which has to be the cluster that it was."""

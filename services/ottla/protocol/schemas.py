@@ -13,7 +13,7 @@ import operator
 import struct
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, make_dataclass
 from datetime import UTC, datetime, timedelta
@@ -332,13 +332,16 @@ def _read_datetime(buffer: memoryview, position: int) -> tuple[Any, int]:
 
 
 def _read_error_code(buffer: memoryview, position: int) -> tuple[Any, int]:
+    known, unknown = _error_codes()
+    # A newer broker has errors that are not known here; Kafka's clients take them for this one, too.
+    return known.get(_FIXED["int16"].unpack_from(buffer, position)[0], unknown), position + 2
+
+
+@functools.cache
+def _error_codes() -> tuple[Mapping[int, Any], Any]:
     from kio.schema.errors import ErrorCode  # here, because importing this module must not import kio
 
-    code = _FIXED["int16"].unpack_from(buffer, position)[0]
-    try:
-        return ErrorCode(code), position + 2
-    except ValueError:  # a newer broker has errors that are not known here; Kafka's clients take them for this one, too
-        return ErrorCode.unknown_server_error, position + 2
+    return {int(code): code for code in ErrorCode}, ErrorCode.unknown_server_error
 
 
 # Writing.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from ottla.errors import NONE, LeaderNotAvailable, UnknownTopicId, UnknownTopicOrPartition, error_of
@@ -28,8 +28,7 @@ class Broker:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMetadata:
+class PartitionMetadata(NamedTuple):
     """One partition; `leader` is -1 while there is none."""
 
     leader: BrokerId
@@ -122,7 +121,7 @@ class Metadata:
         elif leader not in self.brokers:
             return False
         partitions = dict(topic.partitions)
-        partitions[partition.partition] = replace(known, leader=leader, leader_epoch=leader_epoch)
+        partitions[partition.partition] = known._replace(leader=leader, leader_epoch=leader_epoch)
         self.topics[partition.topic] = replace(topic, partitions=partitions)
         return True
 
@@ -167,6 +166,6 @@ def _partition(partition: Any) -> PartitionMetadata:
     return PartitionMetadata(
         BrokerId(partition.leader_id),
         getattr(partition, "leader_epoch", -1),
-        tuple(BrokerId(broker_id) for broker_id in partition.replica_nodes),
-        tuple(BrokerId(broker_id) for broker_id in partition.isr_nodes),
+        tuple(partition.replica_nodes),
+        tuple(partition.isr_nodes),
     )

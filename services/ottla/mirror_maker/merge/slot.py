@@ -671,7 +671,7 @@ class SlotCopier:
                 continue
             self._is_answered(partition)
             end = max(end, status.next_offset)
-            if end == status.end_offset and end == status.next_offset and status.state is PartitionState.RUNNING:
+            if end == status.end_offset and not status.lag and status.state is PartitionState.RUNNING:
                 continue  # idle, as most are most of the time
             status = replace(status, end_offset=end)
             if status.lag and status.timestamp < 0 and status.waiting_since_ms < 0:
