@@ -84,7 +84,7 @@ async def test_a_session_goes_on_over_a_new_connection_and_with_its_password_onl
 
 @pytest.mark.parametrize("bound", ["MAX_SESSIONS", "MAX_CONNECTIONS"])
 async def test_one_address_has_a_quarter_of_the_sessions_and_of_the_connections(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
-    """Others find room, however many somebody begins; and who ends what he has may begin another."""
+    """Others find room, however many one address begins; and who ends one may begin another."""
     monkeypatch.setattr(server, bound, 8)
     async with listening() as (_, listener):
         held = [(await Client.connected(listener.port))[0] for _ in range(2)]

@@ -105,7 +105,7 @@ class AuditApplication:
         from_ms, to_ms = self._between(request)
         found = await self._counter.tiers(topic, from_ms, to_ms, request.query_params.get("tier"))
         # A day has thousands of rows, with three percentiles each: that would hold the loop for 100 ms.
-        return await run_in_threadpool(lambda: _listed(request, [tier_row(*each) for each in found]))
+        return await run_in_threadpool(lambda: _listed(request, [tier_row(*of_tier) for of_tier in found]))
 
     async def _partitions(self, request: Request) -> Response:
         """Sums and digests are wider than the numbers of JSON, so they are text: sums in decimal, digests in hex."""
