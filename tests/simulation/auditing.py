@@ -12,6 +12,7 @@ crash between two calls everything that was committed. `log_audit` says what can
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -181,7 +182,9 @@ class Auditor:
                 last = last_of_keys(log.directory, min(first, end)) if is_changing else {}
             except OSError:
                 continue  # on a disk that has failed
-            kept[key] = Kept(log.directory, log.log_start_offset, end, first, batches, last)
+            # Where a log begins that has nothing which was synced is not synced either.
+            start = sys.maxsize if lost_power and end <= log.log_start_offset else log.log_start_offset
+            kept[key] = Kept(log.directory, start, end, first, batches, last)
         return kept
 
     def loaded(self, machine: Machine) -> None:

@@ -432,7 +432,7 @@ def checkpoint_findings(
     for key, log in logs.items():
         if not log.must_checkpoint_truncation and recovery_points.get(key, 0) > log.recovery_point:
             yield f"{key}: {RECOVERY_POINT_CHECKPOINT} has {recovery_points[key]}, and the recovery point is {log.recovery_point}"
-        if log_starts.get(key, 0) > log.log_start_offset:
+        if not log.must_checkpoint_truncation and log_starts.get(key, 0) > log.log_start_offset:
             yield f"{key}: {LOG_START_OFFSET_CHECKPOINT} has {log_starts[key]}, and the log starts at {log.log_start_offset}"
         if key in high_watermarks and recorded.get(key, 0) > high_watermarks[key]:
             yield f"{key}: {HIGH_WATERMARK_CHECKPOINT} has {recorded[key]}, and the high watermark is {high_watermarks[key]}"

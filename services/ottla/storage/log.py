@@ -343,7 +343,7 @@ class Log:
         return self._truncation_unwritten or self._producers_unknown
 
     async def checkpoint_truncation(self) -> None:
-        """Waits until the checkpoint of recovery points says that the log was cut.
+        """Waits until the checkpoints of recovery points and of log starts say that the log was cut.
 
         Raises:
             KafkaStorageError: it could not be written, or the producers' batches not be read.
@@ -525,8 +525,8 @@ class Log:
 
     def _ends_at(self, offset: int, snapshots: Sequence[int]) -> None:
         """The log ends at an earlier offset now. `snapshots` of the producers have files."""
-        # Nothing was cut of what the checkpoint takes for synced: then it is as right as before.
-        self._truncation_unwritten |= self.flusher.recovery_point > offset
+        # Nothing was cut of what the checkpoints take for synced, or for the log's start: then they are as right as before.
+        self._truncation_unwritten |= max(self.flusher.recovery_point, self.log_start_offset) > offset
         self.flusher.recovery_point = min(self.flusher.recovery_point, offset)
         self.cleaned_up_to = min(self.cleaned_up_to, offset)
         self.files.end_at(offset, snapshots)

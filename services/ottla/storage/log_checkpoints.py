@@ -117,9 +117,9 @@ class LogCheckpoints:
             del self._under_way[directory.path]
 
     async def _write_what_lies_behind(self, directory: LogDirectory) -> None:
-        """A truncation takes both back, and neither may say more than there is."""
-        await self._write(directory, RECOVERY_POINT_CHECKPOINT)
-        await self._write(directory, CLEANER_CHECKPOINT)
+        """A truncation takes all three back, and none may say more than there is."""
+        for name in (RECOVERY_POINT_CHECKPOINT, CLEANER_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT):
+            await self._write(directory, name)
 
     async def _write(self, directory: LogDirectory, name: str) -> None:
         async with self._writing[directory.path]:  # or an older one could come last

@@ -306,8 +306,9 @@ def _recover(
     checked_bytes, has_wrong_checksum = 0, False
     first = first_to_recover(segments, recovery_point)
     position, next_offset = _begin_of_recovery(segments[first], recovery_point)
-    # Those before it are on the disk, and batches do not say them all: a compaction may have taken the last ones of an epoch.
-    leader_epochs.truncate_from_end(recovery_point)
+    # Those before it are on the disk, and batches do not say them all: a compaction may have taken the last ones of an epoch. Nor
+    # is there a batch that says who wrote what lay before the first segment; the leader may ask for a cut there.
+    leader_epochs.truncate_from_end(max(recovery_point, segments[0].base_offset + 1))
     snapshot_offset = restore_producers(producers, directory, snapshots, [segment.view() for segment in segments], next_offset)
     for index in range(first, len(segments)):
         segment = segments[index]

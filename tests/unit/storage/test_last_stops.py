@@ -11,7 +11,13 @@ import pytest
 
 from ottla.model import TopicPartition
 from ottla.storage import log_checkpoints, log_directory
-from ottla.storage.checkpoints import HIGH_WATERMARK_CHECKPOINT, RECOVERY_POINT_CHECKPOINT, read_offsets, write_offsets
+from ottla.storage.checkpoints import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offsets,
+    write_offsets,
+)
 from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN, write_clean_shutdown
 
 from .brokers import CLICKS, Broker, run
@@ -162,5 +168,32 @@ def test_the_checkpoint_after_truncations_is_written_once_for_many(tmp_path: Pat
             each.truncate_to(2)
             assert not each.must_checkpoint_truncation, "nothing of what is cut was taken for synced"
         await logs.shutdown()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("synced", [0, 4])
+def test_a_truncation_to_before_its_log_start_is_in_the_checkpoint_before_anything_is_appended(tmp_path: Path, synced: int) -> None:
+    """A start would take the former log start for true, and hide what was received since."""
+    broker = Broker(tmp_path)
+
+    async def scene() -> None:
+        logs = broker.manager()
+        await logs.start()
+        begun = logs.create(CLICKS[0], TOPIC)
+        fill(begun, 4)
+        await begun.flush(synced)
+        begun.advance_log_start_offset(3)
+        await logs.write_checkpoints()
+        assert read_offsets(tmp_path / LOG_START_OFFSET_CHECKPOINT) == {CLICKS[0]: 3}
+        begun.truncate_to(2)
+        assert begun.must_checkpoint_truncation
+        await begun.checkpoint_truncation()
+        append(begun, batch_of(2), batch_of(3))
+        await logs.shutdown(clean=False)
+        again = broker.manager()
+        await again.start()
+        assert again.logs[CLICKS[0]].log_start_offset == 2
+        await again.shutdown()
 
     run(scene)

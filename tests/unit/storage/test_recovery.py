@@ -390,6 +390,17 @@ def test_leader_epochs_before_the_recovery_point_stay_as_they_are_on_the_disk(ma
         assert [found.epoch_for_offset(offset) for offset in (6, 7, 8)] == [1, 2, 3], stored
 
 
+def test_an_empty_log_knows_who_wrote_what_lay_before_it(make_log: LogMaker) -> None:
+    """Retention took all, and no batch says it again: without it no leader of a later epoch would say where they part (KIP-101)."""
+    make_log(log_start_offset=5)
+    for recovery_point in (5, 4, 0):  # a truncation takes it back, and a loss of power the files that came with it
+        (make_log.directory / "leader-epoch-checkpoint").write_text("0\n1\n1 5\n")
+        log = make_log(recovery_point=recovery_point)
+        assert (log.log_start_offset, log.leader_epochs.entries) == (5, [(1, 5)])
+    log_file(log).write_bytes(batch_of(5, leader_epoch=2))
+    assert make_log().leader_epochs.entries == [(2, 5)], "a batch knows better"
+
+
 @pytest.mark.parametrize("checkpoint", ["recovery_point", "cleaned_up_to"])
 def test_a_log_that_ends_before_what_a_checkpoint_vouches_for_takes_nothing_until_that_is_corrected(
     make_log: LogMaker, checkpoint: str
