@@ -12,16 +12,17 @@ import collections
 import dataclasses
 import json
 import logging
+import sqlite3
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 import numpy as np
 
 from ottla.audit_counter.books import LOG, PRODUCER, Books, Moved
-from ottla.audit_counter.store import Read, Store, Window
+from ottla.audit_counter.store import Read, Store, StoreFailed, Window
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, judge
 from ottla.audit_counter.windows import SessionStanding, watermark_of
 from ottla.clock import Clock
@@ -61,6 +62,9 @@ from ottla.wire.offsets import list_offsets
 from ottla.wire.producing import BatchProducer
 
 log: Final = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _POLL_SECONDS: Final = 0.5
 _HOUSEKEEPING_SECONDS: Final = 1.0
@@ -197,7 +201,7 @@ class AuditCounter:
         self._store = store
         self.settings = settings
         self._clock = clock
-        self._in_store = in_store
+        self._store_thread = in_store
         self._beside = beside
         self._epoch = store.epoch
         self.is_active = False
@@ -213,6 +217,13 @@ class AuditCounter:
         self._changed = asyncio.Condition()
         self._unwritten: list[Event] = []
         self._read_to: dict[int, int] = {}
+
+    async def _in_store(self, function: Callable[P, R], /, *arguments: P.args, **keywords: P.kwargs) -> R:
+        """Asks the store, in its thread. Raises StoreFailed: the file cannot be read or written."""
+        try:
+            return await self._store_thread(function, *arguments, **keywords)
+        except sqlite3.Error as error:
+            raise StoreFailed(f"the audit counter's file fails: {error}") from error
 
     async def run(self) -> None:
         """Works until it is cancelled.

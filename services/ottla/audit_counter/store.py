@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from ottla.audit_counter.books import BROKER, LOG, Books, Moved, is_of_ranges, is_writer
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Named
 from ottla.audit_counter.windows import Gap, SessionStanding, is_countable
-from ottla.errors import OttlaError
+from ottla.errors import KafkaStorageError
 from ottla.record.audit_records import WRONG, AuditRecord, Tally, Verdict, fields_of, tally_of
 from ottla.record.digests import Latencies, OffsetSums
 
@@ -54,7 +55,7 @@ CREATE TABLE positions (topic TEXT, tier TEXT, partition INTEGER, next_offset IN
 CREATE TABLE counts (
     topic TEXT, start_ms INTEGER, tier TEXT, partition INTEGER, host TEXT, range_offset INTEGER,
     attempted INTEGER, acknowledged INTEGER, failed INTEGER, count INTEGER, size INTEGER, first_offset INTEGER, last_offset INTEGER,
-    offsets BLOB, content BLOB, placed BLOB, sketch BLOB, latencies TEXT,
+    offsets BLOB, content BLOB, placed BLOB, sketch BLOB, latencies BLOB,
     PRIMARY KEY (topic, start_ms, tier, partition, host, range_offset));
 CREATE TABLE repeated (topic TEXT, start_ms INTEGER, count INTEGER, moved TEXT, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
 CREATE TABLE verdicts (
@@ -96,7 +97,7 @@ Window = tuple[str, int]
 _CountKey = tuple[str, int, str, int, str, int]
 
 
-class StoreFailed(OttlaError):
+class StoreFailed(KafkaStorageError):
     """The file cannot be read or written."""
 
 
@@ -475,7 +476,7 @@ class Store:
             (topic, from_ms, to_ms, tier or "%"),
         ):
             attempted, acknowledged, failed, count, size = counts
-            tally = Tally(attempted, acknowledged, failed, count, size, offsets=None, latencies=Latencies(dict(json.loads(spent))))
+            tally = Tally(attempted, acknowledged, failed, count, size, offsets=None, latencies=Latencies(_buckets(spent)))
             known = found.setdefault((start_ms, name), tally)
             if known is not tally:
                 known.merge(tally)
@@ -735,14 +736,23 @@ def _gaps(text: str) -> tuple[Gap, ...]:
 
 def _values(tally: Tally) -> tuple[Any, ...]:
     fields = fields_of(tally)
-    fields["latencies"] = json.dumps(list(tally.latencies.buckets.items())) if tally.latencies.buckets else "[]"
+    buckets = tally.latencies.buckets
+    fields["latencies"] = struct.pack(f"<{2 * len(buckets)}q", *buckets, *buckets.values())
     return tuple(fields[name] for name in _COUNTS)
 
 
 def _tally(values: Sequence[Any]) -> Tally:
     fields = dict(zip(_COUNTS, values, strict=True))
-    fields["latencies"] = [{"bucket": bucket, "count": count} for bucket, count in json.loads(fields["latencies"])]
+    fields["latencies"] = [{"bucket": bucket, "count": count} for bucket, count in _buckets(fields["latencies"]).items()]
     return tally_of(fields)
+
+
+def _buckets(stored: bytes | str) -> dict[int, int]:
+    """Of latencies: all buckets and then all counts, as a day of windows has half a million of them. Older rows are pairs, in JSON."""
+    if isinstance(stored, str):
+        return dict(json.loads(stored))
+    numbers = struct.unpack(f"<{len(stored) // 8}q", stored)
+    return dict(zip(numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :], strict=True))
 
 
 def _details(said: EdgeVerdict) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ottla.clock import SystemClock
 from ottla.config.audit import AuditSettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.sessions import OpenSession
-from ottla.errors import ConfigurationError, InvalidRequest, ResourceNotFound
+from ottla.errors import ConfigurationError, InvalidRequest, KafkaStorageError, ResourceNotFound
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.v1 import audit_pb2 as messages
 from ottla.testing.certificates import Authority
@@ -209,6 +209,11 @@ async def test_what_is_not_known_yet_and_a_file_that_fails_are_problems(tmp_path
                 status, kind, body = await problem(path)
                 assert (status, kind, body["status"]) == (503, "application/problem+json", 503), path
                 assert (body["title"], bool(body["detail"])) == ("Service Unavailable", True)
+            with pytest.raises(KafkaStorageError, match="the audit counter's file fails: interrupted"):
+                async with rpc_channel(server.rpc_port) as channel:
+                    await channel.call_named(
+                        "/ottla.rpc.v1.Audit/Status", messages.AuditStatusRequest(), messages.AuditStatusResponse, timeout_seconds=10
+                    )
             file.set_progress_handler(None, 1)
 
 

@@ -185,6 +185,18 @@ def test_a_leader_that_was_stopped_and_does_not_know_that_it_is_deposed_changes_
     store.close()
 
 
+def test_latencies_in_json_as_older_files_have_them_are_read_with_those_that_are_added(store: Store) -> None:
+    said = tally(ALL[:50])
+    said.latencies.add(20, 50)
+    apply(store, record("c", 0, "consumer:g", {START: said}))
+    (bucket,) = said.latencies.buckets
+    store._connection.execute("UPDATE counts SET latencies = ?", (f"[[{bucket}, 50]]",))
+    store._recent.clear()
+    apply(store, record("c", 1, "consumer:g", {START: said}), first=1)
+    assert store.books("clicks", START).total("consumer:g").latencies.buckets == {bucket: 100}
+    assert [one.latencies.buckets for _, _, one in store.tiers("clicks", START, END)] == [{bucket: 100}]
+
+
 def test_what_a_mirror_reads_again_takes_the_place_of_what_it_said_before(store: Store) -> None:
     """A worker was killed before its word was acknowledged; the next one reads the same in other portions."""
 

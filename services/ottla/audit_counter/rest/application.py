@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -62,7 +61,7 @@ class AuditApplication:
                 Route("/v1/canary", self._canary_standing),
                 Route("/v1/events", self._events),
             ],
-            exception_handlers={HTTPException: _problem, StoreFailed: _store_failed, sqlite3.Error: _store_failed},
+            exception_handlers={HTTPException: _problem, StoreFailed: _store_failed},
         )
 
     async def _page(self, request: Request) -> Response:
