@@ -1,16 +1,21 @@
-"""Metrics and health, asked for without a pause."""
+"""Metrics and health, asked for without a pause, and a registry whose clients are slow."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
 from typing import Final
 
+from ottla.cli.dev import SERVICE_PORTS
+
 from .victim import PATIENCE_SECONDS, Victim, must
 
 SECONDS: Final = 5.0
 PROBES: Final = 200
+SLOW: Final = 9_000  # the registry takes 10,000, and a process here may have 20,000 files
+MOST_HELD_SECONDS: Final = 0.1
 
 
 def scrapers_in_a_ring() -> None:
@@ -49,8 +54,33 @@ def scrapers_in_a_ring() -> None:
         must(share < 0.25 + rate * 1.5 * cost_seconds, found)
 
 
-def _connection(victim: Victim) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", victim.http_port), PATIENCE_SECONDS)
+def thousands_of_slow_clients_of_the_registry() -> None:
+    """Each sends a byte of its request at a time; who asks beside them waits no longer, and no connection costs more than 20 KiB."""
+    port = SERVICE_PORTS["schema-registry"]
+    with Victim(services=("schema-registry",)) as victim, contextlib.ExitStack() as stack:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while f":{port}" not in victim.log() and time.monotonic() < until:  # the registry comes after the broker
+            time.sleep(0.05)
+        memory = victim.memory_mib()
+        slow = [stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)) for _ in range(SLOW)]
+
+        def trickle() -> None:
+            for byte in b"GET ":
+                for connection in slow:
+                    with contextlib.suppress(ConnectionError):
+                        connection.send(bytes([byte]))
+                with _connection(victim, port) as connection:
+                    _get(connection, "/subjects")
+
+        held, of_loop = victim.longest_waits(trickle)
+        grown = victim.memory_mib() - memory
+        found = f"the loop was held for {held:.3f} s, {of_loop:.3f} s of its own; memory grew by {grown:.0f} MiB"
+        must(held < MOST_HELD_SECONDS, found)
+        must(grown < SLOW * 20 / 1024, found)
+
+
+def _connection(victim: Victim, port: int = 0) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port or victim.http_port), PATIENCE_SECONDS)
 
 
 def _get(connection: socket.socket, path: str) -> None:
@@ -74,4 +104,4 @@ def _read_answer(connection: socket.socket) -> None:
         body += connection.recv(65536)
 
 
-ATTACKS: Final = (scrapers_in_a_ring,)
+ATTACKS: Final = (scrapers_in_a_ring, thousands_of_slow_clients_of_the_registry)

@@ -62,6 +62,7 @@ class Victim:
         memory_bytes: RLIMIT_AS.
         log_format: text or json.
         directory: where its data are and stay; by default one that goes with it.
+        services: that run beside the broker in its process, at the ports that `ottla dev` gives them.
 
     Raises:
         DidNotStart: it has said why, or was not there in time.
@@ -74,6 +75,7 @@ class Victim:
         memory_bytes: int = 6 << 30,
         log_format: str = "text",
         directory: Path | None = None,
+        services: Iterable[str] = (),
     ) -> None:
         self.port, self.http_port = free_port(), free_port()
         self._keeps = directory is not None
@@ -81,6 +83,8 @@ class Victim:
         self.log_path = self.directory / "broker.log"
         arguments = ["dev", "--port", str(self.port), "--data-dir", str(self.directory / "data"), "--log-level", "info"]
         arguments += ["--log-format", log_format, "-X", f"http.listener=127.0.0.1:{self.http_port}"]
+        for service in services:
+            arguments += ["--with", service]
         for name in properties:
             arguments += ["-X", name.replace("{port}", str(self.port))]
 
