@@ -284,31 +284,35 @@ class Log:
             self.truncate_fully_and_start_at(offset)
             return
         kept = self.files.segments.all[: self.files.segments.index_of(offset) + 1]
-        gone, last = self.files.segments.all[len(kept) :], kept[-1]
+        gone = self.files.segments.all[len(kept) :]
         try:
-            # Before the checkpointed recovery point a start takes a hole for a compaction's. So a kill must never leave one between a
-            # segment that is cut and what lies behind it: whole segments go first.
-            for sought in (*(segment.base_offset for segment in gone[:1]), offset):
-                snapshots, end = snapshot_offsets(self.directory), sought
-                position = last.locate(end, self.files.context.file_pool)
-                if position < last.size:
-                    # Half a batch cannot be kept, and a hole where it was could never be filled.
-                    end = min(end, read_header(os.pread(last.open(self.files.context.file_pool).fd, HEADER_SIZE, position)).base_offset)
-                take_aside_back(self.directory)
-                last.truncate(position, end)
-                last.is_active = True
-                self.files.segments.replace(kept)
-                self.files.context.file_pool.forget(last)  # opened again, to be written to
-                self._ends_at(end, snapshots)
-                self.log_start_offset = min(self.log_start_offset, end)
-                self.leader_epochs.truncate_from_end(end)
-                self._producers_unknown = True
+            if gone:
+                # Before the checkpointed recovery point a start takes a hole for a compaction's. So a kill must never leave one between
+                # a segment that is cut and what lies behind it: whole segments go first.
+                self._end_within(kept, gone[0].base_offset)
                 self.files.discard(gone[::-1])  # the last one first: what a crash leaves of them joins
-                gone = ()
+            self._end_within(kept, offset)
         except OSError as error:
             raise self.files.storage_error(f"truncating to offset {offset}", error) from error
         self.reload_producers()
         log.info("%s: truncated to offset %d", self.topic_partition, self.log_end_offset)
+
+    def _end_within(self, kept: Sequence[Segment], offset: int) -> None:
+        """Keeps these segments alone, and of the last one what lies before the batch that has `offset`. Raises OSError."""
+        snapshots, last, end = snapshot_offsets(self.directory), kept[-1], offset
+        position = last.locate(end, self.files.context.file_pool)
+        if position < last.size:
+            # Half a batch cannot be kept, and a hole where it was could never be filled.
+            end = min(end, read_header(os.pread(last.open(self.files.context.file_pool).fd, HEADER_SIZE, position)).base_offset)
+        take_aside_back(self.directory)
+        last.truncate(position, end)
+        last.is_active = True
+        self.files.segments.replace(kept)
+        self.files.context.file_pool.forget(last)  # opened again, to be written to
+        self._ends_at(end, snapshots)
+        self.log_start_offset = min(self.log_start_offset, end)
+        self.leader_epochs.truncate_from_end(end)
+        self._producers_unknown = True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drops everything; the log begins again, empty, at `offset`.
