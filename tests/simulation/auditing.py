@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -156,6 +156,14 @@ class Auditor:
         """Where a log starts that goes: what was deleted of it may be back, without its leader epochs."""
         named = machine.broker_id, log.topic_partition, log.topic_id
         self._deleted_up_to[named] = max(self._deleted_up_to.get(named, 0), log.log_start_offset)
+
+    def cut(self, machine: Machine, key: TopicPartition, offset: int) -> None:
+        """The files of a log have lost what lies from an offset on, while its broker is down."""
+        for lives in (self._kept, self._synced):
+            kept = lives.get(machine.broker_id, {})
+            if key in kept and kept[key].kept_offset > offset:
+                left = tuple(batch for batch in kept[key].batches if batch[1] < offset)
+                kept[key] = replace(kept[key], kept_offset=offset, batches=left)
 
     def replaced(self, broker_id: int) -> None:
         """Another process has this id, over disks of its own."""

@@ -93,6 +93,7 @@ class Machine:
         self.is_to_be_kept = False  # its disk, as soon as it has stopped
         self.kept: list[str] | None = None  # copies of its disks, from when it had stopped
         self.is_gone = False  # for good: another has its id
+        self.damage: Callable[[], None] = lambda: None  # what happens to its files before it starts again
 
     @property
     def has_failed_directory(self) -> bool:
@@ -177,6 +178,8 @@ class Cluster:
         self.loaded: Callable[[Machine], None] = lambda machine: None
         self.going_down: Callable[[Machine, Ending], None] = lambda machine, ending: None
         self.leaving: Callable[[Machine, Log], None] = lambda machine, log: None
+        # Told that a log of a machine that is down has lost what lies from an offset on.
+        self.cut: Callable[[Machine, TopicPartition, int], None] = lambda machine, key, offset: None
         # Told a broker's id that another process has now, with other disks.
         self.replaced: Callable[[int], None] = lambda broker_id: None
         self._states: dict[TopicPartition, PartitionZnode] = {}
@@ -332,6 +335,8 @@ class Cluster:
         assert machine.node is None, machine.name
         machine.lives += 1
         node = machine.node = Node(machine.name)
+        damage, machine.damage = machine.damage, lambda: None
+        damage()
         self.trace.tell(f"{machine.name} starts, life {machine.lives}")
         self._loop.spawn(node, self._live(machine, node))
 
@@ -374,7 +379,8 @@ class Cluster:
                 "zookeeper.session.timeout.ms": str(self.plan.session_timeout_ms),
                 "replica.lag.time.max.ms": str(self.plan.lag_time_max_ms),
                 "replica.socket.timeout.ms": "8000",
-                **({"takeover.accept": "quotas"} if self.plan.kafka_left else {}),
+                # What is damaged before a first start was written down is given up, as an operator would do it.
+                "takeover.accept": "quotas,damaged-files" if self.plan.kafka_left else "damaged-files",
                 **self.plan.broker_settings,
             }
         )
@@ -464,6 +470,10 @@ class Cluster:
 
     def _forget(self, machine: Machine, ending: Ending) -> None:
         self.kill(machine, resets_after=self._random.uniform(0.05, 8.0), ending=ending)
+        self.forgets(machine)
+
+    def forgets(self, machine: Machine) -> None:
+        """From now on it is one that has lost something, until it has caught up."""
         machine.has_forgotten = True
         machine.must_leave = {key for key, state in self.states().items() if machine.broker_id in state.isr}
 

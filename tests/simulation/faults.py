@@ -54,6 +54,25 @@ class Kind(StrEnum):
     STRAGGLING_CALLS = "calls arrive after their callers have given up"
     # Drawn in runs that everybody's power outlasts (`_with_twin`).
     TWIN = "two brokers of one id"  # a second process comes up under a broker's id, over a copy of its disks or empty ones
+    # Drawn in some runs, by a chance of its own (`_with_damage`).
+    DAMAGE = "damage to a file while its broker is down"  # `Damage` says to which
+    HALF_MOVE = "move that a former version left half done"
+    GARBLE = "damage on the way to a follower"
+
+
+class Damage(StrEnum):
+    """What a torn page, a bad sector or a restored copy does to a log directory.
+
+    Only the last one takes what is nowhere else on that machine.
+    """
+
+    CHECKPOINT = "*-offset-checkpoint"
+    LEADER_EPOCHS = "*/leader-epoch-checkpoint"
+    TOPIC_ID = "*/partition.metadata"
+    SNAPSHOT = "*/*.snapshot"
+    ABORTED = "*/*.txnindex"
+    TAIL = "garbage behind */*.log"
+    CUT = "a piece cut off */*.log"
 
 
 class Scene(StrEnum):
@@ -140,6 +159,7 @@ class Fault:
     seconds: float
     amount: float = 0.0
     call: DiskCall | None = None
+    damage: Damage | None = None
 
     def __str__(self) -> str:
         return f"{self.at:8.3f} s  {self.kind} {self.victim}, {self.seconds:.3f} s, {self.amount:.3f}"
@@ -185,6 +205,7 @@ def draw(seed: int, profile: str | None = None) -> Plan:
     """
     assert profile is None or profile in PROFILES, profile
     plan = _with_twin(_with_disk_faults(_with_outage(_profiled(_extended(_drawn(seed)), profile), profile), profile), profile)
+    plan = _with_damage(plan, profile)
     return _after_kafka(plan) if profile == KAFKA else plan
 
 
@@ -339,7 +360,8 @@ TWINS: Final = "twins"  # two brokers of one id, several times a run
 KAFKA: Final = "kafka"  # the history begins with what Kafka 3.9.1 left, stopped in order or killed
 REGISTRY: Final = "registry"  # schema registries lead, fail and come back
 MIRROR: Final = "mirror"  # a mirror maker's workers copy one topic into another, and are killed and paused
-PROFILES: Final = (DISKS, RECREATION, TRUNCATION, MOVES, OUTAGES, GROUPS, TWINS, KAFKA, REGISTRY, MIRROR)
+DAMAGE: Final = "damage"  # files of brokers that are down are damaged, and what followers are sent
+PROFILES: Final = (DISKS, RECREATION, TRUNCATION, MOVES, OUTAGES, GROUPS, TWINS, KAFKA, REGISTRY, MIRROR, DAMAGE)
 
 
 def _profiled(plan: Plan, profile: str | None) -> Plan:
@@ -455,6 +477,46 @@ def _with_twin(plan: Plan, profile: str | None) -> Plan:
         return plan
     twins = [_rare(random, plan, Kind.TWIN) for _ in range(3 if profile == TWINS else 1)]
     return replace(plan, faults=_sorted(plan, [*plan.faults, *twins]))
+
+
+_DAMAGE: Final[Mapping[Damage, int]] = {
+    Damage.CHECKPOINT: 4,
+    Damage.LEADER_EPOCHS: 3,
+    Damage.TOPIC_ID: 2,
+    Damage.SNAPSHOT: 3,
+    Damage.ABORTED: 2,
+    Damage.TAIL: 2,
+    Damage.CUT: 2,
+}
+# Calls after which a deleted file stays, or one of a segment that has no log any more.
+_ON_DELETED_FILES: Final = (
+    Fault(0.0, Kind.DISK_FAILS, "", 0.0, call=DiskCall("unlink", "*.deleted|*-delete/*", errno.EIO, 0, 1000)),
+    Fault(0.0, Kind.CRASH_IN_CALL, "", 0.0, call=DiskCall("rename", "*.index.deleted|*.timeindex.deleted", 0, 0, 1)),
+)
+
+
+def _with_damage(plan: Plan, profile: str | None) -> Plan:
+    """With damage to files and to what is fetched, and faults in the middle of a deletion or a move, in one run in five."""
+    random = Random(f"damage {plan.seed}")
+    if profile != DAMAGE and (profile is not None or random.random() >= 0.2):
+        return plan
+    weights = {**_DAMAGE, Damage.ABORTED: 12} if Scene.TRANSACTIONS in plan.scenes else _DAMAGE
+    faults = list(plan.faults)
+    for _ in range(8 if profile == DAMAGE else random.choice((1, 2, 3))):
+        kind = random.choices((Kind.DAMAGE, Kind.HALF_MOVE, Kind.GARBLE), (8, 1, 2))[0]
+        fault = replace(_rare(random, plan, kind), victim=str(random.randint(1, plan.broker_count)))
+        if kind is Kind.DAMAGE:
+            fault = replace(fault, damage=random.choices(list(weights), list(weights.values()))[0])
+        elif kind is Kind.HALF_MOVE:
+            plan = replace(plan, log_directory_count=2)
+        faults.append(fault)
+    for deleted in _ON_DELETED_FILES:
+        if random.random() < 0.6:
+            at, seconds = random.uniform(5.0, plan.seconds), random.uniform(10.0, 30.0)
+            victim, amount = str(random.randint(1, plan.broker_count)), round(random.random(), 3)
+            faults.append(replace(deleted, at=round(at, 3), victim=victim, seconds=round(seconds, 3), amount=amount))
+    settings = {**plan.broker_settings, "log.segment.delete.delay.ms": str(random.choice((500, 3000, 60000)))}
+    return replace(plan, faults=_sorted(plan, faults), broker_settings=settings)
 
 
 def _sorted(plan: Plan, faults: Iterable[Fault]) -> tuple[Fault, ...]:

@@ -71,6 +71,11 @@ class ClientEnd:
         self._waiting: asyncio.Future[None] | None = None
         self.is_lost = False
 
+    @property
+    def node_name(self) -> str:
+        """Of whom asks."""
+        return self._wire.client_node.name
+
     def send(self, framed: bytes) -> None:
         """Sends whole frames, each with its size in front."""
         if self.is_lost:
@@ -260,6 +265,7 @@ class Connections:
 
     def __init__(self, network: Network, trace: Trace) -> None:
         self.listening: Final[dict[tuple[str, int], SimulatedListener]] = {}
+        self.garbled: Final[dict[str, Random]] = {}  # the followers, by name, that get damaged records
         self._network: Final = network
         self._trace: Final = trace
         self._wires: dict[Wire, None] = {}

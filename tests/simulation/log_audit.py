@@ -32,7 +32,7 @@ from ottla.storage.checkpoints import (
     read_leader_epochs,
     read_offsets,
 )
-from ottla.storage.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
+from ottla.storage.file_names import DAMAGED_SUFFIX, LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
 from ottla.storage.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.log import Log
@@ -404,6 +404,8 @@ def topic_findings(log: Log, topic_id: UUID) -> Iterator[str]:
     except MalformedPartitionMetadata as error:
         yield str(error)
         return
+    if stored is None and log.topic_id is None and any(log.directory.glob(f"{PARTITION_METADATA}*{DAMAGED_SUFFIX}")):
+        return  # it was, until the file was damaged; as long as the partition has no leader it is kept as it is
     if stored is None:
         yield f"it is the log of topic {topic_id}, and its directory does not say so: whoever comes next with this name may take it"
     elif stored != topic_id:

@@ -10,8 +10,9 @@ from random import Random
 from typing import Any, Final
 
 from tests.simulation.cluster import Cluster, Machine, both_ways, to_zookeeper
+from tests.simulation.damaging import damage_files
 from tests.simulation.disk import CallFault
-from tests.simulation.faults import ADMINISTRATION, CONTROLLER, LEADER, Fault, Kind, Plan
+from tests.simulation.faults import ADMINISTRATION, CONTROLLER, LEADER, Damage, Fault, Kind, Plan
 
 from ottla.model import TopicPartition
 
@@ -198,6 +199,11 @@ class Faults:
                 self._begin(self._outage(machine, fault))
             case Kind.TWIN:
                 self._begin_twin(machine, fault)
+            case Kind.DAMAGE | Kind.HALF_MOVE:
+                self._damage(machine, fault)
+            case Kind.GARBLE:
+                cluster.connections.garbled[name] = Random(f"garble {self._plan.seed} {fault.at}")
+                self._later(fault.seconds, partial(_end_garbling, cluster, name))
             case Kind.STRAGGLING_CALLS:
                 cluster.control.straggling = 0.1 + 0.4 * fault.amount
                 self._later(2 * fault.seconds, lambda: setattr(cluster.control, "straggling", 0.0))
@@ -333,6 +339,22 @@ class Faults:
 
         self._later(fault.seconds, end)
 
+    def _damage(self, machine: Machine, fault: Fault) -> None:
+        """Something becomes of its files before it starts again."""
+        damage = fault.damage
+        if damage is Damage.CUT:
+            if self._may_forget(machine):
+                self._cluster.forgets(machine)
+            else:
+                damage = Damage.TAIL
+        random = Random(f"damage {self._plan.seed} {fault.at}")
+        machine.damage = partial(damage_files, self._cluster, machine, damage, random)
+        # After a clean stop more is believed.
+        if fault.amount < 0.7:
+            self._cluster.stop(machine, fault.seconds)
+        else:
+            self._down(machine, fault.seconds, lambda: self._cluster.kill(machine))
+
     def _crash(self, machine: Machine, fault: Fault) -> bool:
         """Whether a process may end where it is; if so it does, by a loss of power where that may be."""
         if machine.node is None or not machine.node.is_alive or not self._may_be_disturbed(machine):
@@ -419,3 +441,7 @@ class Faults:
 
         handle = asyncio.get_running_loop().call_later(seconds, ended)
         self._ending[handle] = end
+
+
+def _end_garbling(cluster: Cluster, name: str) -> None:
+    cluster.connections.garbled.pop(name, None)

@@ -82,7 +82,7 @@ class Story:
             exempt={UNCLEAN_TOPIC},
         )
         cluster.loaded, cluster.going_down, cluster.replaced = self.auditor.loaded, self.auditor.going_down, self.auditor.replaced
-        cluster.leaving = self.auditor.note_start
+        cluster.leaving, cluster.cut = self.auditor.note_start, self.auditor.cut
         self.fault_count = 0
         self.performed: Counter[str] = Counter()
         self.kafkas_topics: set[str] = set()

@@ -135,6 +135,8 @@ def test_a_profile_has_more_of_what_it_is_for(profile: str) -> None:
                 return sum(fault.kind in kinds for plan in plans for fault in plan.faults)
             case "twins":
                 return sum(fault.kind is Kind.TWIN for plan in plans for fault in plan.faults)
+            case "damage":
+                return sum(fault.kind is Kind.DAMAGE for plan in plans for fault in plan.faults)
             case "truncation":
                 return sum(plan.disk_stalls for plan in plans)
             case _:

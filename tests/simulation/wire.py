@@ -9,15 +9,18 @@ import asyncio
 import itertools
 import struct
 from collections.abc import Mapping
+from random import Random
 from typing import Any, Final
 from uuid import UUID
 
+from crc32c import crc32c
 from tests.simulation.listening import ClientEnd, Connections
 
 from ottla.broker.replication.following import Connect
 from ottla.model import Endpoint
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import Message, message
+from ottla.record.batch import CRC_START, HEADER_SIZE, MAGIC, read_header
 
 _CORRELATION: Final = struct.Struct(">i")
 
@@ -79,23 +82,48 @@ class BrokerConnection:
 class FollowerConnection:
     """A follower's connection to its leader: `ottla.broker.replication.following.FetchConnection`."""
 
-    def __init__(self, end: ClientEnd) -> None:
+    def __init__(self, end: ClientEnd, garbled: Mapping[str, Random]) -> None:
         self._end = end
+        self._garbled = garbled
 
     async def exchange(self, request: bytes, timeout_seconds: float) -> memoryview:
         self._end.send(struct.pack(">i", len(request)) + bytes(request))
         async with asyncio.timeout(timeout_seconds):
-            return memoryview(bytearray(await self._end.receive()))
+            answer = bytearray(await self._end.receive())
+        garbling = self._garbled.get(self._end.node_name)
+        if garbling is not None and garbling.random() < 0.5:
+            garble(answer, garbling)
+        return memoryview(answer)
 
     async def close(self) -> None:
         self._end.close()
+
+
+def garble(answer: bytearray, random: Random) -> None:
+    """Flips a bit in one of an answer's batches, where its checksum sees it."""
+    found, position, view = [], 0, memoryview(bytes(answer))
+    while position + HEADER_SIZE <= len(view):
+        header = read_header(view[position : position + HEADER_SIZE])
+        end = position + header.size
+        if (
+            header.magic == MAGIC
+            and header.size >= HEADER_SIZE
+            and end <= len(view)
+            and crc32c(view[position + CRC_START : end]) == header.crc
+        ):
+            found.append((position + CRC_START, end))
+            position = end
+        else:
+            position += 1
+    if found:
+        answer[random.randrange(*random.choice(found))] ^= 1 << random.randrange(8)
 
 
 def follower_connect(connections: Connections) -> Connect:
     """What a broker's followers reach their leaders with."""
 
     async def connect(endpoint: Endpoint) -> FollowerConnection:
-        return FollowerConnection(await connections.connect(endpoint.host, endpoint.port))
+        return FollowerConnection(await connections.connect(endpoint.host, endpoint.port), connections.garbled)
 
     return connect
 

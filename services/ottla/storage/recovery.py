@@ -23,7 +23,7 @@ from uuid import UUID, uuid4
 from ottla.model import NO_PARTITION_LEADER_EPOCH
 from ottla.record.batch import BASE_OFFSET_AND_LENGTH, HEADER_PART, HEADER_SIZE, BatchHeader, read_header
 from ottla.storage.batches import SoundBatches, Stop, batch_end_offset, headers
-from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, sync_directory, write_atomically
+from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, encode_leader_epochs, sync_directory, write_atomically
 from ottla.storage.compaction.swap import COMPANION_SUFFIXES, complete_swaps
 from ottla.storage.delayed_deletes import keep_damaged_aside, rename_with_suffix
 from ottla.storage.file_names import (
@@ -73,7 +73,7 @@ class LoadedLog:
     cleaned_up_to: int = 0
     is_new: bool = False
     unsound: str | None = None  # why a log that was closed cleanly had to be recovered
-    ends_before_checkpoint: bool = False  # the checkpoints vouch for more than there is, and would for what comes to lie there
+    ends_before_checkpoint: bool = False  # the checkpoints vouch for more than was found, and would for what comes to lie there
     checked_bytes: int = 0  # read through, because it was not closed cleanly
     has_wrong_checksum: bool = False  # and that is where it was cut
 
@@ -115,7 +115,7 @@ def load_log(
         with _wants_room():
             segments = [Segment.create(str(directory), log_start_offset)]
     log_start_offset = max(log_start_offset, segments[0].base_offset)
-    leader_epochs = _load_leader_epochs(directory, segments, names)
+    leader_epochs = _load_leader_epochs(directory, segments, names, clean or recovery_point > segments[0].base_offset)
     producers = ProducerStates()
     vouched_for = max(recovery_point, cleaned_up_to)
 
@@ -185,7 +185,7 @@ def load_log(
         cleaned_up_to if cleaned_up_to <= log_end_offset else 0,
         is_new,
         unsound,
-        vouched_for > log_end_offset,
+        vouched_for > (log_end_offset if unsound is None else recovery_point),
         checked_bytes,
         has_wrong_checksum,
     )
@@ -506,14 +506,20 @@ def _check_indexes(segments: Sequence[Segment], names: set[str], index_interval_
             rebuild_indexes(segment, index_interval_bytes)
 
 
-def _load_leader_epochs(directory: Path, segments: Sequence[Segment], names: set[str]) -> LeaderEpochCache:
-    if LEADER_EPOCH_CHECKPOINT not in names:
+def _load_leader_epochs(directory: Path, segments: Sequence[Segment], names: set[str], vouched_for: bool) -> LeaderEpochCache:
+    """The leader epochs of a log; of what a start does not walk they are made again when the file is damaged or not there.
+
+    Args:
+        vouched_for: there are batches that the start does not walk.
+    """
+    if LEADER_EPOCH_CHECKPOINT in names:
+        try:
+            return LeaderEpochCache.load(directory)
+        except MalformedCheckpoint as error:
+            aside = keep_damaged_aside(directory / LEADER_EPOCH_CHECKPOINT)
+            log.warning("The leader epochs are rebuilt from the log: %s; %s", error, aside)
+    elif not vouched_for:
         return LeaderEpochCache()
-    try:
-        return LeaderEpochCache.load(directory)
-    except MalformedCheckpoint as error:
-        aside = keep_damaged_aside(directory / LEADER_EPOCH_CHECKPOINT)
-        log.warning("The leader epochs are rebuilt from the log: %s; %s", error, aside)
     epochs = LeaderEpochCache()
     for segment in segments:
         descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
@@ -523,6 +529,16 @@ def _load_leader_epochs(directory: Path, segments: Sequence[Segment], names: set
                     epochs.assign(header.leader_epoch, header.base_offset)
         finally:
             os.close(descriptor)
+    if not epochs:
+        return epochs
+    try:
+        # The recovery point vouches for them: a start after a crash walks only what lies behind it.
+        write_atomically(directory / LEADER_EPOCH_CHECKPOINT, encode_leader_epochs(epochs))
+        epochs.is_dirty = False
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        log.warning("%s: the leader epochs stay in memory for now: %s", directory.name, error)
     return epochs
 
 

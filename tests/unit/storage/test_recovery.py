@@ -390,6 +390,32 @@ def test_leader_epochs_before_the_recovery_point_stay_as_they_are_on_the_disk(ma
         assert [found.epoch_for_offset(offset) for offset in (6, 7, 8)] == [1, 2, 3], stored
 
 
+@pytest.mark.parametrize("stored", ["0\n2\n1 0\n", None])
+def test_leader_epochs_that_were_made_again_are_still_there_after_a_kill(make_log: LogMaker, stored: str | None) -> None:
+    """The recovery point vouches for them: a start walks only what lies behind it. `damage 3`: a second start knew of none."""
+    log = make_log()
+    append(log, batch_of(0, leader_epoch=1))
+    log.appender.roll()
+    append(log, batch_of(1, leader_epoch=4))
+    asyncio.run(log.flush())
+    checkpoint = make_log.directory / "leader-epoch-checkpoint"
+    checkpoint.unlink() if stored is None else checkpoint.write_text(stored)
+    for _ in range(2):
+        assert make_log(recovery_point=2).leader_epochs.entries == [(1, 0), (4, 1)]
+
+
+def test_a_log_that_was_not_sound_after_a_clean_stop_takes_nothing_until_the_checkpoint_says_so(make_log: LogMaker) -> None:
+    """What was made again is not on the disk, and the checkpoint vouches for it: after a loss of power a start would believe that."""
+    log = make_log()
+    fill(log, 5)
+    asyncio.run(log.close())
+    assert not make_log(clean=True, recovery_point=5).must_checkpoint_truncation
+    with log_file(log).open("ab") as file:
+        file.write(bytes(100))
+    found = make_log(clean=True, recovery_point=5)
+    assert (found.log_end_offset, found.recovery_point, found.must_checkpoint_truncation) == (5, 0, True)
+
+
 def test_an_empty_log_knows_who_wrote_what_lay_before_it(make_log: LogMaker) -> None:
     """Retention took all, and no batch says it again: without it no leader of a later epoch would say where they part (KIP-101)."""
     make_log(log_start_offset=5)
