@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from pathlib import Path
 
 import confluent_kafka
@@ -109,6 +110,37 @@ async def test_the_next_leader_counts_what_the_killed_one_had_not_said(tmp_path:
         ranges = {(record.host, record.first_offset) for record in await said_by_brokers(running) if record.windows}
         assert len({host for host, _ in ranges}) == 2
         assert len([first for _, first in ranges if first == 0]) == 2, "the second leader began at the block's first offset"
+
+
+@in_a_loop
+async def test_the_next_leader_begins_where_the_killed_one_has_spoken_however_long_that_was_silent(tmp_path: Path) -> None:
+    """The others report on meanwhile; the silent one's messages reach far beyond the block in which it last spoke."""
+    silent: set[int] = set()
+    reports: Counter[int] = Counter()
+    report = tier.AuditTier._report
+
+    async def report_unless_silent(self: tier.AuditTier, *, is_final: bool) -> None:
+        if self._broker_id not in silent:
+            await report(self, is_final=is_final)
+            reports[self._broker_id] += 1
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tier.AuditTier, "_report", report_unless_silent)
+        async with pipeline(tmp_path, expected=EXPECTED, verify="never", count=2, partitions=1, **AUDITING) as running:
+            await running.produce(60, partitions=1)
+            await until_counted(running, 60)
+            leader = (await running.cluster.topic("clicks")).partitions[0].leader
+            silent.add(leader)
+            records = [Record(index, running.start_ms, b"", b"") for index in range(BLOCK)]
+            async with BatchProducer(running.cluster) as producer:
+                for _ in range(3):
+                    await producer.send(TopicPartition("clicks", 0), build_batch(records))
+            reports.clear()
+            async with asyncio.timeout(WAIT_SECONDS):
+                while reports[3 - leader] < 30:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            await running.running.kill(BrokerId(leader))
+            await until_counted(running, 60 + 3 * BLOCK)
 
 
 @in_a_loop

@@ -1,10 +1,10 @@
 """The reporter: attaches counters to partitions that this broker leads, and writes what they counted to `__audit`.
 
 A range is reported once all in sync have it and no transaction in it is open, so nothing that is reported is ever cut. Beside each log
-directory's checkpoints lies another one: the offset before which everything of a partition was acknowledged by `__audit`. A leader
-begins there. A broker that follows notes how far a partition has come some minutes ago, for as long may a leader be silent and then die
-before what it had not said is missing; missing audit data is told as such and never taken for a loss. A report that fails
-ends the session: everything is counted again from what was acknowledged, and said by a new one.
+directory's checkpoints lies another one: the offset before which everything of a partition is in `__audit`. A leader begins there. A
+broker that follows reads in `__audit` how far its leader has spoken: however long that was silent before it died, the next one counts
+what it had not said. What is read late or never only has it count more again. A report that fails ends the session: everything is
+counted again from what was acknowledged, and said by a new one.
 
 One task of the loop; nothing waits for it.
 """
@@ -30,7 +30,7 @@ from ottla.broker.replication.audit_runs import AuditRuns, Run
 from ottla.broker.replication.partition import Partition
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
-from ottla.errors import ApiError, OttlaError, TopicAlreadyExists
+from ottla.errors import ApiError, InvalidRecord, OttlaError, TopicAlreadyExists
 from ottla.lifecycle import Offload, ThreadOffload
 from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.network.audit_schema import AuditSchemaId
@@ -43,13 +43,17 @@ from ottla.record.audit_records import (
     TOPIC_SETTINGS,
     AuditRecord,
     Session,
+    decode,
     encode,
 )
+from ottla.record.columnar import read_columns
 from ottla.record.records import Record, build_batch
 from ottla.storage.checkpoints import MalformedCheckpoint, read_offsets, write_offsets
 from ottla.wire.admin import NewTopic, create_topics
 from ottla.wire.broker_connection import Security
 from ottla.wire.cluster import Cluster, ClusterSettings
+from ottla.wire.fetching import Fetched, Fetcher, FetchSettings
+from ottla.wire.offsets import LATEST
 from ottla.wire.producing import BatchProducer, ProduceSettings
 
 log: Final = logging.getLogger(__name__)
@@ -58,8 +62,6 @@ CHECKPOINT: Final = "audit-offset-checkpoint"
 _SCAN_SECONDS: Final = 1.0
 _SEND_SECONDS: Final = 30.0
 _FINAL_SECONDS: Final = 5.0
-# A follower's note is between one and two of these long ago, in reports.
-_NOTE_REPORTS: Final = 12
 # A topic without messages is spoken of in each third report: often enough to be alive.
 _IDLE_REPORTS: Final = 3
 # Of a log that nobody has counted yet, and of one that somebody has.
@@ -68,6 +70,11 @@ _MOST_RECOUNTED: Final = 1 << 26
 _READ_BYTES: Final = 4 * 1024 * 1024
 _MOST_SEALED: Final = 16
 _BATCH_BYTES: Final = 500_000
+# How a broker that follows reads `__audit`: nothing waits for it.
+_FETCH_SETTINGS: Final = FetchSettings(max_wait_ms=5_000, min_bytes=64 * 1024, max_buffered_bytes=4 * 1024 * 1024)
+# Near the beginning of each record of brokers, and of few others, which need not be decoded then.
+_BROKER: Final = b"\x0cbroker"
+_TIER_WITHIN: Final = 64
 
 
 @dataclass(slots=True)
@@ -87,13 +94,11 @@ class _Known:
 
     Attributes:
         topic_id: of the topic that these positions are of; None until a partition was seen.
-        said: what `__audit` has acknowledged, or some minutes ago was the high watermark; None if neither is known.
-        noted: by a follower, since the last turn.
+        said: everything before it was said, by this broker or by another one; None if nothing is known.
     """
 
     topic_id: UUID | None = None
     said: int | None = None
-    noted: int | None = None
 
 
 class AuditTier:
@@ -135,6 +140,7 @@ class AuditTier:
         self._known: dict[TopicPartition, _Known] = {}
         self._reports = 0
         self._is_there = False
+        self._heard: Fetcher | None = None
         self._task: asyncio.Task[None] | None = None
         self.records = self.failures = 0
 
@@ -166,6 +172,8 @@ class AuditTier:
             return
         task.cancel()
         await asyncio.wait([task])
+        if self._heard is not None:
+            await self._heard.close()
         try:
             async with asyncio.timeout(_FINAL_SECONDS):
                 await self._report(is_final=True)
@@ -187,6 +195,8 @@ class AuditTier:
                 await self._report(is_final=False)
             except (OttlaError, OSError, TimeoutError) as error:
                 self._begin_again(str(error) or type(error).__name__)
+            with suppress(OttlaError, OSError):  # it is heard later, or a leader counts more again
+                await self._hear()
 
     def _begin_again(self, reason: str) -> None:
         """Counts again from what was acknowledged, as a session that leaves a number out would lack audit data for ever."""
@@ -211,11 +221,8 @@ class AuditTier:
             if not partition.is_leader or not _is_audited(partition):
                 if led is not None:
                     gone.add(key)
-                if _is_audited(partition):
-                    known.noted = partition.high_watermark if known.noted is None else known.noted
-                    known.said = partition.high_watermark if known.said is None else known.said
             elif led is None or led.partition is not partition or partition.audit is not led.runs or self._is_other_term(led):
-                self._attach(key, partition, known.said)
+                self._attach(key, partition, known)
         for key in gone:
             led = self._led.pop(key)
             if led.partition.audit is led.runs:
@@ -225,16 +232,17 @@ class AuditTier:
     def _is_other_term(led: _Led) -> bool:
         return led.runs.leader_epoch != led.partition.leader_epoch
 
-    def _attach(self, key: TopicPartition, partition: Partition, said: int | None) -> None:
+    def _attach(self, key: TopicPartition, partition: Partition, known: _Known) -> None:
         appender = partition.log.appender
         if appender.has_staged:
             return  # between two writes there is a better moment
         end = appender.log_end_offset
         partition.audit = runs = AuditRuns(end, self._window_ms, partition.leader_epoch)
-        start = max(0, end - _MOST_UNKNOWN) if said is None else min(max(said, end - _MOST_RECOUNTED), end)
+        start = max(0, end - _MOST_UNKNOWN) if known.said is None else min(max(known.said, end - _MOST_RECOUNTED), end)
         start -= start % BLOCK
         if start < partition.log.log_start_offset:
             start = end  # a range whose head was deleted cannot be counted again, and is not to be counted in part
+        known.said = start if known.said is None else known.said
         led = self._led[key] = _Led(partition, runs, end, start)
         if start < end:
             led.sealed.append((start, end, None))
@@ -365,15 +373,9 @@ class AuditTier:
         return len((await self._cluster.topic(TOPIC)).partitions)
 
     async def _note(self, positions: Collection[TopicPartition]) -> None:
-        """Remembers what was acknowledged, on the disk too."""
-        turns = self._reports % _NOTE_REPORTS == 0
-        if turns:
-            self._known = {key: known for key, known in self._known.items() if key in self._partitions}
-            for key, known in self._known.items():
-                if known.noted is not None and key not in self._led:
-                    known.said = known.noted
-                known.noted = None
-        if not turns and not positions:
+        """Remembers what was said, on the disk too."""
+        self._known = {key: known for key, known in self._known.items() if known.topic_id is None or key in self._partitions}
+        if not positions:
             return
         for directory in self._directories:
             here = {
@@ -383,6 +385,41 @@ class AuditTier:
             }
             with suppress(OSError):  # a disk that fails is found out by whoever writes logs to it
                 await self._offload(write_offsets, directory / CHECKPOINT, here)
+
+    # What leaders say.
+
+    async def _hear(self) -> None:
+        """Takes in what the leaders of partitions that are followed here have said since."""
+        followed = {key: partition for key, partition in self._partitions.items() if not partition.is_leader and _is_audited(partition)}
+        if not followed:
+            return
+        if self._heard is None:
+            self._heard = Fetcher(self._cluster, _FETCH_SETTINGS, out_of_range=lambda partition, offset: LATEST)
+        for number in (await self._cluster.topic(TOPIC)).partitions:
+            if (key := TopicPartition(TOPIC, number)) not in self._heard.assigned:
+                self._heard.assign(key, LATEST)
+        topics = {key.topic.encode() for key in followed}
+        heard = set()
+        for fetched in await self._heard.poll(0.0):
+            for record in await self._offload(_of_brokers, fetched, topics):
+                key = TopicPartition(record.topic, record.partition)
+                partition = followed.get(key)
+                # A deposed leader that does not know it may say what no other one has to believe.
+                if partition is not None and record.leader_epoch >= partition.leader_epoch and (known := self._known.get(key)) is not None:
+                    known.said = min(record.next_offset, partition.high_watermark)
+                    heard.add(key)
+        await self._note(heard)
+
+
+def _of_brokers(fetched: Fetched, topics: Collection[bytes]) -> list[AuditRecord]:
+    """What brokers have said of these topics."""
+    found = []
+    for columns in read_columns(fetched.records, start_offset=fetched.offset):
+        for key, value in zip(columns.keys.to_list(), columns.values.to_list(), strict=True):
+            if key in topics and value is not None and _BROKER in value[:_TIER_WITHIN]:
+                with suppress(InvalidRecord):
+                    found.append(decode(value))
+    return [record for record in found if record.tier == "broker"]
 
 
 async def start_tier(
