@@ -213,7 +213,11 @@ class _Calls(grpc.aio.ServerInterceptor):
             self._streams.add(task)
             try:
                 async for answer in perform(request, context):
+                    self._streams.discard(task)  # cancelled while gRPC sends it, the call would be left open until the grace is over
                     yield answer
+                    if self._is_stopping:
+                        raise asyncio.CancelledError
+                    self._streams.add(task)
             except ApiError as error:
                 await abort(context, error)
             except asyncio.CancelledError:

@@ -36,6 +36,8 @@ class Streams:
                 raise ZeroDivisionError
             if request == b"forever":
                 await asyncio.Event().wait()
+            while request == b"on and on":
+                yield request
         finally:
             self.open -= 1
 
@@ -105,16 +107,18 @@ async def test_a_stream_ends_when_its_caller_goes() -> None:
         await until_closed(streams)
 
 
-async def test_a_server_that_stops_ends_its_streams_at_once() -> None:
-    """And does not wait for them as for calls: a watch has no end of its own."""
+@pytest.mark.parametrize("request_", [b"forever", b"on and on"])
+async def test_a_server_that_stops_ends_its_streams_at_once(request_: bytes) -> None:
+    """And does not wait for them as for calls: a watch has no end of its own, whether it waits or is being sent an answer."""
     async with serving() as (streams, server, channel):
-        stream = watch(channel, b"forever")
+        stream = watch(channel, request_)
         for _ in range(3):
             await anext(stream)
         async with asyncio.timeout(120):
-            await server.stop(60)
-        with pytest.raises(BrokerNotAvailable):
-            await anext(stream)
+            await server.stop(300)
+        with pytest.raises(BrokerNotAvailable, match="the server stops"):
+            async for _ in stream:
+                pass
         await until_closed(streams)
 
 
