@@ -39,7 +39,7 @@ def publish(cluster: EmbeddedCluster, topic: str, values: list[bytes], **configu
 
 def read(cluster: EmbeddedCluster, topic: str, offset: int, count: int) -> list[bytes | None]:
     """`count` values of partition 0 from `offset` on."""
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "paper"})
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "paper", "enable.auto.commit": False})
     try:
         consumer.assign([TopicPartition(topic, 0, offset)])
         values: list[bytes | None] = []

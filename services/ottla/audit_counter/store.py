@@ -39,6 +39,7 @@ _MOST_GAPS: Final = 100
 _RECENT_COUNTS: Final = 4_096
 _RECENT_SESSIONS: Final = 16_384
 _HOUR_MS: Final = 3_600_000
+_LOCKED_SECONDS: Final = 5.0  # for another process to close the file
 _FOLDED_AFTER_MS: Final = 2 * _HOUR_MS
 _FOLDED_AT_ONCE: Final = 20  # topics, some 5 ms each; the store does nothing else meanwhile
 # In place of where a range begins, in a row that windows were folded into.
@@ -806,7 +807,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5.0)
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_LOCKED_SECONDS)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")

@@ -22,7 +22,7 @@ from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, P
 from tests.unit.audit_counter.test_server import beside, server_of, settings_of
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
-from ottla.audit_counter import service
+from ottla.audit_counter import store
 from ottla.audit_counter.server import FILE, AuditServer
 from ottla.audit_counter.service import CounterSettings
 from ottla.audit_counter.store import StoreFailed
@@ -196,7 +196,8 @@ async def test_a_counter_whose_disk_is_full_ends_and_goes_on_where_it_was(tmp_pa
 
 
 @in_a_loop
-async def test_a_second_counter_with_the_same_directory_is_refused(tmp_path: Path) -> None:
+async def test_a_second_counter_with_the_same_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_LOCKED_SECONDS", 0.2)
     async with brokers(tmp_path / "brokers") as running:
         settings = settings_of(servers(running), tmp_path / "audit")
         async with server_of(settings) as server:
@@ -347,7 +348,7 @@ async def test_a_killed_consumer_leaves_in_doubt_what_it_had_not_said(tmp_path: 
         assert await said_of(running, PRODUCED) == {Verdict.COMPLETE}
 
 
-@pytest.mark.parametrize("how", Cut)
+@pytest.mark.parametrize("how", [pytest.param(Cut.RESET, marks=pytest.mark.long), Cut.DROPPED])
 @in_a_loop
 async def test_a_cut_between_counter_and_brokers_changes_no_verdict(tmp_path: Path, how: Cut) -> None:
     """For longer than a session may be silent. The counter reaches the broker by a listener of its own, through a proxy."""
@@ -414,10 +415,9 @@ async def test_a_topic_that_is_deleted_while_it_is_in_doubt_is_judged_by_what_wa
 
 @in_a_loop
 async def test_a_counter_that_starts_while_a_broker_is_away_waits_for_it_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its topics have as many copies as they are to have, once there are brokers for them."""
-    monkeypatch.setattr(service, "_TOPICS_AGAIN_SECONDS", 0.05)
     async with brokers(tmp_path, 2, default_replication_factor="2") as running, cluster_of(running) as cluster:
         await running.stop_broker(BrokerId(2))
         async with running_counter(cluster, tmp_path / "audit.db", CounterSettings()) as counter:

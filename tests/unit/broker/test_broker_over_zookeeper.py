@@ -203,8 +203,9 @@ def test_the_same_id_twice_is_refused(zookeeper_server: ZooKeeperServer, tmp_pat
     async def scenario() -> None:
         connect = f"{zookeeper_server.address}/{uuid4().hex}"
         async with broker_with(properties_for(tmp_path / "first", connect)) as first:
-            second = Broker(BrokerSettings.from_properties(properties_for(tmp_path / "second", connect)))
-            with pytest.raises(ConfigurationError, match=r"broker\.id 1 is taken: /brokers/ids/1 .* after 4\.2 s"):
+            properties = properties_for(tmp_path / "second", connect, **{"zookeeper.session.timeout.ms": "1000"})
+            second = Broker(BrokerSettings.from_properties(properties))
+            with pytest.raises(ConfigurationError, match=r"broker\.id 1 is taken: /brokers/ids/1 .* after 1\.2 s"):
                 await second.start()
             publisher = Publisher(first, "undisturbed")
             await publisher.more(1)

@@ -249,7 +249,7 @@ def test_nothing_is_lost_and_all_is_owned_through_a_rolling_restart(cluster: Emb
     with ConsumerConnector(settings_of(zookeeper, "one")) as connector:
         (stream,) = connector.create_message_streams({topic: 1})[topic]
         with reading(stream) as seen:
-            for round_, broker_id in enumerate((1, 2, 1, 2)):
+            for round_, broker_id in enumerate((1, 2)):
                 cluster.stop_broker(broker_id)
                 send(producer, topic)
                 cluster.start_broker(broker_id)
@@ -259,7 +259,7 @@ def test_nothing_is_lost_and_all_is_owned_through_a_rolling_restart(cluster: Emb
             assert len(connector.owned) == 2
 
 
-@pytest.mark.parametrize("cut", Cut)
+@pytest.mark.parametrize("cut", [pytest.param(Cut.RESET, marks=pytest.mark.long), Cut.DROPPED])
 def test_a_consumer_that_is_cut_off_from_brokers_alone_keeps_its_partitions_and_goes_on(zookeeper: str, cut: Cut) -> None:
     """Its session lives and it commits, so its claims stay. The proxy before the broker knows who connects: the producer came first."""
     wires, sender = Wires(), _PRODUCER
@@ -298,7 +298,7 @@ def test_a_consumer_that_is_cut_off_from_brokers_alone_keeps_its_partitions_and_
                     claimed, committed = claim(), commits()
                     loop.call(change(wires.cut), SECONDS)
                     send(producer, topic)
-                    until(lambda: commits() > committed + 2 * SESSION_MS / COMMIT_MS)
+                    until(lambda: commits() > committed + 1.5 * SESSION_MS / COMMIT_MS)
                     assert set(seen) == everything(5)
                     loop.call(change(wires.heal), SECONDS)
                     until(lambda: set(seen) == everything(10))

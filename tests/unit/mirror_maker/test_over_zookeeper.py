@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
 from tests.unit.mirror_maker.mirrors import SECONDS, Side, two_sides, until
 from tests.unit.mirror_maker.test_server import arrives, publish, worker
 from tests.unit.wire.clusters import create_topic
@@ -19,7 +20,7 @@ from ottla.testing.zookeeper_proxy import ZooKeeperProxy
 
 PARTITIONS = 4
 SLOTS = 4
-SESSION_MS = "6000"
+SESSION_MS = "3000"
 
 
 def held(one: MirrorMaker) -> int:
@@ -51,8 +52,9 @@ async def while_writing(copied: Copied, what: Callable[[], bool]) -> None:
             await asyncio.sleep(0.2)
 
 
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.long)])
 async def test_a_worker_that_alone_is_cut_from_zookeeper_is_replaced_and_takes_part_again(
-    zookeeper_server: ZooKeeperServer, tmp_path: Path
+    zookeeper_server: ZooKeeperServer, tmp_path: Path, times: int
 ) -> None:
     """It still reaches both clusters, so it copies on until its session is over, and whoever has its slots by then fences it."""
     async with AsyncExitStack() as stack:
@@ -67,7 +69,7 @@ async def test_a_worker_that_alone_is_cut_from_zookeeper_is_replaced_and_takes_p
         other = await stack.enter_async_context(worker(a, b, None, zookeeper_connect=f"{zookeeper_server.address}{chroot}", **given))
         copied = Copied(a, b)
         await until(lambda: (held(one), held(other)) == (2, 2))
-        for _ in range(2):
+        for _ in range(times):
             proxy.refuses = True
             proxy.cut()
             await while_writing(copied, lambda: (held(one), held(other)) == (0, SLOTS))

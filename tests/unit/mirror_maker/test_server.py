@@ -138,7 +138,7 @@ async def test_a_group_that_moves_reads_each_message_once(tmp_path: Path) -> Non
             assert await run(None, consume, servers(b.brokers), "A.clicks", 27) == values[13:]
             moved = (await committed_offsets(b.cluster, "readers"))[COPIED]
             await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(20)})
-            await asyncio.sleep(1.5)  # nothing says that it was not set
+            await asyncio.sleep(0.3)  # nothing says that it was not set
             assert (await committed_offsets(b.cluster, "readers"))[COPIED] == moved, "who has read on is not sent back"
             code, output = await command(one, "offsets", "A-B", "--group", "readers", "--json")
             assert code == 0, output
@@ -372,7 +372,7 @@ async def test_what_is_switched_off_is_not_done_and_what_is_excluded_stays_behin
             begun = one.links["A-B"].counts.transactions
             await publish(a, CLICKS, b"2")
             await arrives(b, COPIED, b"0", b"1", b"2")
-            await asyncio.sleep(2.5)  # in which groups are looked at twice
+            await asyncio.sleep(0.4)  # in which groups are looked at twice
             assert one.links["A-B"].counts.transactions > begun
             await b.cluster.refresh(None)
             assert {name for name in b.cluster.metadata.topics if not name.startswith("__")} == {"A.clicks", "ottla-mirror-A-B"}
@@ -382,5 +382,5 @@ async def test_what_is_switched_off_is_not_done_and_what_is_excluded_stays_behin
             async with asyncio.timeout(SECONDS):
                 while not await committed_offsets(b.cluster, "billing"):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(0.3)
             assert [await committed_offsets(b.cluster, group) for group in ("billing-old", "shipping")] == [{}, {}]

@@ -88,9 +88,8 @@ def rows(found: SourceSettings, ranges: list[OffsetRange]) -> list[dict[str, Any
 
 def consumed(cluster: EmbeddedCluster, partition: TopicPartition, end: int, isolation: str = "read_uncommitted") -> list[tuple[Any, ...]]:
     """What librdkafka gives up to an offset."""
-    consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none", "isolation.level": isolation, "enable.partition.eof": True}
-    )
+    settings = {"isolation.level": isolation, "enable.partition.eof": True, "fetch.wait.max.ms": 10, "enable.auto.commit": False}
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none", **settings})
     consumer.assign([Place(partition.topic, partition.partition, 0)])
     found = []
     while (message := consumer.poll(20)) is not None and message.error() is None and (message.offset() or 0) < end:

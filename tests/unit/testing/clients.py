@@ -14,7 +14,14 @@ import confluent_kafka
 from ottla.testing import EmbeddedCluster
 
 WAIT_SECONDS = 120.0
-QUIET: dict[str, Any] = {"log_level": 0, "error_cb": lambda _: None}  # what librdkafka says of a broker that is away
+# What librdkafka says of a broker that is away is not shown, and it is asked for again soon.
+QUIET: dict[str, Any] = {
+    "log_level": 0,
+    "error_cb": lambda _: None,
+    "retry.backoff.ms": 20,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+}
 
 
 def until(condition: Callable[[], object], what: str) -> None:
@@ -34,9 +41,6 @@ class Publisher:
                 "bootstrap.servers": cluster.bootstrap_servers,
                 "enable.idempotence": True,
                 "linger.ms": 1,
-                "retry.backoff.ms": 20,
-                "reconnect.backoff.ms": 20,
-                "reconnect.backoff.max.ms": 200,
                 **QUIET,
                 **configuration,
             }
@@ -81,7 +85,8 @@ class Publisher:
 
 def read_all(cluster: EmbeddedCluster, topic: str, partition: int = 0) -> list[bytes]:
     """The values of all committed messages of a partition."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused", **QUIET})
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused", "enable.auto.commit": False}
+    consumer = confluent_kafka.Consumer({**settings, **QUIET})
     try:
         where = confluent_kafka.TopicPartition(topic, partition, 0)
         _, end = consumer.get_watermark_offsets(where, timeout=WAIT_SECONDS)

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,20 +24,29 @@ def publish(cluster: EmbeddedCluster, topic: str, value: bytes, timestamp: int =
     assert producer.flush(120) == 0
 
 
+def consumer_of(cluster: EmbeddedCluster) -> Any:
+    """One that commits nothing: to close it does not wait for a coordinator."""
+    import confluent_kafka
+
+    settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused", "enable.auto.commit": False}
+    return closing(confluent_kafka.Consumer(settings))
+
+
 def read_one(cluster: EmbeddedCluster, topic: str) -> bytes | None:
     import confluent_kafka
 
-    with closing(confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused"})) as consumer:
+    with consumer_of(cluster) as consumer:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         message = consumer.poll(20)
         assert message is not None and message.error() is None
-        return message.value()
+        value: bytes | None = message.value()
+        return value
 
 
 def earliest(cluster: EmbeddedCluster, topic: str) -> int:
     import confluent_kafka
 
-    with closing(confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused"})) as consumer:
+    with consumer_of(cluster) as consumer:
         return int(consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=20)[0])
 
 

@@ -90,7 +90,8 @@ async def test_a_transaction_is_seen_when_it_is_committed_and_not_when_it_is_abo
                 assert await committed(cluster, CLICKS) == expected
                 assert await committed_offsets(cluster, "readers", require_stable=True) == offsets
             assert producer.identity.producer_epoch == 0
-        consumer = Consumer({"bootstrap.servers": servers(running), "group.id": "theirs", "isolation.level": "read_committed"})
+        settings = {"isolation.level": "read_committed", "enable.auto.commit": False}
+        consumer = Consumer({"bootstrap.servers": servers(running), "group.id": "theirs", **settings})
         try:
             consumer.assign([KafkaTopicPartition("clicks", 0, 0)])
             theirs = await asyncio.get_running_loop().run_in_executor(None, consumer.consume, len(expected), 20)
