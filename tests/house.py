@@ -40,11 +40,11 @@ _LATER: Final = """
     wire/ client/ schema_registry/ audit_counter/ mirror_maker/ spark/ takeover/ broker/auditing/ broker/replication/audit_runs
     broker/replication/schema_ids broker/replication/schema_claims
     cli/schema cli/audit cli/dev_services cli/mirror cli/load cli/spark cli/flights_in_spark cli/takeover cli/replay config/client
-    config/providers config/registry config/audit config/mirror metrics/schema_registry metrics/audit metrics/mirror metrics/load
+    config/providers config/registry config/audit config/mirror config/rpc metrics/schema_registry metrics/audit metrics/mirror metrics/load
     record/columnar record/digests network/complaints network/audit_schema storage/opening_process storage/batch_opener
     interbroker/admission unit/storage/test_batch_opener unit/broker/handlers/test_repetitions record/audit_records
     unit/record/test_audit_records unit/record/test_digests coordination/listener/ protocol/produce_client unit/record/test_columnar
-    unit/config/test_providers unit/config/test_registry unit/testing/test_services unit/protocol/test_produce_client
+    unit/config/test_providers unit/config/test_registry unit/config/test_rpc unit/testing/test_services unit/protocol/test_produce_client
     simulation/wire_clients simulation/registering simulation/kafka unit/config/test_mirror bench/columnar bench/client bench/takeover
     bench/handshakes bench/audit bench/mirror bench/registry bench/spark integration/test_takeover integration/test_schema_registry
     unit/wire/ unit/client/ unit/spark/ unit/test_lifecycle unit/coordination/test_listener paper/test_client chaos/connecting
@@ -76,8 +76,8 @@ CEILINGS: Final[dict[str, int]] = {
     "Callable[": 119,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_502,
-    "lines of tests": 77_262,
+    "lines of services/ottla": 60_570,
+    "lines of tests": 77_244,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 30,

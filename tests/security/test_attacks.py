@@ -16,8 +16,8 @@ README = Path(__file__).parent / "README.md"
 def test_each_finding_has_an_attack_or_a_reason_why_there_is_none() -> None:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in README.read_text().splitlines() if line.startswith("| S")]
     assert [row[0] for row in rows] == [f"S{number}" for number in range(1, 24)]
-    assert all(named or reason for _, _, named, reason in rows)
-    assert {name for row in rows for name in re.findall(r"`(\w+\.\w+)`", row[2])} == {name for name, _ in attacks()}
+    assert all(where and (named or reason) for _, _, where, named, reason in rows)
+    assert {name for row in rows for name in re.findall(r"`(\w+\.\w+)`", row[3])} == {name for name, _ in attacks()}
 
 
 def longest_wait(tmp_path: Path, hold_seconds: float) -> float:

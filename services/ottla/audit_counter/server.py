@@ -127,7 +127,7 @@ class AuditServer:
                 stack.push_async_callback(self._rest.close)
                 await self._rest.start(settings.rest_address)
                 log.info("the page is at %s", self._rest.url)
-            rpc = RpcServer([RpcService(SERVICE, self._register_rpc)], not_yet=[THE_SERVER])
+            rpc = RpcServer.for_operators(RpcService(SERVICE, self._register_rpc), settings)
             if settings.rpc_address is not None:
                 self.rpc_port = await rpc.start(settings.rpc_address.host, settings.rpc_address.port)
                 stack.push_async_callback(rpc.stop, GRACE_SECONDS)

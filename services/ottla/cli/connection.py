@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient, ClusterMetadata
 
+    from ottla.rpc.tls import RpcTls
+
 # The address and not the name: `localhost` is also ::1, where a broker started by `ottla dev` does not listen.
 DEFAULT_BOOTSTRAP_SERVER: Final = "127.0.0.1:9092"
 ANSWER_SECONDS: Final = 10.0
@@ -35,6 +37,15 @@ CommandConfig = Annotated[
     Path | None,
     typer.Option("--command-config", metavar="FILE", help="A properties file for the client (librdkafka's names), for instance for TLS."),
 ]
+RpcConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        envvar="OTTLA_RPC_CONFIG",
+        help="A properties file for gRPC over TLS: `security.protocol=SSL`, `ssl.keystore.location` and `ssl.truststore.location`.",
+    ),
+]
 ClientProperty = Annotated[
     list[str] | None,
     typer.Option("--property", "-X", metavar="KEY=VALUE", help="A property of the client, over those of the file; may be repeated."),
@@ -43,6 +54,22 @@ ClientProperty = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 Own = ParamSpec("Own")
+
+
+def rpc_tls(command_config: Path | None) -> RpcTls | None:
+    """What the file says of gRPC; None for plain text.
+
+    Raises:
+        ConfigurationError: it is TLS by half, or its files cannot be used.
+    """
+    if command_config is None:
+        return None
+    from ottla.config.properties import load
+    from ottla.config.rpc import RpcClientSettings
+    from ottla.rpc.tls import tls_of  # it imports grpc, at a tenth of a second
+
+    settings = RpcClientSettings.from_properties(load(command_config))
+    return tls_of(settings) if settings.security_protocol == "SSL" else None
 
 
 def commands(about: str) -> typer.Typer:

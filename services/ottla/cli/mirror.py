@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from ottla.cli.connection import commands, pairs
+from ottla.cli.connection import RpcConfig, commands, pairs, rpc_tls
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, say, say_json, table
 from ottla.errors import ApiError
@@ -24,8 +25,9 @@ Json = Annotated[bool, typer.Option("--json", "-J", help="One JSON document.")]
 What = Annotated[str, typer.Argument(metavar="[TOPIC|TOPIC-PARTITION]", help="What of it. [default: the link]")]
 
 
-def _asked(workers: str, method: str, request: Callable[[Any], Any], *, of_all: bool = True) -> list[Any]:
+def _asked(workers: str, config: Path | None, method: str, request: Callable[[Any], Any], *, of_all: bool = True) -> list[Any]:
     """What the workers answer; of the first alone, if that speaks for all."""
+    tls = rpc_tls(config)
 
     async def ask() -> list[Any]:
         from ottla.rpc.channel import RpcChannel
@@ -34,7 +36,7 @@ def _asked(workers: str, method: str, request: Callable[[Any], Any], *, of_all: 
 
         answers = []
         for target in [part.strip() for part in workers.split(",") if part.strip()]:
-            channel = RpcChannel(target)
+            channel = RpcChannel(target, tls=tls)
             try:
                 stub = services.MirrorStub(channel.grpc_channel)
                 answers.append(await channel.call(getattr(stub, method), request(messages), TIMEOUT_SECONDS))
@@ -53,10 +55,10 @@ def _asked(workers: str, method: str, request: Callable[[Any], Any], *, of_all: 
 
 
 @app.command("list")
-def list_links(rpc: Rpc = DEFAULT_RPC, as_json: Json = False) -> None:
+def list_links(rpc: Rpc = DEFAULT_RPC, config: RpcConfig = None, as_json: Json = False) -> None:
     """List the links: partitions by state, and how far they are behind."""
     rows: dict[str, dict[str, Any]] = {}
-    for answer in _asked(rpc, "Status", lambda messages: messages.MirrorStatusRequest()):
+    for answer in _asked(rpc, config, "Status", lambda messages: messages.MirrorStatusRequest()):
         for link in answer.links:
             row = rows.setdefault(
                 f"{link.source}->{link.target}",
@@ -88,11 +90,11 @@ def _paused(names: list[str]) -> str:
 
 
 @app.command()
-def describe(link: LinkName, rpc: Rpc = DEFAULT_RPC, as_json: Json = False) -> None:
+def describe(link: LinkName, rpc: Rpc = DEFAULT_RPC, config: RpcConfig = None, as_json: Json = False) -> None:
     """Show each partition of a link: its state, its offsets, and the gaps; exit code 1 when one has failed."""
     from google.protobuf.json_format import MessageToDict
 
-    answers = _asked(rpc, "Status", lambda messages: messages.MirrorStatusRequest(link=link))
+    answers = _asked(rpc, config, "Status", lambda messages: messages.MirrorStatusRequest(link=link))
     found = [one for answer in answers for one in answer.links]
     partitions = [partition for one in found for partition in one.partitions]
     if as_json:
@@ -120,19 +122,19 @@ def describe(link: LinkName, rpc: Rpc = DEFAULT_RPC, as_json: Json = False) -> N
 
 
 @app.command()
-def pause(link: LinkName, what: What = "*", rpc: Rpc = DEFAULT_RPC) -> None:
+def pause(link: LinkName, what: What = "*", rpc: Rpc = DEFAULT_RPC, config: RpcConfig = None) -> None:
     """Copy no more of a link, a topic or a partition, at all workers.
 
     Example: `ottla mirror pause A-B clicks-3`
     """
-    (answer,) = _asked(rpc, "Pause", lambda messages: messages.MirrorPauseRequest(link=link, name=what), of_all=False)
+    (answer,) = _asked(rpc, config, "Pause", lambda messages: messages.MirrorPauseRequest(link=link, name=what), of_all=False)
     say(f"{link} is {_paused(list(answer.paused))}")
 
 
 @app.command()
-def resume(link: LinkName, what: What = "*", rpc: Rpc = DEFAULT_RPC) -> None:
+def resume(link: LinkName, what: What = "*", rpc: Rpc = DEFAULT_RPC, config: RpcConfig = None) -> None:
     """Copy on where it was paused; without a name, everything of the link."""
-    (answer,) = _asked(rpc, "Resume", lambda messages: messages.MirrorResumeRequest(link=link, name=what), of_all=False)
+    (answer,) = _asked(rpc, config, "Resume", lambda messages: messages.MirrorResumeRequest(link=link, name=what), of_all=False)
     say(f"{link} is {_paused(list(answer.paused))}")
 
 
@@ -142,13 +144,14 @@ def offsets(
     link: Annotated[str, typer.Argument(metavar="[LINK]", help="`A->B`, or `A-B`, which needs no quotes.")] = "",
     target: Annotated[str, typer.Option("--to", metavar="B", help="Instead of a link: all links into this cluster.")] = "",
     rpc: Rpc = DEFAULT_RPC,
+    config: RpcConfig = None,
     as_json: Json = False,
 ) -> None:
     """Show where a group of the source is in the target: exactly, by the map of the link."""
     if bool(link) == bool(target):
         raise UsageError("name a link, or the cluster to which links copy: --to")
-    links = [link] if link else _links_into(target, rpc)
-    rows = sorted(row for name in links for row in _translated(name, group, rpc))
+    links = [link] if link else _links_into(target, rpc, config)
+    rows = sorted(row for name in links for row in _translated(name, group, rpc, config))
     heads = ("link", "topic", "partition", "source offset", "target offset")
     if as_json:
         say_json([{head.replace(" ", "_"): value for head, value in zip(heads, row, strict=True)} for row in rows])
@@ -156,13 +159,13 @@ def offsets(
         say(table(heads, rows) if rows else f"Nothing of {group} can be translated here.")
 
 
-def _translated(link: str, group: str, rpc: str) -> list[tuple[str, str, int, int, int]]:
-    answers = _asked(rpc, "Offsets", lambda messages: messages.MirrorOffsetsRequest(link=link, group=group))
+def _translated(link: str, group: str, rpc: str, config: Path | None) -> list[tuple[str, str, int, int, int]]:
+    answers = _asked(rpc, config, "Offsets", lambda messages: messages.MirrorOffsetsRequest(link=link, group=group))
     return [(link, one.topic, one.partition, one.source_offset, one.target_offset) for answer in answers for one in answer.offsets]
 
 
-def _links_into(target: str, rpc: str) -> list[str]:
-    statuses = _asked(rpc, "Status", lambda messages: messages.MirrorStatusRequest())
+def _links_into(target: str, rpc: str, config: Path | None) -> list[str]:
+    statuses = _asked(rpc, config, "Status", lambda messages: messages.MirrorStatusRequest())
     links = sorted({f"{link.source}->{link.target}" for answer in statuses for link in answer.links if link.target == target})
     if not links:
         raise CommandFailed(f"no link copies to {target}")
@@ -183,6 +186,7 @@ def repair(
         bool, typer.Option("--truncate", help="Delete all records of the target's partition, no matter who wrote them, and copy it again.")
     ] = False,
     rpc: Rpc = DEFAULT_RPC,
+    config: RpcConfig = None,
 ) -> None:
     """Have a partition that failed go on, or any partition begin again. The link's map has a gap record of what was lost, or copied twice.
 
@@ -201,7 +205,7 @@ def repair(
     def request(messages: Any) -> Any:
         return messages.MirrorRepairRequest(link=link, topic=topic, partition=int(number), how=ways[0])
 
-    if not any(answer.is_held for answer in _asked(rpc, "Repair", request)):
+    if not any(answer.is_held for answer in _asked(rpc, config, "Repair", request)):
         raise CommandFailed(f"{partition} is copied by none of these workers")
     say(f"{partition} is tried again" if accept_gap else f"{partition} begins again")
 
@@ -214,18 +218,19 @@ def create(
         typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting of the link, as in the file behind `A->B.`; may be repeated."),
     ] = None,
     rpc: Rpc = DEFAULT_RPC,
+    config: RpcConfig = None,
 ) -> None:
     """Make a link between two clusters of the workers' file, at all workers that share its zookeeper.connect.
 
     Example: `ottla mirror create A-B --config topics=clicks,views --config naming=identity`
     """
     settings = pairs(configs, "--config")
-    _asked(rpc, "Create", lambda messages: messages.MirrorCreateRequest(link=link, settings=settings), of_all=False)
+    _asked(rpc, config, "Create", lambda messages: messages.MirrorCreateRequest(link=link, settings=settings), of_all=False)
     say(f"{link} is made")
 
 
 @app.command()
-def delete(link: LinkName, rpc: Rpc = DEFAULT_RPC) -> None:
+def delete(link: LinkName, rpc: Rpc = DEFAULT_RPC, config: RpcConfig = None) -> None:
     """End a link that `create` has made. What it has copied stays, and so does its map: made again, it goes on where it was."""
-    _asked(rpc, "Delete", lambda messages: messages.MirrorDeleteRequest(link=link), of_all=False)
+    _asked(rpc, config, "Delete", lambda messages: messages.MirrorDeleteRequest(link=link), of_all=False)
     say(f"{link} is deleted")

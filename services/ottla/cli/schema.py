@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
-from ottla.cli.connection import Json, commands
+from ottla.cli.connection import Json, RpcConfig, commands, rpc_tls
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, note, say, say_json, table
 
@@ -334,6 +334,7 @@ def mode(
 @app.command()
 def doctor(
     rpc: Annotated[str, typer.Option("--rpc", metavar="HOST:PORT", help="`rpc.listener` of a node.")] = DEFAULT_RPC,
+    config: RpcConfig = None,
     as_json: Json = False,
 ) -> None:
     """Say where a node stands and what is wrong with its topic; exit code 1 when something is."""
@@ -346,8 +347,10 @@ def doctor(
     from ottla.rpc.v1 import schema_registry_pb2 as messages
     from ottla.rpc.v1 import schema_registry_pb2_grpc as services
 
+    tls = rpc_tls(config)
+
     async def asked() -> tuple[messages.SchemaRegistryStatusResponse, messages.DoctorResponse]:
-        channel = RpcChannel(rpc)
+        channel = RpcChannel(rpc, tls=tls)
         try:
             stub = services.SchemaRegistryStub(channel.grpc_channel)
             status = await channel.call(stub.Status, messages.SchemaRegistryStatusRequest(), TIMEOUT_SECONDS)

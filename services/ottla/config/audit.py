@@ -9,6 +9,7 @@ from typing import Final
 from ottla.config.http import HttpSettings
 from ottla.config.listeners import Listener, parse_listeners
 from ottla.config.reading import Relation, ServiceSettings
+from ottla.config.rpc import RpcSettings
 from ottla.config.settings import HOUR_MS, MINUTE_MS, SECOND_MS, Settings, setting
 from ottla.config.tls import ClusterTlsSettings
 from ottla.config.zookeeper import ZooKeeperSettings
@@ -63,12 +64,6 @@ class _AuditCounterSettings(Settings):
         default="0.0.0.0:8090",
         doc="`host:port` of the page and the REST API. They have no secrets and ask for none, so this is for the network of the operators.",
     )
-    rpc_listener: str | None = setting(
-        "rpc.listener",
-        "string",
-        default=None,
-        doc="`host:port` of the gRPC service, which asks for no password: for the operators' network. Unset: none.",
-    )
     audit_directory: str = setting("audit.directory", "string", default="/var/lib/ottla/audit", doc="Where the counter keeps its file.")
     audit_window_ms: int = audit_window_ms()
     audit_retention_hours: int = setting(
@@ -100,7 +95,7 @@ class _AuditCounterSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class AuditCounterSettings(ClusterTlsSettings, _AuditCounterSettings):
+class AuditCounterSettings(ClusterTlsSettings, RpcSettings, _AuditCounterSettings):
     """What is audited, and where it is told."""
 
 
@@ -170,16 +165,12 @@ class AuditSettings(AuditCounterSettings, CanarySettings, HttpSettings, ZooKeepe
         """Where the page is; None for nowhere."""
         return _listener("rest.listener", self.rest_listener)
 
-    @property
-    def rpc_address(self) -> Listener | None:
-        """Where gRPC is; None for nowhere."""
-        return _listener("rpc.listener", self.rpc_listener)
-
     def checks(self) -> Iterable[Relation]:
         """What has to hold between settings."""
         return (
             ("rest.listener", lambda: self.rest_address),
             ("rpc.listener", lambda: self.rpc_address),
+            ("rpc.security.protocol", self.check_rpc),
             ("http.listener", lambda: self.http_address),
             ("audit.tiers", self._check_tiers),
             ("zookeeper.connect", self.check_zookeeper),

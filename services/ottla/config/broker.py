@@ -28,7 +28,7 @@ from ottla.config.log_defaults import LogDefaults, TopicManagement
 from ottla.config.network import NetworkSettings
 from ottla.config.reading import Relation, ServiceSettings
 from ottla.config.settings import Dynamic, Settings
-from ottla.config.tls import TlsSettings
+from ottla.config.tls import TlsSettings, check_mutual
 from ottla.config.zookeeper import ZooKeeperSettings
 from ottla.errors import ConfigurationError
 from ottla.model import Endpoint
@@ -283,12 +283,5 @@ class BrokerSettings(
         address = self.control_address
         if self.control_advertised_listener is not None:
             _ = self._advertised_control
-        if not address.is_tls:
-            return
-        seen = self.for_control()
-        if not seen.ssl_keystore_location and not (seen.ssl_keystore_certificate_chain and seen.ssl_keystore_key):
-            raise ConfigurationError(f"{address}: set ssl.keystore.location, or both ssl.keystore.certificate.chain and ssl.keystore.key")
-        if not seen.ssl_truststore_location and not seen.ssl_truststore_certificates:
-            raise ConfigurationError(f"{address}: set ssl.truststore.location or ssl.truststore.certificates")
-        if seen.ssl_key_password is not None:
-            raise ConfigurationError(f"{address}: ssl.key.password is set, and gRPC takes a private key that is not encrypted only")
+        if address.is_tls:
+            check_mutual(address, self.for_control())

@@ -22,9 +22,9 @@ from typing import Any, Final, Self
 from ottla.config.audit import audit_window_ms
 from ottla.config.environment import Placed
 from ottla.config.http import HttpSettings
-from ottla.config.listeners import Listener, parse_listeners
 from ottla.config.properties import Properties
 from ottla.config.reading import Relation, ServiceSettings
+from ottla.config.rpc import RpcSettings
 from ottla.config.settings import Password, Settings, setting
 from ottla.config.tls import ClusterTlsSettings
 from ottla.config.zookeeper import ZooKeeperSettings
@@ -253,17 +253,10 @@ class ClusterSettings(ClusterTlsSettings, _ClusterSettings):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class WorkerSettings(Settings):
+class WorkerSettings(RpcSettings):
     """The process itself."""
 
     clusters: tuple[str, ...] = setting("clusters", "list", default=(), doc="The aliases of the clusters.")
-    rpc_listener: str | None = setting(
-        "rpc.listener",
-        "string",
-        default=None,
-        doc="Ottla's own: `host:port` at which `ottla mirror` asks a worker by gRPC, without a password: for the operators' network. "
-        "Unset: none.",
-    )
 
 
 PARTS: Final[Mapping[str, type[Settings]]] = {
@@ -309,7 +302,7 @@ class MirrorLink(LinkSettings, ServiceSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MirrorSettings(LinkSettings, WorkerSettings, HttpSettings, ZooKeeperSettings, ServiceSettings):
+class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSettings, ZooKeeperSettings, ServiceSettings):
     """All settings of a worker. Those of ZooKeeper, by which workers share the slots, are as a broker has them."""
 
     sides: Mapping[str, MirrorCluster] = field(default_factory=dict, compare=False)
@@ -403,23 +396,21 @@ class MirrorSettings(LinkSettings, WorkerSettings, HttpSettings, ZooKeeperSettin
     def _is_link_alias(cls, name: str) -> bool:
         return any(name in definition.aliases for definition in LinkSettings.definitions().values())
 
-    @cached_property
-    def rpc_address(self) -> Listener | None:
-        """Where gRPC is; None for nowhere."""
-        if self.rpc_listener is None:
-            return None
-        try:
-            return parse_listeners("rpc.listener", f"RPC://{self.rpc_listener.strip()}", {"RPC": "PLAINTEXT"})[0]
-        except ConfigurationError as error:
-            raise ConfigurationError(str(error).replace("RPC://", "")) from None
-
     def checks(self) -> Iterable[Relation]:
         """What has to hold between settings."""
         return (
             ("rpc.listener", lambda: self.rpc_address),
+            ("rpc.security.protocol", self.check_rpc),
+            ("clusters", self._check_whose_tls),
             ("http.listener", lambda: self.http_address),
             ("zookeeper.connect", self.check_zookeeper),
         )
+
+    def _check_whose_tls(self) -> None:
+        for name in sorted(self.given):
+            if name.startswith("ssl."):
+                aliases = " or ".join(f"{alias}.{name}" for alias in self.clusters)
+                raise ConfigurationError(f"{name}: say whose it is: {aliases}, or listener.name.rpc.{name} for rpc.listener")
 
 
 def _aliases(given: Mapping[str, str]) -> list[str]:

@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import Final
 
 from ottla.config.http import HttpSettings
-from ottla.config.listeners import ANY_HOST, Listener, parse_listeners
+from ottla.config.listeners import ANY_HOST, Listener
 from ottla.config.reading import Relation, ServiceSettings
+from ottla.config.rpc import RpcSettings
 from ottla.config.settings import INT_MAX, KIB, MIB, SECOND_MS, Password, Settings, nearest, setting
 from ottla.config.tls import TlsSettings
 from ottla.config.zookeeper import ZooKeeperSettings
@@ -310,7 +311,7 @@ class RegistryStoreSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class RegistryLeaderSettings(Settings):
+class RegistryLeaderSettings(RpcSettings):
     """Who leads."""
 
     schema_registry_group_id: str = setting(
@@ -318,13 +319,6 @@ class RegistryLeaderSettings(Settings):
     )
     leader_eligibility: bool = setting(
         "leader.eligibility", "boolean", default=True, aliases=["master.eligibility"], doc="Whether this node may lead."
-    )
-    rpc_listener: str | None = setting(
-        "rpc.listener",
-        "string",
-        default=None,
-        doc="Ottla's own: `host:port` at which `ottla schema doctor` and other commands ask a node by gRPC, without a password: for the "
-        "operators' network. Unset: none.",
     )
     leader_election_delay: bool = setting("leader.election.delay", "boolean", default=True, without_effect=_ELECTED, doc="Wait before it.")
     leader_election_sticky: bool = setting(
@@ -386,16 +380,6 @@ class RegistrySettings(
         return (found or same or list(self.api_listeners))[0]
 
     @cached_property
-    def rpc_address(self) -> Listener | None:
-        """Where gRPC is; None for nowhere."""
-        if self.rpc_listener is None:
-            return None
-        try:
-            return parse_listeners("rpc.listener", f"RPC://{self.rpc_listener.strip()}", {"RPC": "PLAINTEXT"})[0]
-        except ConfigurationError as error:
-            raise ConfigurationError(str(error).replace("RPC://", "")) from None
-
-    @cached_property
     def bootstrap_servers(self) -> str:
         """`host:port,…` of the brokers of `kafkastore.security.protocol`."""
         entries = [part.strip() for part in self.kafkastore_bootstrap_servers.split(",") if part.strip()]
@@ -434,6 +418,7 @@ class RegistrySettings(
             ("kafkastore.bootstrap.servers", lambda: self.bootstrap_servers),
             ("response.http.headers.config", lambda: self.response_headers),
             ("rpc.listener", lambda: self.rpc_address),
+            ("rpc.security.protocol", self.check_rpc),
             ("http.listener", lambda: self.http_address),
             ("authentication.method", self._check_authentication),
             ("schema.registry.group.id", self._check_group),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.config.settings import Password, Settings, setting
+from ottla.errors import ConfigurationError
 
 JAVA_ONLY: Final = "It chooses among Java's providers."
 
@@ -117,3 +118,24 @@ class ClusterTlsSettings(Settings):
         choices=["https", ""],
         doc="Whether a broker's certificate must be for its host: `https`, or empty for no.",
     )
+
+
+def check_mutual(listener: object, seen: Settings) -> None:
+    """Refuses what gRPC cannot show who it is with, or cannot look at who calls with.
+
+    Args:
+        listener: what error messages call it.
+        seen: `ssl.…` as it sees them.
+
+    Raises:
+        ConfigurationError: a key or the authorities are missing, or the key is encrypted.
+    """
+    given = {name for name in seen.definitions() if name.startswith("ssl.") and seen.value_of(name)}
+    if "ssl.keystore.location" not in given and not given >= {"ssl.keystore.certificate.chain", "ssl.keystore.key"}:
+        texts = ", or both ssl.keystore.certificate.chain and ssl.keystore.key" if "ssl.keystore.key" in seen.definitions() else ""
+        raise ConfigurationError(f"{listener}: set ssl.keystore.location{texts}")
+    if given.isdisjoint({"ssl.truststore.location", "ssl.truststore.certificates"}):
+        texts = " or ssl.truststore.certificates" if "ssl.truststore.certificates" in seen.definitions() else ""
+        raise ConfigurationError(f"{listener}: set ssl.truststore.location{texts}")
+    if "ssl.key.password" in given:
+        raise ConfigurationError(f"{listener}: ssl.key.password is set, and gRPC takes a private key that is not encrypted only")

@@ -4,8 +4,7 @@ In plain text a caller proves that it has read the callee's registration: each b
 gone with its session, and where ZooKeeper's ACLs are on (`zookeeper.set.acl`) brokers alone may read it. What goes over the wire is
 a code made of the secret and the method's name, so that a call cannot be made another; plain text it is nonetheless.
 
-Over TLS the certificate says who calls: its common name, or its first alternative name where it has none. A certificate that an
-authority of ours has signed for another purpose is refused.
+Over TLS the certificate says who calls: `rpc.server.ByName`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import hmac
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from ottla.rpc.server import CallerNotAllowed, CallerUnknown
+from ottla.rpc.server import CallerUnknown
 
 PROOF_KEY: Final = "ottla-proof"
 SECRET_BYTES: Final = 32
@@ -40,19 +39,3 @@ class BySecret:
         """Raises CallerUnknown."""
         if not hmac.compare_digest(metadata.get(PROOF_KEY, "").encode(), proof_of(self._secret, method).encode()):
             raise CallerUnknown("the caller has not shown that it has read this broker's registration")
-
-
-class ByName:
-    """Admits who shows a certificate of one of these names."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = frozenset(names)
-
-    def check(self, method: str, metadata: Mapping[str, str], certificate: Mapping[str, Iterable[bytes]]) -> None:
-        """Raises CallerUnknown or CallerNotAllowed."""
-        for key in ("x509_common_name", "x509_subject_alternative_name"):
-            for name in certificate.get(key, ()):
-                if name.decode(errors="replace") in self._names:
-                    return
-                raise CallerNotAllowed(f"{name.decode(errors='replace')!r} is none of control.allowed.principals")
-        raise CallerUnknown("the caller has shown no certificate with a name")

@@ -13,7 +13,7 @@ Invariant: no method is spelled here; what can be called is the table's affair (
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
@@ -21,9 +21,9 @@ from typing import Any, Final, NoReturn, TypeVar
 from google.protobuf.message import Message
 
 from ottla.config.broker import BrokerSettings
-from ottla.errors import BrokerNotAvailable, ClusterAuthorizationFailed, ConfigurationError
+from ottla.errors import BrokerNotAvailable, ClusterAuthorizationFailed
 from ottla.interbroker import codec
-from ottla.interbroker.admission import PROOF_KEY, SECRET_BYTES, ByName, BySecret, proof_of
+from ottla.interbroker.admission import PROOF_KEY, SECRET_BYTES, BySecret, proof_of
 from ottla.interbroker.calls import (
     OPERATIONS,
     BrokerControl,
@@ -36,12 +36,11 @@ from ottla.interbroker.calls import (
 )
 from ottla.lifecycle import Tasks
 from ottla.model import BrokerId, BrokerRegistration
-from ottla.network.certificate_dates import subject_name
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.health import THE_SERVER
 from ottla.rpc.limits import RpcLimits
-from ottla.rpc.server import RpcServer, RpcService, UnaryMethod
-from ottla.rpc.tls import RpcTls, read_tls
+from ottla.rpc.server import Admission, ByName, RpcServer, RpcService, UnaryMethod
+from ottla.rpc.tls import tls_of
 
 A = TypeVar("A")
 
@@ -103,10 +102,15 @@ class GrpcControl:
         self._own = own
         self._timeout_seconds = settings.controller_socket_timeout_ms / 1000
         self._limits = RpcLimits(max_message_bytes=settings.control_message_max_bytes)
-        self._tls = _tls_of(settings)
+        self._tls = tls_of(settings.for_control()) if settings.control_address.is_tls else None
         # What callers have to show; over TLS it is their certificate.
-        self.secret = None if self._tls else secrets.token_hex(SECRET_BYTES)
-        self._admission = BySecret(self.secret) if self.secret else ByName(_allowed(settings, self._tls))
+        self.secret: str | None = None
+        self._admission: Admission
+        if self._tls is None:
+            self.secret = secrets.token_hex(SECRET_BYTES)
+            self._admission = BySecret(self.secret)
+        else:
+            self._admission = ByName("control.allowed.principals", settings.control_allowed_principals, self._tls)
         self._server: RpcServer | None = None
         self._ways: dict[BrokerId, _Way] = {}
         self._closing: Final = Tasks()
@@ -225,26 +229,3 @@ async def _answer(control: BrokerControl | ControllerControl, own: OwnBroker, co
         own.check_caller(caller)
     request: Any = await coder.decode_request(message)
     return coder.encode_answer(await control.call(request))
-
-
-def _allowed(settings: BrokerSettings, tls: RpcTls | None) -> Sequence[str]:
-    if settings.control_allowed_principals or tls is None:
-        return settings.control_allowed_principals
-    own = subject_name(tls.certificate_chain.decode(errors="replace"))
-    if own is None:
-        raise ConfigurationError("control.allowed.principals is not set, and this broker's certificate has no name to take for it")
-    return [own]
-
-
-def _tls_of(settings: BrokerSettings) -> RpcTls | None:
-    if not settings.control_address.is_tls:
-        return None
-    seen = settings.for_control()
-    chain, key, authorities = seen.ssl_keystore_certificate_chain, seen.ssl_keystore_key, seen.ssl_truststore_certificates
-    in_text = f"{key.value}\n{chain.value}" if key is not None and chain is not None else ""
-    return read_tls(
-        keystore=seen.ssl_keystore_location or in_text,
-        keystore_is_text=not seen.ssl_keystore_location,
-        truststore=seen.ssl_truststore_location or (authorities.value if authorities is not None else ""),
-        truststore_is_text=not seen.ssl_truststore_location,
-    )

@@ -121,7 +121,7 @@ class MirrorMaker:
             if self.surface is not None:
                 self.surface.measure(stack, self._offload, [Collector(self, self._clock)])
             if settings.rpc_address is not None:
-                server = RpcServer([RpcService(RPC_SERVICE, self._register_rpc)], not_yet=[THE_SERVER])
+                server = RpcServer.for_operators(RpcService(RPC_SERVICE, self._register_rpc), settings)
                 self.rpc_port = await server.start(settings.rpc_address.host, settings.rpc_address.port)
                 stack.push_async_callback(server.stop, GRACE_SECONDS)
                 await server.health.set(THE_SERVER, True)

@@ -1,4 +1,4 @@
-"""How brokers call each other, by gRPC: what every server and every channel of ours has.
+"""How brokers call each other and operators call services, by gRPC: what every server and every channel of ours has.
 
 `v1` is made of proto/ottla/rpc/v1 by `make proto`. `server` answers with health and reflection beside our services,
 `channel` calls with a deadline, `status` takes Ottla's errors there and back, `tls` makes both ends show who they are,

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from ottla.errors import BrokerNotAvailable
 from ottla.rpc.limits import RpcLimits
 from ottla.rpc.status import error_of_call
-from ottla.rpc.tls import RpcAuthorities, RpcTls, channel_credentials
+from ottla.rpc.tls import RpcTls, channel_credentials
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -30,10 +30,10 @@ class RpcChannel:
     Args:
         target: `host:port`, an IPv6 address in brackets.
         limits: how large a message may be, and how the connection is kept.
-        tls: who we are and whom we trust, or the latter alone; None speaks plain text.
+        tls: who we are and whom we trust; None speaks plain text.
     """
 
-    def __init__(self, target: str, limits: RpcLimits | None = None, tls: RpcTls | RpcAuthorities | None = None) -> None:
+    def __init__(self, target: str, limits: RpcLimits | None = None, tls: RpcTls | None = None) -> None:
         self.target = target
         options = (limits or RpcLimits()).channel_options()
         if tls is None:

@@ -19,12 +19,14 @@ import grpc
 from google.protobuf.message import Message
 from grpc_reflection.v1alpha import reflection
 
+from ottla.config.rpc import RpcSettings
 from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, InvalidRequest, UnknownServerError
 from ottla.lifecycle import Tasks
-from ottla.rpc.health import SERVICE_NAME, Health
+from ottla.rpc.certificate_dates import subject_name
+from ottla.rpc.health import SERVICE_NAME, THE_SERVER, Health
 from ottla.rpc.limits import RpcLimits
 from ottla.rpc.status import abort
-from ottla.rpc.tls import RpcTls, server_credentials
+from ottla.rpc.tls import RpcTls, server_credentials, tls_of
 
 log: Final = logging.getLogger(__name__)
 
@@ -57,6 +59,36 @@ class Admission(Protocol):
             CallerUnknown, CallerNotAllowed: it is not to be answered.
         """
         ...
+
+
+class ByName:
+    """Admits who shows a certificate of one of some names, so that one which an authority of ours signed for another purpose is refused.
+
+    A certificate's name is its common name, as gRPC does not tell the whole subject; its first alternative name where it has none.
+
+    Args:
+        setting: which says the names, for errors.
+        names: without any the name of our own certificate.
+
+    Raises:
+        ConfigurationError: that has no name.
+    """
+
+    def __init__(self, setting: str, names: Sequence[str], tls: RpcTls) -> None:
+        own = None if names else subject_name(tls.certificate_chain.decode(errors="replace"))
+        if not names and own is None:
+            raise ConfigurationError(f"{setting} is not set, and our own certificate has no name to take for it")
+        self._setting = setting
+        self._names = frozenset(names or (own,))
+
+    def check(self, method: str, metadata: Mapping[str, str], certificate: Mapping[str, Iterable[bytes]]) -> None:
+        """Raises CallerUnknown or CallerNotAllowed."""
+        for key in ("x509_common_name", "x509_subject_alternative_name"):
+            for name in certificate.get(key, ()):
+                if name.decode(errors="replace") in self._names:
+                    return
+                raise CallerNotAllowed(f"{name.decode(errors='replace')!r} is none of {self._setting}")
+        raise CallerUnknown("the caller has shown no certificate with a name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +128,6 @@ class RpcServer:
         tls: who we are and who may call; None speaks plain text.
         not_yet: names that the health service has as not serving until `health.set` says otherwise.
         admission: whom to let in; by default anyone whom the connection's TLS lets in.
-        asks_for_certificates: whether only those may call over TLS who show a certificate of the authorities.
     """
 
     def __init__(
@@ -107,15 +138,27 @@ class RpcServer:
         not_yet: Sequence[str] = (),
         *,
         admission: Admission | None = None,
-        asks_for_certificates: bool = True,
     ) -> None:
         self._services = tuple(services)
         self._limits = limits or RpcLimits()
         self._tls = tls
-        self._asks_for_certificates = asks_for_certificates
         self._calls = _Calls(frozenset(service.name for service in services), admission)
         self._server: grpc.aio.Server | None = None
         self.health = Health((service.name for service in services), not_yet)
+
+    @classmethod
+    def for_operators(cls, service: RpcService, settings: RpcSettings) -> RpcServer:
+        """The server of a service that operators ask and command: over TLS for those who may, in plain text for all who reach it.
+
+        It is not serving, by the health service, until it says so.
+
+        Raises:
+            ConfigurationError: keys or certificates cannot be used.
+        """
+        if settings.rpc_security_protocol == "PLAINTEXT":
+            return cls([service], not_yet=[THE_SERVER])
+        tls = tls_of(settings.for_rpc())
+        return cls([service], None, tls, [THE_SERVER], admission=ByName("rpc.allowed.principals", settings.rpc_allowed_principals, tls))
 
     async def start(self, host: str, port: int) -> int:
         """Begins to answer, and gives the port.
@@ -138,7 +181,7 @@ class RpcServer:
             if self._tls is None:
                 bound = server.add_insecure_port(address)
             else:
-                bound = server.add_secure_port(address, server_credentials(self._tls, self._asks_for_certificates))
+                bound = server.add_secure_port(address, server_credentials(self._tls))
         except RuntimeError as error:
             raise ConfigurationError(f"gRPC cannot listen at {address}: the port is taken, or it is no address of this machine") from error
         await server.start()

@@ -1,8 +1,7 @@
-"""TLS from PEM: between brokers mutual, where each end shows a certificate and each end looks at the other's.
+"""Mutual TLS from PEM: each end shows a certificate and each end looks at the other's.
 
-There is no one-sided TLS between brokers: a caller of a broker's control services may take its partitions away.
-An authority that signs certificates for clients too would let those in; give the brokers one of their own. A service for any client may
-ask for no certificate (`RpcServer(..., asks_for_certificates=False)`), and a client that has none trusts by `RpcAuthorities`.
+There is no one-sided TLS: a caller of a broker may take its partitions away, one of a service may stop it.
+An authority that signs certificates for clients too would let those in, so names are looked at as well (`rpc.server.ByName`).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Final
 
 import grpc
 
+from ottla.config.tls import ClusterTlsSettings, TlsSettings
 from ottla.errors import ConfigurationError
 
 _PRIVATE_KEY: Final = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
@@ -32,11 +32,18 @@ class RpcTls:
     authorities: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RpcAuthorities:
-    """Whom a channel trusts that shows no certificate itself, as PEM."""
-
-    authorities: bytes
+def tls_of(seen: TlsSettings | ClusterTlsSettings) -> RpcTls:
+    """What `ssl.…` says, as the listener or the caller sees it. Raises what `read_tls` does."""
+    key = chain = authorities = None
+    if isinstance(seen, TlsSettings):
+        chain, key, authorities = seen.ssl_keystore_certificate_chain, seen.ssl_keystore_key, seen.ssl_truststore_certificates
+    in_text = f"{key.value}\n{chain.value}" if key is not None and chain is not None else ""
+    return read_tls(
+        keystore=seen.ssl_keystore_location or in_text,
+        keystore_is_text=not seen.ssl_keystore_location,
+        truststore=seen.ssl_truststore_location or (authorities.value if authorities is not None else ""),
+        truststore_is_text=not seen.ssl_truststore_location,
+    )
 
 
 def read_tls(*, keystore: str, truststore: str, keystore_is_text: bool = False, truststore_is_text: bool = False) -> RpcTls:
@@ -66,18 +73,13 @@ def read_tls(*, keystore: str, truststore: str, keystore_is_text: bool = False, 
     return tls
 
 
-def server_credentials(tls: RpcTls, asks_for_certificates: bool = True) -> grpc.ServerCredentials:
-    """For a port that lets only those in who show a certificate of the authorities, or all who trust its own."""
-    pair = [(tls.private_key, tls.certificate_chain)]
-    if not asks_for_certificates:
-        return grpc.ssl_server_credentials(pair)
-    return grpc.ssl_server_credentials(pair, tls.authorities, require_client_auth=True)
+def server_credentials(tls: RpcTls) -> grpc.ServerCredentials:
+    """For a port that lets only those in who show a certificate of the authorities."""
+    return grpc.ssl_server_credentials([(tls.private_key, tls.certificate_chain)], tls.authorities, require_client_auth=True)
 
 
-def channel_credentials(tls: RpcTls | RpcAuthorities) -> grpc.ChannelCredentials:
-    """For a channel that shows its certificate, if it has one, and whose server must show one for the host that was called."""
-    if isinstance(tls, RpcAuthorities):
-        return grpc.ssl_channel_credentials(tls.authorities)
+def channel_credentials(tls: RpcTls) -> grpc.ChannelCredentials:
+    """For a channel that shows its certificate, and whose server must show one for the host that was called."""
     return grpc.ssl_channel_credentials(tls.authorities, tls.private_key, tls.certificate_chain)
 
 

@@ -209,7 +209,7 @@ class SchemaRegistry:
     async def _join(self, stack: AsyncExitStack) -> None:
         settings = self._settings
         address = settings.rpc_address
-        self._rpc = RpcServer([RpcService(RPC_SERVICE, self._register_rpc)], not_yet=[THE_SERVER])
+        self._rpc = RpcServer.for_operators(RpcService(RPC_SERVICE, self._register_rpc), settings)
         if address is not None:
             self._rpc_port = await self._rpc.start(address.host, address.port)
             stack.push_async_callback(self._rpc.stop, GRACE_SECONDS)

@@ -25,8 +25,16 @@ from ottla.clock import SystemClock
 from ottla.config.audit import AuditSettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.sessions import OpenSession
-from ottla.errors import ConfigurationError, InvalidRequest, KafkaStorageError, ResourceNotFound
+from ottla.errors import (
+    BrokerNotAvailable,
+    ClusterAuthorizationFailed,
+    ConfigurationError,
+    InvalidRequest,
+    KafkaStorageError,
+    ResourceNotFound,
+)
 from ottla.rpc.channel import RpcChannel
+from ottla.rpc.tls import RpcTls, read_tls
 from ottla.rpc.v1 import audit_pb2 as messages
 from ottla.testing.certificates import Authority
 
@@ -70,8 +78,8 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[AuditServer, Pipeline]]:
 
 
 @asynccontextmanager
-async def rpc_channel(port: int) -> AsyncIterator[RpcChannel]:
-    channel = RpcChannel(f"127.0.0.1:{port}")
+async def rpc_channel(port: int, tls: RpcTls | None = None) -> AsyncIterator[RpcChannel]:
+    channel = RpcChannel(f"127.0.0.1:{port}", tls=tls)
     try:
         yield channel
     finally:
@@ -320,3 +328,30 @@ def test_the_description_of_the_api_has_every_route() -> None:
 def test_settings_that_cannot_be_are_refused(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(ConfigurationError, match=name.replace("_", r"\.")):
         settings_of("localhost:9092", tmp_path, **{name: value})
+
+
+@in_a_loop
+async def test_over_tls_an_operator_is_answered_and_no_one_else_that_the_authority_has_signed(tmp_path: Path) -> None:
+    authority = Authority("ours")
+    keystore, truststore = authority.write(tmp_path, "counter")
+
+    def tls_of(name: str) -> RpcTls:
+        own, trusted = authority.write(tmp_path, name)
+        return read_tls(keystore=own, truststore=trusted)
+
+    secured = {
+        "rpc_security_protocol": "SSL",
+        "rpc_allowed_principals": "ann",
+        "listener_name_rpc_ssl_keystore_location": keystore,
+        "listener_name_rpc_ssl_truststore_location": truststore,
+    }
+    path = f"/{messages.DESCRIPTOR.services_by_name['Audit'].full_name}/Status"
+    async with brokers(tmp_path) as running, server_of(settings_of(servers(running), tmp_path / "audit", **secured)) as server:
+        for tls, error in ((tls_of("ann"), None), (tls_of("some-consumer"), ClusterAuthorizationFailed), (None, BrokerNotAvailable)):
+            async with rpc_channel(server.rpc_port, tls) as channel:
+                call = channel.call_named(path, messages.AuditStatusRequest(), messages.AuditStatusResponse, 60)
+                if error is None:
+                    assert (await call).is_active
+                else:
+                    with pytest.raises(error):
+                        await call

@@ -26,6 +26,7 @@ from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import Collector, MirrorMaker
 from ottla.mirror_maker.sync.topics import own_settings
 from ottla.model import TopicPartition
+from ottla.testing.certificates import Authority
 from ottla.wire.admin import ConfigResource, ResourceType, create_partitions, describe_configs
 from ottla.wire.fetching import FetchFailed
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
@@ -384,3 +385,31 @@ async def test_what_is_switched_off_is_not_done_and_what_is_excluded_stays_behin
                     await asyncio.sleep(0.05)
             await asyncio.sleep(0.3)
             assert [await committed_offsets(b.cluster, group) for group in ("billing-old", "shipping")] == [{}, {}]
+
+
+async def test_over_tls_an_operator_commands_a_worker_and_no_one_else_that_the_authority_has_signed(tmp_path: Path) -> None:
+    authority = Authority("ours")
+    keystore, truststore = authority.write(tmp_path, "worker")
+    given = {
+        "clusters": "A,B",
+        "A.bootstrap.servers": "127.0.0.1:1",  # no cluster is needed to be asked
+        "B.bootstrap.servers": "127.0.0.1:1",
+        "A->B.enabled": "true",
+        "rpc.listener": "127.0.0.1:0",
+        "rpc.security.protocol": "SSL",
+        "rpc.allowed.principals": "ann",
+        "listener.name.rpc.ssl.keystore.location": keystore,
+        "listener.name.rpc.ssl.truststore.location": truststore,
+    }
+    one = MirrorMaker(MirrorSettings.from_properties(given))
+    await one.start()
+    try:
+        for name, said in (("ann", "A->B"), ("some-consumer", "'some-consumer' is none of rpc.allowed.principals")):
+            own, trusted = authority.write(tmp_path, name)
+            file = tmp_path / f"{name}.properties"
+            file.write_text(f"security.protocol=SSL\nssl.keystore.location={own}\nssl.truststore.location={trusted}\n")
+            code, output = await command(one, "list", "--command-config", str(file))
+            assert (code, said in output) == (0 if name == "ann" else 1, True)
+        assert (await command(one, "list"))[0] == 1
+    finally:
+        await one.stop()

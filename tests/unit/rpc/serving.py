@@ -70,12 +70,10 @@ class Served:
         await self.channel.call(method, broker_pb2.UpdateMetadataRequest(deleted_topics=topics), timeout_seconds)
 
 
-def server_of(
-    behaviour: Behaviour, limits: RpcLimits | None = None, tls: RpcTls | None = None, *, asks_for_certificates: bool = True
-) -> RpcServer:
+def server_of(behaviour: Behaviour, limits: RpcLimits | None = None, tls: RpcTls | None = None) -> RpcServer:
     """A server that has not begun."""
     register = functools.partial(broker_pb2_grpc.add_BrokerServicer_to_server, Servicer(behaviour))
-    return RpcServer([RpcService(NAME, register)], limits, tls, asks_for_certificates=asks_for_certificates)
+    return RpcServer([RpcService(NAME, register)], limits, tls)
 
 
 @asynccontextmanager

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import grpc
 import pytest
 
 from ottla.errors import BrokerNotAvailable, ConfigurationError
 from ottla.rpc.channel import RpcChannel
-from ottla.rpc.tls import RpcAuthorities, RpcTls, read_tls
+from ottla.rpc.tls import RpcTls, read_tls
 from ottla.testing.certificates import Authority
 
-from .serving import Served, nothing, server_of, serving
+from .serving import DEADLINE, NAME, Served, serving
 
 
 @pytest.fixture(scope="module")
@@ -92,26 +93,9 @@ def test_what_can_not_be_used_is_refused_with_its_name(ours: Authority, tmp_path
         read_tls(keystore=keystore, truststore=str(tmp_path / "empty.pem"))
 
 
-async def test_a_server_for_any_client_asks_for_no_certificate_and_is_trusted_or_not(ours: Authority, strangers: Authority) -> None:
-    """The one-sided TLS of a service that has other means to know its clients, or none. Between brokers it is not used."""
-    server = server_of(nothing, tls=identity(ours), asks_for_certificates=False)
-    port = await server.start("127.0.0.1", 0)
-    try:
-        for authority, is_trusted in ((ours, True), (strangers, False)):
-            channel = RpcChannel(f"127.0.0.1:{port}", tls=RpcAuthorities(authority.pem))
-            if is_trusted:
-                await Served(server, channel, port).call()
-            else:
-                with pytest.raises(BrokerNotAvailable):
-                    await Served(server, channel, port).call()
-            await channel.close()
-    finally:
-        await server.stop(0)
-
-
-async def test_a_client_without_a_certificate_does_not_get_into_a_server_of_brokers(ours: Authority) -> None:
+async def test_a_caller_without_a_certificate_is_turned_away(ours: Authority) -> None:
     async with serving(tls=identity(ours)) as served:
-        channel = RpcChannel(f"127.0.0.1:{served.port}", tls=RpcAuthorities(ours.pem))
-        with pytest.raises(BrokerNotAvailable):
-            await Served(served.server, channel, served.port).call()
-        await channel.close()
+        async with grpc.aio.secure_channel(f"127.0.0.1:{served.port}", grpc.ssl_channel_credentials(ours.pem)) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary(f"/{NAME}/UpdateMetadata", bytes, bytes)(b"", timeout=DEADLINE)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

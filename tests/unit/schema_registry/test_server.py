@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 from tests.unit.wire.fakes import Asked, api_versions, connecting
 
 from ottla.broker.in_process import InProcessBrokers
+from ottla.cli.main import run as ottla
 from ottla.clock import SystemClock
 from ottla.config.registry import RegistrySettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
@@ -409,6 +410,37 @@ def test_operators_ask_by_grpc(tmp_path: Path) -> None:
             await channel.close()
         await until(lambda: other.leadership.is_leader)
         assert await client_of(registry).register("c", '"long"') == 2
+
+    run(test, tmp_path)
+
+
+def test_over_tls_an_operator_is_answered_and_no_one_else_that_the_authority_has_signed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = Authority("ours")
+    keystore, truststore = authority.write(tmp_path, "registry")
+
+    def doctor(registry: SchemaRegistry, name: str) -> Awaitable[int]:
+        command = ["schema", "doctor", "--rpc", f"127.0.0.1:{registry._rpc_port}"]
+        if name:
+            own, trusted = authority.write(tmp_path, name)
+            file = tmp_path / f"{name}.properties"
+            file.write_text(f"security.protocol=SSL\nssl.keystore.location={own}\nssl.truststore.location={trusted}\n")
+            command += ["--command-config", str(file)]
+        return asyncio.get_running_loop().run_in_executor(None, ottla, command)
+
+    async def test(found: World) -> None:
+        registry = await found.node(
+            rpc_listener="127.0.0.1:0",
+            rpc_security_protocol="SSL",
+            rpc_allowed_principals="ann",
+            listener_name_rpc_ssl_keystore_location=keystore,
+            listener_name_rpc_ssl_truststore_location=truststore,
+        )
+        assert await doctor(registry, "ann") == 0
+        assert await doctor(registry, "some-consumer") == 1
+        assert "'some-consumer' is none of rpc.allowed.principals" in capsys.readouterr().err
+        assert await doctor(registry, "") == 1
 
     run(test, tmp_path)
 

@@ -38,8 +38,8 @@ from ottla.metrics import replica as replica_metrics
 from ottla.metrics import transactions as transaction_metrics
 from ottla.metrics.family import PAUSE, Collector, Family, Pause, Sample, single
 from ottla.model import BrokerId
-from ottla.network.certificate_dates import first_expiry
 from ottla.network.listener import AnyListener
+from ottla.rpc.certificate_dates import first_expiry
 from ottla.serving.freshness import Freshness
 from ottla.storage.compaction.cleaner import LogCleaner
 from ottla.storage.log import Log

@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.network.certificate_dates import first_expiry, subject_name
+from ottla.rpc.certificate_dates import first_expiry, subject_name
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 
