@@ -38,12 +38,10 @@ class ServerTls(_SslProtocol):  # type: ignore[misc]  # Any, as said above
 
     Args:
         protocol: its connection is made when the handshake is done.
-        shaken: takes the outcome of the handshake; None where no one waits for it.
+        shaken: takes the outcome of the handshake.
     """
 
-    def __init__(
-        self, protocol: asyncio.BaseProtocol, context: ssl.SSLContext, shaken: asyncio.Future[None] | None, offload: Offload
-    ) -> None:
+    def __init__(self, protocol: asyncio.BaseProtocol, context: ssl.SSLContext, shaken: asyncio.Future[None], offload: Offload) -> None:
         super().__init__(
             asyncio.get_running_loop(), protocol, context, shaken, server_side=True, ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS
         )

@@ -39,7 +39,7 @@ from ottla.schema_registry.rest.api import Api, Bounds, Identity
 from ottla.schema_registry.rest.application import Application, Cors
 from ottla.schema_registry.rest.document import openapi
 from ottla.schema_registry.rest.forwarding import Forwarder
-from ottla.schema_registry.rest.http import HttpLimits, HttpListener
+from ottla.schema_registry.rest.http import HANDSHAKES, HttpLimits, HttpListener
 from ottla.schema_registry.rest.security import Authentication, users_of
 from ottla.schema_registry.state import names
 from ottla.schema_registry.state.drafts import Drafts
@@ -58,7 +58,7 @@ log: Final = logging.getLogger(__name__)
 
 RPC_SERVICE: Final = messages.DESCRIPTOR.services_by_name["SchemaRegistry"].full_name
 GRACE_SECONDS: Final = 2.0
-FILES_KEPT: Final = 200  # for brokers, ZooKeeper, gRPC, forwarding and files
+FILES_KEPT: Final = 200 + HANDSHAKES  # for brokers, ZooKeeper, gRPC, forwarding and files, and for what is no connection yet
 
 
 class SchemaRegistry:

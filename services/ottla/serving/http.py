@@ -2,7 +2,7 @@
 
 Anyone who asks must not cost the service anything: a request comes in whole and its answer is taken within a deadline or the connection
 is cut; of too many connections the one that has been idle for longest goes, so that a probe always gets in; a head or a body that is
-too large is refused. Authorization is the application's affair.
+too large is refused. Authorization is the application's affair, and TLS that of a proxy in front.
 
 This module imports starlette and uvicorn, at a quarter of a second, so it is imported where a listener is set and nowhere
 else. Of uvicorn it takes the protocol on a connection and not its server, which would take over the signals.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import ssl
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,15 +68,11 @@ class HttpListener:
     Args:
         application: what answers.
         limits: of connections and requests.
-        tls: None speaks plain text.
         setting: where the address comes from, for errors.
     """
 
-    def __init__(
-        self, application: Starlette, limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None, setting: str = "http.listener"
-    ) -> None:
+    def __init__(self, application: Starlette, limits: HttpLimits | None = None, setting: str = "http.listener") -> None:
         self._limits = limits or HttpLimits()
-        self._tls = tls
         self._setting = setting
         self._config = Config(
             _Bounded(application, self._limits),
@@ -110,7 +105,7 @@ class HttpListener:
         """Where it is, as a person types it."""
         assert self._address is not None
         host = f"[{self._address.host}]" if ":" in self._address.host else self._address.host or "*"
-        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
+        return f"http://{host}:{self.port}"
 
     @property
     def connection_count(self) -> int:
@@ -133,7 +128,6 @@ class HttpListener:
                 backlog=self._limits.connections,
                 # One family, so that port 0 means one port.
                 family=socket.AF_UNSPEC if address.host else socket.AF_INET,
-                ssl=self._tls,
             )
         except (OSError, socket.gaierror) as error:
             raise OttlaError(f"{self._setting} = {shown}: cannot listen there: {error.strerror or error}") from error

@@ -18,7 +18,7 @@ from tests.unit.schema_registry.registries import Client, MemoryLog, node, parse
 
 from ottla.errors import OttlaError
 from ottla.network.tls import TlsSettings, server_context
-from ottla.schema_registry.rest.http import Answer, Connection, HttpLimits, HttpListener, Request, Response
+from ottla.schema_registry.rest.http import HANDSHAKES, HANDSHAKES_OF_ONE, Answer, Connection, HttpLimits, HttpListener, Request, Response
 from ottla.testing.certificates import Authority
 
 LIMITS = HttpLimits(connections=5, deadline_seconds=60, idle_seconds=60, head_bytes=2_000, body_bytes=10_000)
@@ -254,6 +254,45 @@ def test_tls(tmp_path: Path) -> None:
         writer.close()
         await listener.close()
         stopped_half_way.close()
+
+    asyncio.run(run())
+
+
+def test_handshakes_under_way_are_bounded_in_all_and_of_each_address(tmp_path: Path) -> None:
+    keystore, truststore = Authority("tests").write(tmp_path, "registry")
+    context = ssl.create_default_context(cafile=truststore)
+
+    async def run() -> None:
+        listener = HttpListener(echo, LIMITS, server_context(TlsSettings(keystore_location=keystore)))
+        await listener.start("127.0.0.1", 0)
+
+        async def answered(host: str) -> bool:
+            try:
+                reader, writer = await asyncio.open_connection(
+                    "127.0.0.1", listener.port, ssl=context, server_hostname="localhost", local_addr=(host, 0)
+                )
+            except OSError:  # closed in its handshake
+                return False
+            writer.write(get("/x", close=True))
+            found = parsed(await reader.read()).content == b"GET /x "
+            writer.close()
+            return found
+
+        async def begin(host: str) -> asyncio.StreamWriter:
+            return (await asyncio.open_connection("127.0.0.1", listener.port, local_addr=(host, 0)))[1]
+
+        held = [await begin("127.0.0.2") for _ in range(HANDSHAKES_OF_ONE)]
+        assert not await answered("127.0.0.2"), "one address has more than its quarter"
+        assert await answered("127.0.0.3")
+        held += [await begin(f"127.0.0.{last}") for last in (3, 4, 5) for _ in range(HANDSHAKES_OF_ONE)]
+        assert len(held) == HANDSHAKES and not await answered("127.0.0.6"), "all together have more than there are to be"
+        assert listener.connection_count == 0
+        for each in held:
+            each.close()
+        async with asyncio.timeout(60):
+            while not await answered("127.0.0.2"):  # noqa: ASYNC110 - until the listener has seen them go
+                await asyncio.sleep(0.01)
+        await listener.close()
 
     asyncio.run(run())
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +18,11 @@ from ottla.clock import SystemClock
 from ottla.config.listeners import Listener
 from ottla.errors import OttlaError
 from ottla.metrics.registry import Registry
-from ottla.network.tls import TlsSettings, server_context
 from ottla.serving.http import HttpLimits, HttpListener
 from ottla.serving.loop import LoopProbe
 from ottla.serving.probes import PIECE_BYTES, probe_routes, scrape_route
 from ottla.serving.scrapes import Measuring, Scrapes
 from ottla.serving.surface import ServiceCollector
-from ottla.testing.certificates import Authority
 
 HERE = Listener("HTTP", "127.0.0.1", 0, "PLAINTEXT")
 
@@ -47,7 +43,7 @@ async def _events(_: Request) -> StreamingResponse:
 class Asked:
     """An endpoint, and what it is to say of its broker."""
 
-    def __init__(self, limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, limits: HttpLimits | None = None) -> None:
         self.ready: tuple[bool, Mapping[str, Any]] = (True, {"status": "ready"})
         clock = SystemClock()
         self.probe = LoopProbe()
@@ -55,7 +51,7 @@ class Asked:
         self.scrapes = Scrapes(measuring, clock)
         routes = [*probe_routes(self, self.scrapes), scrape_route("/metrics/kafka", self.scrapes, "kafka")]
         routes += [Route("/echo", _echo, methods=["POST"]), Route("/events", _events)]
-        self.endpoint = HttpListener(Starlette(routes=routes), limits, tls)
+        self.endpoint = HttpListener(Starlette(routes=routes), limits)
 
     def status(self) -> tuple[bool, Mapping[str, Any]]:
         return self.ready
@@ -74,8 +70,8 @@ class Asked:
 
 
 @asynccontextmanager
-async def asked(limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None) -> AsyncIterator[Asked]:
-    world = Asked(limits, tls)
+async def asked(limits: HttpLimits | None = None) -> AsyncIterator[Asked]:
+    world = Asked(limits)
     await world.endpoint.start(HERE)
     world.probe.start()
     try:
@@ -283,20 +279,4 @@ async def test_a_body_is_taken_up_to_its_bound_and_a_larger_one_refused(size: in
                 answer += received
         assert answer.startswith(b"HTTP/1.1 200" if size <= 1_000 else b"HTTP/1.1 413")
         assert (b"\r\n\r\n%d bytes" % size in answer) == (size <= 1_000)
-        writer.close()
-
-
-async def test_over_tls_the_same_is_answered(tmp_path: Path) -> None:
-    keystore, truststore = Authority("probes").write(tmp_path, "service")
-    trusting = ssl.create_default_context(cafile=truststore)
-    async with asked(tls=server_context(TlsSettings(keystore_location=keystore))) as world:
-        assert world.endpoint.url.startswith("https://127.0.0.1:")
-        reader, writer = await asyncio.open_connection("127.0.0.1", world.endpoint.port, ssl=trusting, server_hostname="localhost")
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert (await asyncio.wait_for(reader.read(), 120)).startswith(b"HTTP/1.1 200")
-        writer.close()
-        plain, writer = await world.open()
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        with suppress(ConnectionError):
-            assert b"HTTP" not in await asyncio.wait_for(plain.read(), 120)
         writer.close()

@@ -4,7 +4,8 @@ A handler is a plain function that gives an answer, or something to be awaited w
 written in the same turn of the loop, without a task. That makes a cached answer cost little more than the parsing of its request.
 
 Of one connection requests are answered in their order. Clients that are slow cost memory for a connection and nothing else: what is not
-received or taken within the deadline is cut, and of too many connections the one that has waited for longest goes.
+received or taken within the deadline is cut, and of too many connections the one that has waited for longest goes. A handshake that is
+under way is no connection yet; of these there is a bounded number, in all and of each address.
 
 `serving.http` is for probes and Starlette, at a fifth of the speed.
 """
@@ -18,6 +19,7 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Final, TypeAlias
 from weakref import WeakSet
@@ -25,7 +27,8 @@ from weakref import WeakSet
 import httptools
 
 from ottla.errors import OttlaError
-from ottla.lifecycle import Tasks, ThreadOffload
+from ottla.lifecycle import Offload, Tasks, ThreadOffload
+from ottla.network.listener import ConnectionLimits
 from ottla.network.tls import ServerTls
 
 log: Final = logging.getLogger(__name__)
@@ -33,6 +36,9 @@ log: Final = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 1.0
 SWEEP_SECONDS: Final = 1.0
 PIPELINED_REQUESTS: Final = 16
+# Under way, which take 10 ms of a thread and ServerTls gives 30 s; and of them those of one address. What comes beyond is closed.
+HANDSHAKES: Final = 256
+HANDSHAKES_OF_ONE: Final = HANDSHAKES // 4
 _STATUS_LINES: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -309,6 +315,27 @@ class Connection(asyncio.Protocol):
         return self._is_working
 
 
+class _OverTls(ServerTls):
+    """TLS under a connection, whose handshake counts as long as it is under way; one too many is closed."""
+
+    def __init__(self, connection: Connection, context: ssl.SSLContext, offload: Offload, under_way: ConnectionLimits) -> None:
+        self._shaken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        super().__init__(connection, context, self._shaken, offload)
+        self._under_way = under_way
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        host = str((transport.get_extra_info("peername") or [""])[0])  # it may have gone
+        if self._under_way.enter(host) is not None:
+            transport.abort()
+            return
+        self._shaken.add_done_callback(partial(self._ended, host))
+        super().connection_made(transport)
+
+    def _ended(self, host: str, shaken: asyncio.Future[None]) -> None:
+        shaken.exception()  # looked at here: it is its client's affair
+        self._under_way.leave(host)
+
+
 class HttpListener:
     """One listener.
 
@@ -322,6 +349,7 @@ class HttpListener:
         self._shared = _Shared(handler, limits or HttpLimits())
         self._tls = tls
         self._handshaking = ThreadOffload(1, "registry-handshakes", nice=10)
+        self._handshakes = ConnectionLimits(HANDSHAKES, HANDSHAKES_OF_ONE, {})
         self._over_tls: WeakSet[ServerTls] = WeakSet()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -361,7 +389,7 @@ class HttpListener:
         connection = Connection(self._shared, asyncio.get_running_loop())
         if self._tls is None:
             return connection
-        over_tls = ServerTls(connection, self._tls, None, self._handshaking)
+        over_tls = _OverTls(connection, self._tls, self._handshaking, self._handshakes)
         self._over_tls.add(over_tls)
         return over_tls
 
