@@ -192,7 +192,7 @@ def load_logs(
                 index_interval_bytes=interval,
                 recovery_point=directory.recovery_points.get(key, 0),
                 log_start_offset=directory.log_start_offsets.get(key, 0),
-                cleaned_up_to=directory.cleaned.get(key, 0),
+                cleaned_up_to=directory.cleaned.get(key, 0) if CLEANER_CHECKPOINT in directory.written else None,
                 high_watermark=directory.high_watermarks.get(key, 0),
                 clean=directory.is_clean,
             )
@@ -271,7 +271,7 @@ def _offsets(directory: LogDirectory, name: str) -> Mapping[TopicPartition, int]
     try:
         directory.written[name] = read_offsets(directory.path / name)
     except MalformedCheckpoint as error:
-        # Nothing is lost by starting from 0: more is checked, or the leader finds the high watermark again.
+        # Nothing is lost by starting from 0: more is checked, or the leader finds the high watermark again, or gaps say what was cleaned.
         log.warning("The checkpoint cannot be read and is not used: %s; %s", error, keep_damaged_aside(directory.path / name))
         return {}
     return directory.written[name]

@@ -30,7 +30,7 @@ from ottla.errors import KafkaStorageError
 from ottla.lifecycle import Offload
 from ottla.model import ZERO_TOPIC_ID, MakeUnique, TopicPartition
 from ottla.storage.batch_opener import BatchOpener
-from ottla.storage.checkpoints import sync_directory
+from ottla.storage.checkpoints import CLEANER_CHECKPOINT, sync_directory
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
 from ottla.storage.delayed_deletes import DelayedDeletes
 from ottla.storage.file_names import deleted_directory_name, is_stray_segment, partition_directory_name, stray_directory_name
@@ -293,6 +293,12 @@ class LogManager:
         waiting = iter(sorted(directory.partitions.items()))
         threads = self._settings.num_recovery_threads_per_data_dir
         await asyncio.gather(*(self._load_some(directory, waiting) for _ in range(threads)))
+        if CLEANER_CHECKPOINT not in directory.written and directory.path not in self._offline:
+            # Without it the start after a crash and a clean stop would take the gaps of a cleaning for segments that are missing.
+            try:
+                await self._checkpoints.write_recovery_points(directory)
+            except OSError as error:
+                self._met(directory.path, error)
 
     async def _load_some(self, directory: LogDirectory, waiting: Iterator[tuple[TopicPartition, Path]]) -> None:
         """One of the threads of a directory: takes the next few logs until none is left."""

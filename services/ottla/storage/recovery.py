@@ -84,7 +84,7 @@ def load_log(
     index_interval_bytes: int,
     recovery_point: int = 0,
     log_start_offset: int = 0,
-    cleaned_up_to: int = 0,
+    cleaned_up_to: int | None = 0,
     high_watermark: int = 0,
     clean: bool = False,
 ) -> LoadedLog:
@@ -95,7 +95,7 @@ def load_log(
         index_interval_bytes: for indexes that are rebuilt.
         recovery_point: everything before it is on the disk, says the checkpoint.
         log_start_offset: the checkpointed one.
-        cleaned_up_to: the checkpointed one.
+        cleaned_up_to: the checkpointed one; None when it cannot be read.
         high_watermark: the checkpointed one.
         clean: the last stop was a clean one.
 
@@ -117,6 +117,8 @@ def load_log(
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     leader_epochs = _load_leader_epochs(directory, segments, names, clean or recovery_point > segments[0].base_offset)
     producers = ProducerStates()
+    if cleaned_up_to is None:
+        cleaned_up_to = _last_gap(segments, recovery_point)
     vouched_for = max(recovery_point, cleaned_up_to)
 
     snapshots = [offset for name in names if name.endswith(SNAPSHOT_SUFFIX) and (offset := offset_in(name)) is not None]
@@ -466,6 +468,17 @@ def first_apart(segments: Sequence[Segment], cleaned_up_to: int) -> tuple[Segmen
         elif not joins(end.next_offset, following.base_offset, cleaned_up_to):
             return segment, f"offset {end.next_offset} is next, and a segment begins at {following.base_offset}"
     return None
+
+
+def _last_gap(segments: Sequence[Segment], recovery_point: int) -> int:
+    """Where the last gap between two segments ends that only a cleaning can have left: all of it was on the disk. 0 without one."""
+    found = 0
+    for segment, following in pairwise(segments):
+        if following.base_offset <= recovery_point:
+            end = _end_of(segment, LeaderEpochCache())
+            if end.reason is None and end.next_offset < following.base_offset:
+                found = following.base_offset
+    return found
 
 
 def joins(next_offset: int, base_offset: int, cleaned_up_to: int) -> bool:

@@ -420,3 +420,30 @@ def test_no_stretch_is_read_much_faster_than_the_pace(rate: float, pieces: list[
 def test_no_pace_is_no_wait() -> None:
     pace = Pace(1.7976931348623157e308, 0.0)
     assert [pace.wait_seconds(1 << 30, float(now)) for now in range(5)] == [0.0] * 5
+
+
+async def test_a_damaged_checkpoint_of_what_is_clean_takes_no_segment_behind_a_gap(tmp_path: Path) -> None:
+    """A cleaning left the gap. The log was closed cleanly, and a start that knew of no cleaning took it for a segment that is missing."""
+    broker = Broker(tmp_path, log_cleanup_policy="compact", log_cleaner_min_cleanable_ratio="0.0")
+    table = TopicPartition("table", 3)
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(table, None)
+    put(log, ("a", "1"))
+    put(log, ("b", "1"))
+    log.appender.roll()
+    put(log, ("b", "2"))
+    log.appender.roll()
+    put(log, ("c", "1"))
+    await logs.shutdown()
+    first = tmp_path / "table-3" / f"{0:020d}.log"
+    first.write_bytes(first.read_bytes()[: first.stat().st_size // 2])  # as a cleaning leaves it: key b came again
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\n")
+    for is_clean in (False, True, True):
+        logs = broker.manager()
+        await logs.start()
+        again = logs.get(table)
+        assert again is not None
+        assert [segment.base_offset for segment in again.segments] == [0, 2, 3]
+        assert (again.log_end_offset, again.cleaned_up_to) == (4, 2)
+        await logs.shutdown(clean=is_clean)
