@@ -164,17 +164,24 @@ class Worker:
             self._note(error)
 
     def _read(self, life: Incarnation, seconds: float) -> bool:
-        """Reads each partition from its first offset to its end; says whether that could be done."""
+        """Reads each partition from its first offset to its end; says whether that could be done.
+
+        A leader that was replaced while it was cut off from ZooKeeper does not know it, and answers with an end of then, as Kafka's
+        would. So what lacks something is read again, as long as there is time for it.
+        """
         deadline = time.monotonic() + seconds
         for index, partition in enumerate(life.partitions):
-            while partition.begin is None:
-                if time.monotonic() > deadline:
-                    return False
+            last = max(partition.acknowledged.values(), default=-1)
+            while time.monotonic() < deadline:
                 try:
                     partition.begin, partition.read = self._all_of(index, deadline)
+                    if partition.begin > last or (partition.read and partition.read[-1][0] >= last):
+                        break
                 except _NO_ANSWER as error:
                     self._note(error)
-                    time.sleep(_RETRY_SECONDS)
+                time.sleep(_RETRY_SECONDS)
+            if partition.begin is None:
+                return False
         return True
 
     def _all_of(self, index: int, deadline: float) -> tuple[int, list[tuple[int, int, int]]]:

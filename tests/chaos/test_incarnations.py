@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from pathlib import Path
 
 import pytest
 from tests.chaos.incarnations import TOLD, Incarnation, PartitionLife, Wrong, check, load, save
+from tests.chaos.recreating import Recreating, Worker
 
 
 def life(number: int, *partitions: PartitionLife) -> Incarnation:
@@ -104,3 +106,18 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     lives = [life(0, written(0, 3, asked=1, answered=1, begin=1)), life(1, written(1, 2, begin=None))]
     save(tmp_path / "history", lives)
     assert load(tmp_path / "history") == lives
+
+
+def test_what_a_replaced_leader_says_of_the_end_is_asked_again_and_a_loss_stays_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Method: a reader that is answered with an earlier end at first, and one that always is."""
+    worker = Worker(Recreating("", 3, 2, "1", 0.0, str(tmp_path / "history")))
+    whole = [(offset, 0, offset) for offset in range(4)]
+    monkeypatch.setattr("tests.chaos.recreating._RETRY_SECONDS", 0.01)
+    for answers, seconds, lost in (([whole[:2], whole[:2], whole], 60.0, {}), (repeat(whole[:3]), 0.1, {Wrong.LOST: 1})):
+        came = iter(answers)
+        monkeypatch.setattr(worker, "_all_of", lambda index, deadline, came=came: (0, next(came)))
+        read = life(0, PartitionLife(4, {number: number for number in range(4)}))
+        assert worker._read(read, seconds)
+        assert wrong(read) == lost
