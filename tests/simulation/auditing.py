@@ -213,8 +213,8 @@ class Auditor:
                 return
             yield f"the log with offsets {kept.log_start_offset} to {kept.kept_offset} is gone after a start"
             return
-        if log.is_offline:
-            return
+        if log.is_offline or kept.directory.parent in logs.offline_directories:
+            return  # in the second case it is the copy of a move, on another disk
         if log.log_start_offset > kept.log_start_offset:
             yield f"the log started at {kept.log_start_offset}, and starts at {log.log_start_offset} after a start"
         lost = lost_records(log.directory, kept.last_records) if kept.last_records else {}

@@ -79,8 +79,8 @@ def _half_move(machine: Machine, random: Random) -> str:
     logs = [path for path in sorted(Path(first).iterdir()) if _is_in_use(path / "x") and any(path.glob("*.log"))]
     keys = [(path, partition_of_directory(path.name)) for path in logs]
     alone = [(path, key) for path, key in keys if key is not None and len(_directories_of(machine, key)) == 1]
-    if not alone or not others or not Path(others[0]).exists():
-        return ""
+    if not alone or not others or not Path(others[0]).exists() or any(disk.faults for disk in machine.disks):
+        return ""  # a disk that fails now would leave the copy alone, which has less
     path, key = random.choice(alone)
     if not sum(file.stat().st_size for file in path.glob("*.log")):
         return ""  # a move of nothing is not looked for
