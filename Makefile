@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 ifndef WORKERS
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
 # Few of these start a program that computes beside them.
-test test-long: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
+test test-long test-zookeeper: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
 endif
 TESTED := tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
 PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))

@@ -16,12 +16,16 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
 
+from ottla import lifecycle
 from ottla.testing.zookeeper import ZooKeeperServer, why_unavailable
 
 # What lasts is no matter of the tests in these folders.
 WITHOUT_SYNC: Final = frozenset({"unit", "scenarios", "simulation"})
 REAL_SYNC: Final = os.fsync, os.fdatasync
 TESTS_RUN: Final = itertools.count(1)
+# Where tests take all cores, a process that gives way to all others does not run for minutes.
+LET_GIVE_WAY: Final = lifecycle._let_give_way
+lifecycle._let_give_way = lambda process_id: None
 
 # How long an example takes says more of the machine, and of who else uses it, than of what is tested.
 # A property without a number of its own gets as many examples as `make test` has time for; `make test-long` gives it 50,
@@ -109,6 +113,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(50_000, 10, 10)
         gc.enable()
+
+
+@pytest.fixture
+def children_give_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do in production."""
+    monkeypatch.setattr(lifecycle, "_let_give_way", LET_GIVE_WAY)
 
 
 @pytest.fixture(scope="session")

@@ -148,7 +148,7 @@ async def test_a_job_whose_broker_has_died_is_given_up(make_log: LogMaker, clock
     assert "has died" in told.message
 
 
-async def test_a_real_process_cleans_and_is_used_again(make_log: LogMaker, clock: ManualClock) -> None:
+async def test_a_real_process_cleans_and_is_used_again(make_log: LogMaker, clock: ManualClock, children_give_way: None) -> None:
     log = await filled(make_log)
     runner = ProcessRunner()
     assert runner.process_ids == []
