@@ -36,3 +36,10 @@ class LoopClock:
     def put_forward(self, seconds: float) -> None:
         """The timers that this passes are due at once."""
         self._ahead_seconds += seconds
+
+
+async def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    """Lets the loop run until the condition holds, of which nothing tells; fails after so many seconds."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 import confluent_kafka
@@ -49,11 +48,3 @@ def read_to_the_end(address: str, topic: str, partition: int = 0, *, isolation: 
         raise AssertionError(f"the end of {topic}-{partition} was not reached in {SECONDS} s, after {len(found)} records")
     finally:
         consumer.close()
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
-    """Waits until it is so."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came to that: {what}"
-        time.sleep(0.05)

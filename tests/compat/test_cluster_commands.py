@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from tests.waiting import until
 
 from ottla.cli.main import run
 from ottla.model import INTERNAL_TOPICS
@@ -46,13 +46,6 @@ def ottla(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
         return printed.err if code else printed.out
 
     return call
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, f"still not so: {what}"
-        time.sleep(0.05)
 
 
 def publish(cluster: EmbeddedCluster, topic: str, size: int) -> None:

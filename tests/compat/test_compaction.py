@@ -14,12 +14,13 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from tests.waiting import until
 
 from ottla.testing import EmbeddedCluster
 
 from .broker_process import BrokerProcess
 from .quiet import quiet
-from .reading import Entry, read_to_the_end, until
+from .reading import Entry, read_to_the_end
 
 KEYS = 20
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "3000", "min.cleanable.dirty.ratio": "0.01"}

@@ -12,12 +12,13 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from tests.waiting import until
 
 from ottla.record.batch import batches
 from ottla.testing import EmbeddedCluster
 
 from .quiet import quiet
-from .reading import read_to_the_end, until
+from .reading import read_to_the_end
 
 SETTINGS = {"transaction.state.log.num.partitions": "1", "log.cleaner.backoff.ms": "50"}
 LENGTH = 8  # where a batch says how long it is

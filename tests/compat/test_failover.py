@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
+from tests.waiting import until
 
 from ottla.testing import EmbeddedCluster
 
@@ -15,13 +15,6 @@ from .failover_clients import APPLICATIONS, Application, Flow
 
 ALL = [1, 2, 3]
 WAIT_SECONDS = 60.0
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came to that: {what}"
-        time.sleep(0.02)
 
 
 def more(flow: Flow, count: int = 30) -> None:

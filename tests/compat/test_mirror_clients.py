@@ -11,7 +11,8 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 from tests.compat.test_groups import Reader, read_with_aiokafka, read_with_kafka_python
-from tests.unit.mirror_maker.mirrors import SECONDS, until
+from tests.loops import until
+from tests.unit.mirror_maker.mirrors import SECONDS
 from tests.unit.mirror_maker.test_lying_sources import started
 
 from ottla.config.mirror import MirrorSettings

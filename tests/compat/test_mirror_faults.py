@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import until
 from tests.unit.mirror_maker.mirrors import (
     batch,
     caught_up,
@@ -21,7 +22,6 @@ from tests.unit.mirror_maker.mirrors import (
     same,
     side,
     two_sides,
-    until,
 )
 from tests.unit.mirror_maker.test_lying_sources import given, started
 from tests.unit.mirror_maker.test_server import arrives, publish, values_of, worker

@@ -11,6 +11,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
+from tests.waiting import until
 
 from ottla.broker.coordinator.state_partition import partition_of
 from ottla.testing import EmbeddedCluster
@@ -18,7 +19,7 @@ from ottla.testing.zookeeper import why_unavailable
 
 from .broker_processes import Brokers
 from .quiet import quiet
-from .reading import read_to_the_end, until
+from .reading import read_to_the_end
 
 ALL = [1, 2, 3]
 SECONDS = 60.0

@@ -10,12 +10,12 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 from kazoo.client import KazooClient
+from tests.waiting import until
 
 from ottla.client import BlackList, ConsumerConnector, ConsumerSettings, Message, MessageStream, Producer, ProducerSettings, SimpleConsumer
 from ottla.client.partitioners import murmur2_partition
@@ -50,13 +50,6 @@ def join(zookeeper: str) -> Iterator[Join]:
 def take(stream: MessageStream, count: int) -> list[Message]:
     messages = iter(stream)
     return [next(messages) for _ in range(count)]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_producer_sends_a_set_of_messages_to_a_topic_in_a_single_request(cluster: EmbeddedCluster, producer: Producer) -> None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
 from kazoo.client import KazooClient
+from tests.waiting import until
 
 from ottla.client import (
     ConsumerConnector,
@@ -73,13 +73,6 @@ def values(reader: SimpleConsumer, topic: str, partition: int = 0) -> list[bytes
 def take(stream: MessageStream, count: int) -> list[Message]:
     messages = iter(stream)
     return [next(messages) for _ in range(count)]
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # "Producer APIs".

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import confluent_kafka
 import pytest
+from tests.loops import until
 
 from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
@@ -23,8 +24,6 @@ from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
 from ottla.errors import ConfigurationError
 from ottla.testing.zookeeper import ZooKeeperServer
 from ottla.testing.zookeeper_proxy import ZooKeeperProxy
-
-from .wired import until
 
 
 def run(scenario: Coroutine[object, object, None]) -> None:

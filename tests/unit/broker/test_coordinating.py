@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.loops import until
 
 from ottla.broker import server
 from ottla.broker.server import Broker
@@ -23,8 +24,6 @@ from ottla.coordination.sessions import zookeeper_options
 from ottla.errors import ApiError, ConfigurationError
 from ottla.interbroker.calls import NewTopic
 from ottla.model import NO_LEADER, TopicPartition
-
-from .wired import until
 
 
 @pytest.fixture(autouse=True)

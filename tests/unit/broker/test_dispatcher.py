@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import until
 
 from ottla.broker import dispatcher
 from ottla.broker.dispatcher import InFlight
@@ -23,7 +24,7 @@ from ottla.protocol.api import ApiKey
 from ottla.record.batch import batches, crc_of
 from ottla.testing.failing_files import failing_files
 
-from .wired import BROKER, Wired, batch, fetch, framed, produce, run, topic_id, until, values, wired
+from .wired import BROKER, Wired, batch, fetch, framed, produce, run, topic_id, values, wired
 
 KAFKA_STORAGE_ERROR = 56
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.server import Broker
@@ -22,8 +23,6 @@ from ottla.config.broker import BrokerSettings
 from ottla.errors import OttlaError
 from ottla.storage import log_directory
 from ottla.testing import EmbeddedCluster
-
-from .measuring.scraping import until
 
 HTTP = {"http.listener": "127.0.0.1:0"}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.loops import until
+
 from ottla.broker.purgatory import Delayed, Purgatory
 from ottla.model import TopicPartition
-
-from .wired import until
 
 A, B, C = (TopicPartition("events", index) for index in range(3))
 

@@ -19,6 +19,7 @@ from typing import Any, cast
 from uuid import UUID, uuid5
 
 from kio.serial import entity_reader, entity_writer
+from tests.loops import until
 
 from ottla.broker import handlers
 from ottla.broker.dispatcher import Dispatcher
@@ -370,11 +371,3 @@ def run(directory: Path, scenario: Callable[[Wired], Any], **options: Any) -> No
             await scenario(broker)
 
     asyncio.run(main())
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Lets the loop run until the condition holds; fails after two minutes."""
-    deadline = asyncio.get_running_loop().time() + 120
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it never came to that"
-        await asyncio.sleep(0.002)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,10 +81,3 @@ async def take(stream: AsyncMessageStream, count: int) -> list[bytes | None]:
             if len(found) == count:
                 break
     return found
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Waits until that is so."""
-    async with asyncio.timeout(120):
-        while not holds():  # noqa: ASYNC110  # what is looked at tells no one
-            await asyncio.sleep(0.01)

@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.unit.client.groups import Group, batch, group, take, until
+from tests.loops import until
+from tests.unit.client.groups import Group, batch, group, take
 from tests.unit.wire.clusters import create_topic, produce
 
 from ottla.client.consumer_connector import AsyncConsumerConnector

@@ -7,13 +7,13 @@ other partitions of a topic that there is.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from kazoo.client import KazooClient
 from tests.unit.client.test_audited_clients import records_on
+from tests.waiting import until
 
 from ottla.client.messages import Message
 from ottla.client.partitioners import murmur2_partition
@@ -43,13 +43,6 @@ def look(zookeeper: str) -> Iterator[KazooClient]:
     yield client
     client.stop()
     client.close()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def partition_of(producer: Producer, topic: str, key: bytes) -> int:

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from kazoo.client import KazooClient
 from tests.chaos.network import Cut, Proxy, Wires
 from tests.unit.client.ensembles import Ensemble
+from tests.waiting import until
 
 from ottla.client import ConsumerConnector, ConsumerSettings, MessageStream, Producer, ProducerSettings
 from ottla.lifecycle import LoopThread
@@ -67,13 +68,6 @@ def settings_of(zookeeper: str, name: str) -> ConsumerSettings:
         auto_commit_interval_ms=COMMIT_MS,
         fetch_wait_max_ms=20,
     )
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.loops import until
 
 from ottla.clock import SystemClock
 from ottla.coordination.election import Election, Office, Term
@@ -38,12 +37,6 @@ class Candidate:
 
     def term_ended(self) -> None:
         self.ends += 1
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 - state of a task
-            await asyncio.sleep(0.01)
 
 
 async def test_the_next_holder_has_the_next_epoch_and_the_former_one_can_write_nothing(tmp_path: Path) -> None:

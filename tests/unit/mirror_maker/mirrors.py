@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.loops import until
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic
 
 from ottla.broker.in_process import InProcessBrokers
@@ -87,13 +88,6 @@ async def running(*copiers: SlotCopier) -> AsyncIterator[None]:
 async def ended(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(what: Callable[[], bool], seconds: float = SECONDS) -> None:
-    """Waits for a condition that no one announces."""
-    async with asyncio.timeout(seconds):
-        while not what():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def caught_up(one: SlotCopier, ends: Mapping[TopicPartition, int], seconds: float = SECONDS) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import until
 from tests.unit.mirror_maker.mirrors import (
     batch,
     caught_up,
@@ -23,7 +24,6 @@ from tests.unit.mirror_maker.mirrors import (
     settings,
     side,
     two_sides,
-    until,
 )
 from tests.unit.mirror_maker.test_server import arrives, publish, worker
 from tests.unit.wire.clusters import create_topic, servers

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.loops import until
 from tests.unit.mirror_maker.mirrors import (
     SECONDS,
     Side,
@@ -28,7 +29,6 @@ from tests.unit.mirror_maker.mirrors import (
     settings,
     side,
     two_sides,
-    until,
 )
 from tests.unit.mirror_maker.test_server import arrives, publish, values_of
 from tests.unit.wire.clusters import create_topic, servers

@@ -9,7 +9,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.unit.mirror_maker.mirrors import SECONDS, Side, two_sides, until
+from tests.loops import until
+from tests.unit.mirror_maker.mirrors import SECONDS, Side, two_sides
 from tests.unit.mirror_maker.test_server import arrives, publish, worker
 from tests.unit.wire.clusters import create_topic
 

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.loops import until
 from tests.unit.mirror_maker.mirrors import (
     batch,
     caught_up,
@@ -21,7 +22,6 @@ from tests.unit.mirror_maker.mirrors import (
     same,
     settings,
     two_sides,
-    until,
 )
 from tests.unit.wire.clusters import create_topic
 

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.loops import until
+
 from ottla.lifecycle import Offload, offload_nothing
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.connection import Connection
@@ -229,14 +231,6 @@ def held() -> tuple[int, int]:
     """How many descriptors are open and how many tasks there are."""
     gc.collect()
     return sum(1 for _ in Path("/proc/self/fd").iterdir()), len(asyncio.all_tasks())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Lets the loop run until the condition holds; fails after two minutes."""
-    deadline = asyncio.get_running_loop().time() + 120
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it never came to that"
-        await asyncio.sleep(0.002)
 
 
 async def rest(turns: int = 30) -> None:

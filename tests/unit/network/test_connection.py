@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.examples import examples
+from tests.loops import until
 
 from ottla.lifecycle import offload_nothing
 from ottla.network.buffers import ReceiveBuffers
@@ -21,7 +22,7 @@ from ottla.network.complaints import Complaints
 from ottla.network.connection import Connection, Peer
 from ottla.network.traffic import Traffic
 
-from .serving import KIB, MIB, CountingBuffers, Recorder, Wire, frame, numbered, rest, serving, until
+from .serving import KIB, MIB, CountingBuffers, Recorder, Wire, frame, numbered, rest, serving
 
 
 async def test_frames_arrive_whole_wherever_the_stream_is_cut(wire: Wire) -> None:

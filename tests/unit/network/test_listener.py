@@ -9,7 +9,7 @@ import socket
 import struct
 
 import pytest
-from tests.loops import LoopClock
+from tests.loops import LoopClock, until
 
 from ottla.network import listener as listener_module
 from ottla.network.buffers import ReceiveBuffers
@@ -17,7 +17,7 @@ from ottla.network.complaints import Complaints
 from ottla.network.listener import ConnectionLimits
 from ottla.testing.clock import ManualClock
 
-from .serving import KIB, MIB, CountingBuffers, Wire, frame, numbered, rest, serving, until
+from .serving import KIB, MIB, CountingBuffers, Wire, frame, numbered, rest, serving
 
 
 def test_limits_are_counted_in_all_and_by_address() -> None:

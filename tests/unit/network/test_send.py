@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.loops import LoopClock
+from tests.loops import LoopClock, until
 
 from ottla.lifecycle import ThreadOffload
 from ottla.network import listener as listener_module
@@ -21,7 +21,7 @@ from ottla.network.connection import WRITE_HIGH_MARK
 from ottla.network.send import CHUNK_SIZE, is_resident
 from ottla.record.region import FileRegion
 
-from .serving import KIB, MIB, Recorder, RecordingOffload, Server, Wire, frame, numbered, region_of, rest, serving, until
+from .serving import KIB, MIB, Recorder, RecordingOffload, Server, Wire, frame, numbered, region_of, rest, serving
 
 SMALL = {"receive_buffer_bytes": 64 * KIB}
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
+from tests.loops import until
 
 from ottla.errors import ConfigurationError
 from ottla.network.tls import ServerTls, TlsSettings, client_context, server_context
 
-from .serving import Wire, frame, rest, serving, until
+from .serving import Wire, frame, rest, serving
 
 
 def client_of(certificate: Path) -> ssl.SSLContext:

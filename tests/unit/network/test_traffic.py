@@ -6,12 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.loops import until
 
 from ottla.network import listener as listener_module
 from ottla.network.connection import Connection
 from ottla.network.listener import ConnectionLimits
 
-from .serving import MIB, Server, Wire, frame, region_of, serving, until
+from .serving import MIB, Server, Wire, frame, region_of, serving
 
 
 def closed(server: Server) -> dict[str, int]:

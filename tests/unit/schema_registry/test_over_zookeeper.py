@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tests.unit.schema_registry.test_server import client_of, until
+from tests.loops import until
+from tests.unit.schema_registry.test_server import client_of
 from tests.unit.wire.clusters import brokers, servers
 
 from ottla.config.registry import RegistrySettings

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.loops import until
 from tests.unit.schema_registry.registries import MemoryLog, MemoryTopic, record
-from tests.unit.schema_registry.test_server import until
 
 from ottla.errors import RequestTimedOut
 from ottla.schema_registry.formats import Formats
@@ -41,6 +41,17 @@ async def store_of(log: MemoryLog, *, epoch: int | None = 1, timeout_seconds: fl
 
 def registration(subject: str, text: str = '"int"') -> Registration:
     return Registration(subject, text=text)
+
+
+def interferes(log: MemoryLog, subject: str) -> None:
+    """Another registry writes a version of the subject, of id 1, before the first schema that comes."""
+
+    def interfere(records: Sequence[Record]) -> None:
+        if any(b"SCHEMA" in record.key for record in records):
+            log.before_append = lambda _: None
+            log.put([encode(PutVersion(Version(subject, 1, 1, Schema.of("AVRO", '"bytes"'), False, 0)))])
+
+    log.before_append = interfere
 
 
 def run(test: Any) -> None:
@@ -330,14 +341,7 @@ def test_a_schema_that_another_writer_has_put_in_the_place_is_not_answered_with_
     async def test() -> None:
         log = MemoryLog()
         async with store_of(log) as store:
-            foreign = encode(PutVersion(Version("a", 1, 1, Schema.of("AVRO", '"bytes"'), False, 0)))
-
-            def interfere(records: Sequence[Record]) -> None:
-                if any(b"SCHEMA" in each.key for each in records):
-                    log.before_append = lambda _: None
-                    log.put([foreign])
-
-            log.before_append = interfere
+            interferes(log, "a")
             with pytest.raises(StoreFailed, match="another record"):
                 await store.register(registration("a"))
             assert store.state.conflict_count == 1 and store.state.versions("a")[0].schema.text == '"bytes"'
@@ -422,14 +426,7 @@ def test_an_id_that_another_writer_took_is_not_given_to_somebody_else() -> None:
     async def test() -> None:
         log = MemoryLog()
         async with store_of(log) as store:
-            foreign = encode(PutVersion(Version("x", 1, 1, Schema.of("AVRO", '"bytes"'), False, 0)))
-
-            def interfere(records: Sequence[Record]) -> None:
-                if any(b"SCHEMA" in each.key for each in records):
-                    log.before_append = lambda _: None
-                    log.put([foreign])
-
-            log.before_append = interfere
+            interferes(log, "x")
             with pytest.raises(StoreFailed, match="another record"):
                 await store.register(registration("a"))
             assert store.state.conflict_count == 1

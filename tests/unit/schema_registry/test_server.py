@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.loops import until
 from tests.unit.schema_registry.registries import Client, parsed, record
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 from tests.unit.wire.fakes import Asked, api_versions, connecting
@@ -85,12 +86,6 @@ def run(test: Callable[[World], Any], directory: Path, broker_count: int = 1) ->
 
 def client_of(registry: SchemaRegistry) -> Client:
     return Client(int(registry.url.rpartition(":")[2]))
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110 - state of a node
-            await asyncio.sleep(0.01)
 
 
 def test_two_nodes_elect_one_forward_to_it_and_go_on_after_it(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from tests.unit.broker.wired import until
+from tests.loops import until
 
 from ottla.metrics import service
 from ottla.metrics.cells import BOUNDS, HistogramSnapshot

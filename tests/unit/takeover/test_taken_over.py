@@ -7,23 +7,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 from tests.unit.takeover.kafka_left import BROKERS, CLEAN, KILLED, KafkaLeft
+from tests.waiting import until
 
 from ottla.storage.partition_metadata import PARTITION_METADATA, read_topic_id
 from ottla.takeover.directories import NOTE
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits until a cluster has come so far; the test's own timeout ends it."""
-    while not condition():
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("which", [pytest.param(CLEAN, marks=pytest.mark.long), KILLED])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import confluent_kafka
+from tests.waiting import until
 
 from ottla.testing import EmbeddedCluster
 
@@ -22,14 +22,6 @@ QUIET: dict[str, Any] = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
 }
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Waits until it holds; fails after a while."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"it never came to that: {what}"
-        time.sleep(0.01)
 
 
 class Publisher:

@@ -10,6 +10,7 @@ from uuid import uuid4
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.waiting import until
 
 from ottla.broker.coordinator.state_partition import partition_of
 from ottla.broker.server import Broker
@@ -18,7 +19,7 @@ from ottla.testing import EmbeddedCluster
 from ottla.testing.cluster import ClusterError
 from ottla.testing.zookeeper import ZooKeeperServer
 
-from .clients import QUIET, Publisher, assert_nothing_lost, read_all, until
+from .clients import QUIET, Publisher, assert_nothing_lost, read_all
 
 ALL = [1, 2, 3]
 LONG = pytest.mark.long

@@ -12,6 +12,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.errors import error_of
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
+from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster, ClusterSettings
 
 
@@ -118,3 +119,9 @@ async def produce(cluster: Cluster, partition: TopicPartition, batch: bytes) -> 
         return int(answered.base_offset)
 
     return await cluster.with_leader(partition, attempt)
+
+
+async def produce_at(cluster: Cluster, partition: TopicPartition, *timestamps: int) -> int:
+    """Writes a batch of one record for each timestamp, and gives its first offset."""
+    records = [Record(index, timestamp, b"key", b"value") for index, timestamp in enumerate(timestamps)]
+    return await produce(cluster, partition, build_batch(records))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from ottla.model import Endpoint
 from ottla.protocol import messages
@@ -108,6 +109,24 @@ def api_versions(asked: Asked, versions: Mapping[ApiKey, tuple[int, int]] = VERS
     keys = [schema("ApiVersion", api_key=ApiKey.API_VERSIONS, min_version=first, max_version=last)]
     response = schema("ApiVersionsResponse", error_code=35, api_keys=keys)
     return messages.encode_response(ApiKey.API_VERSIONS, 0, asked.correlation_id, response)[4:]
+
+
+def one_partition(asked: Asked, topic_id: UUID | None) -> bytes:
+    """Metadata of one broker, which leads the one partition of `clicks` with leader epoch 5."""
+    schema = asked.schema
+    numbers: dict[str, Any] = {"partition_index": 0, "leader_id": 1, "leader_epoch": 5, "error_code": 0}
+    nodes: dict[str, Any] = {"replica_nodes": (1,), "isr_nodes": (1,), "offline_replicas": ()}
+    topic = schema(
+        "MetadataResponseTopic",
+        error_code=0,
+        name="clicks",
+        topic_id=topic_id,
+        is_internal=False,
+        partitions=[schema("MetadataResponsePartition", **numbers, **nodes)],
+        topic_authorized_operations=0,
+    )
+    broker = schema("MetadataResponseBroker", node_id=1, host="broker", port=9092, rack=None)
+    return asked.answer(throttle_time=0, brokers=[broker], cluster_id="c", controller_id=1, topics=[topic])
 
 
 def connecting(answer: Answer) -> Callable[[Endpoint], Any]:

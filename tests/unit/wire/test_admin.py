@@ -6,8 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.unit.wire.clusters import brokers, cluster_of
-from tests.unit.wire.records import produce
+from tests.unit.wire.clusters import brokers, cluster_of, produce_at
 
 from ottla.errors import (
     ApiError,
@@ -100,7 +99,7 @@ async def test_settings_of_topics_and_brokers_are_changed_and_shown(tmp_path: Pa
 async def test_records_are_deleted_up_to_an_offset(tmp_path: Path) -> None:
     async with brokers(tmp_path) as running, cluster_of(running) as cluster:
         assert await admin.create_topics(cluster, [NewTopic("clicks", 1, 1)]) == {}
-        await produce(cluster, CLICKS, 1, 2, 3)
+        await produce_at(cluster, CLICKS, 1, 2, 3)
         assert await admin.delete_records(cluster, {CLICKS: 2}) == {CLICKS: 2}
         assert (await list_offsets(cluster, {CLICKS: EARLIEST}))[CLICKS].offset == 2
         assert await admin.delete_records(cluster, {CLICKS: admin.HIGH_WATERMARK}) == {CLICKS: 3}

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.loops import until
 
 from ottla.model import Endpoint
 from ottla.network.tls import TlsSettings, client_context, server_context
@@ -73,14 +74,6 @@ async def leader(wire: Wire, serve: Serve) -> AsyncIterator[Endpoint]:
         await server.wait_closed()
     # Not equal: what a test before this one let go of, in a thread of some client, may close only now.
     await until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Lets the loop run until the condition holds; fails after two minutes."""
-    deadline = asyncio.get_running_loop().time() + 120
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "it never came to that"
-        await asyncio.sleep(0.002)
 
 
 def held() -> tuple[int, int]:

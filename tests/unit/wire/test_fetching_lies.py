@@ -10,7 +10,7 @@ from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.wire.fakes import Asked, api_versions, connecting
+from tests.unit.wire.fakes import Asked, api_versions, connecting, one_partition
 
 from ottla.model import TopicPartition
 from ottla.protocol import fetch
@@ -37,24 +37,11 @@ class Liar:
         self.lies = 0
 
     def __call__(self, asked: Asked) -> bytes | Exception | None:
-        schema = asked.schema
         match asked.key:
             case ApiKey.API_VERSIONS:
                 return api_versions(asked)
             case ApiKey.METADATA:
-                numbers: dict[str, Any] = {"partition_index": 0, "leader_id": 1, "leader_epoch": 5, "error_code": 0}
-                nodes: dict[str, Any] = {"replica_nodes": (1,), "isr_nodes": (1,), "offline_replicas": ()}
-                topic = schema(
-                    "MetadataResponseTopic",
-                    error_code=0,
-                    name="clicks",
-                    topic_id=TOPIC_ID,
-                    is_internal=False,
-                    partitions=[schema("MetadataResponsePartition", **numbers, **nodes)],
-                    topic_authorized_operations=0,
-                )
-                broker = schema("MetadataResponseBroker", node_id=1, host="broker", port=9092, rack=None)
-                return asked.answer(throttle_time=0, brokers=[broker], cluster_id="c", controller_id=1, topics=[topic])
+                return one_partition(asked, TOPIC_ID)
             case _:
                 return self.fetch(asked)
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.unit.wire.clusters import brokers, cluster_of, create_topic
-from tests.unit.wire.records import produce
+from tests.unit.wire.clusters import brokers, cluster_of, create_topic, produce_at
 
 from ottla.errors import ApiError, LeaderNotAvailable, UnknownTopicOrPartition, UnsupportedVersion
 from ottla.model import BrokerId, TopicPartition
@@ -23,8 +22,8 @@ CLICKS = TopicPartition("clicks", 0)
 async def test_offsets_are_found_by_time_in_every_version(tmp_path: Path) -> None:
     async with brokers(tmp_path) as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks", 2)
-        await produce(cluster, CLICKS, 1_000, 2_000)
-        await produce(cluster, CLICKS, 5_000, 3_000)
+        await produce_at(cluster, CLICKS, 1_000, 2_000)
+        await produce_at(cluster, CLICKS, 5_000, 3_000)
         connection = await cluster.connection(BrokerId(1))
         served = connection.versions
         for version in range(MIN_VERSION, MAX_VERSION + 1):
@@ -47,7 +46,7 @@ async def test_many_partitions_are_asked_for_at_once_each_leader_once(tmp_path: 
     async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks", 12, 1)
         partitions = [TopicPartition("clicks", number) for number in range(12)]
-        await produce(cluster, partitions[5], 1_000)
+        await produce_at(cluster, partitions[5], 1_000)
         found = await list_offsets(cluster, dict.fromkeys(partitions, LATEST))
         assert {key: each.offset for key, each in found.items()} == {key: int(key.partition == 5) for key in partitions}
         asked: list[BrokerId] = []
@@ -106,12 +105,12 @@ async def test_the_ends_of_leader_epochs_are_found_after_a_change_of_leader(tmp_
     """KIP-320: an epoch ends where the next one begins; one that never was has no end."""
     async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks", 1, 2)
-        await produce(cluster, CLICKS, 1_000, 2_000)
+        await produce_at(cluster, CLICKS, 1_000, 2_000)
         topic = await cluster.topic("clicks")
         first_epoch, leader = topic.partitions[0].leader_epoch, topic.partitions[0].leader
         assert await epoch_ends(cluster, {CLICKS: first_epoch}) == {CLICKS: EpochEnd(first_epoch, 2)}
         await running.stop_broker(leader)
-        await produce(cluster, CLICKS, 3_000)
+        await produce_at(cluster, CLICKS, 3_000)
         await cluster.refresh(["clicks"])
         epoch = (await cluster.topic("clicks")).partitions[0].leader_epoch
         assert epoch > first_epoch

@@ -6,12 +6,11 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.wire.fakes import Asked, api_versions, connecting
+from tests.unit.wire.fakes import Asked, api_versions, connecting, one_partition
 
 from ottla.errors import ApiError, MessageTooLarge, OutOfOrderSequenceNumber
 from ottla.model import TopicPartition
@@ -49,24 +48,11 @@ class ModelBroker:
         self.answers: list[int] = []
 
     def __call__(self, asked: Asked) -> bytes | Exception | None:
-        schema = asked.schema
         match asked.key:
             case ApiKey.API_VERSIONS:
                 return api_versions(asked)
             case ApiKey.METADATA:
-                partition: dict[str, Any] = {"partition_index": 0, "leader_id": 1, "leader_epoch": 5, "error_code": 0}
-                nodes: dict[str, Any] = {"replica_nodes": (1,), "isr_nodes": (1,), "offline_replicas": ()}
-                topic = schema(
-                    "MetadataResponseTopic",
-                    error_code=0,
-                    name="clicks",
-                    topic_id=None,
-                    is_internal=False,
-                    partitions=[schema("MetadataResponsePartition", **partition, **nodes)],
-                    topic_authorized_operations=0,
-                )
-                broker = schema("MetadataResponseBroker", node_id=1, host="broker", port=9092, rack=None)
-                return asked.answer(throttle_time=0, brokers=[broker], cluster_id="c", controller_id=1, topics=[topic])
+                return one_partition(asked, None)
             case ApiKey.INIT_PRODUCER_ID:
                 return asked.answer(throttle_time=0, error_code=0, producer_id=7, producer_epoch=0)
             case _:

@@ -9,6 +9,7 @@ from random import Random
 from typing import cast
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.controller.service import ControllerService
 from ottla.broker.controller.settings_watch import SettingsChange
@@ -291,12 +292,6 @@ def run(scenario: Callable[[Cluster], Awaitable[None]], **properties: str) -> No
             await scenario(cluster)
 
     asyncio.run(main())
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Waits for something to come true; anyone who runs this bounds it."""
-    while not holds():  # noqa: ASYNC110 - what comes true does not say so
-        await asyncio.sleep(0.001)
 
 
 async def looked_again(service: ControllerService) -> None:

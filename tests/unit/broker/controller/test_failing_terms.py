@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 
 import pytest
+from tests.loops import until
 
 from ottla.coordination import election
 from ottla.coordination.embedded import EmbeddedSession
@@ -18,7 +19,7 @@ from ottla.interbroker.calls import NewTopic
 from ottla.lifecycle import Backoff
 from ottla.model import TopicPartition
 
-from .clusters import Cluster, run, until
+from .clusters import Cluster, run
 
 
 class FullDisk:

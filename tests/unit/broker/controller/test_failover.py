@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.controller import active, request_batch
 from ottla.coordination import znodes
@@ -39,7 +40,7 @@ from ottla.interbroker.local import Call, Perform
 from ottla.lifecycle import Backoff
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
-from .clusters import ONE, THREE, TWO, Cluster, clustered, until
+from .clusters import ONE, THREE, TWO, Cluster, clustered
 
 EVERYWHERE = {index: (BrokerId(1 + index % 3), BrokerId(1 + (index + 1) % 3), BrokerId(1 + (index + 2) % 3)) for index in range(6)}
 

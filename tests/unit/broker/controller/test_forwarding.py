@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.loops import until
 
 from ottla.errors import (
     ApiError,
@@ -21,7 +22,7 @@ from ottla.interbroker.calls import BROKER_DEFAULT, ConfigChange, ConfigOperatio
 from ottla.interbroker.local import Call, Perform
 from ottla.model import TopicPartition
 
-from .clusters import ONE, THREE, TWO, Cluster, until
+from .clusters import ONE, THREE, TWO, Cluster
 
 
 class Loses:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from tests.loops import until
 
 from ottla.coordination import znodes
 from ottla.errors import TopicAlreadyExists
 from ottla.interbroker.calls import AllReplicas, NewTopic
 from ottla.model import TopicPartition
 
-from .clusters import ONE, Cluster, Dies, MortalSession, looked_again, until
+from .clusters import ONE, Cluster, Dies, MortalSession, looked_again
 
 
 async def test_a_creation_cut_between_two_requests_is_completed_by_the_next_start(cluster: Cluster) -> None:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.controller.active import ActiveController
 from ottla.broker.controller.membership import ControllerTerm
@@ -28,7 +29,7 @@ from ottla.errors import (
 )
 from ottla.interbroker.calls import NewTopic
 
-from .clusters import ONE, Cluster, looked_again, run, until
+from .clusters import ONE, Cluster, looked_again, run
 
 
 async def test_one_who_is_no_longer_the_controller_can_not_write(cluster: Cluster) -> None:

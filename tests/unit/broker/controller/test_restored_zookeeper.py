@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.controller import decisions
 from ottla.coordination import znodes
 from ottla.interbroker.calls import NewTopic
 from ottla.model import TopicPartition
 
-from .clusters import ONE, THREE, TWO, Cluster, until
+from .clusters import ONE, THREE, TWO, Cluster
 from .known_clusters import KnownCluster, ids
 
 KEY = TopicPartition("a", 0)

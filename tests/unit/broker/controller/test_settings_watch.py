@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from tests.loops import until
+
 from ottla.broker.controller.settings_watch import BrokerConfigChanged, TopicConfigChanged
 from ottla.interbroker.calls import NewTopic
 
-from .clusters import ONE, THREE, TWO, Cluster, until
+from .clusters import ONE, THREE, TWO, Cluster
 
 
 async def test_what_one_broker_alters_all_of_them_know(cluster: Cluster) -> None:

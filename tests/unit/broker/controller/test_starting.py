@@ -9,7 +9,7 @@ import asyncio
 from typing import cast
 
 import pytest
-from tests.loops import LoopClock
+from tests.loops import LoopClock, until
 
 from ottla.broker.controller import membership
 from ottla.coordination import znodes
@@ -19,7 +19,7 @@ from ottla.coordination.interface import Coordination, SessionEvent, SessionList
 from ottla.errors import ConfigurationError
 from ottla.interbroker.calls import NewTopic
 
-from .clusters import ONE, REGISTRATION, Cluster, until
+from .clusters import ONE, REGISTRATION, Cluster
 
 
 async def test_the_first_start_makes_kafkas_znodes(cluster: Cluster) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from tests.loops import until
+
 from ottla.interbroker.calls import AllReplicas, NewTopic
 from ottla.model import TopicPartition
 
-from .clusters import ONE, THREE, TWO, Cluster, until
+from .clusters import ONE, THREE, TWO, Cluster
 
 
 async def test_every_broker_is_told_all_that_it_has_when_it_registers_and_by_a_new_controller(cluster: Cluster) -> None:

@@ -11,6 +11,7 @@ from typing import cast
 from uuid import UUID, uuid4
 
 import pytest
+from tests.loops import until
 
 from ottla.config.connect_string import ConnectString
 from ottla.coordination import znodes
@@ -21,7 +22,7 @@ from ottla.interbroker.calls import AlterPartitionRequest, IsrChange, IsrMember,
 from ottla.model import BrokerId, TopicPartition
 from ottla.testing.zookeeper import ZooKeeperServer
 
-from .clusters import ONE, THREE, TWO, Cluster, until
+from .clusters import ONE, THREE, TWO, Cluster
 
 Scenario = Callable[[Cluster], Awaitable[None]]
 Run = Callable[[Scenario], None]

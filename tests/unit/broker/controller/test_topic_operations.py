@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.controller import znode_writes
 from ottla.coordination import znodes
@@ -25,7 +26,7 @@ from ottla.errors import (
 from ottla.interbroker.calls import NewTopic
 from ottla.model import ZERO_TOPIC_ID, PartitionState, TopicDescription, TopicPartition
 
-from .clusters import ONE, Cluster, Dies, MortalSession, clustered, looked_again, until
+from .clusters import ONE, Cluster, Dies, MortalSession, clustered, looked_again
 
 
 async def test_a_topic_is_written_in_kafkas_shape_and_then_told(cluster: Cluster) -> None:

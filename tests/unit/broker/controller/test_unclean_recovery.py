@@ -6,6 +6,7 @@ Kafka 3.9 lets any member of the ISR lead, also one whose disk is new.
 from __future__ import annotations
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.controller import active, decisions
 from ottla.broker.controller.effects import Decision
@@ -14,7 +15,7 @@ from ottla.errors import NONE
 from ottla.interbroker.calls import NO_LOG, AlterPartitionRequest, ElectionType, IsrChange, IsrMember, LogEnd, NewTopic
 from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
 
-from .clusters import ONE, THREE, TWO, Cluster, until
+from .clusters import ONE, THREE, TWO, Cluster
 from .known_clusters import NONE_LEADS, KnownCluster, ids, partition_of
 
 A0 = partition_of("a-0")

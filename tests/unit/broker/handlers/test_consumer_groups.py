@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.handlers.registry import APIS
 from ottla.broker.security.authorizer import Operation
@@ -24,7 +25,7 @@ from ottla.errors import (
 )
 from ottla.protocol.api import ApiKey
 
-from ..wired import Wired, framed, until
+from ..wired import Wired, framed
 from ..wired import run as run_wired
 
 HEARTBEAT, DESCRIBE = ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE

@@ -13,13 +13,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.security.authorizer import Operation, Resource
 from ottla.model import BrokerId, Principal
 from ottla.network import send
 from ottla.protocol.api import ApiKey
 
-from ..wired import BROKER, Client, Wired, batch, fetch, produce, topic_id, until, values, wired
+from ..wired import BROKER, Client, Wired, batch, fetch, produce, topic_id, values, wired
 
 OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, TOPIC_DENIED = 1, 3, 6, 29
 SESSION_NOT_FOUND, BAD_SESSION_EPOCH, FENCED_EPOCH, UNKNOWN_EPOCH, UNKNOWN_TOPIC_ID, TOPIC_ID_ERROR = 70, 71, 74, 75, 100, 106

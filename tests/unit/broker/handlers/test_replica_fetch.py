@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.security.authorizer import Operation, Resource
 from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse
 from ottla.model import BrokerId, BrokerRegistration, PartitionState, Principal
 from ottla.protocol.api import ApiKey
 
-from ..wired import BROKER, Client, Wired, batch, fetch, produce, topic_id, until, values, wired
+from ..wired import BROKER, Client, Wired, batch, fetch, produce, topic_id, values, wired
 
 OUT_OF_RANGE, NOT_LEADER, NOT_ENOUGH_AFTER_APPEND, TOPIC_DENIED = 1, 6, 20, 29
 FENCED_EPOCH, UNKNOWN_EPOCH, OFFSET_NOT_AVAILABLE = 74, 75, 78

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.wired import Wired, batch, fetch, produce, until, values, wired
+from tests.loops import until
+from tests.unit.broker.wired import Wired, batch, fetch, produce, values, wired
 
 from ottla.broker.transactions.states import TransactionState
 from ottla.errors import (

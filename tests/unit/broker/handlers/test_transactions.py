@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from tests.unit.broker.wired import until
+from tests.loops import until
 
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import (

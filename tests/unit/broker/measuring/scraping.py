@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import time
-from collections.abc import Callable
 from typing import Final
 
 from ottla.testing import EmbeddedCluster
@@ -34,11 +32,3 @@ def scrape(cluster: EmbeddedCluster, broker_id: int = 1, path: str = "/metrics")
 def summed(cluster: EmbeddedCluster, name: str) -> float:
     """A sample of all brokers that run, together; of one that does not have it nothing."""
     return sum(scrape(cluster, broker).get(name, 0.0) for broker in cluster.running_brokers)
-
-
-def until(what: Callable[[], object], seconds: float = 120) -> None:
-    """Waits for something to come true."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.02)

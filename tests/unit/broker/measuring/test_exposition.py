@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from tests.waiting import until
 
 from ottla.broker.measuring import collectors
 from ottla.metrics.table import BROKER_METRICS
@@ -17,7 +18,7 @@ from ottla.testing import EmbeddedCluster
 from ottla.testing.certificates import Authority
 from ottla.testing.clock import ManualClock
 
-from .scraping import SETTINGS, scrape, text, until
+from .scraping import SETTINGS, scrape, text
 
 # What is only there under circumstances that this broker is not in.
 NOT_HERE = {

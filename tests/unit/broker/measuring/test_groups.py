@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.waiting import until
 
 from ottla.testing import EmbeddedCluster
 
-from .scraping import SETTINGS, scrape, until
+from .scraping import SETTINGS, scrape
 
 LAG = 'ottla_group_lag_messages{group="readers",topic="clicks"}'
 SECONDS = 'ottla_group_lag_seconds{group="readers",topic="clicks"}'

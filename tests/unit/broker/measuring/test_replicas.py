@@ -6,10 +6,11 @@ import logging
 
 import pytest
 from confluent_kafka import Producer
+from tests.waiting import until
 
 from ottla.testing import EmbeddedCluster
 
-from .scraping import SETTINGS, scrape, summed, until
+from .scraping import SETTINGS, scrape, summed
 
 UNDER_REPLICATED = "ottla_replica_under_replicated_partitions"
 

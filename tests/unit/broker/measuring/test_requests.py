@@ -9,8 +9,9 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.loops import until
 from tests.unit.broker.measuring.scraped import Scraped
-from tests.unit.broker.wired import BROKER, NOW, Wired, batch, fetch, framed, produce, topic_id, until
+from tests.unit.broker.wired import BROKER, NOW, Wired, batch, fetch, framed, produce, topic_id
 
 from ottla.broker.request_meters import STAGES, ApiMeter
 from ottla.interbroker.calls import PartitionToStop

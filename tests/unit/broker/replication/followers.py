@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from tests.loops import until
+
 from ottla.broker.replication.fetchers import Fetchers
 from ottla.broker.replication.throttles import Throttle
 from ottla.config.broker import BrokerSettings
@@ -13,7 +15,6 @@ from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.protocol.fetch import FetchRequest
 from ottla.testing.clock import ManualClock
 
-from ..wired import until
 from .leaders import SETTINGS, Connection, Leader, Led, Replica, follow_of
 
 P0, P1, P2 = (TopicPartition("flights", index) for index in range(3))

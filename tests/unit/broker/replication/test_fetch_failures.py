@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.replication import fetch_lane
 from ottla.config.broker import BrokerSettings
@@ -20,7 +21,6 @@ from ottla.errors import (
     UnknownServerError,
 )
 
-from ..wired import until
 from .followers import P0, P1, Follower, following, named, run, until_equal, waits
 from .leaders import SETTINGS, Led, Replica
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.replication.throttles import Throttle
 from ottla.config.topic import TopicSettings
@@ -19,7 +20,6 @@ from ottla.errors import (
 from ottla.model import TopicPartition
 from ottla.testing.clock import ManualClock
 
-from ..wired import until
 from .followers import P0, P1, P2, Follower, following, named, until_equal, waits
 from .leaders import SETTINGS, Led, LogOf, Replica, follow_of, topic_id
 

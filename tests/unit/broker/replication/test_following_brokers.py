@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import confluent_kafka
+from tests.waiting import until
 
 from ottla.testing import EmbeddedCluster
 from ottla.testing.certificates import Authority
-
-from ..measuring.scraping import until
 
 SMALL = {
     "message.max.bytes": "4000000",

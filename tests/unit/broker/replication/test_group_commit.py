@@ -7,6 +7,7 @@ import errno
 from pathlib import Path
 
 import pytest
+from tests.loops import until
 from tests.unit.storage.failing_calls import failing
 
 from ottla.broker.replication import group_commit
@@ -15,7 +16,7 @@ from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
 from ottla.testing.failing_files import failing_files
 
-from ..wired import NOW, Wired, batch, until
+from ..wired import NOW, Wired, batch
 
 
 def write(broker: Wired, *batches: bytes) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.replication import isr_alterations
 from ottla.broker.replication.isr_alterations import IsrAlterations
@@ -14,8 +15,6 @@ from ottla.errors import NotController, OttlaError, StaleBrokerEpoch
 from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
 from ottla.lifecycle import Backoff
 from ottla.model import BrokerId, PartitionState, TopicPartition
-
-from ..wired import until
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 

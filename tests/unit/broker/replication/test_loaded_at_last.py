@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from tests.loops import until as until_it
 from tests.unit.broker.wired import BROKER, Wired
-from tests.unit.broker.wired import until as until_it
 
 from ottla.broker.coordinator import state_partition
 from ottla.broker.coordinator.state_partition import StatePartition, loaded_at_last

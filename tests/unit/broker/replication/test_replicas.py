@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.handlers.produce import opened_for_topic
 from ottla.broker.replication.group_commit import LINGER_SECONDS
@@ -25,7 +26,7 @@ from ottla.record.records import Record, build_batch, read_records
 from ottla.storage.batch_opener import BatchOpener
 from ottla.testing.failing_files import failing_files
 
-from ..wired import BROKER, NOW, Wired, batch, topic_id, until, wired
+from ..wired import BROKER, NOW, Wired, batch, topic_id, wired
 
 TABLE = TopicPartition("table", 3)
 

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.unit.broker.wired import BROKER, Client, Wired, fetch, topic_id, until
+from tests.loops import until
+from tests.unit.broker.wired import BROKER, Client, Wired, fetch, topic_id
 
 from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.errors import NotLeaderOrFollower

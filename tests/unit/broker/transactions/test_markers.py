@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.unit.broker.wired import until
+from tests.loops import until
 
 from ottla.broker.transactions.markers import MarkerSender
 from ottla.errors import (

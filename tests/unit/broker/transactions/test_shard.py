@@ -6,8 +6,8 @@ import asyncio
 from itertools import count
 
 import pytest
+from tests.loops import until
 from tests.unit.broker.groups.offsets_log import OffsetsLog
-from tests.unit.broker.wired import until
 
 from ottla.broker.transactions.shard import TransactionLimits, TransactionPartition
 from ottla.broker.transactions.states import PREPARED, TransactionState
