@@ -76,7 +76,7 @@ CEILINGS: Final[dict[str, int]] = {
     "Callable[": 119,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_581,
+    "lines of services/ottla": 60_590,
     "lines of tests": 77_273,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,

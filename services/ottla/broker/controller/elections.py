@@ -333,7 +333,7 @@ def elected_as_wanted(
             try:
                 changes.append(_elect(state, topic_partition, known, election_type, availability))
             except (PreferredLeaderNotAvailable, EligibleLeadersNotAvailable) as error:
-                refused[topic_partition] = error
+                refused[topic_partition] = error.with_traceback(None)  # or it would lead to what it is kept in
     return Decision(tuple(changes), refused=refused)
 
 

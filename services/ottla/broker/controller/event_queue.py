@@ -135,7 +135,10 @@ class EventQueue:
         index = len(group.items) - 1
         result = (await asyncio.shield(group.operation))[index]
         if isinstance(result, ApiError):
-            raise result
+            try:
+                raise result
+            finally:
+                del result, group  # or the error, by its traceback, would lead to itself
         return cast("R", result)
 
     async def _run_group(self, operation: GroupOperation[T, R], items: list[T]) -> list[R | ApiError]:

@@ -326,7 +326,7 @@ class TopicOperations:
                 description = TopicDescription(name, znodes.random_uuid(self.random), states)
                 creation = znode_writes.topic_creation(description, new_topic.configs, config is not None)
             except ApiError as error:
-                results.append(error)
+                results.append(error.with_traceback(None))  # which would lead to this list, and make all of it a cycle
                 continue
             if request.validate_only:
                 results.append(TopicDescription(name, ZERO_TOPIC_ID, states))
@@ -380,7 +380,7 @@ class TopicOperations:
                 if not self.state.settings.delete_topic_enable:
                     raise TopicDeletionDisabled("Topic deletion is disabled.")
             except ApiError as error:
-                results.append(error)
+                results.append(error.with_traceback(None))
                 continue
             results.append(None)
             deleted[request.name] = None

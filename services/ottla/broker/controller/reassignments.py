@@ -57,7 +57,7 @@ def altered(state: ClusterState, reassignments: Mapping[TopicPartition, Sequence
             known = state.partition(topic_partition)
             _begin(changes, topic_partition, known, _assignment(known, target, availability.living))
         except ApiError as error:
-            refused[topic_partition] = error
+            refused[topic_partition] = error.with_traceback(None)  # which would lead to what it is kept in: a cycle
     return changes.decision(refused)
 
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Gene
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from ottla.errors import RequestTimedOut
+from ottla.errors import ApiError, RequestTimedOut
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -130,6 +130,12 @@ class Deadline:
             return await asyncio.wait_for(asyncio.shield(acting), self.seconds_left())
         except TimeoutError as error:
             raise RequestTimedOut(f"{what} continues; it was not done within {self._timeout_ms} ms") from error
+        except ApiError as error:
+            # What it came through holds futures that hold it: of a thousand refusals that were garbage for a full collection to find.
+            error.__traceback__ = None
+            raise
+        finally:
+            del acting
 
 
 def _seen(acting: asyncio.Future[T]) -> None:
