@@ -172,6 +172,27 @@ async def test_a_partition_that_is_deleted_ends_the_waiting(broker: Wired) -> No
     assert await reader.fetched() == (1, [(3, b"")])  # UNKNOWN_TOPIC_OR_PARTITION
 
 
+@pytest.mark.parametrize("is_committed", [False, True])
+async def test_what_a_former_leader_took_is_answered_as_it_stood_when_it_was_one(broker: Wired, is_committed: bool) -> None:
+    """Its part of the request waited on for another partition; meanwhile another leader's record took the offset, and was committed."""
+    for topic in ("events", "clicks"):
+        broker.topic(topic, isr=(BROKER, BrokerId(2)))
+    client = await broker.connect()
+    client.write(produce(("events", 0, batch(b"a")), ("clicks", 0, batch(b"b")), acks=-1))
+    await until(lambda: len(broker.produces) == 1)
+    replicas, events, clicks = broker.parts.replicas, broker.partition("events"), broker.partition("clicks")
+    if is_committed:
+        replicas.follower_fetched(events, BrokerId(2), -1, 1, 0, 0)
+    broker.follow("events", BrokerId(2), epoch=1)
+    if not is_committed:
+        assert events.truncate_for(-1, 0)
+    events.append_as_follower(memoryview(b"" if is_committed else batch(b"c", leader_epoch=1)), 1, 1, 0)
+    assert events.high_watermark == 1
+    replicas.follower_fetched(clicks, BrokerId(2), -1, 1, 0, 0)
+    _, answered = await client.produced()
+    assert sorted(answered) == sorted([(0, 0) if is_committed else (6, -1), (0, 0)])  # NOT_LEADER_OR_FOLLOWER
+
+
 async def test_a_client_that_goes_away_leaves_nobody_waiting(broker: Wired) -> None:
     broker.topic("events", isr=(BROKER, BrokerId(2)))
     client, reader = await broker.connect(), await broker.connect()

@@ -71,9 +71,13 @@ class SilentFailure(Exception):
 
 
 class ProducePartitionStatus:
-    """What has to happen before one partition's part of a request is done."""
+    """What has to happen before one partition's part of a request is done.
 
-    __slots__ = ("acks", "answer", "offset", "partition", "topic")
+    Once it is committed or has failed it stays so, however long the request waits for other partitions: a replica that leads no more
+    may truncate the batch, and its high watermark then passes what another leader has at that offset.
+    """
+
+    __slots__ = ("acks", "answer", "error", "is_pending", "offset", "partition", "topic")
 
     def __init__(self, topic_name: str, partition: Partition, acks: int, offset: int, answer: PartitionAnswer) -> None:
         self.topic = topic_name
@@ -81,26 +85,36 @@ class ProducePartitionStatus:
         self.acks = acks
         self.offset = offset  # committed once the high watermark (or, for acks=1, the flush) has reached it
         self.answer = answer
+        self.is_pending = True
+        self.error: ApiError | None = None
 
     def is_met(self) -> bool:
+        """Whether a leader has it committed."""
         partition = self.partition
         reached = partition.high_watermark if self.acks == ACKS_ALL else partition.committed_offset()
-        return reached >= self.offset
+        return reached >= self.offset and partition.is_leader
+
+    def look(self) -> bool:
+        """Looks whether it is committed or has failed; says whether neither is so yet."""
+        if self.is_pending:
+            is_met = self.is_met()
+            self.error = None if is_met else self._failure()
+            self.is_pending = not is_met and self.error is None
+        return self.is_pending
 
     def outcome(self, otherwise: ApiError | None) -> ApiError | None:
         """What to answer: None for success, why it failed, or `otherwise` when it might succeed yet."""
-        partition, is_met = self.partition, self.is_met()
-        failure = None if is_met else self.failure()
-        if failure is not None:
-            return failure
+        partition, is_pending = self.partition, self.look()
+        if self.error is not None:
+            return self.error
         if self.acks == ACKS_ALL and partition.is_leader and partition.is_under_min_isr:
             return NotEnoughReplicasAfterAppend(
                 f"{partition.topic_partition}: written, and then {len(partition.isr)} replicas were in sync; "
                 f"min.insync.replicas is {partition.min_insync_replicas}"
             )
-        return None if is_met else otherwise
+        return otherwise if is_pending else None
 
-    def failure(self) -> ApiError | None:
+    def _failure(self) -> ApiError | None:
         """Why it can no longer be met, if that is so."""
         if self.partition.storage_error is not None:
             return self.partition.storage_error
@@ -143,17 +157,20 @@ class DelayedProduce:
 
     def try_complete(self) -> bool:
         for requirement in self._requirements:
-            if not requirement.is_met() and requirement.failure() is None:
+            if requirement.look():
                 return False
         self._finish(None)
         return True
 
     def holds_up(self, topic_partition: TopicPartition) -> bool:
-        """Whether what came later to the partition waits at least as long: the high watermark reaches this request first."""
+        """Whether what came later to the partition waits at least as long: the high watermark reaches this request first.
+
+        What has become of this request's own part there is known from then on, whatever it waits for elsewhere.
+        """
         for requirement in self._requirements:
             partition = requirement.partition
-            if partition.topic_partition == topic_partition and not partition.waits_for_flush and not requirement.is_met():
-                return requirement.failure() is None
+            if partition.topic_partition == topic_partition and requirement.look() and not partition.waits_for_flush:
+                return True
         return False
 
     def expire(self) -> None:
