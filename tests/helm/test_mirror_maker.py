@@ -109,6 +109,23 @@ def test_a_link_that_nobody_knows_or_that_has_not_begun_is_not_well() -> None:
     assert mirror_check.what_is_missing(set(), {"A->B": link}, "A->B") == "A->B: the topic ottla-mirror-A-B is not there"
 
 
+def test_workers_that_answer_operators_alone_are_not_asked_by_the_check(tmp_path: Path) -> None:
+    secured = {
+        "rpc.security.protocol": "SSL",
+        "rpc.allowed.principals": "ann",
+        "listener.name.rpc.ssl.keystore.location": "/etc/mirror-rpc/own.pem",
+        "listener.name.rpc.ssl.truststore.location": "/etc/mirror-rpc/operators.pem",
+    }
+    rendered = template(
+        {"mirrorMaker.enabled": True, "mirrorMaker.sources": {"a": {"bootstrap.servers": "a:9092"}}, "mirrorMaker.settings": secured}
+    )
+    (tmp_path / "mm2.properties").write_text(rendered.one("ConfigMap", "mirror")["data"]["mm2.properties"])
+    assert MirrorSettings.from_properties(load(tmp_path / "mm2.properties")).rpc_allowed_principals == ("ann",)
+    assert rendered.one("Pod", "check-mirror")["spec"]["containers"][0]["args"][2] == ""
+    assert mirror_check.what_is_missing({"ottla-mirror-A-B"}, None, "A->B") == ""
+    assert mirror_check.what_is_missing(set(), None, "A->B") == "A->B: the topic ottla-mirror-A-B is not there"
+
+
 def test_workers_that_do_not_answer_are_said() -> None:
     with pytest.raises(OSError, match=r"the mirror maker at 127\.0\.0\.1:1"):
         mirror_check.links_of("127.0.0.1:1")

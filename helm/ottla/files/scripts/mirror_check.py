@@ -3,7 +3,8 @@
 mirror_check.py BOOTSTRAP_SERVER WORKERS SECONDS LINK ...
 
 WORKERS is a name of all workers, HOST:PORT; they are asked by gRPC, each by its address. A link makes its map's topic in this cluster
-when it has reached both sides, and that is looked for too. CLIENT_PROPERTIES in the environment is JSON: librdkafka's names, for TLS.
+when it has reached both sides, and that is looked for too; alone, where workers answer operators with certificates only: WORKERS is empty
+then. CLIENT_PROPERTIES in the environment is JSON: librdkafka's names, for TLS.
 """
 
 # ruff: noqa: T201  (what it prints is the pod's log)
@@ -36,17 +37,18 @@ def links_of(workers: str) -> dict[str, Any]:
     return {link["link"]: link for link in json.loads(done.stdout)}
 
 
-def what_is_missing(topics: set[str], known: dict[str, Any], link: str) -> str:
-    """Why a link is not as it should be; empty when it is."""
-    found = known.get(link)
-    if found is None:
-        return f"{link}: no worker knows it"
-    if found["failure"]:
-        return f"{link}: {found['failure']}"
-    if found["failed"]:
-        return f"{link}: {found['failed']} partitions have failed"
-    if found["held"] < found["slots"]:
-        return f"{link}: {found['held']} of {found['slots']} slots have a worker"
+def what_is_missing(topics: set[str], known: dict[str, Any] | None, link: str) -> str:
+    """Why a link is not as it should be; empty when it is. What no worker was asked for (None) is not looked at."""
+    if known is not None:
+        found = known.get(link)
+        if found is None:
+            return f"{link}: no worker knows it"
+        if found["failure"]:
+            return f"{link}: {found['failure']}"
+        if found["failed"]:
+            return f"{link}: {found['failed']} partitions have failed"
+        if found["held"] < found["slots"]:
+            return f"{link}: {found['held']} of {found['slots']} slots have a worker"
     topic = f"ottla-mirror-{link.replace('->', '-')}"
     return "" if topic in topics else f"{link}: the topic {topic} is not there"
 
@@ -55,7 +57,7 @@ def look(admin: AdminClient, workers: str, links: list[str]) -> str:
     """The first thing that is missing."""
     try:
         topics = set(admin.list_topics(timeout=ANSWER_SECONDS).topics)
-        known = links_of(workers)
+        known = links_of(workers) if workers else None
     except KafkaException as error:
         return str(error.args[0].str())
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
@@ -74,7 +76,8 @@ def main() -> None:
         if time.monotonic() > deadline:
             raise SystemExit(f"not within {seconds} s: {missing}")
         time.sleep(PAUSE_SECONDS)
-    print(f"{', '.join(links)}: all slots have a worker, and nothing has failed", flush=True)
+    said = "all slots have a worker, and nothing has failed" if workers else "begun; workers answer operators only"
+    print(f"{', '.join(links)}: {said}", flush=True)
 
 
 if __name__ == "__main__":
