@@ -492,7 +492,7 @@ def durability_findings(log: Log, disk: Disk, deleted_up_to: int = 0) -> Iterato
     if point > start:
         expected = [entry for entry in _since(log.leader_epochs.entries, start) if entry[1] < point]
         for survivor in disk.survivors(str(log.directory / LEADER_EPOCH_CHECKPOINT)):
-            stored = [] if survivor is None else _parsed_epochs(survivor)
+            stored = _epochs_after_a_start(log, survivor)
             if [entry for entry in _since(stored, start) if entry[1] < point] != expected:
                 yield f"recorded recovery point {point}: a loss of power would leave the leader epochs {stored}, and they are {expected}"
 
@@ -525,6 +525,18 @@ def _index_durability(log: Log, segment: Segment, disk: Disk, point: int) -> Ite
                 yield f"recorded recovery point {point}: a loss of power would leave another {path.name}"
 
 
-def _parsed_epochs(content: bytes) -> list[tuple[int, int]]:
-    lines = content.decode(errors="replace").splitlines()[2:]
-    return [(int(epoch), int(start)) for epoch, start in (line.split() for line in lines)]
+def _epochs_after_a_start(log: Log, content: bytes | None) -> list[tuple[int, int]]:
+    """What a start makes of the file: where it is damaged or not there, what the batches say."""
+    try:
+        _, count, *lines = (content or b"").decode(errors="replace").splitlines()
+        entries = [(int(epoch), int(start)) for epoch, start in (line.split() for line in lines)]
+        if len(entries) == int(count):
+            return entries
+    except ValueError:
+        pass
+    epochs = LeaderEpochCache()
+    for segment in read_log(log).segments:
+        for header in segment.headers.values():
+            if header.leader_epoch > epochs.latest_epoch:
+                epochs.assign(header.leader_epoch, header.base_offset)
+    return epochs.entries
