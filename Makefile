@@ -75,7 +75,7 @@ requirements: $(INSTALLED) ## update the pins, with hashes, of what the images i
 	echo 'setuptools>=75' | $(BIN)/uv pip compile --quiet --upgrade $(PINNED) - -o services/requirements-build.txt
 
 # A worker takes whole stretches of tests, so that most files are run by one, which imports and parses once what they need.
-test: $(INSTALLED) ## the tests that need nothing but this checkout, in two to three minutes on two cores
+test: $(INSTALLED) ## the tests that need nothing but this checkout, in some two minutes on two cores
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not long' $(TESTED) tests/test_tidy.py
 
 test-long: $(INSTALLED) ## proofs at length that `make test` leaves out, and every property with more examples than it has there

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from ottla.lifecycle import Backoff, Collections, LoopThread, LoopThreadUnusable
+from ottla.lifecycle import Backoff, ChildProcess, Collections, LoopThread, LoopThreadUnusable
 
 
 @pytest.fixture
@@ -156,3 +157,13 @@ async def test_a_collector_that_something_else_has_switched_off_stays_off() -> N
     Collections(quiet_seconds=0).put_off()
     await asyncio.sleep(0.01)
     assert not gc.isenabled()
+
+
+async def test_a_process_that_gives_way_has_only_the_cpu_that_is_left_over(children_give_way: None) -> None:
+    process = await ChildProcess.start("ottla.storage.opening_process", gives_way=True)
+    try:
+        assert os.getpriority(os.PRIO_PROCESS, process.process_id) == 19
+        if sys.platform == "linux":
+            assert os.sched_getscheduler(process.process_id) == os.SCHED_IDLE
+    finally:
+        await process.kill()

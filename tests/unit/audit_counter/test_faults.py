@@ -373,7 +373,7 @@ async def test_a_cut_between_counter_and_brokers_changes_no_verdict(tmp_path: Pa
             await until_said(line, PRODUCED, *NOT_KNOWN)
             wires.cut(directions, how)
             await line.produce(50)
-            await asyncio.sleep(9)
+            await asyncio.sleep(6)
             assert {session.is_dead for session in await server.counter.sessions()} == {False}
             assert set((await said(line)).values()) <= {Verdict.PENDING, Verdict.UNAUDITED}
             wires.heal(directions, how)

@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from tests.unit.client.test_audited_clients import records_on
 from tests.waiting import until
 
+from ottla.client import producer as producers
 from ottla.client.messages import Message
 from ottla.client.partitioners import murmur2_partition
 from ottla.client.producer import Producer
@@ -23,6 +24,12 @@ from ottla.config.client import ProducerSettings
 from ottla.errors import BrokerNotAvailable
 from ottla.record.audit_records import NO_PARTITION
 from ottla.testing.cluster import EmbeddedCluster
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Former brokers are soon given up."""
+    monkeypatch.setattr(producers, "_FOLLOWING_SECONDS", producers._FOLLOWING_SECONDS / 10)
 
 
 @pytest.fixture

@@ -148,16 +148,16 @@ async def test_a_job_whose_broker_has_died_is_given_up(make_log: LogMaker, clock
     assert "has died" in told.message
 
 
-async def test_a_real_process_cleans_and_is_used_again(make_log: LogMaker, clock: ManualClock, children_give_way: None) -> None:
+async def test_a_real_process_cleans_and_is_used_again(make_log: LogMaker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives way to all others: a producer's p99 may not feel it."""
+    giving_way: list[int] = []
+    monkeypatch.setattr(lifecycle, "_let_give_way", giving_way.append)
     log = await filled(make_log)
     runner = ProcessRunner()
     assert runner.process_ids == []
     await clean(log, clock, runner=runner)
     first = runner.process_ids
-    assert os.getpriority(os.PRIO_PROCESS, first[0]) == 19
-    if sys.platform == "linux":
-        assert os.sched_getscheduler(first[0]) == os.SCHED_IDLE, "a producer's p99 may not feel it"
-    assert len(first) == 1
+    assert len(first) == 1 and giving_way == first
     assert sorted(values_of(log)) == [45, 46, 47, 48, 49]
     put(log, ("key 0", "new"))
     await clean(log, clock, runner=runner)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.waiting import until
 
+from ottla.broker.measuring import collectors
 from ottla.testing import EmbeddedCluster
 
 from .scraping import SETTINGS, scrape
@@ -25,7 +27,8 @@ def produce(cluster: EmbeddedCluster, count: int, *, age_seconds: int = 0) -> No
     assert producer.flush(120) == 0
 
 
-def test_a_group_is_behind_by_records_and_by_the_age_of_the_first_that_it_has_not_committed() -> None:
+def test_a_group_is_behind_by_records_and_by_the_age_of_the_first_that_it_has_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectors, "GOOD_FOR_SECONDS", 0.05)
     with EmbeddedCluster(settings={**SETTINGS, "metrics.partition.enabled": "true"}, topics={"clicks": 2}) as cluster:
         produce(cluster, 100, age_seconds=AGE_SECONDS)
         consumer = Consumer(
