@@ -30,15 +30,18 @@ from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.config.mirror import MirrorSettings
 from ottla.errors import OffsetOutOfRange, TopicAuthorizationFailed
+from ottla.mirror_maker.merge import slot
 from ottla.mirror_maker.merge.slot import LOST_ATTEMPTS, Destination
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import MirrorMaker
 from ottla.mirror_maker.sync import topics
 from ottla.model import MAX_TOPIC_NAME_LENGTH, TopicPartition
-from ottla.record.batch import MAGIC_POSITION
-from ottla.wire import fetching
+from ottla.protocol.api import ApiKey
+from ottla.record.batch import MAGIC_POSITION, read_header
+from ottla.wire import broker_connection, fetching, offsets
 from ottla.wire.admin import ConfigResource, delete_topics, describe_configs
 from ottla.wire.cluster import Cluster
+from ottla.wire.offsets import EARLIEST, LATEST
 from ottla.wire.producing import BatchProducer
 
 CLICKS, OTHER = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
@@ -119,6 +122,99 @@ async def test_a_source_that_an_unclean_election_has_cut_fails_its_partition_or_
             assert (gap.offset, gap.next_offset) == (2, 4)
             assert "the source was cut to offset 2" in gap.cause
             await a.brokers.start_broker(leader)
+
+
+def without_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers serve OffsetForLeaderEpoch no more, as far as those know who ask them."""
+    versions_of = broker_connection._api_versions
+
+    async def fewer(*arguments: Any) -> Any:
+        return {key: known for key, known in (await versions_of(*arguments)).items() if key != ApiKey.OFFSET_FOR_LEADER_EPOCH}
+
+    monkeypatch.setattr(broker_connection, "_api_versions", fewer)
+
+
+@pytest.mark.parametrize("on_truncation", ["fail", "gap"])
+async def test_a_source_that_waits_where_kafka_refuses_an_offset_fails_its_partition_or_continues_at_its_end(
+    tmp_path: Path, on_truncation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker of another kind, which has lost its last records and does not serve OffsetForLeaderEpoch. It would continue behind them."""
+    watermarks, list_offsets = fetching.Fetcher.watermarks, offsets.list_offsets
+    ends: list[int] = []
+
+    def shorter(fetcher: fetching.Fetcher, partition: TopicPartition) -> tuple[int, int, int]:
+        return (0, ends[-1], ends[-1]) if ends else watermarks(fetcher, partition)
+
+    async def said(cluster: Cluster, asked: Any, **more: Any) -> Any:
+        found = await list_offsets(cluster, asked, **more)
+        return {key: one._replace(offset=ends[-1]) if ends and asked[key] == LATEST else one for key, one in found.items()}
+
+    monkeypatch.setattr(fetching.Fetcher, "watermarks", shorter)
+    monkeypatch.setattr(slot, "list_offsets", said)
+    monkeypatch.setattr(slot, "SHORT_SECONDS", 0.5)
+    without_epochs(monkeypatch)
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks")
+        await create_map(b)
+        await publish(a, CLICKS, b"0", b"1", b"2", b"3")
+        one = copier(a, b, settings(a, b, on_truncation=on_truncation))
+        one.want(same(1, "clicks"))
+        async with running(one):
+            await caught_up(one, {CLICKS: 4})
+            ends.append(2)
+            if on_truncation == "fail":
+                assert "the source ends at offset 2, and has for long" in await reached(one, CLICKS, PartitionState.FAILED)
+                one.repair(CLICKS, "accept gap")
+            await until(lambda: bool(one.gaps))
+            ends.clear()
+            await caught_up(one, {CLICKS: 4})
+            values = [record.value for record in (await committed(b, CLICKS))[CLICKS]]
+            assert values == [b"0", b"1", b"2", b"3", b"2", b"3"], "it was copied again from the end on that the source had said"
+            ((_, gap),) = one.gaps
+            assert (gap.offset, gap.next_offset) == (2, 4)
+            assert "the source was cut to offset 2 or further back" in gap.cause
+
+
+@pytest.mark.parametrize("on_truncation", ["fail", "gap"])
+async def test_a_source_that_gives_what_lies_behind_deleted_records_fails_its_partition_or_leaves_a_gap(
+    tmp_path: Path, on_truncation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker of another kind, whose retention has taken a batch that is still to be copied. It does not refuse that batch's offset."""
+    fetch, list_offsets = fetching.fetch, offsets.list_offsets
+    begins: list[int] = []
+
+    async def without_deleted(*arguments: Any) -> Any:
+        head, partitions, nodes = await fetch(*arguments)
+        for index, answer in enumerate(partitions):
+            if begins and answer.records and read_header(answer.records).base_offset == 2:
+                partitions[index] = answer._replace(records=answer.records[read_header(answer.records).size :])
+        return head, partitions, nodes
+
+    async def told(cluster: Cluster, asked: Any, **more: Any) -> Any:
+        found = await list_offsets(cluster, asked, **more)
+        return {key: one._replace(offset=begins[-1]) if begins and asked[key] == EARLIEST else one for key, one in found.items()}
+
+    monkeypatch.setattr(fetching, "fetch", without_deleted)
+    monkeypatch.setattr(slot, "list_offsets", told)
+    without_epochs(monkeypatch)
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks")
+        await create_map(b)
+        await publish(a, CLICKS, b"0", b"1")
+        one = copier(a, b, settings(a, b, on_truncation=on_truncation))
+        one.want(same(1, "clicks"))
+        async with running(one):
+            await caught_up(one, {CLICKS: 2})
+        await publish(a, CLICKS, b"2", b"3")
+        await publish(a, CLICKS, b"4")
+        begins.append(4)
+        async with running(one):
+            if on_truncation == "fail":
+                assert "the source begins at offset 4" in await reached(one, CLICKS, PartitionState.FAILED)
+                one.repair(CLICKS, "accept gap")
+            await caught_up(one, {CLICKS: 5})
+            assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"0", b"1", b"4"]
+            assert [(gap.offset, gap.next_offset, gap.cause) for _, gap in one.gaps] == [(2, 4, "deleted before it was copied")]
 
 
 @pytest.mark.parametrize("on_truncation", [pytest.param("fail", marks=pytest.mark.long), "gap"])

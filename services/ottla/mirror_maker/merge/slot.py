@@ -40,6 +40,7 @@ from ottla.errors import (
     UnknownProducerId,
     UnknownTopicId,
     UnsupportedCompressionType,
+    UnsupportedVersion,
 )
 from ottla.lifecycle import Offload
 from ottla.metrics.cells import Histogram
@@ -48,6 +49,7 @@ from ottla.mirror_maker.merge.map_topic import Origins, read_map
 from ottla.mirror_maker.offset_map import Gap, MapContents, MapRecord, PartitionMap, Range, gap_record, link_record, writer_record
 from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus, may_go
 from ottla.model import ZERO_TOPIC_ID, TopicPartition
+from ottla.protocol.api import ApiKey
 from ottla.record.batch import BatchHeader, read_header
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import HIGH_WATERMARK, delete_records
@@ -81,6 +83,8 @@ LOST_ATTEMPTS: Final = 5
 ASK_SECONDS: Final = 5.0
 # A partition with more of its records to come is LAGGING once the last copied one is so old.
 LAGGING_SECONDS: Final = 30.0
+# For how long a source that refuses no offset may say that its log ends before the next one: a broker of it may be behind another.
+SHORT_SECONDS: Final = 30.0
 TRIM_SECONDS: Final = 300.0
 # Of a batch of map records: less than any broker's `message.max.bytes`.
 MAP_BATCH_BYTES: Final = 256 * 1024
@@ -257,6 +261,8 @@ class SlotCopier:
         self._repairs: dict[TopicPartition, Repair] = {}  # that an operator has asked for, and that are still to be done
         self._topic_ids: dict[TopicPartition, UUID] = {}  # of what is read; by now there may be another topic of the name, or none
         self._log_starts: dict[TopicPartition, int] = {}
+        self._begins: dict[TopicPartition, int] = {}  # where the source has turned out to begin
+        self._short_since: dict[TopicPartition, float] = {}  # the source has had less of these than was copied
         self._trim_at = 0.0
         self._audit: SlotAudit | None = None
 
@@ -344,6 +350,8 @@ class SlotCopier:
                         await self._source_failed(producer, fetcher, error)
                         continue
                     self._look_at_lag(fetcher)  # first: what cannot be written is behind too
+                    for partition in [key for key, since in self._short_since.items() if self._clock.monotonic() - since >= SHORT_SECONDS]:
+                        await self._is_short(producer, fetcher, partition)
                     if fetched:
                         await self._copy(producer, fetcher, fetched)
                     await self._trim(producer)
@@ -412,6 +420,9 @@ class SlotCopier:
         if known.topic_id != ZERO_TOPIC_ID and topic_id not in (None, known.topic_id):
             reason = UnknownTopicId(f"the topic was made again: its id was {known.topic_id} and is {topic_id}")
             await self._lost(producer, fetcher, partition, reason)
+            return
+        if 0 <= known.next_offset < (begin := self._begins.get(partition, 0)):
+            await self._lost(producer, fetcher, partition, OffsetOutOfRange(f"the source begins at offset {begin}"))
             return
         self._topic_ids[partition] = topic_id or ZERO_TOPIC_ID
         self._go(partition, PartitionState.STARTING)
@@ -508,6 +519,8 @@ class SlotCopier:
         expected = round_.positions[partition][0] if partition in round_.positions else self.maps[partition].next_offset
         if expected not in (fetched.offset, -1):
             raise OttlaError(f"{partition}: offset {fetched.offset} came where {expected} is next")
+        if expected >= 0 and read_header(fetched.records).base_offset > expected:
+            await self._look_for_deleted(partition, expected)
         rules = self._rules(partition, destination)
         most = min(JOINED_BYTES, rules.max_batch_bytes)
         try:
@@ -669,7 +682,11 @@ class SlotCopier:
             _, end, _ = fetcher.watermarks(partition)
             if end < 0:
                 continue
-            self._is_answered(partition)
+            if end < status.next_offset:
+                self._short_since.setdefault(partition, self._clock.monotonic())
+            else:
+                self._short_since.pop(partition, None)
+                self._is_answered(partition)
             end = max(end, status.next_offset)
             if end == status.end_offset and not status.lag and status.state is PartitionState.RUNNING:
                 continue  # idle, as most are most of the time
@@ -723,6 +740,38 @@ class SlotCopier:
         else:
             self._fail(partition, str(failed))
 
+    async def _refuses_offsets(self, partition: TopicPartition) -> bool:
+        """Whether the source refuses an offset that its log does not have, as Kafka does. A broker of another kind may wait until its log
+        has come there, or give what lies behind; one without OffsetForLeaderEpoch is taken for such a one.
+        """
+        leader = await self._said(self._source.leader(partition))
+        return ApiKey.OFFSET_FOR_LEADER_EPOCH in (await self._said(self._source.connection(leader))).versions
+
+    async def _look_for_deleted(self, partition: TopicPartition, offset: int) -> None:
+        """What came begins behind the offset: in a compacted log it may, but not where the log's beginning is behind it too.
+
+        Raises:
+            OttlaError: it is; the next term knows.
+        """
+        if not await self._refuses_offsets(partition):
+            begin = (await self._said(list_offsets(self._source, {partition: EARLIEST})))[partition].offset
+            if begin > offset:
+                self._begins[partition] = begin
+                raise OttlaError(f"{partition}: the source begins at offset {begin}, and {offset} is next")
+
+    async def _is_short(self, producer: TransactionalProducer, fetcher: Fetcher, partition: TopicPartition) -> None:
+        """The source has had less than was copied for long: what it writes until it has come there would be skipped."""
+        del self._short_since[partition]
+        end = fetcher.watermarks(partition)[2] if partition in fetcher.assigned else -1
+        if not 0 <= end < self._statuses[partition].next_offset:
+            return
+        try:
+            if not await self._refuses_offsets(partition):
+                fetcher.unassign(partition)
+                await self._lost(producer, fetcher, partition, OffsetOutOfRange(f"the source ends at offset {end}, and has for long"))
+        except _Unanswered as error:
+            self._wait_for(partition, error)
+
     def _ask_again(self, partition: TopicPartition, error: OttlaError, times: int) -> None:
         """Has the partition be read again after a pause, from its leader of that time."""
         log.warning("%s: %s; asking again", partition, error)
@@ -752,14 +801,20 @@ class SlotCopier:
             records = known.stage_skip(begin)
         else:
             end = (await self._said(list_offsets(self._source, {partition: LATEST})))[partition].offset
-            epoch = known.leader_epoch
+            epoch, further = known.leader_epoch, ""
             if epoch >= 0:
-                epoch, ends = (await self._said(epoch_ends(self._source, {partition: epoch})))[partition]
-                end = min(end, ends) if ends >= 0 else end
+                try:
+                    epoch, ends = (await self._said(epoch_ends(self._source, {partition: epoch})))[partition]
+                    end = min(end, ends) if ends >= 0 else end
+                except _Unanswered as error:
+                    if not isinstance(error.__cause__, UnsupportedVersion):
+                        raise
+                    further = " or further back, which it cannot say"
             if end >= former:
                 self._ask_again(partition, cause, self._refusals[partition])  # its present leader has all of it
                 return
-            gap = Gap(end, former, self._clock.time_ms(), f"the source was cut to offset {end}; what was copied from there on stays")
+            cut = f"the source was cut to offset {end}{further}; what was copied from there on stays"
+            gap = Gap(end, former, self._clock.time_ms(), cut)
             records = known.stage_cut(min(end, former), epoch)
         self._repairs.pop(partition, None)
         await self._record_gap(producer, partition, gap, records)
@@ -799,6 +854,7 @@ class SlotCopier:
         async with producer.transaction():
             await self._write_map(producer, [*records, gap_record(partition, gap)])
         self.maps[partition].commit()
+        self._begins.pop(partition, None)
         self.counts.gaps += 1
         self.gaps.append((partition, gap))
         log.warning("%s: %s: offsets %d to %d: %s", self._settings.link, partition, gap.offset, gap.next_offset, gap.cause)
