@@ -202,18 +202,33 @@ def test_an_epoch_that_is_none_is_not_taken_for_one(header: bytes) -> None:
     assert (state.epoch, state.dropped_count) == (3, 0)
 
 
-def test_an_id_is_not_given_again_after_its_schema_is_gone_and_the_topic_compacted() -> None:
-    log, state = MemoryLog(), State()
-
+def writer(log: MemoryLog, state: State) -> Callable[[Sequence[Change]], None]:
     def write(changes: Sequence[Change]) -> None:
         offset = log.put(decisions.records_of(state, changes))
         for record in log.records[offset:]:
             state.apply(record.offset, record.timestamp_ms, record.key, record.value, record.headers)
 
+    return write
+
+
+def test_a_version_that_is_imported_below_a_deleted_one_does_not_bring_that_one_back_with_its_own_deletion() -> None:
+    """The second deletion takes the place of the first one when the topic is compacted. Found by `Topic`."""
+    log, state = MemoryLog(), State()
+    write = writer(log, state)
+    for number in (2, 1):
+        write([PutVersion(Version("a", number, 1, Schema.of("AVRO", '"int"'), False, 0))])
+        write(decisions.delete_subject(state, "a", is_permanent=False)[1])
+    assert [version.is_deleted for version in state.versions("a")] == [True, True]
+    assert seen(replayed(log.compacted())) == seen(state)
+
+
+def test_an_id_is_not_given_again_after_its_schema_is_gone_and_the_topic_compacted() -> None:
+    log, state = MemoryLog(), State()
+    write = writer(log, state)
     write([PutVersion(Version("a", 1, 7, Schema.of("AVRO", '"int"'), False, 0))])
     write(decisions.delete_subject(state, "a", is_permanent=False)[1])
     write(decisions.delete_subject(state, "a", is_permanent=True)[1])
-    after = [each for each in log.compacted() if each.value is not None or b"NOOP" in (each.key or b"")]  # tombstones go too
+    after = [record for record in log.compacted() if record.value is not None or b"NOOP" in (record.key or b"")]  # tombstones go too
     assert replayed(after).context(".").highest_id == 7
 
 

@@ -355,7 +355,7 @@ def delete_subject(state: State, subject: str, *, is_permanent: bool) -> tuple[l
     for version in versions if is_permanent else live:
         _check_unreferenced(state, version, with_deleted=is_permanent, but_by=subject)
     if not is_permanent:
-        return [version.version for version in live], [DeleteSubject(subject, live[-1].version)]
+        return [version.version for version in live], [DeleteSubject(subject, versions[-1].version)]
     if live:
         raise SubjectNotSoftDeleted(f"Subject '{subject}' was not deleted first before being permanently deleted")
     removed: list[Change] = [RemoveVersion(subject, version.version) for version in reversed(versions)]
