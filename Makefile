@@ -8,8 +8,9 @@ INSTALLED := $(VENV)/.installed
 # One more than there are cores, for many tests wait for processes and sockets more than they compute; four at the most.
 ifndef WORKERS
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
-# Few of these start a program that computes beside them.
-test test-long test-zookeeper: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
+# Few of these start a program that computes beside them, and of `test` more than half of a worker's time is waiting.
+test: WORKERS := $(shell echo $$(($(WORKERS) + 2)))
+test-long test-zookeeper: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
 endif
 TESTED := tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
 PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))
