@@ -273,12 +273,16 @@ class Cluster:
         return int(json.loads(node.data)["brokerid"])
 
     def note_who_caught_up(self) -> None:
-        """Who has forgotten is as good as the others once it has left every ISR that it was in, and joined them all again."""
+        """Who has forgotten is as good as the others once it has left every ISR that it was in, and joined them all again.
+
+        Nor is an ISR joined that it was put into as one who is not there, or is not there yet: a controller elects it for what it had.
+        """
         self._note_registered_twins()
         states = self.states()
         for machine in self.machines.values():
             if machine.has_forgotten:
-                machine.must_leave = {key for key in machine.must_leave if key in states and machine.broker_id in states[key].isr}
+                member = {key for key, state in states.items() if machine.broker_id in state.isr}
+                machine.must_leave = {key for key in member if key in machine.must_leave or key not in machine.replicas}
                 mine = [state for state in states.values() if machine.broker_id in state.replicas]
                 if machine.is_up and not machine.must_leave and all(machine.broker_id in state.isr for state in mine):
                     machine.has_forgotten = False
