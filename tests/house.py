@@ -76,7 +76,7 @@ CEILINGS: Final[dict[str, int]] = {
     "Callable[": 119,
     "home words": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 60_607,
+    "lines of services/ottla": 60_611,
     "lines of tests": 77_313,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,

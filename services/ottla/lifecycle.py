@@ -273,11 +273,12 @@ class ChildProcess:
         self._output: Final = process.stdout
 
     @classmethod
-    async def start(cls, module: str, *, gives_way: bool = False, line_size: int = LINE_SIZE) -> ChildProcess:
+    async def start(cls, module: str, *, niceness: int = 0, gives_way: bool = False, line_size: int = LINE_SIZE) -> ChildProcess:
         """Starts one.
 
         Args:
             module: its name; run as `python -m` does.
+            niceness: by how much it has less of a CPU that others want too.
             gives_way: anyone else who wants the CPU has it at once.
             line_size: bound of a line of its answers.
 
@@ -290,6 +291,9 @@ class ChildProcess:
         )
         if gives_way:
             _let_give_way(process.pid)
+        elif niceness:
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
         return cls(process)
 
     @property

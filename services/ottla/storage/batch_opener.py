@@ -30,6 +30,8 @@ MODULE: Final = "ottla.storage.opening_process"
 IN_A_THREAD: Final = OpeningLimits(max_bytes=4 * 1024 * 1024, max_records=5_000)
 # By the clock, for a process that says nothing more; the process itself counts its CPU time.
 JOB_SECONDS: Final = 60.0
+# A tenth of a core that others take all of: a producer waits for it, so it cannot wait for a quiet moment.
+NICENESS: Final = 10
 # Jobs that wait for the process, each with its batch.
 MAX_WAITING: Final = 32
 # Batches that are known to be too large, by their checksums and sizes.
@@ -125,6 +127,6 @@ class BatchOpener:
 
     async def _take(self) -> ChildProcess:
         if self._process is None or self._process.exit_code is not None:
-            self._process = await ChildProcess.start(MODULE, gives_way=True)
+            self._process = await ChildProcess.start(MODULE, niceness=NICENESS)
             log.info("the process %d opens large batches", self._process.process_id)
         return self._process

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+import sys
 
 import pytest
 
@@ -26,7 +28,7 @@ BOMB = seal(
 )
 
 
-async def test_small_batches_are_opened_in_a_thread_and_large_ones_in_a_process() -> None:
+async def test_small_batches_are_opened_in_a_thread_and_large_ones_in_a_process(children_give_way: None) -> None:
     offload = ThreadOffload(1, "test")
     opener = BatchOpener(offload, has_process=True)
     try:
@@ -38,6 +40,9 @@ async def test_small_batches_are_opened_in_a_thread_and_large_ones_in_a_process(
         assert [record.value for record in read_records(again.batch)] == [b"v" * 100] * 20_000
         assert await opener.first_at_or_after(LARGE, 15_000, 0) == (15_000, 14_000)
         assert opener._process is not None
+        assert os.getpriority(os.PRIO_PROCESS, opener._process.process_id) == 10
+        if sys.platform == "linux":
+            assert os.sched_getscheduler(opener._process.process_id) == os.sched_getscheduler(0), "or a busy machine would answer nothing"
         with pytest.raises(CorruptMessage):
             await opener.opened(LARGE[:-1], StoredAs(has_keys=True))
     finally:
