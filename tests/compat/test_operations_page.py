@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.compat.test_readme import environment_for, examples, exchanges, type_in
 
+from ottla.config.audit import AuditSettings
+from ottla.config.properties import parse
 from ottla.testing import EmbeddedCluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
@@ -21,6 +23,9 @@ def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
     with EmbeddedCluster(brokers=3) as cluster:
         environment = environment_for(cluster.bootstrap_servers)
         for example in examples(PAGE):
+            if example.language == "properties":
+                AuditSettings.from_properties({**parse(example.text), "bootstrap.servers": cluster.bootstrap_servers})  # as other services
+                continue
             assert example.language in ("console", "sh"), f"nobody checks a block of {example.language}"
             for exchange in exchanges(example.text) if example.language == "console" else ():
                 type_in(exchange, f"docs/operations.md:{example.line}", tmp_path, environment)

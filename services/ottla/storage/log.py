@@ -41,7 +41,6 @@ from ottla.storage.log_files import LogFiles
 from ottla.storage.log_reader import LogReader, locate_in_files
 from ottla.storage.log_sync import take_aside_back
 from ottla.storage.producer_replay import restore_producers
-from ottla.storage.producer_snapshots import snapshot_offsets
 from ottla.storage.producers import ProducerStates
 from ottla.storage.recovery import LoadedLog
 from ottla.storage.retention import SegmentFacts, policies_of
@@ -299,7 +298,7 @@ class Log:
 
     def _end_within(self, kept: Sequence[Segment], offset: int) -> None:
         """Keeps these segments alone, and of the last one what lies before the batch that has `offset`. Raises OSError."""
-        snapshots, last, end = snapshot_offsets(self.directory), kept[-1], offset
+        snapshots, last, end = self.files.snapshot_offsets(), kept[-1], offset
         position = last.locate(end, self.files.context.file_pool)
         if position < last.size:
             # Half a batch cannot be kept, and a hole where it was could never be filled.
@@ -328,7 +327,7 @@ class Log:
         self.files.discard([segment for segment in gone if segment.base_offset == offset])
         self.files.rename_condemned()  # the new segment's name has to be free
         try:
-            snapshots = snapshot_offsets(self.directory)
+            snapshots = self.files.snapshot_offsets()
             take_aside_back(self.directory)
             self.files.segments.replace([Segment.create(str(self.directory), offset)])
         except OSError as error:
@@ -347,7 +346,7 @@ class Log:
         return self._truncation_unwritten or self._producers_unknown
 
     async def checkpoint_truncation(self) -> None:
-        """Waits until the checkpoints of recovery points and of log starts say that the log was cut.
+        """Waits until the checkpoints say that the log was cut.
 
         Raises:
             KafkaStorageError: it could not be written, or the producers' batches not be read.
@@ -373,7 +372,7 @@ class Log:
             restore_producers(
                 self.producers,
                 self.directory,
-                snapshot_offsets(self.directory),
+                self.files.snapshot_offsets(),
                 [segment.view() for segment in self.files.segments.all],
                 self.log_end_offset,
                 waiting,

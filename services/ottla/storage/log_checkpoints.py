@@ -101,7 +101,7 @@ class LogCheckpoints:
                 _end(directory, name, offsets)
 
     async def write_recovery_points(self, directory: LogDirectory) -> None:
-        """Writes recovery points, and up to where logs are compacted, now; all who ask while that continues share the next time."""
+        """Writes all of them now; all who ask while that continues share the next time."""
         path = directory.path
         running = self._under_way.get(path)
         if running is not None:
@@ -112,14 +112,9 @@ class LogCheckpoints:
 
     async def _write_recovery_points_once(self, directory: LogDirectory) -> None:
         try:
-            await self._write_what_lies_behind(directory)
+            await self.write_all(directory)  # a truncation takes each of them back, and none may say more than there is
         finally:
             del self._under_way[directory.path]
-
-    async def _write_what_lies_behind(self, directory: LogDirectory) -> None:
-        """A truncation takes all three back, and none may say more than there is."""
-        for name in (RECOVERY_POINT_CHECKPOINT, CLEANER_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT):
-            await self._write(directory, name)
 
     async def _write(self, directory: LogDirectory, name: str) -> None:
         async with self._writing[directory.path]:  # or an older one could come last

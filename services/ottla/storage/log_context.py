@@ -64,7 +64,7 @@ class LogOwner(Protocol):
         ...
 
     async def write_recovery_points(self, path: Path) -> None:
-        """Writes the recovery points of the directory's logs; raises OSError."""
+        """Writes the checkpoints of the directory: none says more than its logs have. Raises OSError."""
         ...
 
 

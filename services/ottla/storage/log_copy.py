@@ -30,7 +30,6 @@ from ottla.storage.file_names import (
 )
 from ottla.storage.log import Log
 from ottla.storage.partition_metadata import PARTITION_METADATA
-from ottla.storage.producer_snapshots import snapshot_offsets
 from ottla.storage.segment import Segment
 
 # In one round; a round cannot be interrupted, and a stop waits for it.
@@ -185,7 +184,7 @@ class LogCopy:
                 if not segment.is_active:
                     indexed.add(segment)
                     in_memory.update([segment] if segment.has_no_index_files else [])
-        snapshots = set(snapshot_offsets(self._log.directory))
+        snapshots = set(self._log.files.snapshot_offsets())
         small += [_snapshot_name(offset) for offset in snapshots - self._snapshots]
         gone = [name for segment in former for name in _names_of(segment)] + [
             _snapshot_name(snapshot) for snapshot in self._snapshots - snapshots

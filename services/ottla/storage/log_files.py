@@ -21,7 +21,7 @@ from ottla.storage.delayed_deletes import rename_to_deleted
 from ottla.storage.log_context import LogContext
 from ottla.storage.log_reader import LogReader
 from ottla.storage.log_sync import PASSING
-from ottla.storage.producer_snapshots import snapshot_path
+from ottla.storage.producer_snapshots import snapshot_offsets, snapshot_path
 from ottla.storage.recovery import SEGMENT_SUFFIXES, LoadedLog
 from ottla.storage.segment import Segment, SegmentList
 
@@ -84,6 +84,14 @@ class LogFiles:
         self.condemned += [str(snapshot_path(self.directory, late)) for late in snapshots if late > offset]
         self.directory_changed = True
         self.reader.forget()
+
+    def snapshot_offsets(self) -> list[int]:
+        """The offsets of the producers' snapshots in files, ascending; without those that a truncation has left their names for now.
+
+        Raises:
+            OSError: the directory cannot be read.
+        """
+        return [offset for offset in snapshot_offsets(self.directory) if str(snapshot_path(self.directory, offset)) not in self.condemned]
 
     def release(self) -> None:
         """Drops every open file, as at close and when the partition is deleted; regions on their way keep theirs."""

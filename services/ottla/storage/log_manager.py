@@ -699,7 +699,7 @@ class LogManager:
                     self._checkpoint_failed(directory.path, error)
 
     async def write_recovery_points(self, path: Path) -> None:
-        """Writes the recovery points of one directory's logs; raises OSError."""
+        """Writes the checkpoints of one directory; raises OSError."""
         await self._checkpoints.write_recovery_points(self._directories[path])
 
     def _known_high_watermarks(self) -> Mapping[TopicPartition, int]:

@@ -173,8 +173,9 @@ def test_the_checkpoint_after_truncations_is_written_once_for_many(tmp_path: Pat
 
 
 @pytest.mark.parametrize("synced", [0, 4])
-def test_a_truncation_to_before_its_log_start_is_in_the_checkpoint_before_anything_is_appended(tmp_path: Path, synced: int) -> None:
-    """A start would take the former log start for true, and hide what was received since."""
+def test_a_truncation_is_in_all_checkpoints_before_anything_is_appended(tmp_path: Path, synced: int) -> None:
+    """A start would take the former log start for true, and hide what was received since; and below the former high watermark it looks
+    for no batch of an earlier leader epoch."""
     broker = Broker(tmp_path)
 
     async def scene() -> None:
@@ -184,11 +185,13 @@ def test_a_truncation_to_before_its_log_start_is_in_the_checkpoint_before_anythi
         fill(begun, 4)
         await begun.flush(synced)
         begun.advance_log_start_offset(3)
+        logs.high_watermarks = lambda: {CLICKS[0]: min(begun.log_end_offset, 4)}
         await logs.write_checkpoints()
         assert read_offsets(tmp_path / LOG_START_OFFSET_CHECKPOINT) == {CLICKS[0]: 3}
         begun.truncate_to(2)
         assert begun.must_checkpoint_truncation
         await begun.checkpoint_truncation()
+        assert read_offsets(tmp_path / HIGH_WATERMARK_CHECKPOINT) == {CLICKS[0]: 2}
         append(begun, batch_of(2), batch_of(3))
         await logs.shutdown(clean=False)
         again = broker.manager()
