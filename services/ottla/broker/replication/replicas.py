@@ -28,7 +28,7 @@ from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
 from ottla.errors import NONE, ApiError, FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, UnknownTopicOrPartition
 from ottla.interbroker.calls import NO_LOG, AllReplicas, LogEnd, PartitionAssignment, PartitionToStop
-from ottla.model import INTERNAL_TOPICS, NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
+from ottla.model import INTERNAL_TOPICS, NO_LEADER, NO_PARTITION_LEADER_EPOCH, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
 
@@ -191,7 +191,7 @@ class ReplicaManager:
         for key, topic_id in partitions.items():
             opened = self._logs.get(key)
             is_here = opened is not None and not opened.is_offline and _may_be_of(opened.topic_id, topic_id)
-            found[key] = LogEnd(opened.leader_epochs.latest_epoch, opened.log_end_offset) if opened is not None and is_here else NO_LOG
+            found[key] = _end_of(opened) if opened is not None and is_here else NO_LOG
         return found
 
     async def apply(
@@ -618,6 +618,13 @@ class Owner(enum.Enum):
     TOPIC = enum.auto()
     ANOTHER_TOPIC = enum.auto()
     UNKNOWN = enum.auto()  # there is no leader to copy from, so it is kept as it is until there is one
+
+
+def _end_of(found: Log) -> LogEnd:
+    """Where a log ends. Who became leader and wrote nothing has no later records by that: it may be an order that came late."""
+    end, epochs = found.log_end_offset, found.leader_epochs
+    epoch = epochs.latest_epoch if end == found.log_start_offset else epochs.epoch_for_offset(end - 1)
+    return LogEnd(NO_PARTITION_LEADER_EPOCH if epoch is None else epoch, end)
 
 
 @dataclass(frozen=True, slots=True)
