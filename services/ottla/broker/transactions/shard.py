@@ -347,11 +347,11 @@ class TransactionPartition:
                 self._counts.committed += marker.is_commit
                 self._counts.aborted += not marker.is_commit
                 return
-            except NotCoordinator:
-                return
             except ApiError as error:
-                log.warning("%s: writing the completed transaction failed, retrying: %s", decided.transactional_id, error)
-                await asyncio.sleep(_RETRY_SECONDS)
+                # Also where a producer is to look for another coordinator: a disk that is full for now leaves the lead here.
+                if not self._is_closed:
+                    log.warning("%s: writing the completed transaction failed, retrying: %s", decided.transactional_id, error)
+                    await asyncio.sleep(_RETRY_SECONDS)
 
     async def _write(self, entry: _Entry, changed: Transaction) -> None:
         """Writes the change for a request; returns when it is committed and taken in.

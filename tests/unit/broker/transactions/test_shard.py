@@ -19,6 +19,7 @@ from ottla.errors import (
     InvalidProducerIdMapping,
     InvalidTransactionState,
     InvalidTransactionTimeout,
+    KafkaStorageError,
     NotCoordinator,
     NotEnoughReplicas,
     NotLeaderOrFollower,
@@ -256,6 +257,20 @@ async def test_a_step_that_is_not_written_is_not_taken(refusal: type[ApiError], 
     assert (shard.describe("t").state, world.sent) == (TransactionState.ONGOING, [])
     world.log.refusal = None
     await shard.end("t", producer_id, epoch, True)
+    assert await settled(shard) is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize("refusal", [KafkaStorageError, NotEnoughReplicas])
+async def test_a_completion_that_could_not_be_written_is_written_later(refusal: type[ApiError]) -> None:
+    """A disk that is full for now leaves the lead where it is, so no other coordinator would ever complete the transaction."""
+    world, shard, producer_id, epoch = await begun()
+    world.gate.clear()
+    await shard.end("t", producer_id, epoch, True)
+    world.log.refusal = refusal("no room")
+    world.gate.set()
+    await asyncio.sleep(0.01)
+    assert shard.describe("t").state is TransactionState.PREPARE_COMMIT
+    world.log.refusal = None
     assert await settled(shard) is TransactionState.COMPLETE_COMMIT
 
 
