@@ -171,8 +171,9 @@ class TransactionIndex:
         for version, _, first_offset, last_offset, last_stable_offset in _ENTRY.iter_unpack(self._entries):
             if version != VERSION:
                 return f"an entry has version {version}"
-            # The last stable offset lies before the transaction when an older one was open still.
-            if not 0 <= first_offset <= last_offset or last_offset <= last or last_stable_offset < 0:
+            # The last stable offset lies before the transaction when an older one was open still. Its marker lies behind its records; an
+            # entry of zeros is what a loss of power leaves of a file that had grown.
+            if not 0 <= first_offset < last_offset or last_offset <= last or last_stable_offset < 0:
                 return f"offsets {first_offset} to {last_offset}, stable at {last_stable_offset}, after a marker at {last}"
             last = last_offset
         if end_offset is not None and last >= end_offset > base_offset:

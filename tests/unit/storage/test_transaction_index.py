@@ -108,6 +108,12 @@ def test_a_version_that_is_not_known_is_found(tmp_path: Path) -> None:
     assert TransactionIndex(str(path)).problem(100, None) == "an entry has version 1"
 
 
+def test_zeros_where_a_loss_of_power_left_the_size_and_not_the_entry_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "0.txnindex"
+    path.write_bytes(bytes(34))
+    assert TransactionIndex(str(path)).problem(0, None) is not None
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> list[AbortedTransaction]:
     """Aborted transactions as a log would have them: of any number of producers, each one after the other."""
