@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.loops import until
@@ -26,11 +27,14 @@ from tests.unit.mirror_maker.mirrors import (
 from tests.unit.wire.clusters import create_topic
 
 from ottla.errors import ApiError, InvalidRequest, OutOfOrderSequenceNumber, TransactionAbortable
+from ottla.mirror_maker.merge import map_topic
 from ottla.mirror_maker.merge.slot import SlotLost
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.model import BrokerId, TopicPartition
+from ottla.protocol.list_offsets_client import ListedOffset
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import delete_records, delete_topics
+from ottla.wire.offsets import list_offsets
 from ottla.wire.producing import BatchProducer
 from ottla.wire.transactions import TransactionalProducer
 
@@ -76,6 +80,27 @@ async def test_batches_are_copied_with_their_records_untouched_and_the_map_says_
             await caught_up(again, await ends_of(a, CLICKS))
         assert again.counts.records == 1
         assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_a_map_of_before_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that was replaced while it was cut off from ZooKeeper says where the map ended then, and nothing may be copied again."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks")
+        await create_map(b)
+        for value in (b"1", b"2"):
+            async with BatchProducer(a.cluster) as plain:
+                await plain.send(CLICKS, batch(value))
+            one = copier(a, b)
+            one.want(same(1, "clicks"))
+            async with running(one):
+                await caught_up(one, await ends_of(a, CLICKS))
+            really = list_offsets
+
+            async def of_before(*arguments: Any, really: Any = really, **named: Any) -> dict[TopicPartition, ListedOffset]:
+                return {key: found._replace(offset=0) for key, found in (await really(*arguments, **named)).items()}
+
+            monkeypatch.setattr(map_topic, "list_offsets", of_before)
+        assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"1", b"2"]
 
 
 @pytest.mark.long

@@ -29,15 +29,18 @@ log: Final = logging.getLogger(__name__)
 MAX_KNOWN_PRODUCERS: Final = 100_000
 
 
-async def read_map(cluster: Cluster, partition: TopicPartition) -> MapContents:
+async def read_map(cluster: Cluster, partition: TopicPartition, up_to: int = 0) -> MapContents:
     """What a partition of a map topic says.
 
+    Args:
+        up_to: an offset that was committed; what has less of the partition is waited for.
+
     Raises:
-        ApiError, OSError: it cannot be read in time.
+        ApiError, OSError: it cannot be read in time, or so far.
         InvalidRecord: it holds something else.
     """
     contents = MapContents()
-    async for _, batch, first_offset in _committed(cluster, {partition: EARLIEST}, {}):
+    async for _, batch, first_offset in _committed(cluster, {partition: EARLIEST}, {}, up_to):
         for key, value in _records(batch, first_offset):
             contents.take(key, value)
     return contents
@@ -100,17 +103,20 @@ def _records(batch: memoryview, first_offset: int) -> list[MapRecord]:
 
 
 async def _committed(
-    cluster: Cluster, partitions: Mapping[TopicPartition, int], positions: dict[TopicPartition, int]
+    cluster: Cluster, partitions: Mapping[TopicPartition, int], positions: dict[TopicPartition, int], up_to: int = 0
 ) -> AsyncIterator[tuple[TopicPartition, memoryview, int]]:
-    """The batches from there on up to the end as it is now, and the first offset that counts; `positions` says where each ended."""
+    """The batches from there on up to the end as it is now, or further, and the first offset that counts.
+
+    `positions` says where each ended.
+    """
     if not partitions:
         return
     ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)
     begins = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
     left = {
-        partition: ends[partition].offset
+        partition: max(ends[partition].offset, up_to)
         for partition, offset in partitions.items()
-        if max(offset, begins[partition].offset) < ends[partition].offset
+        if max(offset, begins[partition].offset) < max(ends[partition].offset, up_to)
     }
     settings = FetchSettings(read_committed=True, max_wait_ms=100)
     async with Fetcher(cluster, settings, out_of_range=lambda partition, offset: EARLIEST) as fetcher:

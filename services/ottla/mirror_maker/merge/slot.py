@@ -336,10 +336,9 @@ class SlotCopier:
             self._target, settings.transactional_id(self.slot), produce, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
         )
         async with await opening as producer:
-            self._contents = await read_map(self._target, self._map_partition)
+            self._contents = await self._read_map(producer)
             self.maps = {partition: self._contents.partition_map(partition) for partition in self._contents.pages}
             self.gaps = [(partition, gap) for partition, gaps in self._contents.gaps.items() for gap in gaps.values()]
-            await self._introduce(producer)
             async with self._audited(), Fetcher(self._source, FETCH_SETTINGS) as fetcher:
                 self.is_open = True
                 while True:
@@ -379,16 +378,24 @@ class SlotCopier:
     def _map_partition(self) -> TopicPartition:
         return TopicPartition(self._settings.map_topic, self.slot)
 
-    async def _introduce(self, producer: TransactionalProducer) -> None:
-        """Says in the map whose copies follow, before there is one."""
-        settings = self._settings
-        if self._contents.cluster_id:
-            check_source(settings.link, self._contents.cluster_id, settings.source_id)
-        producer_id = producer.identity.producer_id
-        if self._contents.writers.get(producer_id) != settings.source_id:
-            records = [link_record(settings.source_id), writer_record(producer_id, settings.source_id)]
-            async with producer.transaction():
-                await self._write_map(producer, records)
+    async def _read_map(self, producer: TransactionalProducer) -> MapContents:
+        """What the map says, up to what this term has said in it: whose copies follow, before there is one.
+
+        A leader that was replaced while it was cut off does not know that, and shows a map of before, of which everything behind would be
+        copied again. It never has what its successor has taken.
+        """
+        settings, producer_id = self._settings, producer.identity.producer_id
+        contents = await read_map(self._target, self._map_partition)
+        records = [writer_record(producer_id, settings.source_id)]
+        if contents.cluster_id:
+            check_source(settings.link, contents.cluster_id, settings.source_id)
+        else:
+            records.append(link_record(settings.source_id))
+        async with producer.transaction():
+            written = await producer.send(self._map_partition, _batch_of(records, self._clock.time_ms()))
+        contents = await read_map(self._target, self._map_partition, up_to=await written + len(records))
+        check_source(settings.link, contents.cluster_id, settings.source_id)
+        return contents
 
     # Assignment.
 
@@ -663,14 +670,13 @@ class SlotCopier:
 
     async def _write_map(self, producer: TransactionalProducer, records: Sequence[MapRecord]) -> None:
         """Into the open transaction, which commits nothing if this is not written."""
-        time_ms = self._clock.time_ms()
-        waiting: list[Record] = []
+        waiting: list[MapRecord] = []
         size = 0
         for index, (key, value) in enumerate(records):
-            waiting.append(Record(len(waiting), time_ms, key, value))
+            waiting.append((key, value))
             size += len(key) + len(value or b"")
             if size >= MAP_BATCH_BYTES or index == len(records) - 1:
-                await producer.send(self._map_partition, build_batch(waiting))
+                await producer.send(self._map_partition, _batch_of(waiting, self._clock.time_ms()))
                 waiting, size = [], 0
 
     def _look_at_lag(self, fetcher: Fetcher) -> None:
@@ -858,6 +864,10 @@ class SlotCopier:
         self.counts.gaps += 1
         self.gaps.append((partition, gap))
         log.warning("%s: %s: offsets %d to %d: %s", self._settings.link, partition, gap.offset, gap.next_offset, gap.cause)
+
+
+def _batch_of(records: Sequence[MapRecord], time_ms: int) -> bytes:
+    return build_batch([Record(index, time_ms, key, value) for index, (key, value) in enumerate(records)])
 
 
 @dataclass(slots=True)
