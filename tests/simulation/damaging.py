@@ -36,7 +36,8 @@ def damage_files(cluster: Cluster, machine: Machine, damage: Damage | None, rand
     finally:
         for disk in machine.disks:
             disk.is_observed = False
-    cluster.trace.tell(f"{machine.name} is down, and {done or f'has no file for {damage}'}")
+    root = str(Path(machine.log_directories[0]).parents[1])  # another one in each run
+    cluster.trace.tell(f"{machine.name} is down, and {done.replace(root, '…') or f'has no file for {damage}'}")
 
 
 def _damaged(cluster: Cluster, machine: Machine, damage: Damage, random: Random) -> str:
