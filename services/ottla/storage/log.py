@@ -333,6 +333,7 @@ class Log:
         except OSError as error:
             raise self.files.storage_error(f"no new segment at offset {offset}", error) from error
         self._ends_at(offset, snapshots)
+        self.files.forget_snapshots(snapshots)
         self.log_start_offset = offset
         self.leader_epochs.clear()
         self.producers.clear()

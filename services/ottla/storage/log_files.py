@@ -85,6 +85,11 @@ class LogFiles:
         self.directory_changed = True
         self.reader.forget()
 
+    def forget_snapshots(self, snapshots: Sequence[int]) -> None:
+        """The log begins again: not even a snapshot of its new start says anything of it. `snapshots` have files."""
+        self.snapshots = []
+        self.condemned += [path for offset in snapshots if (path := str(snapshot_path(self.directory, offset))) not in self.condemned]
+
     def snapshot_offsets(self) -> list[int]:
         """The offsets of the producers' snapshots in files, ascending; without those that a truncation has left their names for now.
 

@@ -264,6 +264,22 @@ def test_a_snapshot_from_before_a_truncation_is_not_believed_later(make_log: Log
         assert [batch.base_sequence for batch in opened.producers.remembered_batches(8)] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("starts", [(1,), (200, 1)])
+def test_a_log_that_begins_again_knows_no_producer_not_even_by_a_snapshot_of_its_new_start(
+    make_log: LogMaker, starts: tuple[int, ...]
+) -> None:
+    log = make_log()
+    append(log, batch_of(0, producer_id=9, producer_epoch=0, base_sequence=0))
+    asyncio.run(log.close())
+    log = make_log(clean=True)
+    for start in starts:
+        log.truncate_fully_and_start_at(start)
+    log.reload_producers()
+    asyncio.run(log.close())
+    for opened in (log, make_log(clean=True)):
+        assert not opened.producers.remembered_batches(9)
+
+
 def test_the_log_start_offset_moves_forward_only_and_not_past_the_end(make_log: LogMaker) -> None:
     """DeleteRecords (KIP-107)."""
     log = make_log()
