@@ -6,7 +6,9 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -159,6 +161,49 @@ def test_what_is_not_known_is_neither_good_nor_bad(cluster: EmbeddedCluster, tmp
         reconcile(str(tmp_path / "table"), DAY, topic, counter="http://127.0.0.1:1")
     assert run([*command, "--day", "someday"]) == 2
     assert "--day takes a day" in capsys.readouterr().err
+
+
+def test_a_counter_that_has_a_few_records_to_read_is_asked_again_and_one_that_stays_behind_makes_nothing_complete(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """A counter reads while it is asked; this front of a real one says so of its first answers, or of all."""
+    topic = cluster.create_topic("read-meanwhile")
+    produce(cluster, topic, 20)
+    load_into(cluster, tmp_path, topic)
+    until_told(cluster, topic, 20)
+    behind = 3
+
+    class Front(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            nonlocal behind
+            with urlopen(f"{cluster.audit_url}{self.path}", timeout=60) as answer:
+                found = json.loads(answer.read())
+            if self.path == "/v1/status":
+                found["is_caught_up"] = behind <= 0
+                behind -= 1
+            body = json.dumps(found).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Front) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            address = f"http://127.0.0.1:{server.server_address[1]}"
+            [found] = reconcile(str(tmp_path), DAY, topic, counter=address).partitions
+            assert (found.verdict, found.rows, behind) == (Verdict.COMPLETE, 20, -1)
+            behind = 1_000_000
+            [found] = reconcile(str(tmp_path), DAY, topic, counter=address).partitions
+            assert (found.verdict, found.reason) == (Verdict.PENDING, "the counter has not read all of the audit yet")
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_markers_and_aborted_messages_are_not_missing_and_lost_ones_among_them_are(cluster: EmbeddedCluster, tmp_path: Path) -> None:
