@@ -46,7 +46,7 @@ from ottla.wire.admin import NewTopic, create_topics
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetcher, FetchSettings
 from ottla.wire.offsets import EARLIEST, LATEST, list_offsets
-from ottla.wire.producing import ProducerIdentity, ProduceSettings, init_producer_id
+from ottla.wire.producing import BatchProducer, ProducerIdentity, ProduceSettings, init_producer_id
 from ottla.wire.transactions import TransactionalProducer, describe_transaction, end_transaction, list_transactions
 
 log = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ _DRIVER_TIMEOUT_MS: Final = 15_000  # a driver that dies while it writes a decis
 _REPLICAS: Final = 3
 _AT_ONCE: Final = 16  # transactions that are ended, or looked at, at a time
 _POLL_SECONDS: Final = 1.0
+_TURN: Final = b"\0"  # before the name in the key of a record that only says that a driver was here; no name begins so
 # What a coordinator answers when a transaction was ended in another way, or another producer has its id.
 _OVER: Final = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTransactionState)
 
@@ -115,6 +116,7 @@ class SinkCommits:
         await self._make_topic()
         check_owner(self._name, await self.last(is_final=False), query)
         driver, found = await self.recover()
+        check_owner(self._name, found, query)
         self._at(Step.BEGUN)
         done, owner = (NO_BATCH, query) if found is None else (found.batch, found.query)
         return Turn(self._name, driver, owner, done, self._clock.time_ms(), timeout_ms)
@@ -123,7 +125,11 @@ class SinkCommits:
         """Takes the query over, and leaves nothing half done of what came before."""
         driver = await self._take()
         self._at(Step.FENCED)
-        found = await self.last()
+        # A leader that was replaced while it was cut off does not know that, and shows what was decided before. It never has what its
+        # successor has taken: so the decisions are read up to a record of this driver's own.
+        async with BatchProducer(self._cluster) as plain:
+            written = await plain.send(self._place, self._batch(_TURN + self._name.encode(), None))
+        found = await self.last(up_to=written + 1)
         if found is not None and not found.is_ended:
             log.info("%s: batch %d was decided and not ended: its %d transactions are", self._name, found.batch, len(found.slots))
             await self._end(found)
@@ -160,17 +166,19 @@ class SinkCommits:
         await check_current(self._cluster, turn.driver)
         await self.recover()
 
-    async def last(self, *, is_final: bool = True) -> Decision | None:
+    async def last(self, *, is_final: bool = True, up_to: int = 0) -> Decision | None:
         """The last decision under the name; None: there is none.
 
         Args:
             is_final: reads up to the partition's end, and waits for who writes there: what is not complete hides what is behind it.
+            up_to: an offset that was committed; who has less of the partition is waited for.
         """
         start, end = [
             (await list_offsets(self._cluster, {self._place: bound}, read_committed=not is_final))[self._place].offset
             for bound in (EARLIEST, LATEST)
         ]
         found: tuple[bytes, int] | None = None
+        end = max(end, up_to)
         if start == end:
             return None
         from pyarrow import compute
@@ -197,10 +205,12 @@ class SinkCommits:
     def _writer(self, driver: ProducerIdentity) -> TransactionalProducer:
         return TransactionalProducer(self._cluster, ProduceSettings(), driver, _DRIVER_TIMEOUT_MS)
 
+    def _batch(self, key: bytes, value: bytes | None) -> bytes:
+        return build_batch([Record(0, self._clock.time_ms(), key, value)])
+
     async def _record(self, writer: TransactionalProducer, decision: Decision) -> None:
-        record = Record(0, self._clock.time_ms(), self._name.encode(), decision.encode())
         async with writer.transaction():
-            await writer.send(self._place, build_batch([record]))
+            await writer.send(self._place, self._batch(self._name.encode(), decision.encode()))
 
     async def _end(self, decision: Decision) -> None:
         async def end(slot: Slot) -> Slot | None:

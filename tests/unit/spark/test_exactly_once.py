@@ -13,11 +13,14 @@ from tests.unit.spark.test_reading import KEPT, consumed
 
 from ottla.errors import InvalidTransactionTimeout, ProducerFenced
 from ottla.model import TopicPartition
+from ottla.protocol.list_offsets_client import ListedOffset
 from ottla.record.records import Record, build_batch
+from ottla.spark import exactly_once
 from ottla.spark.commits import TOPIC, CheckpointFenced, Decision, Slot, Step, TransactionLost, partition_of, slot_id
 from ottla.spark.exactly_once import SinkCommits, Turn, open_slot
 from ottla.testing import EmbeddedCluster
 from ottla.wire.cluster import Cluster, ClusterSettings
+from ottla.wire.offsets import list_offsets
 from ottla.wire.transactions import describe_transaction, end_transaction, list_transactions
 
 TIMEOUT_MS = 60_000
@@ -97,6 +100,32 @@ def test_another_checkpoint_is_refused_and_disturbs_nobody(cluster: EmbeddedClus
 
     run(cluster, main)
     assert committed(cluster, topic) == [b"a", b"b"]
+
+
+def test_decisions_of_before_are_not_believed(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that was replaced while it was cut off from ZooKeeper says where the decisions ended then."""
+    topic = cluster.create_topic("stale")
+    really = list_offsets
+
+    async def of_before(*arguments: Any, **named: Any) -> dict[TopicPartition, ListedOffset]:
+        return {key: found._replace(offset=0) for key, found in (await really(*arguments, **named)).items()}
+
+    def die(step: Step) -> None:
+        if step is Step.DECIDED:
+            raise Killed
+
+    async def main(connections: Cluster) -> None:
+        turn = await SinkCommits(connections, "stale").begin("q", TIMEOUT_MS)
+        slots = (await task(connections, turn, topic, 0, [b"a"]),)
+        with pytest.raises(Killed):
+            await SinkCommits(connections, "stale", die).commit(turn, Decision("q", 0, slots))
+        monkeypatch.setattr(exactly_once, "list_offsets", of_before)
+        assert (await SinkCommits(connections, "stale").begin("q", TIMEOUT_MS)).done == 0
+        with pytest.raises(CheckpointFenced, match="belongs to the checkpoint of query q"):
+            await SinkCommits(connections, "stale").begin("another", TIMEOUT_MS)
+
+    run(cluster, main)
+    assert committed(cluster, topic) == [b"a"]
 
 
 def test_a_driver_that_was_replaced_decides_nothing_and_its_tasks_begin_nothing(cluster: EmbeddedCluster) -> None:
