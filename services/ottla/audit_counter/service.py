@@ -594,6 +594,15 @@ class AuditCounter:
             async with self._changed:
                 await self._changed.wait_for(lambda: all(self._read_to.get(key.partition, 0) >= end.offset for key, end in ends.items()))
 
+    async def has_read(self, timeout_seconds: float) -> bool:
+        """Whether all that is in `__audit` by now was read and judged in time."""
+        try:
+            await self.wait_read(timeout_seconds)
+        except (TimeoutError, OttlaError, OSError) as error:
+            log.info("__audit was not read to its end within %s s: %s", timeout_seconds, error or type(error).__name__)
+            return False
+        return True
+
     async def watch(self) -> AsyncIterator[Event]:
         """Verdicts as they change; ends with the counter, and with a reader that is too slow."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue(_WATCHER_EVENTS)

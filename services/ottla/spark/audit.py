@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 DAY_MS: Final = 86_400_000
 _BROKER: Final = "broker"
 _ASK_SECONDS: Final = 30.0
-_CAUGHT_UP_SECONDS: Final = 5.0
-_AGAIN_SECONDS: Final = 0.05
 _ANSWER_BYTES: Final = 64 << 20
 _TASKS: Final = 64
 _MICROSECONDS: Final = 1000
@@ -367,11 +364,11 @@ def reconcile(
         TableUnusable: there is no table.
         CounterUnavailable: the counter does not answer, or does not know such questions.
     """
-    clock = clock or SystemClock()
+    now_ms = (clock or SystemClock()).time_ms()
     table = Table.open(path)
     from_ms = (day - datetime.date(1970, 1, 1)).days * DAY_MS
     to_ms = from_ms + DAY_MS
-    status = _status(counter, clock)
+    status = _ask(counter, "/v1/status?wait=10")  # brokers report at any time, so that it often has a few records to read
     window_ms = int(status["window_ms"])
     known = _known(table)
     if topics is None:
@@ -379,7 +376,7 @@ def reconcile(
     wanted = [topics] if isinstance(topics, str) else list(topics)
     if not wanted:
         raise ConfigurationError(f"no job has loaded anything into {path}: name a topic")
-    unfinished = _unfinished(status, day, to_ms, clock.time_ms())
+    unfinished = _unfinished(status, day, to_ms, now_ms)
     days = {(day + datetime.timedelta(days=more)).isoformat() for more in range(2 if DAY_MS % window_ms else 1)}
     verdicts: list[PartitionVerdict] = []
     edges: dict[str, dict[str, dict[str, int]]] = {}
@@ -404,16 +401,6 @@ def reconcile(
                 found = _replaced(found, Verdict.PENDING, unfinished)
             verdicts.append(found)
     return Reconciliation(day, tuple(verdicts), edges)
-
-
-def _status(counter: str, clock: Clock) -> Any:
-    """How the counter stands, once it has read all there is: brokers write at any time, so that it often has a few records to read."""
-    deadline = clock.monotonic() + _CAUGHT_UP_SECONDS
-    while True:
-        status = _ask(counter, "/v1/status")
-        if status["is_caught_up"] or clock.monotonic() > deadline:
-            return status
-        time.sleep(_AGAIN_SECONDS)
 
 
 def _unfinished(status: Mapping[str, Any], day: datetime.date, to_ms: int, now_ms: int) -> str:

@@ -133,13 +133,16 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
         assert text.splitlines() == ["partition,offset,times", "1,7,1"]
         _, sessions = await ask("/v1/sessions")
         assert {(session["tier"], session["state"]) for session in sessions} == {("producer", "final"), ("consumer:billing", "final")}
-        _, status_body = await ask("/v1/status")
+        _, status_body = await ask("/v1/status?wait=10")
         assert status_body["is_active"]
+        assert status_body["is_caught_up"]
         assert status_body["quarantined"] == 0
         for path, code in (
             ("/v1/topics/none/edges", 404),
             ("/v1/topics/clicks/edges?from=5&to=4", 400),
             ("/v1/topics/clicks/edges?from=yesterday", 400),
+            ("/v1/status?wait=nan", 400),
+            ("/v1/topics/clicks/verify?wait=long", 400),
             ("/v1/topics/clicks/windows?from=0&to=99999999999999", 400),
             ("/v1/topics/clicks/missing?window=1&edge=a-%3Eb", 404),
             ("/v1/topics/clicks/missing?window=1", 400),

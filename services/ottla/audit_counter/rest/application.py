@@ -10,6 +10,7 @@ import csv
 import io
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -71,11 +72,13 @@ class AuditApplication:
         return JSONResponse(openapi())
 
     async def _status(self, request: Request) -> Response:
-        counter, standing = self._counter, await self._counter.standing()
+        counter, wait_seconds = self._counter, _wait_seconds(request)
+        is_caught_up = await counter.has_read(wait_seconds) if wait_seconds else counter.is_caught_up
+        standing = await counter.standing()
         return JSONResponse(
             {
                 "is_active": counter.is_active,
-                "is_caught_up": counter.is_caught_up,
+                "is_caught_up": is_caught_up,
                 "epoch": standing.epoch,
                 "window_ms": counter.settings.window_ms,
                 "lag": counter.progress.lag,
@@ -145,11 +148,7 @@ class AuditApplication:
     async def _verify(self, request: Request) -> Response:
         topic = request.path_params["topic"]
         tiers = tuple(filter(None, request.query_params.get("tiers", "").split(",")))
-        try:
-            wait_seconds = min(max(float(request.query_params.get("wait", "0")), 0.0), _LONGEST_WAIT_SECONDS)
-        except ValueError:
-            raise HTTPException(400, "wait is not a number of seconds") from None
-        found = await self._counter.summary(topic, *self._between(request), tiers, wait_seconds)
+        found = await self._counter.summary(topic, *self._between(request), tiers, _wait_seconds(request))
         verdicts = [{"window": start_ms, **fields_of_verdict(said)} for start_ms, said in found.verdicts]
         return JSONResponse(
             {"verdict": str(found.verdict), "exit_code": found.exit_code, "windows": found.windows, "edges": verdicts, "topic": topic}
@@ -251,6 +250,15 @@ def _cell(value: object) -> object:
     if isinstance(value, (list, dict)):
         return json.dumps(value)
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def _wait_seconds(request: Request) -> float:
+    """`wait` of the question."""
+    text = request.query_params.get("wait", "0")
+    with suppress(ValueError):
+        if (found := float(text)) >= 0:
+            return min(found, _LONGEST_WAIT_SECONDS)
+    raise HTTPException(400, f"wait is not a number of seconds: {text}")
 
 
 async def _problem(request: Request, error: Exception) -> Response:

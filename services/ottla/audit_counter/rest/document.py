@@ -9,8 +9,9 @@ _FROM_TO: Final = [
     for name in ("from", "to")
 ]
 _TOPIC: Final = {"name": "topic", "in": "path", "required": True, "schema": {"type": "string"}}
+_WAIT: Final = {"name": "wait", "in": "query", "schema": {"type": "number"}, "description": "Seconds; 15 at most."}
 _PATHS: Final[dict[str, tuple[str, list[dict[str, Any]]]]] = {
-    "/v1/status": ("Where the counter stands.", []),
+    "/v1/status": ("Where the counter stands; once it has read all that is there now, or `wait` seconds are over.", [_WAIT]),
     "/v1/topics": ("Every topic with its verdicts and messages.", []),
     "/v1/topics/{topic}/windows": (
         "What each tier had, by window.",
@@ -24,7 +25,7 @@ _PATHS: Final[dict[str, tuple[str, list[dict[str, Any]]]]] = {
     ),
     "/v1/topics/{topic}/verify": (
         "The worst of all verdicts, once they are known or `wait` seconds are over.",
-        [_TOPIC, *_FROM_TO, *({"name": name, "in": "query", "schema": {"type": "string"}} for name in ("tiers", "wait"))],
+        [_TOPIC, *_FROM_TO, {"name": "tiers", "in": "query", "schema": {"type": "string"}}, _WAIT],
     ),
     "/v1/sessions": ("Who reports.", []),
     "/v1/canary": ("The canary of this counter, by partition; an active counter has one where `audit.canary.enable` is true.", []),
