@@ -275,7 +275,9 @@ class _Target:
 
     def _is_whole(self) -> bool:
         states = self.cluster.states().values()
-        return all(each.is_up for each in self.cluster.machines.values()) and all(set(state.isr) == set(state.replicas) for state in states)
+        return all(each.is_up and not each.is_stopping for each in self.cluster.machines.values()) and all(
+            set(state.isr) == set(state.replicas) for state in states
+        )
 
 
 class _Worker:

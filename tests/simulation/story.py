@@ -307,12 +307,12 @@ class Story:
     # Looking.
 
     def _is_whole(self) -> bool:
-        """Everybody is there, and every replica in sync."""
+        """Everybody is there and stays, and every replica is in sync."""
         cluster = self.cluster
         states = cluster.states()
         return (
             len([key for key in states if key.topic == TOPIC]) == self.plan.partition_count
-            and all(machine.is_up for machine in cluster.machines.values())
+            and all(machine.is_up and not machine.is_stopping for machine in cluster.machines.values())
             and cluster.registered() == set(cluster.machines)
             and all(sorted(state.isr) == sorted(state.replicas) and state.leader >= 0 and not state.is_moving for state in states.values())
         )
