@@ -19,6 +19,7 @@ from typing import Final
 
 from ottla.clock import Clock
 from ottla.config.mirror import MirrorLink
+from ottla.config.settings import MIB
 from ottla.coordination.errors import CoordinationError
 from ottla.coordination.interface import Coordination
 from ottla.errors import ApiError, InvalidRequest, InvalidTopic, OttlaError
@@ -70,8 +71,14 @@ SETTINGS_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 1.0
 # A worker that finds its slot taken, although it has the znode, shares the configuration with one that has another ZooKeeper, or none.
 LOST_SECONDS: Final = 10.0
-# The target stamps what is said there: it may refuse the time of a worker whose clock is another.
-MAP_SETTINGS: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+# The target stamps what is said there: it may refuse the time of a worker whose clock is another. Whoever opens a slot reads all of its
+# map, so what was written again is to go soon, of which the cleaner takes no active segment, and the markers of transactions too.
+MAP_SETTINGS: Final = {
+    "cleanup.policy": "compact",
+    "message.timestamp.type": "LogAppendTime",
+    "segment.bytes": str(16 * MIB),
+    "delete.retention.ms": "600000",
+}
 
 
 class Link:

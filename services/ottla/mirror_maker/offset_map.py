@@ -8,6 +8,9 @@ The ranges of a partition are written in pages of `PAGE_RANGES`. With each trans
 its key; compaction keeps the last of each. A page also says up to where the source is copied: that is the position. Pages whose records
 the source has deleted are deleted.
 
+A partition that always gets a little has thirty transactions a second, and a range of each: three million a day. So pages are kept as the
+topic has them, at some 7 bytes a range, and only the one that is asked for, and the last one, are read.
+
     key    kind:1 …            value
     0 link                     cluster id of the source
     1 writer  producer_id:8    cluster id of the source: what this producer writes into the target are copies from there
@@ -21,10 +24,10 @@ Pure: no I/O. What is staged becomes visible by `commit`, when its transaction i
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -77,6 +80,9 @@ class Page:
     ranges: tuple[Range, ...] = ()
 
 
+_NOTHING: Final = Page(ZERO_TOPIC_ID, NO_OFFSET, NO_OFFSET)
+
+
 class PartitionMap:
     """The map of one partition of the source.
 
@@ -84,11 +90,15 @@ class PartitionMap:
         pages: by their numbers, as the map topic has them.
     """
 
-    def __init__(self, partition: TopicPartition, pages: Mapping[int, Page] | None = None) -> None:
+    def __init__(self, partition: TopicPartition, pages: Mapping[int, bytes] | None = None) -> None:
         self.partition: Final = partition
         self._pages = dict(sorted((pages or {}).items()))
-        self._staged: dict[int, Page | None] = {}
-        self._index()
+        self._staged: dict[int, tuple[Page, bytes] | None] = {}
+        filled = [(number, first) for number, page in self._pages.items() if (first := _first_source(page)) is not None]
+        self._filled = array("q", [number for number, _ in filled])  # pages with ranges, and where the first range of each begins
+        self._firsts = array("q", [first for _, first in filled])
+        self._number = max(self._pages, default=0)
+        self._last = decode_page(self._pages[self._number]) if self._pages else _NOTHING
 
     # What holds.
 
@@ -110,12 +120,16 @@ class PartitionMap:
     @property
     def range_count(self) -> int:
         """How many ranges there are."""
-        return sum(len(page.ranges) for page in self._pages.values())
+        return sum(1 for _ in self.ranges())
 
-    def ranges(self) -> Iterable[Range]:
-        """All of them, in the order of the source."""
-        for page in self._pages.values():
-            yield from page.ranges
+    def ranges(self, first_page: int = 0) -> Iterator[Range]:
+        """All of them, in the order of the source; or those of the pages from one on."""
+        for index in range(first_page, len(self._filled)):
+            yield from self._ranges_of(index)
+
+    def _ranges_of(self, index: int) -> tuple[Range, ...]:
+        number = self._filled[index]
+        return self._last.ranges if number == self._number else decode_page(self._pages[number]).ranges
 
     def translate(self, offset: int, target_partition: int | None = None) -> int | None:
         """The target's offset of the first copied record that is not before this one; at the end, the one behind the last.
@@ -129,13 +143,11 @@ class PartitionMap:
         """
         if offset > self.next_offset:
             return None
-        begin = max(bisect_right(self._firsts, offset) - 1, 0)
-        for number in self._filled[begin:]:
-            for found in self._pages[number].ranges:
-                if found.source + found.record_count > offset and target_partition in (None, found.target_partition):
-                    return found.target + max(offset - found.source, 0)
-        for number in reversed(self._filled):
-            for found in reversed(self._pages[number].ranges):
+        for found in self.ranges(max(bisect_right(self._firsts, offset) - 1, 0)):
+            if found.source + found.record_count > offset and target_partition in (None, found.target_partition):
+                return found.target + max(offset - found.source, 0)
+        for index in reversed(range(len(self._filled))):
+            for found in reversed(self._ranges_of(index)):
                 if target_partition in (None, found.target_partition):
                     return found.target + found.record_count
         return None
@@ -160,13 +172,10 @@ class PartitionMap:
 
     def stage_cut(self, offset: int, leader_epoch: int) -> list[MapRecord]:
         """The source was cut: what is said of offsets from there on is taken back. The target's records stay."""
-        changed: dict[int, Page | None] = {}
-        kept = [number for number in self._filled if self._pages[number].ranges[0].source < offset]
-        last = kept[-1] if kept else min(self._pages, default=0)
-        for number in self._pages:
-            if number > last:
-                changed[number] = None
-        left = [found for found in self._pages[last].ranges if found.source < offset] if last in self._pages else []
+        kept = bisect_left(self._firsts, offset) - 1  # the last page with something before it
+        last = self._filled[kept] if kept >= 0 else min(self._pages, default=0)
+        changed: dict[int, Page | None] = {number: None for number in self._pages if number > last}
+        left = [found for found in self._ranges_of(kept) if found.source < offset] if kept >= 0 else []
         if left:
             left[-1] = left[-1]._replace(record_count=min(left[-1].record_count, offset - left[-1].source))
         changed[last] = Page(self.topic_id, offset, leader_epoch, tuple(left))
@@ -184,22 +193,24 @@ class PartitionMap:
 
     def stage_trim(self, log_start_offset: int) -> list[MapRecord]:
         """The source has deleted what is before the offset: pages that are about nothing else go, but for the last one."""
-        gone: dict[int, Page | None] = {}
-        for number, following in pairwise(self._filled):
-            if self._pages[following].ranges[0].source > log_start_offset:
-                break
-            gone[number] = None
-        return self._stage(gone) if gone else []
+        gone = self._filled[: max(bisect_right(self._firsts, log_start_offset) - 1, 0)]
+        return self._stage(dict.fromkeys(gone)) if gone else []
 
     def commit(self) -> None:
         """What was staged holds."""
         staged, self._staged = self._staged, {}
-        for number, page in staged.items():
-            if page is None:
+        for number, change in staged.items():
+            if change is None:
                 self._pages.pop(number, None)
+                self._index(number, None)
             else:
-                self._pages[number] = page
-        self._index()
+                page, self._pages[number] = change
+                self._index(number, page.ranges[0].source if page.ranges else None)
+                if number >= self._number:
+                    self._number, self._last = number, page
+        if self._number not in self._pages:  # the last ones were taken back
+            self._number = max(self._pages, default=0)
+            self._last = decode_page(self._pages[self._number]) if self._pages else _NOTHING
 
     def discard(self) -> None:
         """What was staged does not hold."""
@@ -207,14 +218,17 @@ class PartitionMap:
 
     def _stage(self, changed: Mapping[int, Page | None]) -> list[MapRecord]:
         assert not self._staged, f"{self.partition}: two changes in one transaction"
-        self._staged = dict(changed)
-        return [(page_key(self.partition, number), None if page is None else encode_page(page)) for number, page in changed.items()]
+        self._staged = {number: None if page is None else (page, encode_page(page)) for number, page in changed.items()}
+        return [(page_key(self.partition, number), None if change is None else change[1]) for number, change in self._staged.items()]
 
-    def _index(self) -> None:
-        self._number = max(self._pages, default=0)
-        self._last = self._pages.get(self._number) or Page(ZERO_TOPIC_ID, NO_OFFSET, NO_OFFSET)
-        self._filled = [number for number, page in sorted(self._pages.items()) if page.ranges]
-        self._firsts = [self._pages[number].ranges[0].source for number in self._filled]
+    def _index(self, number: int, first: int | None) -> None:
+        """A page begins there now, or is gone."""
+        at = bisect_left(self._filled, number)
+        if at < len(self._filled) and self._filled[at] == number:
+            del self._filled[at], self._firsts[at]
+        if first is not None:
+            self._filled.insert(at, number)
+            self._firsts.insert(at, first)
 
 
 @dataclass(slots=True)
@@ -223,7 +237,7 @@ class MapContents:
 
     cluster_id: str = ""
     writers: dict[int, str] = field(default_factory=dict)  # by producer id, the cluster that it copies from
-    pages: dict[TopicPartition, dict[int, Page]] = field(default_factory=dict)
+    pages: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)  # as they are in the topic; each can be read
     gaps: dict[TopicPartition, dict[int, Gap]] = field(default_factory=dict)
     said: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -252,7 +266,8 @@ class MapContents:
             if value is None:
                 pages.pop(number, None)
             else:
-                pages[number] = decode_page(value)
+                decode_page(value)
+                pages[number] = value
         elif kind == _GAP:
             _, offset, partition = _GAP_KEY.unpack_from(key)
             gaps = self.gaps.setdefault(TopicPartition(key[_GAP_KEY.size :].decode(), partition), {})
@@ -334,6 +349,11 @@ def decode_page(value: bytes) -> Page:
         ranges.append(found)
         source, target = found.source + count, found.target + count
     return Page(UUID(bytes=topic_id), next_offset, leader_epoch, tuple(ranges))
+
+
+def _first_source(page: bytes) -> int | None:
+    """Where the first range of a page begins, in the source; None if it has none."""
+    return decode_varint(page, _PAGE_HEAD.size)[0] if len(page) > _PAGE_HEAD.size else None
 
 
 def _follows(former: Range, new: Range) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from uuid import UUID
 
 import pytest
@@ -21,6 +22,7 @@ from ottla.mirror_maker.offset_map import (
     encode_page,
     gap_record,
     link_record,
+    page_key,
     writer_record,
 )
 from ottla.model import TopicPartition
@@ -140,6 +142,30 @@ def test_pages_of_records_that_the_source_has_deleted_are_deleted() -> None:
         assert found.translate(begins) == expected
         assert found.translate(0) == 7 * 2 * PAGE_RANGES, "the first that is known"
     assert own.stage_trim(begins) == []
+
+
+def test_a_week_of_small_transactions_takes_a_worker_a_few_bytes_each() -> None:
+    """A range object for each took 156: a partition that always gets a little has three million transactions a day."""
+    page_count = 1000
+    log = [
+        (page_key(CLICKS, page), encode_page(Page(TOPIC_ID, 300 * at + 300, 0, tuple(Range(3 * i, 3, 4 * i, 3) for i in range(at, at + 64)))))
+        for page, at in enumerate(range(0, page_count * PAGE_RANGES, PAGE_RANGES))
+    ]
+    tracemalloc.start()
+    try:
+        contents = MapContents()
+        for key, value in log:
+            contents.take(bytes(bytearray(key)), bytes(bytearray(value or b"")))
+        found = contents.partition_map(CLICKS)
+        del contents
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size < 10 * page_count * PAGE_RANGES
+    found.stage(TOPIC_ID, [Range(3 * 64_000, 3, 4 * 64_000, 3)], 3 * 64_001, 0)
+    found.commit()
+    assert [found.translate(offset) for offset in (0, 100_000, 192_000, 192_002)] == [0, 133_333, 256_000, 256_002]
+    assert found.range_count == page_count * PAGE_RANGES + 1
 
 
 def test_by_key_an_offset_is_looked_for_in_each_partition_of_the_target() -> None:

@@ -357,6 +357,9 @@ async def test_mirror_maker_2s_records_are_in_the_target(tmp_path: Path) -> None
             assert found["A.checkpoints.internal"].key == b"\0\7readers\0\x08A.clicks\0\0\0\0"
             assert found["A.checkpoints.internal"].value == b"\0\0" + bytes(7) + b"\1" + bytes(7) + b"\1" + b"\0\0"
             assert found["mm2-offset-syncs.A.internal"].key == b"\0\6clicks\0\0\0\0"
+            settings = (await own_settings(b.cluster, ["ottla-mirror-A-B"], re.compile("(?!)")))["ottla-mirror-A-B"]
+            assert settings.pop("cleanup.policy") == "compact"
+            assert {"segment.bytes", "delete.retention.ms"} <= settings.keys(), "a new holder reads all of it"
 
 
 async def test_what_is_switched_off_is_not_done_and_what_is_excluded_stays_behind(tmp_path: Path) -> None:

@@ -29,21 +29,25 @@ log: Final = logging.getLogger(__name__)
 MAX_KNOWN_PRODUCERS: Final = 100_000
 
 
-async def read_map(cluster: Cluster, partition: TopicPartition, up_to: int = 0) -> MapContents:
-    """What a partition of a map topic says.
+async def read_map(
+    cluster: Cluster, partition: TopicPartition, contents: MapContents | None = None, begin: int = EARLIEST, up_to: int = 0
+) -> tuple[MapContents, int]:
+    """What a partition of a map topic says, and where the next read of it begins.
 
     Args:
+        contents: what was read of it before `begin`, to which is added.
         up_to: an offset that was committed; what has less of the partition is waited for.
 
     Raises:
         ApiError, OSError: it cannot be read in time, or so far.
         InvalidRecord: it holds something else.
     """
-    contents = MapContents()
-    async for _, batch, first_offset in _committed(cluster, {partition: EARLIEST}, {}, up_to):
+    contents = contents or MapContents()
+    positions = {partition: begin}
+    async for _, batch, first_offset in _committed(cluster, {partition: begin}, positions, up_to):
         for key, value in _records(batch, first_offset):
             contents.take(key, value)
-    return contents
+    return contents, positions[partition]
 
 
 class Origins:

@@ -252,7 +252,6 @@ class SlotCopier:
         self._wanted: dict[TopicPartition, Destination] = {}
         self._paused: frozenset[TopicPartition] = frozenset()
         self._statuses: dict[TopicPartition, PartitionStatus] = {}
-        self._contents = MapContents()
         self._refused_codecs: frozenset[int] = frozenset()
         self._max_batch_bytes: dict[str, int] = {}  # as topics of the target have refused
         self._refusals: Counter[TopicPartition] = Counter()  # of the source, in a row: a wrong checksum, or no such offset
@@ -336,10 +335,11 @@ class SlotCopier:
             self._target, settings.transactional_id(self.slot), produce, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
         )
         async with await opening as producer:
-            self._contents = await self._read_map(producer)
-            self.maps = {partition: self._contents.partition_map(partition) for partition in self._contents.pages}
-            self.gaps = [(partition, gap) for partition, gaps in self._contents.gaps.items() for gap in gaps.values()]
-            async with self._audited(), Fetcher(self._source, FETCH_SETTINGS) as fetcher:
+            contents = await self._read_map(producer)
+            self.maps = {partition: contents.partition_map(partition) for partition in contents.pages}
+            self.gaps = [(partition, gap) for partition, gaps in contents.gaps.items() for gap in gaps.values()]
+            contents.pages.clear()
+            async with self._audited(contents.said), Fetcher(self._source, FETCH_SETTINGS) as fetcher:
                 self.is_open = True
                 while True:
                     await self._assign(fetcher, producer)
@@ -357,7 +357,7 @@ class SlotCopier:
                     await self._say(producer)
 
     @asynccontextmanager
-    async def _audited(self) -> AsyncIterator[None]:
+    async def _audited(self, said: Mapping[TopicPartition, int]) -> AsyncIterator[None]:
         settings = self._settings
         if not settings.audit_window_ms:
             yield
@@ -367,7 +367,7 @@ class SlotCopier:
         clusters = settings.source_id, settings.target_id
         audit = SlotAudit(settings.link, self._source, self._target, clusters, settings.audit_window_ms, self._clock)
         try:
-            await audit.begin(self._contents.said, {partition: known.next_offset for partition, known in self.maps.items()})
+            await audit.begin(said, {partition: known.next_offset for partition, known in self.maps.items()})
             self._audit = audit
             yield
         finally:
@@ -385,7 +385,7 @@ class SlotCopier:
         copied again. It never has what its successor has taken.
         """
         settings, producer_id = self._settings, producer.identity.producer_id
-        contents = await read_map(self._target, self._map_partition)
+        contents, next_offset = await read_map(self._target, self._map_partition)
         records = [writer_record(producer_id, settings.source_id)]
         if contents.cluster_id:
             check_source(settings.link, contents.cluster_id, settings.source_id)
@@ -393,7 +393,7 @@ class SlotCopier:
             records.append(link_record(settings.source_id))
         async with producer.transaction():
             written = await producer.send(self._map_partition, _batch_of(records, self._clock.time_ms()))
-        contents = await read_map(self._target, self._map_partition, up_to=await written + len(records))
+        await read_map(self._target, self._map_partition, contents, next_offset, up_to=await written + len(records))
         check_source(settings.link, contents.cluster_id, settings.source_id)
         return contents
 
