@@ -96,8 +96,8 @@ class Service(Protocol):
     async def registration_of(self, broker_id: BrokerId) -> BrokerRegistration | None: ...
 
 
-class Coordinators(Protocol):
-    """What is coordinated here by topics: `ottla.broker.groups.coordinator.GroupCoordinator`."""
+class Coordinator(Protocol):
+    """What is coordinated here and depends on topics: `GroupCoordinator` and `TransactionCoordinator`."""
 
     def topics_changed(self, deleted: Sequence[str], all_known: bool) -> None:
         """The controller has sent topics.
@@ -117,7 +117,7 @@ class ControlApplier(BrokerControl):
         service: has its registration and what topics set for themselves, and asks ZooKeeper about epochs ahead of what is known here.
         metadata: what clients are answered from.
         replicas: the partitions here.
-        groups: have to know which topics are gone.
+        coordinators: have to know which topics are gone.
         transactions: does what other brokers ask of them.
     """
 
@@ -127,14 +127,14 @@ class ControlApplier(BrokerControl):
         service: Service,
         metadata: MetadataCache,
         replicas: Replicas,
-        groups: Coordinators,
+        coordinators: Sequence[Coordinator],
         transactions: TransactionControl,
     ) -> None:
         self._broker_id = broker_id
         self._service = service
         self._metadata = metadata
         self._replicas = replicas
-        self._groups = groups
+        self._coordinators = coordinators
         self._transactions = transactions
         self.metadata_epoch = NOT_REGISTERED  # the broker epoch under which the controller sent all state
         self.drained_epoch = NOT_REGISTERED  # the one under which this broker was asked to hand over
@@ -179,7 +179,7 @@ class ControlApplier(BrokerControl):
                 self._check(request)  # its controller may have been replaced meanwhile, and this is not to be undone
                 await self._replicas.rename_stray_logs(request.all_replicas)
             if request.all_topics_known:
-                self._groups.topics_changed((), True)
+                self._topics_changed((), True)
             for key, epoch in written_epochs.items():
                 log.warning(
                     "%s: LeaderAndIsr refused: the log has records of leader epoch %d, which is not below the controller's", key, epoch
@@ -198,7 +198,7 @@ class ControlApplier(BrokerControl):
             self._service.learn_topic_overrides(request.topic_configs)
             self._metadata.put_brokers(request.brokers)
             replaced = self._metadata.update(request.partitions, deleted, is_all=request.all_topics is not None)
-            self._groups.topics_changed([*deleted, *replaced], request.all_topics_known)
+            self._topics_changed([*deleted, *replaced], request.all_topics_known)
             if request.all_topics is not None:  # the last request of those that follow a registration
                 self.metadata_epoch = request.broker_epoch
 
@@ -236,6 +236,10 @@ class ControlApplier(BrokerControl):
     async def verify_transaction(self, question: TransactionQuestion) -> TransactionAnswer:
         """Says what is known here of a transaction."""
         return await self._transactions.verify_transaction(question)
+
+    def _topics_changed(self, deleted: Sequence[str], all_known: bool) -> None:
+        for coordinator in self._coordinators:
+            coordinator.topics_changed(deleted, all_known)
 
     async def _confirm(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | LogEndsRequest) -> None:
         """Refuses an epoch ahead of what is known here that ZooKeeper does not know either: its sender has made it up."""

@@ -270,7 +270,8 @@ class Broker:
         producer_ids = ProducerIds(service.allocate_producer_ids)
         transactions = transactions_of(settings, internal, self._clock, offload, metadata, producer_ids, transport, groups, service)
         replicas.coordinate({OFFSETS_TOPIC: groups, TRANSACTIONS_TOPIC: transactions.coordinator})
-        applier = self._applier = ControlApplier(broker_id, service, metadata, replicas, groups, transactions.calls)
+        coordinators = groups, transactions.coordinator
+        applier = self._applier = ControlApplier(broker_id, service, metadata, replicas, coordinators, transactions.calls)
         user_info = settings.confluent_basic_auth_user_info
         schema_ids = SchemaIds(settings.confluent_schema_registry_url, user_info.value if user_info else None, self._clock)
         stack.callback(schema_ids.close)

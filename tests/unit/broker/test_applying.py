@@ -107,7 +107,7 @@ class World:
     def __post_init__(self) -> None:
         self.learn_topic_overrides, self.forget_topics = self.told.learn_topic_overrides, self.told.forget_topics
         self.begun_epoch, self.registration_of = self.zookeeper.begun_epoch, self.zookeeper.registration_of
-        self.applier = ControlApplier(ONE, self, self.metadata, self.told, self, cast("TransactionControl", None))
+        self.applier = ControlApplier(ONE, self, self.metadata, self.told, [self], cast("TransactionControl", None))
 
     def topics_changed(self, deleted: Sequence[str], all_known: bool) -> None:
         self.topics.append((sorted(deleted), all_known))

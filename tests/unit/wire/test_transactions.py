@@ -16,10 +16,12 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
 from ottla.broker.in_process import InProcessBrokers
+from ottla.broker.transactions.markers import MarkerSender
 from ottla.errors import ApiError, InvalidProducerEpoch, InvalidTransactionState, MessageTooLarge, ProducerFenced, UnknownTopicOrPartition
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.records import Record, build_batch, read_records
+from ottla.wire.admin import delete_topics
 from ottla.wire.broker_connection import VersionRange
 from ottla.wire.cluster import Cluster, CoordinatorKind
 from ottla.wire.fetching import Fetcher, FetchSettings, visible_batches
@@ -235,3 +237,16 @@ async def test_a_partition_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_errors_of_transactions_have_their_own_classes() -> None:
     assert issubclass(InvalidTransactionState, ApiError) and not InvalidTransactionState.retriable
+
+
+async def test_a_transaction_ends_without_a_topic_that_was_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers know by then all topics that there are, so what they do not know is gone."""
+    monkeypatch.setattr(MarkerSender.__init__, "__defaults__", (0.01, 3))
+    async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
+        async with producer.transaction():
+            await producer.send(CLICKS, batch(b"1"))
+            await producer.send(VIEWS, batch(b"2"))
+            await delete_topics(cluster, ["views"])
+        async with producer.transaction():  # waits for the end of the one before
+            await producer.send(CLICKS, batch(b"3"))
+        assert await committed(cluster, CLICKS) == [b"1", b"3"]

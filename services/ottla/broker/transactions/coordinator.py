@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -97,6 +97,12 @@ class TransactionCoordinator:
         for task in self._rounds:
             task.cancel()
         await asyncio.gather(self._partitions.close(), *self._rounds, return_exceptions=True)
+
+    def topics_changed(self, deleted: Collection[str], all_known: bool) -> None:
+        """The controller has sent topics; with `all_known` this broker knows by now all that there are."""
+        if all_known:
+            for partition in self._partitions:
+                partition.knows_topics = True
 
     # Transactions.
 

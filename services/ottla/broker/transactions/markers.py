@@ -2,14 +2,15 @@
 
 A decision that is written in `__transaction_state` cannot be taken back, so this continues until it is done: over leaders
 that die and brokers that are away. What needs no marker any more is a partition whose topic is gone; but what is not known
-here may also be very new, so that is believed only after a while.
+here may also be very new, or not be told yet to a broker that has just come to lead. So that is believed only after a while, and
+only of a broker that knows all topics: without its marker a transaction is open for ever, and nothing behind it is read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
@@ -64,7 +65,7 @@ class MarkerSender:
         peers: the way to them.
         own: writes to what is led here.
         retry_backoff_seconds: between two attempts.
-        gone_after: so many attempts that did not know of a partition say that it is gone.
+        gone_after: so many attempts that did not know of a partition say that it is gone, where all topics are known.
     """
 
     def __init__(
@@ -76,8 +77,11 @@ class MarkerSender:
         self._retry_backoff_seconds = retry_backoff_seconds
         self._gone_after = gone_after
 
-    async def send(self, marker: TransactionMarker) -> None:
+    async def send(self, marker: TransactionMarker, knows_topics: Callable[[], bool]) -> None:
         """Returns when every partition has its marker.
+
+        Args:
+            knows_topics: whether `leaders` has all that there are, as of a time when the transaction was coordinated here already.
 
         Raises:
             TransactionCoordinatorFenced: another coordinator has taken over, and does this.
@@ -89,7 +93,7 @@ class MarkerSender:
             by_leader: dict[BrokerId, list[TopicPartition]] = {}
             for partition in sorted(remaining):
                 leader = self._leaders.leader(partition)
-                if leader is None and attempt >= self._gone_after:
+                if leader is None and attempt >= self._gone_after and knows_topics():
                     remaining.discard(partition)
                     log.info("producer %d: %s was deleted and needs no marker", marker.producer_id, partition)
                 elif leader is not None and leader != NO_LEADER:

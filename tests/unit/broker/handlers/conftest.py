@@ -228,7 +228,7 @@ async def without_sockets(directory: Path, properties: Mapping[str, str]) -> Asy
         groups = group_coordinator(settings, internal, clock, Random(1), offload_nothing, metadata)
         transactions = transactions_of(settings, internal, clock, offload_nothing, metadata, producer_ids, transport, groups, controller)
         replicas.coordinate({OFFSETS_TOPIC: GroupsThatKnowTopics(groups), TRANSACTIONS_TOPIC: transactions.coordinator})
-        applier = ControlApplier(broker_id, controller, metadata, replicas, groups, transactions.calls)
+        applier = ControlApplier(broker_id, controller, metadata, replicas, (groups, transactions.coordinator), transactions.calls)
         await transport.serve(broker_id, applier, controller.served)
         await controller.load()
         await logs.start()

@@ -35,8 +35,12 @@ class Cluster:
         self.refusals: dict[TopicPartition, list[int]] = {}
         self.unreachable: dict[BrokerId, int] = {}
         self.appearing: dict[TopicPartition, BrokerId] = {}  # known here from the first call on
+        self.knows_topics = True
         self.calls: list[tuple[BrokerId, tuple[TopicPartition, ...]]] = []
         self.sender = MarkerSender(self, self, Writer(self, ONE), retry_backoff_seconds=0, gone_after=3)
+
+    async def send(self) -> None:
+        await self.sender.send(MARKER, lambda: self.knows_topics)
 
     def leader(self, key: TopicPartition) -> BrokerId | None:
         return self.leaders.get(key)
@@ -71,7 +75,7 @@ class Writer:
 
 async def test_each_leader_is_called_once_for_all_of_its_partitions() -> None:
     cluster = Cluster()
-    await cluster.sender.send(MARKER)
+    await cluster.send()
     assert sorted(cluster.calls) == [(ONE, (CLICKS, VIEWS)), (TWO, (SALES,))]
 
 
@@ -79,7 +83,7 @@ async def test_each_leader_is_called_once_for_all_of_its_partitions() -> None:
 async def test_what_was_not_written_is_sent_again_and_nothing_else(code: int) -> None:
     cluster = Cluster()
     cluster.refusals[VIEWS] = [code, code]
-    await cluster.sender.send(MARKER)
+    await cluster.send()
     assert cluster.calls.count((ONE, (VIEWS,))) == 2
     assert cluster.calls.count((TWO, (SALES,))) == 1
 
@@ -88,7 +92,7 @@ async def test_a_broker_that_is_away_is_waited_for_and_a_new_leader_found() -> N
     cluster = Cluster()
     cluster.unreachable[TWO] = 1_000_000
     cluster.leaders[VIEWS] = NO_LEADER
-    sending = asyncio.ensure_future(cluster.sender.send(MARKER))
+    sending = asyncio.ensure_future(cluster.send())
     await until(lambda: cluster.unreachable[TWO] <= 1_000_000 - 3)
     assert not sending.done()
     cluster.leaders[SALES] = cluster.leaders[VIEWS] = ONE
@@ -101,12 +105,34 @@ async def test_who_is_out_of_date_stops(error: type[ApiError]) -> None:
     cluster = Cluster()
     cluster.refusals[SALES] = [error.code]
     with pytest.raises(error):
-        await cluster.sender.send(MARKER)
+        await cluster.send()
 
 
 async def test_a_partition_that_is_gone_for_good_needs_no_marker_and_a_new_one_does() -> None:
     cluster = Cluster()
     del cluster.leaders[SALES], cluster.leaders[VIEWS]
     cluster.appearing = {VIEWS: TWO}  # its topic was so new that it was not known here yet
-    await cluster.sender.send(MARKER)
+    await cluster.send()
     assert cluster.calls == [(ONE, (CLICKS,)), (TWO, (VIEWS,))]
+
+
+async def test_a_partition_of_which_this_broker_was_not_told_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has just come to lead, and whose controller dies before it has said which topics there are, must not take them for deleted.
+
+    Nothing else ever ends the transaction in a partition that gets no marker: readers of committed data stop there.
+    """
+    cluster = Cluster()
+    cluster.knows_topics = False
+    del cluster.leaders[SALES], cluster.leaders[VIEWS]
+    attempts = 0
+
+    async def next_attempt(seconds: float) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 100:
+            cluster.leaders[SALES] = TWO
+            cluster.knows_topics = True
+
+    monkeypatch.setattr(asyncio, "sleep", next_attempt)
+    await cluster.send()
+    assert cluster.calls == [(ONE, (CLICKS,)), (TWO, (SALES,))]
