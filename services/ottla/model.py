@@ -98,7 +98,7 @@ class PartitionState:
 
     Attributes:
         eligible_leader_replicas: those outside the ISR that have everything which is committed, for too few were in sync
-            to commit anything since they left (KIP-966). Only the controller looks at it.
+            to commit anything since they left (KIP-966). While there are any, the leader commits nothing.
         last_known_leader_replicas: those that were in sync or eligible, and may have lost records since by an unclean stop,
             while nothing was committed without them. Who of them leads is decided by their logs. Only the controller looks at it.
     """

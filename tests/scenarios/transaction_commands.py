@@ -111,7 +111,7 @@ class TransactionCommands:
         """As `ProducerIds`."""
         return next(self._ids)
 
-    async def send(self, marker: TransactionMarker, knows_topics: Callable[[], bool]) -> None:
+    async def send(self, marker: TransactionMarker, topics_known: asyncio.Event) -> None:
         """As `MarkerSender`."""
         what = "COMMIT" if marker.is_commit else "ABORT"
         where = " ".join(map(str, marker.partitions)) or "nobody"

@@ -71,7 +71,6 @@ _RENAMED: Final[Mapping[tuple[type, str], str]] = {
 # Fields that stay at home, with their defaults at the receiver: only the controller uses them, or anyone who has read the znode.
 _NOT_SENT: Final = frozenset(
     {
-        (PartitionState, "eligible_leader_replicas"),
         (PartitionState, "last_known_leader_replicas"),
         (BrokerRegistration, "control_secret"),
         (BrokerRegistration, "is_foreign"),  # a broker of another implementation is never sent
@@ -420,6 +419,7 @@ def _assignment_message(assignment: PartitionAssignment) -> broker_pb2.Partition
         adding_replicas=assignment.adding_replicas,
         removing_replicas=assignment.removing_replicas,
         is_new=assignment.is_new,
+        eligible_leader_replicas=state.eligible_leader_replicas,
     )
 
 
@@ -428,7 +428,12 @@ def _assignments_of(topics: Iterable[broker_pb2.TopicAssignment]) -> Iterator[Pa
         name, topic_id = topic.topic, UUID(bytes=topic.topic_id)
         for message in topic.partitions:
             state = PartitionState(
-                BrokerId(message.leader), message.leader_epoch, _brokers(message.isr), _brokers(message.replicas), message.controller_epoch
+                BrokerId(message.leader),
+                message.leader_epoch,
+                _brokers(message.isr),
+                _brokers(message.replicas),
+                message.controller_epoch,
+                _brokers(message.eligible_leader_replicas),
             )
             yield PartitionAssignment(
                 name,

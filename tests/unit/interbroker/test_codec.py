@@ -76,7 +76,7 @@ REPLICAS = st.lists(BROKERS, max_size=4).map(tuple)
 TOPIC_PARTITIONS = st.builds(TopicPartition, TEXTS, INTS)
 SEVERAL = st.lists(TOPIC_PARTITIONS, max_size=4).map(tuple)
 CONFIGS = st.dictionaries(TEXTS, TEXTS, max_size=3)
-STATES = st.builds(PartitionState, BROKERS, INTS, REPLICAS, REPLICAS, INTS)
+STATES = st.builds(PartitionState, BROKERS, INTS, REPLICAS, REPLICAS, INTS, REPLICAS)
 ENDPOINTS = st.builds(Endpoint, TEXTS, TEXTS, INTS, TEXTS)
 REGISTRATIONS = st.builds(
     BrokerRegistration,

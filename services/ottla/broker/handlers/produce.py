@@ -109,8 +109,7 @@ class ProducePartitionStatus:
             return self.error
         if self.acks == ACKS_ALL and partition.is_leader and partition.is_under_min_isr:
             return NotEnoughReplicasAfterAppend(
-                f"{partition.topic_partition}: written, and then {len(partition.isr)} replicas were in sync; "
-                f"min.insync.replicas is {partition.min_insync_replicas}"
+                f"{partition.topic_partition}: written, and then {partition.in_sync.too_few(partition.min_insync_replicas)}"
             )
         return otherwise if is_pending else None
 

@@ -37,6 +37,7 @@ class InSyncReplicas:
         "_topic_id",
         "_topic_partition",
         "adding_replicas",
+        "eligible",
         "epoch_start_offset",
         "followers",
         "isr",
@@ -49,6 +50,7 @@ class InSyncReplicas:
 
     def __init__(self, topic_partition: TopicPartition, broker_id: BrokerId) -> None:
         self.isr: tuple[BrokerId, ...] = ()
+        self.eligible: tuple[BrokerId, ...] = ()  # who else may lead, by the controller's account
         self.replicas: tuple[BrokerId, ...] = ()
         self.adding_replicas: tuple[BrokerId, ...] = ()  # by a reassignment that continues
         self.removing_replicas: tuple[BrokerId, ...] = ()
@@ -76,7 +78,7 @@ class InSyncReplicas:
         self._topic_id = assignment.topic_id
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = assignment.partition_epoch
-        self.isr = state.isr
+        self.isr, self.eligible = state.isr, state.eligible_leader_replicas
         self.replicas = state.replicas
         self.adding_replicas, self.removing_replicas = assignment.adding_replicas, assignment.removing_replicas
         self.followers = {}
@@ -160,8 +162,18 @@ class InSyncReplicas:
         return committed
 
     def is_under(self, min_insync_replicas: int) -> bool:
-        """Whether too few are in sync; more than there are replicas cannot be asked for (KIP-966)."""
-        return len(self.isr) < min(min_insync_replicas, len(self.replicas))
+        """Whether too few are in sync; more than there are replicas cannot be asked for (KIP-966).
+
+        The controller may go by another `min.insync.replicas`: of its own `server.properties`, or as it was altered since. Who may lead
+        because too few were in sync by that has nothing of what would be committed now.
+        """
+        return bool(self.eligible) or len(self.isr) < min(min_insync_replicas, len(self.replicas))
+
+    def too_few(self, min_insync_replicas: int) -> str:
+        """That and why nothing is committed, for messages."""
+        is_enough = len(self.isr) >= min_insync_replicas
+        others = f"; by the controller's setting {', '.join(map(str, self.eligible))} may lead as well" if is_enough else ""
+        return f"{len(self.isr)} of {len(self.replicas)} replicas are in sync, min.insync.replicas is {min_insync_replicas}{others}"
 
     @property
     def has_joining(self) -> bool:
@@ -252,7 +264,7 @@ class InSyncReplicas:
                 self.leader_epoch,
                 altered.partition_epoch,
             )
-            self.isr, self.partition_epoch = state.isr, altered.partition_epoch
+            self.isr, self.eligible, self.partition_epoch = state.isr, state.eligible_leader_replicas, altered.partition_epoch
             for follower in self.followers.values():
                 if follower.broker_id in state.isr:
                     follower.is_joining = False

@@ -65,10 +65,7 @@ class _Commit:
         if not partition.is_under_min_isr:
             return "the in-sync replicas were too slow"
         missing = sorted(set(partition.replicas) - set(partition.isr))
-        return (
-            f"{len(partition.isr)} of {len(partition.replicas)} replicas are in sync, min.insync.replicas is "
-            f"{partition.min_insync_replicas}; not in sync: {', '.join(map(str, missing))}"
-        )
+        return f"{partition.in_sync.too_few(partition.min_insync_replicas)}; not in sync: {', '.join(map(str, missing))}"
 
     def _failure(self) -> ApiError | None:
         partition = self._partition

@@ -168,9 +168,7 @@ class Partition(Replica):
         if self.storage_error is not None:
             raise self.storage_error
         if acks == ACKS_ALL and self.is_under_min_isr:
-            raise NotEnoughReplicas(
-                f"{self.topic_partition}: {len(self.isr)} replicas in sync, min.insync.replicas is {self.min_insync_replicas}"
-            )
+            raise NotEnoughReplicas(f"{self.topic_partition}: {self.in_sync.too_few(self.min_insync_replicas)}")
         size = stop - start
         if size > self._max_message_bytes:
             raise MessageTooLarge(f"{self.topic_partition}: a batch of {size} bytes, max.message.bytes is {self._max_message_bytes}")
@@ -284,9 +282,7 @@ class Partition(Replica):
         if self.storage_error is not None:
             raise self.storage_error
         if self.is_under_min_isr:
-            raise NotEnoughReplicas(
-                f"{self.topic_partition}: {len(self.isr)} replicas in sync, min.insync.replicas is {self.min_insync_replicas}"
-            )
+            raise NotEnoughReplicas(f"{self.topic_partition}: {self.in_sync.too_few(self.min_insync_replicas)}")
 
     def _stage_for_producer(self, batch: memoryview, header: BatchHeader, marker: EndTransactionMarker | None) -> int:
         log = self.log

@@ -102,7 +102,7 @@ class TransactionCoordinator:
         """The controller has sent topics; with `all_known` this broker knows by now all that there are."""
         if all_known:
             for partition in self._partitions:
-                partition.knows_topics = True
+                partition.topics_known.set()
 
     # Transactions.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
@@ -77,11 +77,11 @@ class MarkerSender:
         self._retry_backoff_seconds = retry_backoff_seconds
         self._gone_after = gone_after
 
-    async def send(self, marker: TransactionMarker, knows_topics: Callable[[], bool]) -> None:
+    async def send(self, marker: TransactionMarker, topics_known: asyncio.Event) -> None:
         """Returns when every partition has its marker.
 
         Args:
-            knows_topics: whether `leaders` has all that there are, as of a time when the transaction was coordinated here already.
+            topics_known: set once `leaders` has all that there are, as of a time when the transaction was coordinated here already.
 
         Raises:
             TransactionCoordinatorFenced: another coordinator has taken over, and does this.
@@ -93,7 +93,7 @@ class MarkerSender:
             by_leader: dict[BrokerId, list[TopicPartition]] = {}
             for partition in sorted(remaining):
                 leader = self._leaders.leader(partition)
-                if leader is None and attempt >= self._gone_after and knows_topics():
+                if leader is None and attempt >= self._gone_after and topics_known.is_set():
                     remaining.discard(partition)
                     log.info("producer %d: %s was deleted and needs no marker", marker.producer_id, partition)
                 elif leader is not None and leader != NO_LEADER:

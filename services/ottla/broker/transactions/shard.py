@@ -107,7 +107,7 @@ class TransactionPartition:
         self.leader_epoch: Final = leader_epoch
         self.is_loaded = False
         self.corrupt_records = 0  # that were skipped when it was loaded
-        self.knows_topics = False  # this broker knows all topics, as of a time when it led the partition already
+        self.topics_known = asyncio.Event()  # all of them, as of a time when this broker led the partition already
         self._internal = internal
         self._clock = clock
         self._markers = markers
@@ -329,7 +329,7 @@ class TransactionPartition:
         )
         while True:
             try:
-                await self._markers.send(marker, lambda: self.knows_topics)
+                await self._markers.send(marker, self.topics_known)
                 break
             except ApiError as error:
                 log.error("%s: another coordinator completes the transaction: %s", decided.transactional_id, error)

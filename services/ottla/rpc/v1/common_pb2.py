@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19ottla/rpc/v1/common.proto\x12\x0cottla.rpc.v1\"2\n\x0eTopicPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"X\n\x08\x45ndpoint\x12\x15\n\rlistener_name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x19\n\x11security_protocol\x18\x04 \x01(\t\"\xd7\x01\n\x12\x42rokerRegistration\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12)\n\tendpoints\x18\x02 \x03(\x0b\x32\x16.ottla.rpc.v1.Endpoint\x12\x11\n\x04rack\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x0c\x62roker_epoch\x18\x04 \x01(\x03\x12\x1d\n\x10\x63ontrol_endpoint\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x1d\n\x15previous_broker_epoch\x18\x06 \x01(\x03\x42\x07\n\x05_rackB\x13\n\x11_control_endpoint\"o\n\x0ePartitionState\x12\x0e\n\x06leader\x18\x01 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x05\x12\x0b\n\x03isr\x18\x03 \x03(\x05\x12\x10\n\x08replicas\x18\x04 \x03(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x05 \x01(\x05\"d\n\x10TopicDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x30\n\npartitions\x18\x03 \x03(\x0b\x32\x1c.ottla.rpc.v1.PartitionState\"g\n\x0ePartitionError\x12\x35\n\x0ftopic_partition\x18\x01 \x01(\x0b\x32\x1c.ottla.rpc.v1.TopicPartition\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"K\n\x06\x43\x61ller\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x18\n\x10\x63ontroller_epoch\x18\x03 \x01(\x05\",\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19ottla/rpc/v1/common.proto\x12\x0cottla.rpc.v1\"2\n\x0eTopicPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"X\n\x08\x45ndpoint\x12\x15\n\rlistener_name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x19\n\x11security_protocol\x18\x04 \x01(\t\"\xd7\x01\n\x12\x42rokerRegistration\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12)\n\tendpoints\x18\x02 \x03(\x0b\x32\x16.ottla.rpc.v1.Endpoint\x12\x11\n\x04rack\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x0c\x62roker_epoch\x18\x04 \x01(\x03\x12\x1d\n\x10\x63ontrol_endpoint\x18\x05 \x01(\tH\x01\x88\x01\x01\x12\x1d\n\x15previous_broker_epoch\x18\x06 \x01(\x03\x42\x07\n\x05_rackB\x13\n\x11_control_endpoint\"\x91\x01\n\x0ePartitionState\x12\x0e\n\x06leader\x18\x01 \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x02 \x01(\x05\x12\x0b\n\x03isr\x18\x03 \x03(\x05\x12\x10\n\x08replicas\x18\x04 \x03(\x05\x12\x18\n\x10\x63ontroller_epoch\x18\x05 \x01(\x05\x12 \n\x18\x65ligible_leader_replicas\x18\x06 \x03(\x05\"d\n\x10TopicDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x30\n\npartitions\x18\x03 \x03(\x0b\x32\x1c.ottla.rpc.v1.PartitionState\"g\n\x0ePartitionError\x12\x35\n\x0ftopic_partition\x18\x01 \x01(\x0b\x32\x1c.ottla.rpc.v1.TopicPartition\x12\r\n\x05\x65rror\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"K\n\x06\x43\x61ller\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x18\n\x10\x63ontroller_epoch\x18\x03 \x01(\x05\",\n\x0b\x45rrorDetail\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,14 +37,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENDPOINT']._serialized_end=183
   _globals['_BROKERREGISTRATION']._serialized_start=186
   _globals['_BROKERREGISTRATION']._serialized_end=401
-  _globals['_PARTITIONSTATE']._serialized_start=403
-  _globals['_PARTITIONSTATE']._serialized_end=514
-  _globals['_TOPICDESCRIPTION']._serialized_start=516
-  _globals['_TOPICDESCRIPTION']._serialized_end=616
-  _globals['_PARTITIONERROR']._serialized_start=618
-  _globals['_PARTITIONERROR']._serialized_end=721
-  _globals['_CALLER']._serialized_start=723
-  _globals['_CALLER']._serialized_end=798
-  _globals['_ERRORDETAIL']._serialized_start=800
-  _globals['_ERRORDETAIL']._serialized_end=844
+  _globals['_PARTITIONSTATE']._serialized_start=404
+  _globals['_PARTITIONSTATE']._serialized_end=549
+  _globals['_TOPICDESCRIPTION']._serialized_start=551
+  _globals['_TOPICDESCRIPTION']._serialized_end=651
+  _globals['_PARTITIONERROR']._serialized_start=653
+  _globals['_PARTITIONERROR']._serialized_end=756
+  _globals['_CALLER']._serialized_start=758
+  _globals['_CALLER']._serialized_end=833
+  _globals['_ERRORDETAIL']._serialized_start=835
+  _globals['_ERRORDETAIL']._serialized_end=879
 # @@protoc_insertion_point(module_scope)

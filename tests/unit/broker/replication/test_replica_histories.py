@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.replication.partition import Partition
-from ottla.errors import CorruptMessage, InvalidUpdateVersion, KafkaStorageError, StaleControllerEpoch
+from ottla.broker.controller.isr_changes import with_isr
+from ottla.broker.replication.partition import ACKS_ALL, Partition
+from ottla.errors import CorruptMessage, InvalidUpdateVersion, KafkaStorageError, NotEnoughReplicas, StaleControllerEpoch
 from ottla.interbroker.calls import AlteredPartition, PartitionAssignment
 from ottla.model import BrokerId, PartitionState
 from ottla.record.batch import batches
@@ -340,4 +341,42 @@ def test_too_few_in_sync_commit_nothing(tmp_path: Path) -> None:
     partition.propose(ONE, shrink=False)
     partition.alter(ONE, is_heard=True)
     assert (leader.is_under_min_isr, leader.high_watermark) == (False, 1)
+    partition.close()
+
+
+def test_nothing_is_committed_while_the_controller_counts_on_others_to_have_everything(tmp_path: Path) -> None:
+    """KIP-966: who left while too few were in sync may lead later. The controller may go by another `min.insync.replicas` than the leader.
+
+    It is in `server.properties`, which are not changed everywhere at once, and an alteration reaches brokers one after the other. A leader
+    that went by its own would acknowledge what those who are elected without loss do not have.
+    """
+    partition = Replicated(tmp_path, min_insync_replicas=1)
+    leader, controller = on(partition, ONE), partition.controller
+    alone = with_isr(controller.assignment().state, ONE, (ONE,), 0, 0, min_insync_replicas=2)
+    assert alone.eligible_leader_replicas == (TWO, THREE)
+    leader.become_leader(PartitionAssignment(KEY.topic, TOPIC_ID, KEY.partition, alone, 1), partition.now_ms())
+    batch = memoryview(build_batch([Record(0, 1, None, b"a")]))
+    with pytest.raises(NotEnoughReplicas, match="by the controller's setting 2, 3 may lead as well"):
+        leader.append_as_leader(batch, 0, len(batch), ACKS_ALL, 1)
+    leader.append_as_leader(batch, 0, len(batch), 1, 1)
+    leader.log.appender.write_staged()
+    leader.appended()
+    assert leader.high_watermark == 0
+    settled = with_isr(alone, ONE, (ONE,), 0, 0, min_insync_replicas=1)
+    leader.become_leader(PartitionAssignment(KEY.topic, TOPIC_ID, KEY.partition, settled, 2), partition.now_ms())
+    assert leader.high_watermark == 1
+    partition.close()
+
+
+def test_the_answer_to_a_shrunk_isr_says_who_may_lead_beside_it(tmp_path: Path) -> None:
+    """Else the leader commits before it hears of it."""
+    partition = Replicated(tmp_path, min_insync_replicas=1)
+    leader = on(partition, ONE)
+    partition.append(ONE, 1)
+    partition.clock.advance(seconds=60)
+    proposed = leader.propose_shrink(partition.now_ms(), 10_000)
+    assert proposed is not None
+    alone = with_isr(partition.controller.assignment().state, ONE, (ONE,), 0, 0, min_insync_replicas=2)
+    leader.isr_altered(proposed, AlteredPartition(0, alone, 1), partition.now_ms())
+    assert (leader.isr, leader.high_watermark) == ((ONE,), 0)
     partition.close()

@@ -35,12 +35,13 @@ class Cluster:
         self.refusals: dict[TopicPartition, list[int]] = {}
         self.unreachable: dict[BrokerId, int] = {}
         self.appearing: dict[TopicPartition, BrokerId] = {}  # known here from the first call on
-        self.knows_topics = True
+        self.topics_known = asyncio.Event()
+        self.topics_known.set()
         self.calls: list[tuple[BrokerId, tuple[TopicPartition, ...]]] = []
         self.sender = MarkerSender(self, self, Writer(self, ONE), retry_backoff_seconds=0, gone_after=3)
 
     async def send(self) -> None:
-        await self.sender.send(MARKER, lambda: self.knows_topics)
+        await self.sender.send(MARKER, self.topics_known)
 
     def leader(self, key: TopicPartition) -> BrokerId | None:
         return self.leaders.get(key)
@@ -122,7 +123,7 @@ async def test_a_partition_of_which_this_broker_was_not_told_yet_is_waited_for(m
     Nothing else ever ends the transaction in a partition that gets no marker: readers of committed data stop there.
     """
     cluster = Cluster()
-    cluster.knows_topics = False
+    cluster.topics_known.clear()
     del cluster.leaders[SALES], cluster.leaders[VIEWS]
     attempts = 0
 
@@ -131,7 +132,7 @@ async def test_a_partition_of_which_this_broker_was_not_told_yet_is_waited_for(m
         attempts += 1
         if attempts == 100:
             cluster.leaders[SALES] = TWO
-            cluster.knows_topics = True
+            cluster.topics_known.set()
 
     monkeypatch.setattr(asyncio, "sleep", next_attempt)
     await cluster.send()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -56,7 +55,7 @@ class World:
         self.refusal: ApiError | None = None
         self._ids = count(1000)
 
-    async def send(self, marker: TransactionMarker, knows_topics: Callable[[], bool]) -> None:
+    async def send(self, marker: TransactionMarker, topics_known: asyncio.Event) -> None:
         self.sent.append(marker)
         await self.gate.wait()
         if self.refusal is not None:
