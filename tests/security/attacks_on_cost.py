@@ -106,7 +106,7 @@ def every_list() -> None:
         prepare(victim)
         tried = (ApiKey.FETCH, ApiKey.METADATA, ApiKey.CREATE_TOPICS)
         names = [key.api_name for key, _, _ in served() if max_elements(key) > 10_000 and key not in tried]
-        for case, cost in sweep(victim, names, ("unknown",), last=True):
+        for case, cost in sweep(victim, LOOP_SECONDS, names, ("unknown",), last=True):
             must(cost.loop_seconds < LOOP_SECONDS, f"{case}: the loop worked for {cost.loop_seconds:.2f} s between two turns")
 
 

@@ -100,7 +100,7 @@ def _paths(schema: Any, wanted: Any, above: Path = ()) -> Iterator[Path]:
             yield from _paths(field.struct, wanted, (*above, field.name))
 
 
-class _Filler:
+class Filler:
     """Makes the message of a case."""
 
     def __init__(self, case: Case) -> None:
@@ -208,16 +208,30 @@ def prepare(victim: Victim) -> None:
             assert victim.ask(request(ApiKey.FIND_COORDINATOR, 4, kind + array([b"\3g0"]) + b"\0")) is not None
 
 
-def tried(victim: Victim, case: Case) -> Cost:
-    """Sends a case, on a connection of its own."""
-    frame = _Filler(case).frame()
+def tried(victim: Victim, case: Case, most_seconds: float) -> Cost:
+    """Sends a case, on a connection of its own; one over the bound twice more, as others' use of caches and cores only ever adds to it."""
+    frame = Filler(case).frame()
+    least = _sent(victim, frame)
+    for _ in range(2):
+        if least.loop_seconds > most_seconds:
+            least = min(least, _sent(victim, frame))
+    return least
+
+
+def _sent(victim: Victim, frame: bytes) -> Cost:
     before, answers = victim.memory_mib(), list[bytes | None]()
     in_process, of_loop = victim.longest_waits(lambda: answers.append(victim.ask(frame)))
     return Cost(of_loop, in_process, victim.memory_mib() - before, answers[0] is not None)
 
 
 def sweep(
-    victim: Victim, names: Sequence[str] = (), kinds: Sequence[str] = KINDS, size: int = MIB, *, last: bool = False
+    victim: Victim,
+    most_seconds: float,
+    names: Sequence[str] = (),
+    kinds: Sequence[str] = KINDS,
+    size: int = MIB,
+    *,
+    last: bool = False,
 ) -> Iterator[tuple[Case, Cost]]:
     """Tries the cases of the named APIs, or of all; of the last version of each alone, or of every one."""
     for key, lowest, highest in served():
@@ -226,7 +240,7 @@ def sweep(
         for version in range(highest if last else lowest, highest + 1):
             for case in cases(key, version, size):
                 if case.kind in kinds:
-                    yield case, tried(victim, case)
+                    yield case, tried(victim, case, most_seconds)
                     must(victim.lives, f"{case}: the broker has died")
 
 
@@ -242,7 +256,7 @@ def main(arguments: list[str]) -> int:
     over = 0
     with Victim(*SETTINGS) as victim:
         prepare(victim)
-        for case, cost in sweep(victim, given.api, given.kinds, size, last=given.last):
+        for case, cost in sweep(victim, most, given.api, given.kinds, size, last=given.last):
             over += cost.loop_seconds > most
             mark = "OVER" if cost.loop_seconds > most else "" if cost.is_answered else "closed"
             numbers = f"{cost.loop_seconds * 1000:8.1f} {cost.process_seconds * 1000:8.1f} ms {cost.grown_mib:8.1f} MiB"

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -155,12 +156,13 @@ class FetchSessions:
     def _end(self, session_id: int) -> None:
         self._partition_count -= len(self._sessions.pop(session_id).partitions)
 
-    def _unknown(self, keys: Iterable[Key]) -> int:
-        return sum(not self._exists(key) for key in keys)
+    def _has_too_many_unknown(self, keys: Iterable[Key]) -> bool:
+        unknown = (key for key in keys if not self._exists(key))
+        return sum(1 for _ in islice(unknown, MAX_UNKNOWN + 1)) > MAX_UNKNOWN
 
     def _create(self, asked: dict[Key, FetchPartition], uses_topic_ids: bool, is_follower: bool) -> FetchSession | None:
         now = self._clock.monotonic()
-        if len(asked) > self._max_partitions or self._unknown(asked) > MAX_UNKNOWN:
+        if len(asked) > self._max_partitions or self._has_too_many_unknown(asked):
             return None
         while len(self._sessions) >= self._slots or self._partition_count + len(asked) > self._max_partitions:
             if not self._evict((is_follower, len(asked)), now):
@@ -219,7 +221,7 @@ class FetchSessions:
                 session.partitions.pop((topic.topic, partition), None)
                 session.said.pop((topic.topic, partition), None)
         self._partition_count += len(session.partitions) - before
-        if len(added) > MAX_UNKNOWN and (self._partition_count > self._max_partitions or self._unknown(added) > MAX_UNKNOWN):
+        if len(added) > MAX_UNKNOWN and (self._partition_count > self._max_partitions or self._has_too_many_unknown(added)):
             # What it says now is answered; then its reader has to begin again, and gets a session if there is room for it.
             self._end(session.session_id)
             return FetchScope(session.partitions.items(), session, session.session_id)

@@ -87,7 +87,7 @@ class RequestMeters:
         """Every meter that has counted something."""
         return [meter for meter in (*self._apis.values(), self.fetch_follower) if meter.versions]
 
-    def failed(self, api: str, code: int) -> None:
-        """Counts an error in an answer."""
+    def failed(self, api: str, code: int, count: int = 1) -> None:
+        """Counts an error in an answer, or in so many places of one."""
         key = (api, code)
-        self.failures[key] = self.failures.get(key, 0) + 1
+        self.failures[key] = self.failures.get(key, 0) + count

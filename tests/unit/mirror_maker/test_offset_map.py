@@ -148,7 +148,10 @@ def test_a_week_of_small_transactions_takes_a_worker_a_few_bytes_each() -> None:
     """A range object for each took 156: a partition that always gets a little has three million transactions a day."""
     page_count = 1000
     log = [
-        (page_key(CLICKS, page), encode_page(Page(TOPIC_ID, 300 * at + 300, 0, tuple(Range(3 * i, 3, 4 * i, 3) for i in range(at, at + 64)))))
+        (
+            page_key(CLICKS, page),
+            encode_page(Page(TOPIC_ID, 300 * at + 300, 0, tuple(Range(3 * i, 3, 4 * i, 3) for i in range(at, at + 64)))),
+        )
         for page, at in enumerate(range(0, page_count * PAGE_RANGES, PAGE_RANGES))
     ]
     tracemalloc.start()

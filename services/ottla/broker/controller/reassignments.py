@@ -76,7 +76,8 @@ def ready(state: ClusterState, partitions: Iterable[TopicPartition]) -> Decision
 def ongoing(state: ClusterState, partitions: Sequence[TopicPartition] | None) -> dict[TopicPartition, OngoingReassignment]:
     """The partitions on their way to other brokers, of those named or with None of all."""
     found = {}
-    for topic_partition in sorted(state.reassigning()) if partitions is None else partitions:
+    reassigning = set(state.reassigning())
+    for topic_partition in sorted(reassigning if partitions is None else reassigning.intersection(partitions)):
         known = state.find(topic_partition)
         if known is not None and known.is_being_reassigned and not state.topics[topic_partition.topic].is_deleting:
             found[topic_partition] = OngoingReassignment(known.state.replicas, known.adding_replicas, known.removing_replicas)

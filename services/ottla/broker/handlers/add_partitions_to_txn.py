@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers.authorization import check_transaction, code_of, topic_allowed
+from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
@@ -45,13 +46,13 @@ async def add_partitions_to_txn(request: AddPartitionsToTxnRequest, context: Req
     except ApiError as error:
         codes = dict.fromkeys(asked, code_of(error, context, FIRST_WITH_PRODUCER_FENCED))
     schema = context.response_schema()
-    by_topic: dict[str, list[Any]] = {}
-    async for (name, index), code in in_slices(codes.items()):
-        result = schema("AddPartitionsToTxnPartitionResult", partition_index=index, partition_error_code=code)
-        by_topic.setdefault(name, []).append(result)
+    results = (
+        (partition, schema("AddPartitionsToTxnPartitionResult", partition_index=partition.partition, partition_error_code=code))
+        for partition, code in codes.items()
+    )
     answers = [
-        schema("AddPartitionsToTxnTopicResult", name=name, results_by_partition=results)
-        async for name, results in in_slices(by_topic.items())
+        schema("AddPartitionsToTxnTopicResult", name=name, results_by_partition=partitions)
+        async for name, partitions in grouped_by_topic(results)
     ]
     return schema("AddPartitionsToTxnResponse", throttle_time=0, results_by_topic_v3_and_below=answers)
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
-from ottla.broker.handlers.by_topic import grouped_by_topic
+from ottla.broker.handlers.by_topic import asked, grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.waiting import Deadline
+from ottla.broker.handlers.waiting import Deadline, in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
 from ottla.interbroker.calls import PartitionOutcome
@@ -27,12 +27,9 @@ if TYPE_CHECKING:
 async def alter_partition_reassignments(request: AlterPartitionReassignmentsRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
     # A partition that is named twice moves to where it is named last, as with Kafka.
-    asked: dict[TopicPartition, Sequence[BrokerId] | None] = {
-        TopicPartition(topic.name, partition.partition_index): None
-        if partition.replicas is None
-        else tuple(map(BrokerId, partition.replicas))
-        for topic in request.topics
-        for partition in topic.partitions
+    requested: dict[TopicPartition, Sequence[BrokerId] | None] = {
+        TopicPartition(name, partition.partition_index): None if partition.replicas is None else tuple(map(BrokerId, partition.replicas))
+        async for name, partition in in_slices(asked(request.topics))
     }
     error_code, error_message = NONE, None
     outcomes: Mapping[TopicPartition, PartitionOutcome]
@@ -41,30 +38,30 @@ async def alter_partition_reassignments(request: AlterPartitionReassignmentsRequ
             raise ClusterAuthorizationFailed(DENIED)
         deadline = Deadline(request.timeout)
         outcomes = await deadline.wait(
-            parts.controller.alter_partition_reassignments(asked, deadline.seconds_left()), "the change of reassignments"
+            parts.controller.alter_partition_reassignments(requested, deadline.seconds_left()), "the change of reassignments"
         )
     except ApiError as error:
         error_code, error_message = error.code, error.message
-        outcomes = {partition: PartitionOutcome(error.code, error.message) for partition in asked}
+        outcomes = dict.fromkeys(requested, PartitionOutcome(error.code, error.message))
+    answers = (
+        (
+            partition,
+            schema(
+                "ReassignablePartitionResponse",
+                partition_index=partition.partition,
+                error_code=outcome.error,
+                error_message=outcome.message or None,
+            ),
+        )
+        for partition, outcome in outcomes.items()
+    )
+    responses = [
+        schema("ReassignableTopicResponse", name=name, partitions=partitions) async for name, partitions in grouped_by_topic(answers)
+    ]
     return schema(
         "AlterPartitionReassignmentsResponse",
         throttle_time=0,
         error_code=error_code,
         error_message=error_message,
-        responses=[
-            schema(
-                "ReassignableTopicResponse",
-                name=name,
-                partitions=[
-                    schema(
-                        "ReassignablePartitionResponse",
-                        partition_index=partition,
-                        error_code=outcome.error,
-                        error_message=outcome.message or None,
-                    )
-                    for partition, outcome in answers
-                ],
-            )
-            for name, answers in grouped_by_topic(outcomes).items()
-        ],
+        responses=responses,
     )

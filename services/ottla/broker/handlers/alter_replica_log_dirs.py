@@ -7,11 +7,12 @@ Unlike Kafka: a move that a stop of the broker interrupts is not taken up again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
-from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
+from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
 from ottla.model import TopicPartition
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
 
 
 @handles(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2)
-def alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, context: RequestContext, parts: BrokerParts) -> Sliced:
+async def alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
-    # A partition that is named twice moves to where it is named last, as with Kafka.
-    asked = {
-        TopicPartition(topic.name, index): directory.path
+    named = (
+        (TopicPartition(topic.name, index), directory.path)
         for directory in request.dirs
         for topic in directory.topics
         for index in topic.partitions
-    }
+    )
+    # A partition that is named twice moves to where it is named last, as with Kafka.
+    asked = {topic_partition: path async for topic_partition, path in in_slices(named)}
     error_codes: dict[TopicPartition, int] = {}
-    for topic_partition, path in asked.items():
-        yield
+    async for topic_partition, path in in_slices(asked.items()):
         try:
             if not cluster_allowed(parts, context, Operation.ALTER):
                 raise ClusterAuthorizationFailed(DENIED)
@@ -41,18 +42,12 @@ def alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, context: Request
             error_codes[topic_partition] = NONE
         except ApiError as error:
             error_codes[topic_partition] = error.code
-    return schema(
-        "AlterReplicaLogDirsResponse",
-        throttle_time=0,
-        results=[
-            schema(
-                "AlterReplicaLogDirTopicResult",
-                topic_name=name,
-                partitions=[
-                    schema("AlterReplicaLogDirPartitionResult", partition_index=partition, error_code=error_code)
-                    for partition, error_code in results
-                ],
-            )
-            for name, results in grouped_by_topic(error_codes).items()
-        ],
+    answers = (
+        (partition, schema("AlterReplicaLogDirPartitionResult", partition_index=partition.partition, error_code=error_code))
+        for partition, error_code in error_codes.items()
     )
+    results = [
+        schema("AlterReplicaLogDirTopicResult", topic_name=name, partitions=partitions)
+        async for name, partitions in grouped_by_topic(answers)
+    ]
+    return schema("AlterReplicaLogDirsResponse", throttle_time=0, results=results)

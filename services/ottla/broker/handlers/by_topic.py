@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
+from ottla.broker.handlers.waiting import in_slices
 from ottla.model import TopicPartition
 
 T = TypeVar("T")
@@ -30,9 +31,10 @@ def asked(topics: Iterable[AskedTopic[PartitionT]]) -> Iterator[tuple[str, Parti
             yield topic.name, partition
 
 
-def grouped_by_topic(values: Mapping[TopicPartition, T] | Iterable[tuple[TopicPartition, T]]) -> dict[str, list[tuple[int, T]]]:
-    """What belongs to each partition, topic by topic; topics and partitions stay in the order in which they come."""
-    grouped: dict[str, list[tuple[int, T]]] = {}
-    for (topic, partition), value in values.items() if isinstance(values, Mapping) else values:
-        grouped.setdefault(topic, []).append((partition, value))
-    return grouped
+async def grouped_by_topic(values: Iterable[tuple[TopicPartition, T]]) -> AsyncIterator[tuple[str, list[T]]]:
+    """Each topic with what belongs to its partitions, in the order in which they come. Values that a generator makes are made in slices."""
+    grouped: dict[str, list[T]] = {}
+    async for (topic, _), value in in_slices(values):
+        grouped.setdefault(topic, []).append(value)
+    async for topic, of_topic in in_slices(grouped.items()):
+        yield topic, of_topic

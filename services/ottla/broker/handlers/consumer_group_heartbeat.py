@@ -7,8 +7,9 @@ v1 adds subscription by a regular expression, and has the member make its id its
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
-from ottla.broker.groups.consumer.assignment import Assignment, assignment_of
+from ottla.broker.groups.consumer.assignment import Assignment
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
 from ottla.broker.handlers.authorization import group_of, topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
@@ -36,7 +37,8 @@ async def consumer_group_heartbeat(request: ConsumerGroupHeartbeatRequest, conte
     try:
         group = group_of(parts, context, Operation.READ, request.group_id)
         await _check_topics(frozenset(request.subscribed_topic_names or ()), context, parts)
-        answer = await group.consumer_heartbeat(request.group_id, _heartbeat(request, context, parts))
+        heartbeat = _heartbeat(request, await _owned(request), context, parts)
+        answer = await group.consumer_heartbeat(request.group_id, heartbeat)
     except ApiError as error:
         return schema(
             "ConsumerGroupHeartbeatResponse",
@@ -66,7 +68,7 @@ async def _check_topics(names: frozenset[str], context: RequestContext, parts: B
             raise TopicAuthorizationFailed(f"{context.principal} may not know of all the topics that it subscribes to")
 
 
-def _heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestContext, parts: BrokerParts) -> Heartbeat:
+def _heartbeat(request: ConsumerGroupHeartbeatRequest, owned: Assignment | None, context: RequestContext, parts: BrokerParts) -> Heartbeat:
     names = request.subscribed_topic_names
     return Heartbeat(
         request.member_id,
@@ -79,18 +81,20 @@ def _heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestContext, 
         None if names is None else frozenset(names),
         request.subscribed_topic_regex,
         request.server_assignor,
-        _owned(request),
+        owned,
         makes_its_id=context.api_version >= FIRST_WITH_OWN_IDS,
         may_see=lambda name: topic_allowed(parts, context, Operation.DESCRIBE, name),
     )
 
 
-def _owned(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
+async def _owned(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
     if request.topic_partitions is None:
         return None
-    return assignment_of(
-        (partition.topic_id, number) for partition in request.topic_partitions if partition.topic_id for number in partition.partitions
-    )
+    owned: dict[UUID, set[int]] = {}
+    async for topic in in_slices(request.topic_partitions):
+        if topic.topic_id and topic.partitions:
+            owned.setdefault(topic.topic_id, set()).update(topic.partitions)
+    return {topic_id: frozenset(partitions) async for topic_id, partitions in in_slices(owned.items())}
 
 
 def _assignment(answer: HeartbeatAnswer, schema: MessageSchema) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers.authorization import topic_allowed
+from ottla.broker.handlers.by_topic import asked, grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.purgatory import Delayed
@@ -19,7 +20,6 @@ from ottla.broker.replication.partition import Partition
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, InvalidTopic, PolicyViolation, RequestTimedOut, TopicAuthorizationFailed
 from ottla.model import INTERNAL_TOPICS, NO_PARTITION_LEADER_EPOCH, TopicPartition
-from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -33,21 +33,40 @@ def delete_records(
     request: DeleteRecordsRequest, context: RequestContext, parts: BrokerParts
 ) -> Generator[None, None, asyncio.Future[Any]]:
     # A partition that is named twice is deleted from where it is named last, as with Kafka.
-    asked = {
-        TopicPartition(topic.name, partition.partition_index): partition.offset
-        for topic in request.topics
-        for partition in topic.partitions
-    }
+    offsets: dict[TopicPartition, int] = {}
+    for name, partition in asked(request.topics):
+        yield
+        offsets[TopicPartition(name, partition.partition_index)] = partition.offset
     deletions = []
-    for (name, index), offset in asked.items():
+    for (name, index), offset in offsets.items():
         yield
         deletions.append(_deletion(name, index, offset, context, parts))
-    delayed = DelayedDeletion(context.api_version, deletions, parts.metadata)
+    delayed = DelayedDeletion(deletions, parts.metadata)
     purgatory = parts.replicas.deletes
     if not delayed.try_complete():
         purgatory.watch(delayed, delayed.watched(), request.timeout.total_seconds())
         delayed.answered.add_done_callback(lambda _: purgatory.forget(delayed))
-    return delayed.answered
+    # A task and no coroutine: what waits for followers is no work under way.
+    return asyncio.ensure_future(_response(delayed, deletions, context))
+
+
+async def _response(delayed: DelayedDeletion, deletions: list[Deletion], context: RequestContext) -> Any:
+    await delayed.answered
+    schema = context.response_schema()
+    answers = (
+        (
+            deletion.topic_partition,
+            schema(
+                "DeleteRecordsPartitionResult",
+                partition_index=deletion.topic_partition.partition,
+                low_watermark=deletion.low_watermark,
+                error_code=deletion.error_code,
+            ),
+        )
+        for deletion in deletions
+    )
+    topics = [schema("DeleteRecordsTopicResult", name=name, partitions=partitions) async for name, partitions in grouped_by_topic(answers)]
+    return schema("DeleteRecordsResponse", throttle_time=0, topics=topics)
 
 
 class Deletion:
@@ -75,11 +94,10 @@ class Deletion:
 class DelayedDeletion(Delayed):
     """A request whose followers have yet to follow."""
 
-    def __init__(self, version: int, deletions: list[Deletion], metadata: MetadataCache) -> None:
-        self._version = version
+    def __init__(self, deletions: list[Deletion], metadata: MetadataCache) -> None:
         self._deletions = deletions
         self._metadata = metadata
-        self.answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def watched(self) -> list[TopicPartition]:
         """The partitions whose followers can complete it."""
@@ -90,7 +108,7 @@ class DelayedDeletion(Delayed):
             done = [deletion.is_done(self._metadata) for deletion in self._deletions]  # each, so that all low watermarks are known
             if not all(done):
                 return False
-            self.answered.set_result(self._response())
+            self.answered.set_result(None)
         return True
 
     def expire(self) -> None:
@@ -98,23 +116,7 @@ class DelayedDeletion(Delayed):
             for deletion in self._deletions:
                 if not deletion.is_done(self._metadata):
                     deletion.error_code = RequestTimedOut.code
-            self.answered.set_result(self._response())
-
-    def _response(self) -> Any:
-        schema = messages.response_schema(ApiKey.DELETE_RECORDS, self._version)
-        by_topic: dict[str, list[Any]] = {}
-        for deletion in self._deletions:
-            name, index = deletion.topic_partition
-            by_topic.setdefault(name, []).append(
-                schema(
-                    "DeleteRecordsPartitionResult",
-                    partition_index=index,
-                    low_watermark=deletion.low_watermark,
-                    error_code=deletion.error_code,
-                )
-            )
-        topics = [schema("DeleteRecordsTopicResult", name=name, partitions=partitions) for name, partitions in by_topic.items()]
-        return schema("DeleteRecordsResponse", throttle_time=0, topics=topics)
+            self.answered.set_result(None)
 
 
 def _deletion(topic: str, index: int, offset: int, context: RequestContext, parts: BrokerParts) -> Deletion:

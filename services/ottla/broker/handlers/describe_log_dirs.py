@@ -25,18 +25,23 @@ def describe_log_dirs(request: DescribeLogDirsRequest, context: RequestContext, 
     schema = context.response_schema()
     if not cluster_allowed(parts, context, Operation.DESCRIBE):
         return schema("DescribeLogDirsResponse", throttle_time=0, error_code=ClusterAuthorizationFailed.code, results=())
-    asked = None if request.topics is None else {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    asked: dict[str, set[int]] | None = None
+    if request.topics is not None:
+        asked = {}
+        for named in request.topics:
+            yield
+            asked.setdefault(named.topic, set()).update(named.partitions)
     results = []
     for directory in parts.logs.describe_directories():
         topics: dict[str, list[Any]] = defaultdict(list)
         for (topic, index), size in sorted(directory.partitions.items()):
             yield
-            if asked is None or (topic, index) in asked:
+            if asked is None or index in asked.get(topic, ()):
                 topics[topic].append(
                     schema("DescribeLogDirsPartition", partition_index=index, partition_size=size, offset_lag=0, is_future_key=False)
                 )
         for (topic, index), future in sorted(parts.log_moves.ongoing.items()):
-            if future.directory == directory.path and (asked is None or (topic, index) in asked):
+            if future.directory == directory.path and (asked is None or index in asked.get(topic, ())):
                 fields = {"partition_index": index, "partition_size": future.size, "offset_lag": future.offset_lag}
                 topics[topic].append(schema("DescribeLogDirsPartition", **fields, is_future_key=True))
         results.append(

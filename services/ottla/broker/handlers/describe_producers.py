@@ -6,7 +6,6 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import topic_allowed
-from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, InvalidTopic, TopicAuthorizationFailed
@@ -38,10 +37,13 @@ def describe_producers(request: DescribeProducersRequest, context: RequestContex
             error_message=error_message,
             active_producers=producers,
         )
-    topics = [
-        schema("TopicResponse", name=name, partitions=[answer for _, answer in partitions])
-        for name, partitions in grouped_by_topic(answers).items()
-    ]
+    by_topic: dict[str, list[Any]] = {}
+    for (name, _), answer in answers.items():
+        by_topic.setdefault(name, []).append(answer)
+    topics = []
+    for name, partitions in by_topic.items():
+        yield
+        topics.append(schema("TopicResponse", name=name, partitions=partitions))
     return schema("DescribeProducersResponse", throttle_time=0, topics=topics)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.waiting import Deadline
+from ottla.broker.handlers.waiting import Deadline, in_slices
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, ElectionNotNeeded, InvalidRequest
 from ottla.interbroker.calls import ElectionType, PartitionOutcome
@@ -30,7 +30,8 @@ async def elect_leaders(request: ElectLeadersRequest, context: RequestContext, p
     asked = None
     if request.topic_partitions is not None:
         # Named twice is asked once.
-        asked = list(dict.fromkeys(TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions))
+        named = (TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions)
+        asked = list({partition: None async for partition in in_slices(named)})
     error_code, outcomes = NONE, dict[TopicPartition, PartitionOutcome]()
     try:
         if not cluster_allowed(parts, context, Operation.ALTER):
@@ -39,28 +40,18 @@ async def elect_leaders(request: ElectLeadersRequest, context: RequestContext, p
     except ApiError as error:
         # Also for each partition: before v1 there was no other place for it.
         error_code = error.code
-        outcomes = {partition: PartitionOutcome(error.code, error.message) for partition in asked or ()}
-    return schema(
-        "ElectLeadersResponse",
-        throttle_time=0,
-        error_code=error_code,
-        replica_election_results=[
-            schema(
-                "ReplicaElectionResult",
-                topic=topic,
-                partition_result=[
-                    schema(
-                        "PartitionResult",
-                        partition_id=partition,
-                        error_code=outcome.error,
-                        error_message=outcome.message or None,
-                    )
-                    for partition, outcome in results
-                ],
-            )
-            for topic, results in grouped_by_topic(outcomes).items()
-        ],
+        outcomes = dict.fromkeys(asked or (), PartitionOutcome(error.code, error.message))
+    answers = (
+        (
+            partition,
+            schema("PartitionResult", partition_id=partition.partition, error_code=outcome.error, error_message=outcome.message or None),
+        )
+        for partition, outcome in outcomes.items()
     )
+    results = [
+        schema("ReplicaElectionResult", topic=topic, partition_result=partitions) async for topic, partitions in grouped_by_topic(answers)
+    ]
+    return schema("ElectLeadersResponse", throttle_time=0, error_code=error_code, replica_election_results=results)
 
 
 async def _elect(

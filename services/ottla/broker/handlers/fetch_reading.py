@@ -51,6 +51,8 @@ _SLICE: Final = 500
 # What a fetch has come to: bytes found, bytes that it may still take, whether it need not wait whatever it has.
 _Progress = tuple[int, int, bool]
 
+ByTopic = dict[str | UUID, list[FetchAnswer]]
+
 
 def is_here(metadata: MetadataCache, replicas: ReplicaManager, key: Key) -> bool:
     """Whether this broker has a replica of the partition that a fetch names."""
@@ -195,33 +197,33 @@ class Reading:
 
     def answer(self) -> EncodedBody:
         """The response to what was last read."""
-        topics = self._answered(self._scope.select(self._answers))
+        by_topic: ByTopic = {}
+        self._group(self._scope.select(self._answers), by_topic)
+        self._count_sent()
+        topics = list(by_topic.items())
         pieces = codec.encode_response(self._context.api_version, 0, self._scope.session_id, topics, INLINE_BELOW)
         return EncodedBody(cast("Pieces", pieces))  # the regions among them are those that `_read` put in
 
     async def answer_in_slices(self) -> EncodedBody:
         """The same for a fetch of many partitions; its bytes are put together by a thread."""
-        selected: list[tuple[Key, FetchAnswer]] = []
+        by_topic: ByTopic = {}
         for start in range(0, len(self._answers), _SLICE):
-            selected += self._scope.select(self._answers[start : start + _SLICE])
+            self._group(self._scope.select(self._answers[start : start + _SLICE]), by_topic)
             await asyncio.sleep(0)
-        topics = self._answered(selected)
+        self._count_sent()
         version, session_id = self._context.api_version, self._scope.session_id
-        pieces = await self._parts.offload(codec.encode_response, version, 0, session_id, topics, INLINE_BELOW)
+        pieces = await self._parts.offload(codec.encode_response, version, 0, session_id, list(by_topic.items()), INLINE_BELOW)
         return EncodedBody(cast("Pieces", pieces))
 
-    def _answered(self, selected: Iterable[tuple[Key, FetchAnswer]]) -> list[tuple[str | UUID, list[FetchAnswer]]]:
-        """The answers by topic. What they have is counted."""
-        by_topic: dict[str | UUID, list[FetchAnswer]] = {}
+    def _group(self, selected: Iterable[tuple[Key, FetchAnswer]], by_topic: ByTopic) -> None:
+        """Adds answers to their topics'. What is throttled of them is counted."""
         throttled_size = 0
         for (named, index), answer in selected:
             by_topic.setdefault(named, []).append(answer)
             if self._replica is not None and answer.records is not None and self._is_throttled(self._partition((named, index))):
                 throttled_size += len(answer.records)
-        self._count_sent()
         if throttled_size:
             self._parts.throttles.leader.record(throttled_size)
-        return list(by_topic.items())
 
     def _count_sent(self) -> None:
         if self._replica is not None:

@@ -38,26 +38,18 @@ async def list_partition_reassignments(request: ListPartitionReassignmentsReques
         ongoing = await parts.controller.list_partition_reassignments(asked)
     except ApiError as error:
         error_code, error_message = error.code, error.message
-    return schema(
-        "ListPartitionReassignmentsResponse",
-        throttle_time=0,
-        error_code=error_code,
-        error_message=error_message,
-        topics=[
+    answers = (
+        (
+            partition,
             schema(
-                "OngoingTopicReassignment",
-                name=name,
-                partitions=[
-                    schema(
-                        "OngoingPartitionReassignment",
-                        partition_index=partition,
-                        replicas=reassignment.replicas,
-                        adding_replicas=reassignment.adding_replicas,
-                        removing_replicas=reassignment.removing_replicas,
-                    )
-                    for partition, reassignment in found
-                ],
-            )
-            for name, found in grouped_by_topic(sorted(ongoing.items(), key=lambda item: item[0])).items()
-        ],
+                "OngoingPartitionReassignment",
+                partition_index=partition.partition,
+                replicas=reassignment.replicas,
+                adding_replicas=reassignment.adding_replicas,
+                removing_replicas=reassignment.removing_replicas,
+            ),
+        )
+        for partition, reassignment in sorted(ongoing.items(), key=lambda item: item[0])
     )
+    topics = [schema("OngoingTopicReassignment", name=name, partitions=partitions) async for name, partitions in grouped_by_topic(answers)]
+    return schema("ListPartitionReassignmentsResponse", throttle_time=0, error_code=error_code, error_message=error_message, topics=topics)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.groups.records import NO_EXPIRY, CommittedOffset
 from ottla.broker.handlers.authorization import check_group, topic_allowed
-from ottla.broker.handlers.by_topic import asked
+from ottla.broker.handlers.by_topic import asked, grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
@@ -76,11 +76,11 @@ async def answered_by_topic(
     outcomes: Mapping[TopicPartition, ApiError | None], schema: MessageSchema, topic_class: str, partition_class: str
 ) -> list[Any]:
     """The structs that say what has become of each partition; one that was named twice is answered once."""
-    by_topic: dict[str, list[Any]] = {}
-    async for (name, index), outcome in in_slices(outcomes.items()):
-        code = NONE if outcome is None else outcome.code
-        by_topic.setdefault(name, []).append(schema(partition_class, partition_index=index, error_code=code))
-    return [schema(topic_class, name=name, partitions=partitions) async for name, partitions in in_slices(by_topic.items())]
+    answers = (
+        (partition, schema(partition_class, partition_index=partition.partition, error_code=NONE if outcome is None else outcome.code))
+        for partition, outcome in outcomes.items()
+    )
+    return [schema(topic_class, name=name, partitions=partitions) async for name, partitions in grouped_by_topic(answers)]
 
 
 def _expire_timestamp(request: OffsetCommitRequest, version: int, now_ms: int) -> int:

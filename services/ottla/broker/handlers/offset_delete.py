@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 async def offset_delete(request: OffsetDeleteRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
     outcomes: dict[TopicPartition, ApiError | None] = {}
+    accepted: list[TopicPartition] = []
     try:
         group = group_of(parts, context, Operation.DELETE, request.group_id)
         async for topic, requested in in_slices(asked(request.topics)):
             partition = TopicPartition(topic, requested.partition_index)
-            outcomes[partition] = refusal(partition, context, parts)
-        accepted = [partition for partition, refused in outcomes.items() if refused is None]
+            if partition in outcomes:
+                continue
+            refused = outcomes[partition] = refusal(partition, context, parts)
+            if refused is None:
+                accepted.append(partition)
         outcomes |= await group.delete_offsets(request.group_id, accepted)
     except ApiError as error:
         return schema("OffsetDeleteResponse", error_code=error.code, throttle_time=0, topics=[])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ottla.broker.groups.offsets import GroupOffsets
 from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.handlers.authorization import check_group, topic_allowed
+from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices, side_by_side
 from ottla.broker.security.authorizer import Operation
@@ -112,16 +113,18 @@ def _asked(topics: Iterable[OffsetFetchRequestTopics | OffsetFetchRequestTopic])
 
 
 async def _topics(found: Found, schema: MessageSchema, topic_class: str, partition_class: str) -> list[Any]:
-    by_topic: dict[str, list[Any]] = {}
-    async for (name, index), (committed, error_code) in in_slices(found.partitions.items()):
-        by_topic.setdefault(name, []).append(
+    answers = (
+        (
+            partition,
             schema(
                 partition_class,
-                partition_index=index,
+                partition_index=partition.partition,
                 committed_offset=committed.offset,
                 committed_leader_epoch=committed.leader_epoch,
                 metadata=committed.metadata,
                 error_code=error_code,
-            )
+            ),
         )
-    return [schema(topic_class, name=name, partitions=partitions) async for name, partitions in in_slices(by_topic.items())]
+        for partition, (committed, error_code) in found.partitions.items()
+    )
+    return [schema(topic_class, name=name, partitions=partitions) async for name, partitions in grouped_by_topic(answers)]

@@ -6,9 +6,10 @@ knows of any more (KIP-664). A marker for no partition is not answered, as in Ka
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers.authorization import cluster_allowed
+from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
@@ -21,32 +22,36 @@ if TYPE_CHECKING:
     from kio.schema.write_txn_markers.v1.request import WriteTxnMarkersRequest
 
 
+# Partitions whose markers wait for each other's: to begin more of them takes the loop too long.
+AT_ONCE: Final = 500
+
+
 @handles(ApiKey.WRITE_TXN_MARKERS, 1, 1)
 async def write_txn_markers(request: WriteTxnMarkersRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
     is_allowed = cluster_allowed(parts, context, Operation.CLUSTER_ACTION)
     markers = []
     async for requested in in_slices(request.markers):
-        asked = tuple(dict.fromkeys(TopicPartition(topic.name, index) for topic in requested.topics for index in topic.partition_indexes))
+        named = (TopicPartition(topic.name, index) for topic in requested.topics for index in topic.partition_indexes)
+        asked = tuple({partition: None async for partition in in_slices(named)})
         if not asked:
             continue
-        if is_allowed:
+        codes = dict.fromkeys(asked, ClusterAuthorizationFailed.code)
+        for start in range(0, len(asked) if is_allowed else 0, AT_ONCE):
             marker = TransactionMarker(
-                requested.producer_id, requested.producer_epoch, requested.transaction_result, requested.coordinator_epoch, asked
+                requested.producer_id,
+                requested.producer_epoch,
+                requested.transaction_result,
+                requested.coordinator_epoch,
+                asked[start : start + AT_ONCE],
             )
-            codes = await parts.transactions.calls.write_transaction_marker(marker)
-        else:
-            codes = dict.fromkeys(asked, ClusterAuthorizationFailed.code)
+            codes |= await parts.transactions.calls.write_transaction_marker(marker)
+        answers = (
+            (partition, schema("WritableTxnMarkerPartitionResult", partition_index=partition.partition, error_code=code))
+            for partition, code in codes.items()
+        )
         topics = [
-            schema(
-                "WritableTxnMarkerTopicResult",
-                name=topic.name,
-                partitions=[
-                    schema("WritableTxnMarkerPartitionResult", partition_index=index, error_code=codes[TopicPartition(topic.name, index)])
-                    for index in topic.partition_indexes
-                ],
-            )
-            for topic in requested.topics
+            schema("WritableTxnMarkerTopicResult", name=name, partitions=partitions) async for name, partitions in grouped_by_topic(answers)
         ]
         markers.append(schema("WritableTxnMarkerResult", producer_id=requested.producer_id, topics=topics))
     return schema("WriteTxnMarkersResponse", markers=markers)
