@@ -245,9 +245,15 @@ class LogMoves:
 
         The last bytes first, which nothing but its former directory has on the disk; then the checkpoints, by which a start
         knows from where on the log is to be read and checked.
+
+        A log that is deleted meanwhile is flushed no more, and what it left goes with it.
         """
-        await moved.flush()
-        await self._logs.write_checkpoints()
+        try:
+            await moved.flush()
+            await self._logs.write_checkpoints()
+        except KafkaStorageError:
+            if self._logs.get(moved.topic_partition) is moved:
+                raise
         await self._logs.give_up(move.source)
 
 

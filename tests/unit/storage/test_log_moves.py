@@ -275,6 +275,26 @@ async def test_a_log_that_is_deleted_or_called_off_does_not_arrive(tmp_path: Pat
     assert (it.names(1), it.moved) == ([], [])
 
 
+async def test_a_log_that_is_deleted_as_soon_as_it_has_arrived_leaves_nothing_where_it_was(tmp_path: Path) -> None:
+    """Else the next start found a topic there that was deleted, after a stop that did not count as clean."""
+    scene = await moving(tmp_path)
+    fill(scene.log, 5)
+
+    def deleted(_: TopicPartition, __: Log) -> None:
+        with pytest.raises(StopIteration):
+            scene.logs.delete(KEY).send(None)  # at once, before the copy is synced
+
+    scene.moves = LogMoves(scene.logs, scene.broker.directories, scene.gate, deleted, lambda: UUID(int=9))
+    scene.start()
+    await scene.finish()
+    assert [name.rpartition("-")[2] for name in (*scene.names(0), *scene.names(1))] == ["delete", "delete"]
+    await scene.logs.shutdown(broker_epoch=5)
+    again = scene.broker.manager()
+    await again.start()
+    assert (again.clean_shutdown_epoch, dict(again.logs)) == (5, {})
+    await again.shutdown()
+
+
 async def test_a_broker_that_stops_leaves_no_copy_and_one_that_was_killed_sweeps_it_up(tmp_path: Path) -> None:
     it = await moving(tmp_path)
     fill(it.log, 10)
