@@ -183,7 +183,13 @@ class TransactionPartition:
             new_producer_id = await self._producer_ids.next_id()
             self._check()
             self._check_free(entry)
-        changed = decisions.initialised(entry.transaction, timeout_ms, expected, new_producer_id, self._clock.time_ms())
+        try:
+            changed = decisions.initialised(entry.transaction, timeout_ms, expected, new_producer_id, self._clock.time_ms())
+        except ConcurrentTransactions:
+            raise
+        except ApiError:
+            await self._check_still_led()  # as in `_decided`
+            raise
         if changed.state is TransactionState.PREPARE_EPOCH_FENCE:
             entry.is_busy = True
             self._begin_beside(self._abort(entry, changed))

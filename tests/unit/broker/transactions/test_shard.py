@@ -469,3 +469,16 @@ async def test_a_coordinator_of_the_past_does_not_stop_a_producer_for_what_it_do
         await former.add_partitions("t", producer_id, epoch + 1, [CLICKS])
     with pytest.raises(InvalidProducerIdMapping):
         await former.end("unknown", producer_id, epoch, is_commit=True)
+
+
+async def test_a_producer_that_goes_on_is_not_fenced_by_a_coordinator_of_the_past() -> None:
+    """It has its epoch from the coordinator of today, which one that was replaced while it was cut off does not know. Fenced it would give up."""
+    world = World()
+    shard = await world.coordinator()
+    producer_id, epoch = await shard.initialise("t", MINUTE_MS, None)
+    world.log.is_of_the_past = True
+    with pytest.raises(NotCoordinator):
+        await shard.initialise("t", MINUTE_MS, (producer_id, epoch + 3))
+    world.log.is_of_the_past = False
+    with pytest.raises(ProducerFenced):
+        await shard.initialise("t", MINUTE_MS, (producer_id, epoch + 3))
