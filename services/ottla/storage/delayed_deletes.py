@@ -16,7 +16,7 @@ from typing import Final
 
 from ottla.clock import Clock
 from ottla.lifecycle import Offload
-from ottla.storage.checkpoints import sync_directory
+from ottla.storage.checkpoints import sync_directory, write_file
 from ottla.storage.file_names import DAMAGED_SUFFIX, DELETED_SUFFIX
 from ottla.storage.log_sync import FULL
 
@@ -68,13 +68,22 @@ def rename_to_deleted(path: str) -> str:
     return rename_with_suffix(path, DELETED_SUFFIX)
 
 
-def keep_damaged_aside(path: Path) -> str:
+def keep_damaged_aside(path: Path, *, stays: bool = False) -> str:
     """Gives a file that cannot be read another name, so that what is written in its place does not take it away; says what became of it.
+
+    Args:
+        stays: it keeps its own name, too, until it is replaced: that it is damaged says more than that it is not there.
 
     Raises:
         OSError: it cannot be renamed, and not for want of room.
     """
     try:
+        if stays:
+            content, aside = path.read_bytes(), Path(f"{path}{DAMAGED_SUFFIX}")
+            if not aside.exists() or aside.read_bytes() != content:  # else a start that did not come to its end has done it
+                aside = Path(_free_name(str(path), DAMAGED_SUFFIX))
+                write_file(aside, content, synced=True)
+            return f"the file is copied to {aside.name}"
         return f"the file is renamed to {Path(rename_with_suffix(str(path), DAMAGED_SUFFIX)).name}"
     except FileNotFoundError:
         return "the file is not there any more"
@@ -91,12 +100,17 @@ def rename_with_suffix(path: str, suffix: str) -> str:
         FileNotFoundError: there is no such file.
         OSError: it cannot be renamed.
     """
-    renamed, number = path + suffix, 1
-    while os.path.lexists(renamed):
-        number += 1
-        renamed = f"{path}.{number}{suffix}"
+    renamed = _free_name(path, suffix)
     os.rename(path, renamed)  # noqa: PTH104  a Path costs more than the rename
     return renamed
+
+
+def _free_name(path: str, suffix: str) -> str:
+    name, number = path + suffix, 1
+    while os.path.lexists(name):
+        number += 1
+        name = f"{path}.{number}{suffix}"
+    return name
 
 
 def delete_all(paths: Sequence[str]) -> None:

@@ -272,7 +272,9 @@ def _offsets(directory: LogDirectory, name: str) -> Mapping[TopicPartition, int]
         directory.written[name] = read_offsets(directory.path / name)
     except MalformedCheckpoint as error:
         # Nothing is lost by starting from 0: more is checked, or the leader finds the high watermark again, or gaps say what was cleaned.
-        log.warning("The checkpoint cannot be read and is not used: %s; %s", error, keep_damaged_aside(directory.path / name))
+        # Where there is no cleaner checkpoint nothing was ever cleaned, so this one stays until all logs are loaded and it is written.
+        aside = keep_damaged_aside(directory.path / name, stays=name == CLEANER_CHECKPOINT)
+        log.warning("The checkpoint cannot be read and is not used: %s; %s", error, aside)
         return {}
     return directory.written[name]
 

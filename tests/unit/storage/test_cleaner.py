@@ -20,6 +20,7 @@ from ottla.storage.compaction.cleaner import CleanableLog, LogCleaner, filthiest
 from ottla.storage.compaction.process import Pace
 from ottla.storage.compaction.runner import InlineRunner
 from ottla.storage.log import Log
+from ottla.storage.log_directory import open_directory
 from ottla.storage.recovery import load_log
 from ottla.testing import ManualClock
 
@@ -422,8 +423,12 @@ def test_no_pace_is_no_wait() -> None:
     assert [pace.wait_seconds(1 << 30, float(now)) for now in range(5)] == [0.0] * 5
 
 
-async def test_a_damaged_checkpoint_of_what_is_clean_takes_no_segment_behind_a_gap(tmp_path: Path) -> None:
-    """A cleaning left the gap. The log was closed cleanly, and a start that knew of no cleaning took it for a segment that is missing."""
+@pytest.mark.parametrize("starts_before", [0, 2])
+async def test_a_damaged_checkpoint_of_what_is_clean_takes_no_segment_behind_a_gap(tmp_path: Path, starts_before: int) -> None:
+    """A cleaning left the gap. The log was closed cleanly, and a start that knew of no cleaning took it for a segment that is missing.
+
+    So does one after starts that were killed before all logs were loaded.
+    """
     broker = Broker(tmp_path, log_cleanup_policy="compact", log_cleaner_min_cleanable_ratio="0.0")
     table = TopicPartition("table", 3)
     logs = broker.manager()
@@ -439,6 +444,8 @@ async def test_a_damaged_checkpoint_of_what_is_clean_takes_no_segment_behind_a_g
     first = tmp_path / "table-3" / f"{0:020d}.log"
     first.write_bytes(first.read_bytes()[: first.stat().st_size // 2])  # as a cleaning leaves it: key b came again
     (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\n")
+    for _ in range(starts_before):
+        open_directory(tmp_path, broker.settings.broker_id, None, 0).unlock()
     for is_clean in (False, True, True):
         logs = broker.manager()
         await logs.start()
