@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from tests.loops import until
 
 from ottla.broker import dispatcher
 from ottla.broker.dispatcher import InFlight
+from ottla.broker.handlers import produce as produce_handler
 from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, TopicPartition
 from ottla.network.connection import Connection
 from ottla.protocol.api import ApiKey
+from ottla.protocol.produce import TopicData
 from ottla.record.batch import batches, crc_of
 from ottla.testing.failing_files import failing_files
 
@@ -191,6 +193,32 @@ async def test_what_a_former_leader_took_is_answered_as_it_stood_when_it_was_one
     replicas.follower_fetched(clicks, BrokerId(2), -1, 1, 0, 0)
     _, answered = await client.produced()
     assert sorted(answered) == sorted([(0, 0) if is_committed else (6, -1), (0, 0)])  # NOT_LEADER_OR_FOLLOWER
+
+
+async def test_what_a_leader_of_another_term_took_is_not_its_own(broker: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request for many partitions is staged in slices, and between two of them a broker may lose its lead, cut its log, and lead again."""
+    for topic in ("events", "clicks"):
+        broker.topic(topic, isr=(BROKER, BrokerId(2)))
+    events, clicks = broker.partition("events"), broker.partition("clicks")
+
+    async def in_slices(slices: Iterable[list[TopicData]]) -> AsyncIterator[list[TopicData]]:
+        first, second = slices
+        yield first
+        broker.follow("events", BrokerId(2), epoch=1)
+        assert events.truncate_for(-1, 0)
+        events.append_as_follower(memoryview(batch(b"c", leader_epoch=1)), 1, 1, 0)
+        broker.lead("events", isr=(BROKER, BrokerId(2)), epoch=2)
+        assert (events.is_leader, events.high_watermark) == (True, 1)
+        yield second
+
+    monkeypatch.setattr(produce_handler, "in_slices", in_slices)
+    monkeypatch.setattr(produce_handler, "LARGE_REQUEST", 1)
+    client = await broker.connect()
+    client.write(produce(("events", 0, batch(b"a")), ("clicks", 0, batch(b"b")), acks=-1))
+    await until(lambda: len(broker.produces) == 1)
+    broker.parts.replicas.follower_fetched(clicks, BrokerId(2), -1, 1, 0, 0)
+    _, answered = await client.produced()
+    assert sorted(answered) == [(0, 0), (6, -1)]  # NOT_LEADER_OR_FOLLOWER
 
 
 async def test_a_client_that_goes_away_leaves_nobody_waiting(broker: Wired) -> None:

@@ -77,7 +77,7 @@ class ProducePartitionStatus:
     may truncate the batch, and its high watermark then passes what another leader has at that offset.
     """
 
-    __slots__ = ("acks", "answer", "error", "is_pending", "offset", "partition", "topic")
+    __slots__ = ("acks", "answer", "error", "is_pending", "leader_epoch", "offset", "partition", "topic")
 
     def __init__(self, topic_name: str, partition: Partition, acks: int, offset: int, answer: PartitionAnswer) -> None:
         self.topic = topic_name
@@ -85,6 +85,7 @@ class ProducePartitionStatus:
         self.acks = acks
         self.offset = offset  # committed once the high watermark (or, for acks=1, the flush) has reached it
         self.answer = answer
+        self.leader_epoch = partition.leader_epoch  # that it was appended in
         self.is_pending = True
         self.error: ApiError | None = None
 
@@ -102,6 +103,11 @@ class ProducePartitionStatus:
             self.is_pending = not is_met and self.error is None
         return self.is_pending
 
+    def look_at_epoch(self) -> None:
+        """Fails if the partition has a newer leader epoch: nothing looked at it since the append, and the batch may have been truncated."""
+        if self.partition.leader_epoch != self.leader_epoch:
+            self.is_pending, self.error = False, self._leadership_lost()
+
     def outcome(self, otherwise: ApiError | None) -> ApiError | None:
         """What to answer: None for success, why it failed, or `otherwise` when it might succeed yet."""
         partition, is_pending = self.partition, self.look()
@@ -118,8 +124,11 @@ class ProducePartitionStatus:
         if self.partition.storage_error is not None:
             return self.partition.storage_error
         if not self.partition.is_leader:
-            return NotLeaderOrFollower(f"{self.partition.topic_partition}: leadership was lost before the batch was committed")
+            return self._leadership_lost()
         return None
+
+    def _leadership_lost(self) -> ApiError:
+        return NotLeaderOrFollower(f"{self.partition.topic_partition}: leadership was lost before the batch was committed")
 
 
 class DelayedProduce:
@@ -474,6 +483,8 @@ async def _stage_opened(
             return refuse(request, context, parts, failed)
         if staged is not None:
             return staged
+    for requirement in requirements:
+        requirement.look_at_epoch()  # others had their turn between two slices
     return _conclusion(request, context, parts, answers, requirements)
 
 
