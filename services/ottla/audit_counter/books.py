@@ -61,6 +61,8 @@ class Books:
         repeated: how many records of the log had the content of another one; None unless the log was read.
         moved: of each partition whose log was read and where it is something.
         is_log_gone: the log cannot be read any more, or not all of it.
+        is_former: it has messages of a former topic of the name, which was deleted.
+        is_mixed: and something was said of it since, of the topic that there is now.
     """
 
     topic: str
@@ -74,6 +76,8 @@ class Books:
     repeated: int | None = None
     moved: Mapping[int, Moved] = field(default_factory=dict)
     is_log_gone: bool = False
+    is_former: bool = False
+    is_mixed: bool = False
 
     @property
     def end_ms(self) -> int:

@@ -39,7 +39,17 @@ from ottla.lifecycle import Offload
 from ottla.metrics.cells import Histogram
 from ottla.model import TopicPartition
 from ottla.protocol.list_offsets_client import EARLIEST, LATEST
-from ottla.record.audit_records import NO_OFFSETS, TOPIC, VERDICTS_TOPIC, WRONG, AuditRecord, Tally, Verdict, decode, tally_columns
+from ottla.record.audit_records import (
+    NO_OFFSETS,
+    TOPIC,
+    VERDICTS_TOPIC,
+    WRONG,
+    AuditRecord,
+    Tally,
+    Verdict,
+    decode,
+    tally_columns,
+)
 from ottla.record.batch import LOG_APPEND_TIME, batches
 from ottla.record.columnar import read_columns
 from ottla.record.digests import (
@@ -297,7 +307,12 @@ class AuditCounter:
             if fetched:
                 self.is_caught_up = False
                 next_offsets = {one.partition.partition: one.next_offset for one in fetched}
-                changed = await self._in_store(self._store.apply, _records_of(fetched), next_offsets, self._clock.time_ms())
+                while True:
+                    now_ms = self._clock.time_ms()
+                    changed, is_whole = await self._in_store(self._store.apply, _records_of(fetched), next_offsets, now_ms)
+                    if is_whole:
+                        break
+                    await self._judge(changed)  # what follows is of another topic of a name
             self.progress.lag = sum(
                 max(0, fetcher.watermarks(partition)[2] - offset) for partition, offset in fetcher.assigned.items() if offset >= 0
             )
@@ -367,8 +382,8 @@ class AuditCounter:
             known.setdefault(start_ms, {})[verdict.edge] = verdict
         for start_ms in starts:
             books = self._books(topic, start_ms)
-            if books.reporting - self._reporting.get(topic, frozenset()):
-                self._reporting[topic] = books.reporting
+            former_tiers, self._reporting[topic] = self._reporting.get(topic, frozenset()), books.reporting
+            if books.reporting - former_tiers:
                 # A tier that begins to report makes verdicts of silence old.
                 silent = store.verdicts(topic, kinds=(Verdict.UNAUDITED,))
                 open_windows |= {window for _, window, _ in silent}
@@ -396,7 +411,8 @@ class AuditCounter:
     def _waits_for_producers(self, books: Books) -> bool:
         """Whether the log will be read once all producers are through with the window, or dead: until then it may not report at all."""
         sessions = books.sessions.get(PRODUCER, ())
-        return self.settings.verify == "records" and books.repeated is None and bool(sessions) and watermark_of(sessions) < books.end_ms
+        is_to_be_read = self.settings.verify == "records" and books.repeated is None and not books.is_former
+        return is_to_be_read and bool(sessions) and watermark_of(sessions) < books.end_ms
 
     def _is_log_wanted(self, books: Books, said: list[EdgeVerdict], new: list[EdgeVerdict], *, is_read: bool) -> bool:
         if any(verdict.waits_for_log for verdict in said):
@@ -428,7 +444,7 @@ class AuditCounter:
                 await asyncio.sleep(_LOG_AGAIN_SECONDS)
 
     async def read_log(self, topic: str, start_ms: int) -> None:
-        """Counts the log's records of a window and judges it again.
+        """Counts the log's records of a window and judges it again; not of a window of a former topic of the name.
 
         Raises:
             UnknownTopicOrPartition, OffsetOutOfRange: it is gone, or a part of it.
@@ -436,6 +452,8 @@ class AuditCounter:
         """
         await self._in_store(self._store.begin_log, topic, [start_ms])
         books = await self._in_store(self._books, topic, start_ms)
+        if books.is_former or await self._is_made_again(topic):
+            return
         bounds: dict[int, list[int]] = {}
         for tier in books.tallies.keys() - {LOG}:
             for partition, tally in books.by_partition(tier).items():
@@ -450,6 +468,17 @@ class AuditCounter:
         if tiers and self._clock.time_ms() - start_ms < _MOST_PIECES_MS:
             counts.found = await self._pieces(topic, start_ms, tiers)
         await self._judge({(topic, start_ms)}, counts)
+
+    async def _is_made_again(self, topic: str) -> bool:
+        """Whether there is another topic of the name than brokers spoke of last; then its former windows are judged as such."""
+        await self._cluster.refresh((topic,))
+        topic_id = self._cluster.metadata.topic(topic).topic_id
+        known = await self._in_store(self._store.topic_id, topic)
+        if topic_id is None or known in ("", topic_id.hex):
+            return False
+        log.warning("topic %s was deleted and made again: its windows so far are a former one's", topic)
+        await self._judge(await self._in_store(self._store.begin_topic, topic, topic_id.hex))
+        return True
 
     def _unexplained(self, topic: str, start_ms: int, counts: _LogCount) -> set[str]:
         """The tiers of edges of which it is not known which messages differ, though the log was read."""
@@ -694,9 +723,11 @@ def _records_of(fetched: list[Fetched]) -> Iterator[Read]:
         aborted = [(transaction.producer_id, transaction.first_offset) for transaction in one.aborted]
         number = one.partition.partition
         for columns in read_columns(one.records, start_offset=one.offset, aborted=aborted):
+            sections = columns.header_sections
             for index, offset in enumerate(columns.offsets.tolist()):
                 try:
-                    yield Read(number, offset, decode(columns.values[index] or b""))
+                    of_brokers = columns.headers(index) if len(sections[index] or b"") > 1 else ()
+                    yield Read(number, offset, decode(columns.values[index] or b"", of_brokers))
                 except InvalidRecord as error:
                     yield Read(number, offset, None, str(error))
 

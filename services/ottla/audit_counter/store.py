@@ -66,8 +66,13 @@ CREATE TABLE verdicts (
 CREATE INDEX verdicts_by_kind ON verdicts (verdict, topic, start_ms);
 CREATE TABLE quarantine (partition INTEGER, next_offset INTEGER, reason TEXT, PRIMARY KEY (partition, next_offset)) WITHOUT ROWID;
 """
-# A file of the first version may lack it, the leader epochs of positions, and how many windows a verdict is of.
-_UNJUDGED: Final = "CREATE TABLE IF NOT EXISTS unjudged (topic TEXT, start_ms INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;"
+# A file of the first version may lack them, the leader epochs of positions, and how many windows a verdict is of.
+_LATER_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS unjudged (topic TEXT, start_ms INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS topics (topic TEXT PRIMARY KEY, topic_id TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS former (topic TEXT, start_ms INTEGER, is_mixed INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
+"""
+_TABLES: Final = ("offsets", "sessions", "positions", "counts", "repeated", "verdicts", "quarantine", "unjudged", "topics", "former")
 _COUNTS: Final = (
     "attempted",
     "acknowledged",
@@ -112,6 +117,16 @@ class Counters:
     windows_refused: int = 0
     recounts: int = 0
     gaps: int = 0
+
+
+class Applied(NamedTuple):
+    """The windows that changed, and whether all was taken in, or only what comes before the first record of another topic of a name.
+
+    Then the windows are to be judged before `apply` is called again with the same: the next call makes them a former topic's.
+    """
+
+    changed: set[Window]
+    is_whole: bool
 
 
 class Read(NamedTuple):
@@ -203,13 +218,13 @@ class Store:
             if self._meta("topic.id") not in (None, topic_id):
                 log.warning("__audit was made again: all counts are of a topic that is gone, and begin from nothing")
                 self._recent.clear()
-                for table in ("offsets", "sessions", "positions", "counts", "repeated", "verdicts", "quarantine", "unjudged"):
+                for table in _TABLES:
                     connection.execute(f"DELETE FROM {table}")
             self._set_meta("topic.id", topic_id)
             return dict(connection.execute("SELECT partition, next_offset FROM offsets"))
 
-    def apply(self, read: Iterable[Read], next_offsets: Mapping[int, int], now_ms: int) -> set[Window]:
-        """Takes in what was read, with the offsets behind it, and gives the windows that changed.
+    def apply(self, read: Iterable[Read], next_offsets: Mapping[int, int], now_ms: int) -> Applied:
+        """Takes in what was read, with the offsets behind it.
 
         Args:
             read: had one by one, so that it may be decoded as it is counted: nothing of it is kept.
@@ -222,9 +237,15 @@ class Store:
         with self._transaction() as connection:
             applied = _Batch(connection, self._recent, self._window_ms, self._fold_ms, self._retention_ms, now_ms, counters)
             known = dict(connection.execute("SELECT partition, next_offset FROM offsets"))
+            is_whole = True
+            reached: dict[int, int] = {}
             for one in read:
                 if one.offset < known.get(one.partition, 0):
                     continue
+                if one.record is not None and applied.is_of_next_topic(one.record):
+                    is_whole, next_offsets = False, reached
+                    break
+                reached[one.partition] = one.offset + 1
                 if one.record is None:
                     counters.quarantined += 1
                     connection.execute("INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?)", (one.partition, one.offset, one.reason[:1000]))
@@ -237,7 +258,20 @@ class Store:
         self._in_log -= applied.written
         for name, count in asdict(counters).items():
             setattr(self.counters, name, getattr(self.counters, name) + count)
-        return applied.changed
+        return Applied(applied.changed, is_whole)
+
+    def topic_id(self, topic: str) -> str:
+        """Of the topic of a name that brokers spoke of last, as 32 hexadecimal digits; empty: they have said none."""
+        return _topic_id(self._connection, topic)
+
+    def begin_topic(self, topic: str, topic_id: str) -> set[Window]:
+        """The name is another topic's from now on; gives the windows that changed."""
+        self._recent.clear()
+        with self._transaction() as connection:
+            changed = _begin_topic(connection, topic, topic_id)
+            connection.executemany(_PUT_UNJUDGED, changed)
+        self._in_log -= changed
+        return changed
 
     def begin_log(self, topic: str, starts: Iterable[int]) -> None:
         """A log is read from now on for these windows, and no other: what is said until `put_log` to be written, it need not have."""
@@ -260,6 +294,8 @@ class Store:
             moved: by window and partition.
         """
         counted = {start_ms: tallies for start_ms, tallies in counted.items() if (topic, start_ms) in self._in_log}
+        if not counted:
+            next_offsets = {}  # they may be of a topic that is gone
         for key in [key for key in self._recent.counts if key[2] == LOG]:
             del self._recent.counts[key]
         with self._transaction() as connection:
@@ -301,6 +337,9 @@ class Store:
             books.add(tier, partition, host, _tally(values))
             if range_offset == _FOLDED:
                 books.window_ms, books.is_log_gone = self._fold_ms, True
+        row = connection.execute(f"SELECT is_mixed FROM former {where}", (topic, start_ms)).fetchone()
+        if row is not None:
+            books.is_former, books.is_mixed, books.is_log_gone = True, bool(row[0]), True
         positions: dict[str, dict[int, int]] = {}
         beginnings: dict[str, dict[int, int]] = {}
         for tier, partition, next_offset, first_offset in connection.execute(
@@ -391,8 +430,8 @@ class Store:
             starts.add(start_ms)
             said.setdefault(verdict.edge, []).append(verdict)
         counted = set(self.windows_of(*span))
-        unjudged = connection.execute(f"SELECT 1 FROM unjudged {where} LIMIT 1", span).fetchone()
-        if unjudged or not counted <= starts or any(one.verdict not in _WELL for edge in said.values() for one in edge):
+        is_left = any(connection.execute(f"SELECT 1 FROM {table} {where} LIMIT 1", span).fetchone() for table in ("unjudged", "former"))
+        if is_left or not counted <= starts or any(one.verdict not in _WELL for edge in said.values() for one in edge):
             return 0
         (windows,) = connection.execute(
             f"SELECT SUM(windows) FROM (SELECT MAX(windows) AS windows FROM verdicts {where} GROUP BY start_ms)", span
@@ -502,7 +541,7 @@ class Store:
         before = now_ms - self._retention_ms - self._window_ms
         self._recent.clear()
         with self._transaction() as connection:
-            for table in ("verdicts", "repeated", "counts"):
+            for table in ("verdicts", "repeated", "former", "counts"):
                 rows = [(topic, before) for topic in self._topics_in(table)]
                 found = connection.executemany(f"DELETE FROM {table} WHERE topic = ? AND start_ms < ?", rows)
             connection.execute("DELETE FROM sessions WHERE heard_ms < ? AND (is_final OR is_dead)", (before,))
@@ -559,11 +598,34 @@ class _Batch:
         self._positions: dict[tuple[str, str, int], int] = {}
         self._beginnings: dict[tuple[str, str, int], int] = {}
         self._leader_epochs: dict[tuple[str, str, int], int] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._former: dict[str, set[int]] = {}  # the windows of each topic that a former one of its name has messages in
+        self._mixed: set[Window] = set()
         self.changed: set[Window] = set()
         self.written: set[Window] = set()  # to the log, so that what the log said of them is old
 
+    def is_of_next_topic(self, record: AuditRecord) -> bool:
+        """Whether a record speaks of another topic of a name of which something was taken in here."""
+        return self._is_of_another(record) and (record.topic, -1) in self.changed
+
+    def _is_of_another(self, record: AuditRecord) -> bool:
+        if not record.topic_id or record.sequence < self._session(record)[0]:
+            return False
+        topic_id = self._topic_ids.get(record.topic)
+        if topic_id is None:
+            topic_id = self._topic_ids[record.topic] = _topic_id(self._connection, record.topic)
+        if not topic_id:
+            self._connection.execute("INSERT INTO topics VALUES (?, ?)", (record.topic, record.topic_id))
+            topic_id = self._topic_ids[record.topic] = record.topic_id
+        return topic_id != record.topic_id
+
     def take(self, record: AuditRecord) -> None:
         """Takes in one record."""
+        if self._is_of_another(record):
+            log.warning("topic %s was deleted and made again: its windows so far are a former one's", record.topic)
+            self._topic_ids[record.topic] = record.topic_id
+            self._recent.clear()
+            self.changed |= _begin_topic(self._connection, record.topic, record.topic_id)
         session = self._session(record)
         next_sequence = session[0]
         if record.sequence < next_sequence:
@@ -587,12 +649,18 @@ class _Batch:
             return
         for own_ms, tally in record.windows.items():
             start_ms = own_ms
+            former = self._former_windows(record.topic)
             if own_ms < self._now_ms - _FOLDED_AFTER_MS:
                 hour = own_ms - own_ms % self._fold_ms
                 last_offsets = self._folded_into(record, hour)
+                if last_offsets and hour in former:
+                    self._mixed.add((record.topic, hour))
+                    self.changed.add((record.topic, hour))
                 if is_of_ranges(record.tier) and record.first_offset <= last_offsets.get((record.tier, record.partition), -2):
                     continue  # a leader counts again what was folded
                 start_ms = hour if last_offsets else own_ms
+            if start_ms in former:
+                self._mixed.add((record.topic, start_ms))
             key = (record.topic, start_ms, record.tier, record.partition, record.host, range_offset)
             known = self._tallies.get(key)
             if known is None:  # it is not known to be a window that is kept
@@ -604,6 +672,13 @@ class _Batch:
                 if record.tier == BROKER or is_writer(record.tier):
                     self.written.add((record.topic, start_ms))
             known.merge(tally)
+
+    def _former_windows(self, topic: str) -> set[int]:
+        found = self._former.get(topic)
+        if found is None:
+            rows = self._connection.execute("SELECT start_ms FROM former WHERE topic = ?", (topic,))
+            found = self._former[topic] = {start_ms for (start_ms,) in rows}
+        return found
 
     def _folded_into(self, record: AuditRecord, hour: int) -> dict[tuple[str, int], int]:
         """The last offset of each tier and partition in an hour that was folded; none if it was not."""
@@ -715,10 +790,33 @@ class _Batch:
             (session, topic, facts[6], facts[7], facts[8], *facts[:5], self._now_ms, json.dumps(facts[5]))
             for (topic, session), facts in self._sessions.items()
         ))  # fmt: skip
+        connection.executemany("UPDATE former SET is_mixed = 1 WHERE topic = ? AND start_ms = ?", self._mixed)
         connection.executemany("DELETE FROM repeated WHERE topic = ? AND start_ms = ?", self.written)
         connection.executemany(_PUT_POSITION, (
             (*place, position, self._beginnings[place], self._leader_epochs[place]) for place, position in self._positions.items()
         ))  # fmt: skip
+
+
+def _topic_id(connection: sqlite3.Connection, topic: str) -> str:
+    row = connection.execute("SELECT topic_id FROM topics WHERE topic = ?", (topic,)).fetchone()
+    return "" if row is None else str(row[0])
+
+
+def _begin_topic(connection: sqlite3.Connection, topic: str, topic_id: str) -> set[Window]:
+    """Sets what was counted of a former topic of the name apart; gives its windows.
+
+    Positions are of no use any more, nor are sessions that have ended: nothing of the new topic is waited for by them. Clients know no
+    topic's id, so that a window in which one has already spoken of the new topic is among those set apart.
+    """
+    windows = {(topic, start_ms) for (start_ms,) in connection.execute("SELECT DISTINCT start_ms FROM counts WHERE topic = ?", (topic,))}
+    connection.execute("INSERT OR REPLACE INTO topics VALUES (?, ?)", (topic, topic_id))
+    connection.executemany("INSERT OR IGNORE INTO former VALUES (?, ?, 0)", windows)
+    # Before all ranges of the new topic, whose leaders take out what is counted again.
+    where = "topic = ? AND range_offset >= 0"
+    connection.execute(f"UPDATE OR REPLACE counts SET range_offset = {_FOLDED - 1} - range_offset WHERE {where}", (topic,))
+    connection.execute("DELETE FROM positions WHERE topic = ?", (topic,))
+    connection.execute("DELETE FROM sessions WHERE topic = ? AND (is_final OR is_dead)", (topic,))
+    return windows
 
 
 _WELL: Final = (Verdict.COMPLETE, Verdict.LATE)
@@ -823,7 +921,7 @@ def _connected(path: Path) -> sqlite3.Connection:
             raise StoreFailed(f"{path} is of version {version}, and {_VERSION} is read")
         if not version:
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {_VERSION}; COMMIT;")
-        connection.execute(_UNJUDGED)
+        connection.executescript(_LATER_TABLES)
         if "leader_epoch" not in {row[1] for row in connection.execute("PRAGMA table_info(positions)")}:
             connection.execute("ALTER TABLE positions ADD COLUMN leader_epoch INTEGER DEFAULT -1")
         if "moved" not in {row[1] for row in connection.execute("PRAGMA table_info(repeated)")}:

@@ -157,6 +157,8 @@ def judge(
         log: if it was read just now.
         reads_logs: nothing is said to differ before the log was read, as it may tell that nothing does.
     """
+    if books.is_former:
+        return _judge_former(books, expected, known or {})
     joined, found = books.joined(), []
     if books.repeated is None:
         log = None  # more was written while it was read
@@ -172,6 +174,25 @@ def judge(
             elif said.upstream == LOG and said.verdict is Verdict.DUPLICATE and again != former:
                 again = revised(former, _waiting(said, _LOG_IS_OLD))
         found.append(again)
+    return found
+
+
+def _judge_former(books: Books, expected: tuple[str, ...], known: Mapping[str, EdgeVerdict]) -> list[EdgeVerdict]:
+    """Of a window of a topic that was deleted and made again: what was known of it stays, unless messages of both lie in it."""
+    reason = "messages of two topics of this name lie in the window" if books.is_mixed else "the topic was deleted before this was known"
+    edges = {
+        EdgeVerdict(upstream, downstream, Verdict.UNAUDITED).edge: (upstream, downstream) for upstream, downstream in books.edges(expected)
+    }
+    edges |= {edge: (former.upstream, former.downstream) for edge, former in known.items()}
+    found = []
+    for edge, ends in edges.items():
+        former = known.get(edge)
+        if former is not None and not books.is_mixed and former.verdict not in (Verdict.PENDING, Verdict.UNAUDITED):
+            found.append(former)
+        else:
+            counts = (0, 0) if former is None else (former.upstream_count, former.downstream_count)
+            said = EdgeVerdict(*ends, Verdict.UNAUDITED, reason, upstream_count=counts[0], downstream_count=counts[1])
+            found.append(revised(former, said))
     return found
 
 

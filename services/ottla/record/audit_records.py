@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 import fastavro
 import numpy as np
@@ -48,6 +49,8 @@ TOPIC_SETTINGS: Final = {"retention.ms": str(7 * 86_400_000)}
 # Of attempts that no partition is known of.
 NO_PARTITION: Final = -1
 NO_OFFSET: Final = -1
+# With the topic's id, 32 hexadecimal digits, on what brokers say: a topic that was made again under its name has another one.
+TOPIC_ID_HEADER: Final = "topic.id"
 # The largest audit record that is looked at, and what may be in it.
 MAXIMUM_RECORD_BYTES: Final = 1 << 20
 MAXIMUM_WINDOWS: Final = 4096
@@ -254,6 +257,7 @@ class AuditRecord(NamedTuple):
         leader_epoch: of the broker that counted; -1 elsewhere.
         first_offset, next_offset: a range that was counted whole, whatever lies in it; -1 at a producer.
         windows: by their start.
+        topic_id: of the topic of that name, where a broker speaks: not in the value, but in the header `TOPIC_ID_HEADER` of the record.
     """
 
     session: str
@@ -272,6 +276,7 @@ class AuditRecord(NamedTuple):
     first_offset: int = NO_OFFSET
     next_offset: int = NO_OFFSET
     reported_ms: int = 0
+    topic_id: str = ""
 
 
 _LONGS: Final = (*_COUNTS, "first_offset", "last_offset")
@@ -395,8 +400,11 @@ def tally_of(fields: Mapping[str, Any]) -> Tally:
     )
 
 
-def decode(data: bytes | memoryview) -> AuditRecord:
+def decode(data: bytes | memoryview, headers: Iterable[tuple[str, bytes | None]] = ()) -> AuditRecord:
     """The record of a value of `__audit`.
+
+    Args:
+        headers: of the record that has the value.
 
     Raises:
         InvalidRecord: it is none; says why.
@@ -415,7 +423,15 @@ def decode(data: bytes | memoryview) -> AuditRecord:
         raise InvalidRecord(f"an audit record that cannot be read: {type(error).__name__}: {error}") from error
     if source.tell() != len(data):
         raise InvalidRecord(f"{len(data) - source.tell()} bytes behind an audit record")
-    return _checked(fields)
+    topic_id = dict(headers).get(TOPIC_ID_HEADER)
+    return _checked(fields) if topic_id is None else _checked(fields)._replace(topic_id=_hexadecimal(topic_id))
+
+
+def _hexadecimal(topic_id: bytes) -> str:
+    try:
+        return UUID(topic_id.decode("ascii")).hex
+    except ValueError:
+        raise InvalidRecord(f"{TOPIC_ID_HEADER} is no topic's id: {topic_id[:64]!r}") from None
 
 
 def _checked(fields: Mapping[str, Any]) -> AuditRecord:
@@ -490,6 +506,7 @@ class Session:
         is_final: bool = False,
         offsets: tuple[int, int] = (NO_OFFSET, NO_OFFSET),
         leader_epoch: int = -1,
+        topic_id: str = "",
     ) -> AuditRecord:
         """The next record on a topic."""
         sequence = self._sequences.get(topic, 0)
@@ -508,5 +525,6 @@ class Session:
             first_offset=offsets[0],
             next_offset=offsets[1],
             reported_ms=reported_ms,
+            topic_id=topic_id,
             **self._names,
         )

@@ -18,7 +18,7 @@ from ottla.client.auditing import ConsumerAudit, ProducerAudit, new_session
 from ottla.clock import SystemClock
 from ottla.lifecycle import ThreadOffload
 from ottla.model import TopicPartition
-from ottla.record.audit_records import TOPIC, AuditRecord, encode
+from ottla.record.audit_records import TOPIC, AuditRecord, decode, encode
 from ottla.record.columnar import read_columns
 from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster
@@ -46,6 +46,10 @@ class Pipeline:
         self.running = running
         self.cluster = cluster
         self.counter = counter
+        self.begin(start_ms)
+
+    def begin(self, start_ms: int) -> None:
+        """Other clients, of a topic that nothing was sent to."""
         self.start_ms = start_ms
         self.producer = ProducerAudit(new_session("producer", host="web-1"))
         self.consumer = ConsumerAudit(new_session("consumer:billing", host="bill-1"))
@@ -127,6 +131,27 @@ async def until_counted(running: Pipeline, count: int) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
         while await counted(running) != count:  # noqa: ASYNC110 - the counter is asked as a user asks it
             await asyncio.sleep(0.05)
+
+
+async def said_by_brokers(running: Pipeline) -> list[AuditRecord]:
+    """All that is in `__audit` of brokers."""
+    found = []
+    async with Fetcher(running.cluster, FetchSettings(max_wait_ms=50)) as fetcher:
+        for partition in (await running.cluster.topic("__audit")).partitions:
+            fetcher.assign(TopicPartition("__audit", partition), 0)
+        while any(fetcher.watermarks(key)[2] != offset for key, offset in fetcher.assigned.items()):
+            for fetched in await fetcher.poll(0.1):
+                for columns in read_columns(fetched.records, start_offset=fetched.offset):
+                    found += [decode(columns.values[index] or b"", columns.headers(index)) for index in range(len(columns))]
+    return [record for record in found if record.tier == "broker"]
+
+
+async def until_another_topic_is_known(running: Pipeline) -> None:
+    """Waits until a broker has said that the topic was deleted and made again, and the counter has heard it."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while len({record.topic_id for record in await said_by_brokers(running) if record.topic == "clicks"}) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await running.counter.wait_read(WAIT_SECONDS)
 
 
 @asynccontextmanager

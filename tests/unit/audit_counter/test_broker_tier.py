@@ -9,7 +9,16 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
-from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline, until_counted
+from tests.unit.audit_counter.pipelines import (
+    AUDITING,
+    MINUTE,
+    WAIT_SECONDS,
+    in_a_loop,
+    pipeline,
+    said_by_brokers,
+    until_another_topic_is_known,
+    until_counted,
+)
 from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict
@@ -17,11 +26,9 @@ from ottla.broker.auditing import tier
 from ottla.broker.auditing.counting import BLOCK
 from ottla.client.audited_clients import audited
 from ottla.model import BrokerId, TopicPartition
-from ottla.record.audit_records import AuditRecord, Verdict, decode
-from ottla.record.columnar import read_columns
+from ottla.record.audit_records import WRONG, Verdict
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import delete_topics
-from ottla.wire.fetching import Fetcher, FetchSettings
 from ottla.wire.producing import BatchProducer
 
 EXPECTED = ("producer", "broker")
@@ -33,19 +40,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-async def said_by_brokers(running: Pipeline) -> list[AuditRecord]:
-    """All that is in `__audit` of brokers."""
-    found = []
-    async with Fetcher(running.cluster, FetchSettings(max_wait_ms=50)) as fetcher:
-        for partition in (await running.cluster.topic("__audit")).partitions:
-            fetcher.assign(TopicPartition("__audit", partition), 0)
-        while any(fetcher.watermarks(key)[2] != offset for key, offset in fetcher.assigned.items()):
-            for fetched in await fetcher.poll(0.1):
-                for columns in read_columns(fetched.records, start_offset=fetched.offset):
-                    found += [decode(columns.values[index] or b"") for index in range(len(columns))]
-    return [record for record in found if record.tier == "broker"]
 
 
 @in_a_loop
@@ -228,6 +222,75 @@ async def test_a_topic_made_again_is_counted_from_its_first_offset_however_soon_
             await append(running.start_ms + MINUTE)
             is_held = False
             assert await until_said(running.start_ms + MINUTE) == count
+
+
+@in_a_loop
+async def test_a_new_topic_is_spoken_of_long_before_the_first_report(tmp_path: Path) -> None:
+    """So that a counter knows that it is another one than the former of its name before clients report."""
+    async with pipeline(tmp_path, **{**AUDITING, "audit_report_interval_ms": "60000"}) as running:
+        for _ in range(2):
+            await running.cluster.refresh(["clicks"])
+            topic_id = running.cluster.metadata.topic("clicks").topic_id
+            assert topic_id is not None
+            async with asyncio.timeout(WAIT_SECONDS):
+                while topic_id.hex not in {record.topic_id for record in await said_by_brokers(running)}:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert not await delete_topics(running.cluster, ["clicks"])
+            await create_topic(running.cluster, "clicks", 2)
+
+
+@in_a_loop
+async def test_what_is_said_of_a_topic_stays_when_the_next_one_of_its_name_is_audited_and_nobody_is_accused(tmp_path: Path) -> None:
+    """Of the next one's clients some report before a broker has: in the former one's minute, and in one of their own. The log tells."""
+    edges = {"producer->broker", "broker->consumer:billing"}
+    complete, unknown = {Verdict.COMPLETE, Verdict.LATE}, {Verdict.UNAUDITED}
+    seen: set[Verdict] = set()
+
+    async def until(start_ms: int, wanted: set[Verdict]) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                verdicts = (await running.summary(0.0)).verdicts
+                seen.update(one.verdict for _, one in verdicts)
+                if {one.edge for window, one in verdicts if window == start_ms and one.verdict in wanted} >= edges:
+                    return
+                await asyncio.sleep(0.02)
+
+    async def run(start_ms: int, spacing_ms: int = 100) -> None:
+        running.begin(start_ms)
+        await running.produce(100, spacing_ms=spacing_ms)
+        await running.consume(lambda found: [message for message in found if message[4] >= start_ms])
+        await running.say_final()
+
+    scan, report, is_held = tier.AuditTier._scan, tier.AuditTier._report, False
+
+    async def report_unless_held(self: tier.AuditTier, *, is_final: bool) -> None:
+        if not is_held:
+            await report(self, is_final=is_final)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tier.AuditTier, "_scan", lambda self: None if is_held else scan(self))
+        patched.setattr(tier.AuditTier, "_report", report_unless_held)
+        async with pipeline(tmp_path, expected=EXPECTED, verify="doubt", **AUDITING) as running:
+            known, mixed, early, later = (running.start_ms + number * MINUTE for number in range(-2, 2))
+            await run(known, spacing_ms=2 * MINUTE // 100)
+            await until(known, complete)
+            await until(mixed, complete)
+
+            is_held = True
+            assert not await delete_topics(running.cluster, ["clicks"])
+            await create_topic(running.cluster, "clicks", 2)
+            await running.cluster.refresh(["clicks"])
+            await run(mixed)
+            await run(early)
+            await until(mixed, unknown)
+            is_held = False
+            await until_another_topic_is_known(running)
+            await run(later)
+            await until(later, complete)
+            await until(early, complete | unknown)
+            await until(mixed, unknown)
+            await until(known, complete)
+    assert not seen & WRONG
 
 
 def produced_in_transactions(servers: str, start_ms: int) -> None:

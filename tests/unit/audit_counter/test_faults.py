@@ -18,7 +18,17 @@ from typing import Any
 import pytest
 from tests.chaos.cluster import free_ports
 from tests.chaos.network import Cut, Proxy, Wires
-from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Pipeline, in_a_loop, pipeline, running_counter, until_counted
+from tests.unit.audit_counter.pipelines import (
+    AUDITING,
+    MINUTE,
+    WAIT_SECONDS,
+    Pipeline,
+    in_a_loop,
+    pipeline,
+    running_counter,
+    until_another_topic_is_known,
+    until_counted,
+)
 from tests.unit.audit_counter.test_server import beside, server_of, settings_of
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
@@ -399,6 +409,7 @@ async def test_a_topic_that_is_deleted_while_it_is_in_doubt_is_judged_by_what_wa
         await until_said(running, "producer->broker", Verdict.COMPLETE)
         assert not await said_of(running, "broker->log")
         await create_topic(running.cluster, "clicks", 2)
+        await until_another_topic_is_known(running)
         other = ProducerAudit(new_session("producer", host="web-2"))
         attempt = other.attempted("clicks", b"k", b"v", running.start_ms + MINUTE)
         async with BatchProducer(running.cluster) as producer:

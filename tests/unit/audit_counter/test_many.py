@@ -40,7 +40,7 @@ class Counter(AuditCounter):
     """A counter that is given audit records and reads none."""
 
     def take(self, records: Iterable[AuditRecord]) -> set[stores.Window]:
-        return self._store.apply(read(*records), {}, NOW)
+        return self._store.apply(read(*records), {}, NOW).changed
 
     async def judge(self, changed: Iterable[stores.Window]) -> None:
         await self._judge(changed)

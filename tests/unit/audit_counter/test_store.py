@@ -18,7 +18,7 @@ from tests.unit.audit_counter.test_verdicts import headers, tally
 
 from ottla.audit_counter.store import Read, Store, StoreFailed
 from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
-from ottla.record.audit_records import AuditRecord, Tally, Verdict
+from ottla.record.audit_records import NO_PARTITION, AuditRecord, Tally, Verdict
 
 HOUR = 3_600_000
 END = START + MINUTE
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def apply(store: Store, *records: AuditRecord | None, first: int = 0) -> set[tuple[str, int]]:
-    return store.apply(read(*records, first=first), {0: first + len(records)}, NOW)
+    return store.apply(read(*records, first=first), {0: first + len(records)}, NOW).changed
 
 
 def put_log(store: Store, offsets: list[int]) -> None:
@@ -72,7 +72,7 @@ def test_records_count_the_same_one_by_one_and_in_one_transaction(store: Store, 
     for number, one in enumerate(records):
         apply(store, one, first=number)
     other = Store(tmp_path / "other.db", MINUTE, 168 * HOUR)
-    assert other.apply(iter(read(*records, *records)), {0: 6}, NOW) == {("clicks", START), ("clicks", -1)}
+    assert other.apply(iter(read(*records, *records)), {0: 6}, NOW) == ({("clicks", START), ("clicks", -1)}, True)
     assert other.counters.repeated == 3
     assert other.books("clicks", START) == store.books("clicks", START)
     assert other.books("clicks", START).total("producer").count == 180
@@ -183,6 +183,75 @@ def test_a_leader_that_was_stopped_and_does_not_know_that_it_is_deposed_changes_
     apply(store, appended(2, ALL[:10], leader_epoch=0), appended(3, ALL[10:20], leader_epoch=0), first=4)
     assert store.books("clicks", START).total("broker").count == 20, "a topic that was made anew has leader epochs from 0 on"
     store.close()
+
+
+FORMER, NEXT = "0" * 31 + "1", "0" * 31 + "2"
+
+
+def judged(store: Store, start_ms: int = START) -> dict[str, tuple[Verdict, str]]:
+    """Judges a window as the counter does, and notes it."""
+    known = {said.edge: said for _, _, said in store.verdicts("clicks", start_ms, start_ms + 1)}
+    said = judge(store.books("clicks", start_ms), ("producer", "broker"), known)
+    store.put_verdicts("clicks", start_ms, said)
+    return {one.edge: (one.verdict, one.reason) for one in said}
+
+
+def test_what_was_known_of_a_topic_stays_when_another_one_has_its_name(store: Store) -> None:
+    """The other one has fewer messages, at the same offsets: what was counted of the former is neither replaced nor compared with it."""
+    apply(store, produced(0, ALL, watermark_ms=END, is_final=True), appended(0, ALL, watermark_ms=END, topic_id=FORMER))
+    known = judged(store)
+    assert known == {"producer->broker": (Verdict.COMPLETE, "")}
+    later = {"topic_id": NEXT, "watermark_ms": END + MINUTE}
+    there = record("b2", 0, "broker", {}, partition=NO_PARTITION, **later)
+    messages = record("b2", 1, "broker", {END: headers(ALL[:30])}, first_offset=0, next_offset=30, **later)
+    assert ("clicks", START) in apply(store, there, first=2)
+    apply(store, messages, first=3)
+    assert judged(store) == known
+    assert store.books("clicks", START).total("broker").count == 100
+    new = tally(ALL[:30])
+    new.attempted = new.acknowledged = 30
+    assert judged(store, END)["producer->broker"][0] is Verdict.UNAUDITED, "the former producer has ended, and nobody waits for it"
+    apply(store, record("p2", 0, "producer", {END: new}, watermark_ms=END + MINUTE, is_final=True), first=4)
+    assert judged(store, END) == known
+    assert store.counters.recounts == 0
+
+
+def test_messages_of_two_topics_of_a_name_in_a_window_are_not_compared(store: Store) -> None:
+    apply(store, produced(0, ALL, watermark_ms=END, is_final=True), appended(0, ALL, watermark_ms=END, topic_id=FORMER))
+    judged(store)
+    apply(store, record("b2", 0, "broker", {START: headers([0])}, first_offset=0, next_offset=1, topic_id=NEXT), first=2)
+    two = (Verdict.UNAUDITED, "messages of two topics of this name lie in the window")
+    assert judged(store) == {"producer->broker": two}
+    apply(store, consumed(0, [0], 1), first=3)
+    assert judged(store) == {"producer->broker": two, "broker->consumer:g": two}
+
+
+def test_what_was_not_known_when_a_topic_was_deleted_is_never_known(store: Store) -> None:
+    """Its producer had reported more than its brokers; of the next topic nothing can tell whether that was lost."""
+    apply(store, produced(0, ALL, watermark_ms=END, is_final=True), appended(0, ALL[:40], watermark_ms=END, topic_id=FORMER))
+    assert judged(store)["producer->broker"][0] is Verdict.PENDING
+    for life, topic_id in enumerate((NEXT, FORMER, NEXT)):
+        apply(store, record(f"b{life + 2}", 0, "broker", {}, partition=NO_PARTITION, topic_id=topic_id), first=2 + life)
+        assert judged(store) == {"producer->broker": (Verdict.UNAUDITED, "the topic was deleted before this was known")}
+    assert store.books("clicks", START).total("broker").count == 40
+
+
+def test_a_counter_that_reads_of_two_topics_of_a_name_at_once_judges_the_former_first(store: Store) -> None:
+    """As one with a new file does: all of it is taken in up to where the next topic begins, and then the rest."""
+    records = read(
+        produced(0, ALL, watermark_ms=END, is_final=True),
+        appended(0, ALL, watermark_ms=END, topic_id=FORMER),
+        record("b2", 0, "broker", {}, partition=NO_PARTITION, topic_id=NEXT),
+        record("b2", 1, "broker", {END: headers(ALL[:30])}, first_offset=0, next_offset=30, topic_id=NEXT),
+    )
+    assert store.apply(iter(records), {0: 4}, NOW) == ({("clicks", START), ("clicks", -1)}, False)
+    assert store.next_offsets("topic-1") == {0: 2}
+    known = judged(store)
+    assert known == {"producer->broker": (Verdict.COMPLETE, "")}
+    assert store.apply(iter(records), {0: 4}, NOW) == ({("clicks", START), ("clicks", END), ("clicks", -1)}, True)
+    assert store.next_offsets("topic-1") == {0: 4}
+    assert judged(store) == known
+    assert store.topic_id("clicks") == NEXT
 
 
 def test_latencies_in_json_as_older_files_have_them_are_read_with_those_that_are_added(store: Store) -> None:

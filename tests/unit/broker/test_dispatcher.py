@@ -196,7 +196,7 @@ async def test_what_a_former_leader_took_is_answered_as_it_stood_when_it_was_one
 
 
 async def test_what_a_leader_of_another_term_took_is_not_its_own(broker: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request for many partitions is staged in slices, and between two of them a broker may lose its lead, cut its log, and lead again."""
+    """A request for many partitions is staged in slices, and between two of them a broker may lose its lead, cut its log and lead again."""
     for topic in ("events", "clicks"):
         broker.topic(topic, isr=(BROKER, BrokerId(2)))
     events, clicks = broker.partition("events"), broker.partition("clicks")

@@ -39,6 +39,7 @@ from ottla.record.audit_records import (
     NO_OFFSET,
     NO_PARTITION,
     TOPIC,
+    TOPIC_ID_HEADER,
     TOPIC_PARTITIONS,
     TOPIC_SETTINGS,
     AuditRecord,
@@ -138,6 +139,8 @@ class AuditTier:
         self._session = self._new_session()
         self._led: dict[TopicPartition, _Led] = {}
         self._known: dict[TopicPartition, _Known] = {}
+        self._topic_ids: dict[str, UUID] = {}  # of topics that a partition is led of
+        self._news: set[str] = set()  # of these, topics that nothing was said of yet
         self._reports = 0
         self._is_there = False
         self._heard: Fetcher | None = None
@@ -163,6 +166,7 @@ class AuditTier:
             except (MalformedCheckpoint, OSError) as error:
                 log.warning("the audit begins without %s: %s", directory / CHECKPOINT, error)
         self._scan()
+        self._news.clear()  # none of these is new
         self._task = asyncio.ensure_future(self._run())
 
     async def close(self) -> None:
@@ -188,10 +192,14 @@ class AuditTier:
         while True:
             await asyncio.sleep(min(_SCAN_SECONDS, max(0.0, next_report - self._clock.monotonic())))
             self._scan()
-            if self._clock.monotonic() < next_report:
+            is_due = self._clock.monotonic() >= next_report
+            if not is_due and not self._news:
                 continue
-            next_report = self._clock.monotonic() + self._interval_seconds
             try:
+                if not is_due:
+                    await self._announce()
+                    continue
+                next_report = self._clock.monotonic() + self._interval_seconds
                 await self._report(is_final=False)
             except (OttlaError, OSError, TimeoutError) as error:
                 self._begin_again(str(error) or type(error).__name__)
@@ -227,6 +235,9 @@ class AuditTier:
             led = self._led.pop(key)
             if led.partition.audit is led.runs:
                 led.partition.audit = None
+        if gone:
+            hosted = {key.topic for key in self._partitions}
+            self._topic_ids = {topic: topic_id for topic, topic_id in self._topic_ids.items() if topic in hosted}
 
     @staticmethod
     def _is_other_term(led: _Led) -> bool:
@@ -244,6 +255,9 @@ class AuditTier:
             start = end  # a range whose head was deleted cannot be counted again, and is not to be counted in part
         known.said = start if known.said is None else known.said
         led = self._led[key] = _Led(partition, runs, end, start)
+        if self._topic_ids.get(key.topic) != partition.topic_id:
+            self._topic_ids[key.topic] = partition.topic_id
+            self._news.add(key.topic)
         if start < end:
             led.sealed.append((start, end, None))
 
@@ -258,8 +272,19 @@ class AuditTier:
 
     # Reporting.
 
+    async def _announce(self) -> None:
+        """Says of new topics that they are there, before their clients report: one may be another topic of a name that was deleted."""
+        now_ms = self._clock.time_ms()
+        topics = self._news & {key.topic for key in self._led}
+        self._news.clear()
+        await self._send([
+            self._session.record(topic, NO_PARTITION, {}, watermark_ms=NO_OFFSET, reported_ms=now_ms, topic_id=self._topic_ids[topic].hex)
+            for topic in sorted(topics)
+        ])  # fmt: skip
+
     async def _report(self, *, is_final: bool) -> None:
         self._reports += 1
+        self._news.clear()
         found: dict[str, list[tuple[_Led, TopicPartition, Ranges]]] = {}
         positions: dict[TopicPartition, _Led] = {}
         for key, led in list(self._led.items()):
@@ -290,7 +315,10 @@ class AuditTier:
         if not parts:
             if not is_final and self._reports % _IDLE_REPORTS:
                 return []
-            return [self._session.record(topic, NO_PARTITION, {}, watermark_ms=now_ms, reported_ms=now_ms, is_final=is_final)]
+            topic_id = self._topic_ids[topic].hex
+            return [
+                self._session.record(topic, NO_PARTITION, {}, watermark_ms=now_ms, reported_ms=now_ms, is_final=is_final, topic_id=topic_id)
+            ]
         found = []
         for number, (led, partition, (first, until, windows)) in enumerate(parts, start=1):
             is_last = number == len(parts)  # only then is everything said that the watermark speaks of
@@ -304,6 +332,7 @@ class AuditTier:
                     is_final=is_final and is_last,
                     offsets=(first, until),
                     leader_epoch=led.runs.leader_epoch,
+                    topic_id=led.partition.topic_id.hex,
                 )
             )
         return found
@@ -351,7 +380,8 @@ class AuditTier:
             if rows[-1] and sizes[partition] + len(value) > _BATCH_BYTES:
                 rows.append([])
             sizes[partition] = len(value) + (sizes[partition] if rows[-1] else 0)
-            rows[-1].append(Record(len(rows[-1]), now_ms, key, value))
+            headers = ((TOPIC_ID_HEADER, record.topic_id.encode()),)
+            rows[-1].append(Record(len(rows[-1]), now_ms, key, value, headers))
         settings = ProduceSettings(delivery_timeout_seconds=_SEND_SECONDS)
         async with BatchProducer(self._cluster, settings) as producer:
             written = []

@@ -472,7 +472,7 @@ async def test_a_coordinator_of_the_past_does_not_stop_a_producer_for_what_it_do
 
 
 async def test_a_producer_that_goes_on_is_not_fenced_by_a_coordinator_of_the_past() -> None:
-    """It has its epoch from the coordinator of today, which one that was replaced while it was cut off does not know. Fenced it would give up."""
+    """It has its epoch from the coordinator of today, of which one that was replaced knows nothing. Fenced it would give up."""
     world = World()
     shard = await world.coordinator()
     producer_id, epoch = await shard.initialise("t", MINUTE_MS, None)
