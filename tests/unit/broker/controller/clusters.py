@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import cast
@@ -156,11 +156,11 @@ class FakeBroker(BrokerControl):
 
 
 class Cluster:
-    """A ZooKeeper with brokers on it. `session` and `broker` are those of the latest that was started."""
+    """A ZooKeeper, by default in memory, with brokers on it. `session` and `broker` are those of the latest that was started."""
 
-    def __init__(self, **properties: str) -> None:
+    def __init__(self, zookeeper: EmbeddedZooKeeper | None = None, **properties: str) -> None:
         self.clock = ManualClock()
-        self.zookeeper = EmbeddedZooKeeper(None, self.clock)
+        self.zookeeper = zookeeper or EmbeddedZooKeeper(None, self.clock)
         self.hub = LocalControl(timeout_seconds=60)
         self.properties = properties
         self.changes: list[SettingsChange] = []
@@ -277,21 +277,13 @@ class Cluster:
 
 
 @asynccontextmanager
-async def clustered(**properties: str) -> AsyncIterator[Cluster]:
-    cluster = Cluster(**{name.replace("_", "."): value for name, value in properties.items()})
+async def clustered(zookeeper: EmbeddedZooKeeper | None = None, **properties: str) -> AsyncIterator[Cluster]:
+    cluster = Cluster(zookeeper, **{name.replace("_", "."): value for name, value in properties.items()})
     try:
         async with asyncio.timeout(120):
             yield cluster
     finally:
         await cluster.close()
-
-
-def run(scenario: Callable[[Cluster], Awaitable[None]], **properties: str) -> None:
-    async def main() -> None:
-        async with clustered(**properties) as cluster:
-            await scenario(cluster)
-
-    asyncio.run(main())
 
 
 async def looked_again(service: ControllerService) -> None:

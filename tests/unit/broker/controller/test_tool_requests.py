@@ -6,7 +6,7 @@ Sources: `KafkaController.processPartitionModifications`, `processZkPartitionRea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import cast
 from uuid import UUID, uuid4
 
@@ -20,12 +20,8 @@ from ottla.coordination.interface import Coordination
 from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
 from ottla.interbroker.calls import AlterPartitionRequest, IsrChange, IsrMember, NewTopic
 from ottla.model import BrokerId, TopicPartition
-from ottla.testing.zookeeper import ZooKeeperServer
 
-from .clusters import ONE, THREE, TWO, Cluster
-
-Scenario = Callable[[Cluster], Awaitable[None]]
-Run = Callable[[Scenario], None]
+from .clusters import ONE, THREE, TWO, Cluster, clustered
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 REASSIGNMENT, ELECTION = znodes.REASSIGNMENT.path(), znodes.PREFERRED_ELECTION.path()
@@ -51,20 +47,10 @@ class RealZooKeeper:
 
 
 @pytest.fixture(params=["embedded", "zookeeper"])
-def run(request: pytest.FixtureRequest) -> Run:
-    server: ZooKeeperServer | None = request.getfixturevalue("zookeeper_server") if request.param == "zookeeper" else None
-
-    async def main(scenario: Scenario) -> None:
-        cluster = Cluster()
-        if server is not None:
-            cluster.zookeeper = cast("EmbeddedZooKeeper", RealZooKeeper(server.address))
-        try:
-            async with asyncio.timeout(30):
-                await scenario(cluster)
-        finally:
-            await cluster.close()
-
-    return lambda scenario: asyncio.run(main(scenario))
+def cluster(request: pytest.FixtureRequest) -> AbstractAsyncContextManager[Cluster]:
+    if request.param == "embedded":
+        return clustered()
+    return clustered(cast("EmbeddedZooKeeper", RealZooKeeper(request.getfixturevalue("zookeeper_server").address)))
 
 
 async def three_with_a_topic(cluster: Cluster) -> Coordination:
@@ -87,7 +73,7 @@ async def all_join(cluster: Cluster, key: TopicPartition, *isr: BrokerId) -> Non
     assert response.partitions[key].error == 0
 
 
-async def test_partitions_that_are_added_to_a_topics_znode_are_led(cluster: Cluster, run: Run) -> None:
+async def test_partitions_that_are_added_to_a_topics_znode_are_led(cluster: Cluster) -> None:
     """As `kafka-topics --zookeeper --alter --partitions` wrote them: version 1, without the topic's id, which stays what it was."""
     tool = await three_with_a_topic(cluster)
     topic_id = cluster.brokers[ONE].topics()["a"].topic_id
@@ -105,7 +91,7 @@ async def test_partitions_that_are_added_to_a_topics_znode_are_led(cluster: Clus
 
 
 async def test_what_a_topics_znode_says_of_partitions_that_are_there_is_passed_over(
-    cluster: Cluster, run: Run, caplog: pytest.LogCaptureFixture
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     tool = await three_with_a_topic(cluster)
     data = await cluster.data("/brokers/topics/a")
@@ -119,7 +105,7 @@ async def test_what_a_topics_znode_says_of_partitions_that_are_there_is_passed_o
     assert len(znodes.decode_topic("", await cluster.data("/brokers/topics/a")).replicas) == 4
 
 
-async def test_a_topic_that_could_not_be_read_is_there_once_it_is_mended(cluster: Cluster, run: Run) -> None:
+async def test_a_topic_that_could_not_be_read_is_there_once_it_is_mended(cluster: Cluster) -> None:
     tool = await three_with_a_topic(cluster)
     await tool.create("/brokers/topics/b", b"{")
     await until(lambda: "b" in cluster.controller.active._state.unread_topics)  # type: ignore[union-attr]
@@ -127,7 +113,7 @@ async def test_a_topic_that_could_not_be_read_is_there_once_it_is_mended(cluster
     await until(lambda: "b" in cluster.brokers[TWO].topics())
 
 
-async def test_partitions_move_as_a_tool_wrote_and_the_request_goes_with_the_last(cluster: Cluster, run: Run) -> None:
+async def test_partitions_move_as_a_tool_wrote_and_the_request_goes_with_the_last(cluster: Cluster) -> None:
     """`kafka-reassign-partitions --zookeeper` waits until its znode is gone."""
     tool = await three_with_a_topic(cluster)
     unknown = TopicPartition("no-such", 0)
@@ -149,7 +135,7 @@ async def test_partitions_move_as_a_tool_wrote_and_the_request_goes_with_the_las
     await cluster.gone(REASSIGNMENT)
 
 
-async def test_a_new_controller_goes_on_with_what_a_tool_wrote(cluster: Cluster, run: Run) -> None:
+async def test_a_new_controller_goes_on_with_what_a_tool_wrote(cluster: Cluster) -> None:
     tool = await three_with_a_topic(cluster)
     await tool.create(REASSIGNMENT, znodes.encode_reassignment({A1: (TWO, THREE)}))
     await until(lambda: THREE in cluster.brokers[TWO].metadata[A1].state.replicas)
@@ -163,7 +149,7 @@ async def test_a_new_controller_goes_on_with_what_a_tool_wrote(cluster: Cluster,
     assert znodes.decode_topic("", await cluster.data("/brokers/topics/a")).replicas[1] == (2, 3)
 
 
-async def test_preferred_replicas_lead_as_a_tool_wrote(cluster: Cluster, run: Run) -> None:
+async def test_preferred_replicas_lead_as_a_tool_wrote(cluster: Cluster) -> None:
     tool = await three_with_a_topic(cluster)
     await cluster.kill(TWO)
     await until(lambda: cluster.brokers[ONE].metadata[A1].state.leader == ONE)
@@ -180,7 +166,7 @@ async def test_preferred_replicas_lead_as_a_tool_wrote(cluster: Cluster, run: Ru
 
 
 @pytest.mark.parametrize("path", [REASSIGNMENT, ELECTION])
-async def test_a_request_that_can_not_be_read_is_removed(cluster: Cluster, run: Run, caplog: pytest.LogCaptureFixture, path: str) -> None:
+async def test_a_request_that_can_not_be_read_is_removed(cluster: Cluster, caplog: pytest.LogCaptureFixture, path: str) -> None:
     """Kafka leaves the first of the two there, and with that keeps away every later one."""
     tool = await three_with_a_topic(cluster)
     for data in (b"{", b"", b'{"version":1,"partitions":[{"topic":"a"}]}'):
