@@ -1,4 +1,4 @@
-"""Three replicas of one partition on real logs, a controller in a page, and disks that forget what was not synced.
+"""Three replicas of one partition on real logs, and a controller in a page.
 
 Nothing is on its way by itself: a test says which broker hears of a new state, asks, answers, stops or dies, and when.
 """
@@ -6,8 +6,6 @@ Nothing is on its way by itself: a test says which broker hears of a new state, 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
@@ -30,29 +28,6 @@ BROKERS = (BrokerId(1), BrokerId(2), BrokerId(3))
 LAG_TIME_MAX_MS = 10_000
 
 
-class ForgetfulFiles:
-    """System calls that remember how much of each file an fsync has brought to the disk."""
-
-    def __init__(self) -> None:
-        self._synced: dict[str, int] = {}
-
-    def writev(self, fd: int, buffers: Sequence[bytes | memoryview], /) -> int:
-        return os.writev(fd, buffers)
-
-    def fsync(self, fd: int, /) -> None:
-        self._synced[str(Path(f"/proc/self/fd/{fd}").readlink())] = os.fstat(fd).st_size
-
-    def ftruncate(self, fd: int, length: int, /) -> None:
-        os.ftruncate(fd, length)
-
-    def lose_power(self, directory: Path, torn_bytes: int) -> None:
-        """What was not synced is gone, but for a few bytes of it."""
-        for path in directory.glob("*/*.log"):
-            kept = self._synced.get(str(path), 0) + torn_bytes
-            if path.stat().st_size > kept:
-                os.truncate(path, kept)
-
-
 @dataclass
 class Answer:
     """What a leader answered to a fetch, on its way back."""
@@ -70,7 +45,6 @@ class Node:
 
     broker_id: BrokerId
     directory: Path
-    files: ForgetfulFiles
     logs: LogManager | None = None
     partition: Partition | None = None
     broker_epoch: int = -1
@@ -108,11 +82,11 @@ class Controller:
         candidates = [replica for replica in self.isr if replica in self.living]
         self.lead(self.leader if self.leader in candidates else candidates[0] if candidates else NO_LEADER)
 
-    def registered(self, broker_id: BrokerId, broker_epoch: int, *, is_clean: bool) -> None:
-        """A broker is there (again). After an unclean stop it leaves the ISR, unless it is the last, before it can lead."""
+    def registered(self, broker_id: BrokerId, broker_epoch: int) -> None:
+        """A broker is there (again). As it was killed it leaves the ISR, unless it is the last, before it can lead."""
         self.gone(broker_id)
         self.living[broker_id] = broker_epoch
-        if not is_clean and broker_id in self.isr and len(self.isr) > 1:
+        if broker_id in self.isr and len(self.isr) > 1:
             self.isr = tuple(replica for replica in self.isr if replica != broker_id)
             self.partition_epoch += 1
         if self.leader == NO_LEADER and broker_id in self.isr:
@@ -140,7 +114,7 @@ class Replicated:
         self.loop = asyncio.new_event_loop()
         self.clock = ManualClock()
         self.controller = Controller()
-        self.nodes = {broker: Node(broker, directory / str(broker), ForgetfulFiles()) for broker in BROKERS}
+        self.nodes = {broker: Node(broker, directory / str(broker)) for broker in BROKERS}
         overrides = {"min.insync.replicas": str(min_insync_replicas)}
         if flush_messages is not None:
             overrides["flush.messages"] = str(flush_messages)
@@ -164,10 +138,9 @@ class Replicated:
         """Starts a broker, which registers; it has yet to hear what it is."""
         node = self.nodes[broker_id]
         settings = BrokerSettings.from_properties({"broker.id": str(broker_id), "log.dirs": str(node.directory)})
-        node.logs = LogManager(settings.log_directories, settings, self.clock, offload_nothing, lambda _: self._settings, files=node.files)
+        node.logs = LogManager(settings.log_directories, settings, self.clock, offload_nothing, lambda _: self._settings)
         node.logs.high_watermarks = lambda: {} if node.partition is None else {KEY: node.partition.high_watermark}
         self.loop.run_until_complete(node.logs.start())
-        is_clean = node.logs.clean_shutdown_epoch == node.broker_epoch >= 0
         log = node.logs.get(KEY) or node.logs.create(KEY, TOPIC_ID)
         partition = Partition(KEY, TOPIC_ID, broker_id, log, self._settings)
         recorded = node.logs.recorded_high_watermark(KEY)
@@ -180,26 +153,14 @@ class Replicated:
         if first:
             self.controller.living[broker_id] = node.broker_epoch
         else:
-            self.controller.registered(broker_id, node.broker_epoch, is_clean=is_clean)
+            self.controller.registered(broker_id, node.broker_epoch)
 
-    def kill(self, broker_id: BrokerId, *, loses_power: bool, torn_bytes: int = 0) -> None:
-        """Ends a broker as kill -9 does, or with its machine. The controller has yet to notice."""
+    def kill(self, broker_id: BrokerId) -> None:
+        """Ends a broker as kill -9 does. The controller has yet to notice."""
         node = self.nodes[broker_id]
         assert node.logs is not None
         self.loop.run_until_complete(node.logs.shutdown(clean=False))
-        if loses_power:
-            node.files.lose_power(node.directory, torn_bytes)
         node.logs = node.partition = node.answer = node.asked = None
-
-    def stop(self, broker_id: BrokerId) -> None:
-        """Stops a broker cleanly."""
-        node = self.nodes[broker_id]
-        assert node.logs is not None
-        assert node.partition is not None
-        node.partition.stop_leading()
-        self.loop.run_until_complete(node.logs.shutdown(broker_epoch=node.broker_epoch))
-        node.logs = node.partition = node.answer = node.asked = None
-        self.controller.gone(broker_id)
 
     def checkpoint(self, broker_id: BrokerId) -> None:
         """The round that writes recovery points and high watermarks."""
@@ -219,7 +180,7 @@ class Replicated:
         """Ends everything."""
         for node in self.nodes.values():
             if node.is_up:
-                self.kill(node.broker_id, loses_power=False)
+                self.kill(node.broker_id)
         self.loop.close()
 
     # What goes to and fro.
@@ -321,15 +282,6 @@ class Replicated:
                 node.asked = None
                 self.note_committed()
 
-    def register_anew(self, broker_id: BrokerId) -> None:
-        """A broker notices that its session has ended, and registers again."""
-        node = self.nodes[broker_id]
-        if node.partition is not None and broker_id not in self.controller.living:
-            node.partition.stop_leading()
-            self._epochs += 1
-            node.broker_epoch = self._epochs
-            self.controller.registered(broker_id, node.broker_epoch, is_clean=True)
-
     def now_ms(self) -> int:
         return round(self.clock.monotonic() * 1000)
 
@@ -361,21 +313,11 @@ class Replicated:
                 if partition.high_watermark > known:
                     self.committed += [each for each in self.stored(node.broker_id) if known < each[0] <= partition.high_watermark]
 
-    def check(self) -> None:
-        """No replica holds anything else below its high watermark than what was committed."""
-        for node in self.nodes.values():
-            partition = node.partition
-            if partition is not None:
-                assert partition.high_watermark <= partition.log.log_end_offset
-                below = [each for each in self.stored(node.broker_id) if each[0] <= partition.high_watermark]
-                assert below == self.committed[: len(below)], f"broker {node.broker_id}"
-
     def recover(self) -> None:
         """Everybody is up, registered, told, and fetches to the end."""
         for broker in BROKERS:
             if not self.nodes[broker].is_up:
                 self.start(broker)
-            self.register_anew(broker)
         assert self.controller.leader != NO_LEADER
         for _ in range(20):
             for broker in BROKERS:

@@ -42,7 +42,7 @@ def end(replicated: Replicated, broker_id: BrokerId) -> int:
 def without(replicated: Replicated, *gone: BrokerId) -> None:
     """They are dead, and the others know."""
     for broker_id in gone:
-        replicated.kill(broker_id, loses_power=False)
+        replicated.kill(broker_id)
         replicated.controller.gone(broker_id)
     for broker in BROKERS:
         replicated.tell(broker)
@@ -55,11 +55,11 @@ def test_a_follower_that_comes_back_keeps_what_it_did_not_know_to_be_committed(p
     partition.fetch(TWO)
     partition.ask(TWO)  # now it is committed, and the answer that says so is lost
     assert on(partition, ONE).high_watermark == 2
-    partition.kill(TWO, loses_power=False)
+    partition.kill(TWO)
     partition.start(TWO)
     assert (end(partition, TWO), on(partition, TWO).high_watermark) == (2, 0)
     partition.controller.isr = (ONE, TWO)
-    partition.kill(ONE, loses_power=False)
+    partition.kill(ONE)
     partition.controller.gone(ONE)
     partition.tell(TWO)
     assert on(partition, TWO).is_leader
@@ -296,7 +296,7 @@ def test_the_checkpoint_says_that_the_log_was_cut_before_the_leader_hears_of_wha
     assert not follower.must_checkpoint_truncation
     assert read_offsets(path / RECOVERY_POINT_CHECKPOINT)[KEY] == 4
     assert follower.log.log_end_offset == 12
-    partition.kill(TWO, loses_power=False)
+    partition.kill(TWO)
     (last,) = path.glob("events-0/*4.log") if list(path.glob("events-0/*4.log")) else [max(path.glob("events-0/*.log"))]
     with last.open("r+b") as file:  # the file's new size has reached the disk, and its content has not
         file.seek(-90, os.SEEK_END)
