@@ -144,7 +144,7 @@ class Auditor:
             elif ending in _LOSSES_OF_POWER and machine.broker_id in self._kept:
                 self._kept[machine.broker_id] = self._synced[machine.broker_id]
             return
-        replicas = machine.broker._replicas.partitions if machine.broker is not None else {}
+        replicas = machine.broker.parts.replicas.partitions if machine.broker is not None else {}
         with self._undisturbed(machine):
             self._kept[machine.broker_id] = self._what_is_kept(machine.logs, replicas, ending)
             and_lost = _AND_LOST_POWER.get(ending, Ending.LOST_POWER)

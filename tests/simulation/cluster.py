@@ -107,7 +107,7 @@ class Machine:
     @property
     def replicas(self) -> Mapping[TopicPartition, Any]:
         """The partitions of the broker that runs."""
-        return self.broker._replicas.partitions if self.broker is not None and self.is_up else {}
+        return self.broker.parts.replicas.partitions if self.broker is not None and self.is_up else {}
 
 
 class _Hub(LocalControl):

@@ -358,7 +358,7 @@ class Story:
             f"{key} on {machine.name}"
             for machine in self.cluster.machines.values()
             if machine.broker is not None and machine.is_up
-            for key in machine.broker._logs.logs
+            for key in machine.broker.parts.logs.logs
             if key not in states or machine.broker_id not in states[key].replicas
         ]
 

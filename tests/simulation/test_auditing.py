@@ -93,7 +93,10 @@ def test_a_log_that_begins_again_behind_all_it_had_need_not_be_found(tmp_path: P
         auditor = Auditor(cast("Any", SimpleNamespace(machines={})), Random(1), lambda finding: None)
         replicas = SimpleNamespace(partitions={KEY: SimpleNamespace(high_watermark=WRITTEN)})
         auditor.going_down(
-            cast("Any", SimpleNamespace(broker_id=1, disks=[], broker=SimpleNamespace(_replicas=replicas), logs=logs)), Ending.CRASHED
+            cast(
+                "Any", SimpleNamespace(broker_id=1, disks=[], broker=SimpleNamespace(parts=SimpleNamespace(replicas=replicas)), logs=logs)
+            ),
+            Ending.CRASHED,
         )
         await logs.shutdown(clean=False)
         logs = manager()

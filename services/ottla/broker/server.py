@@ -126,6 +126,7 @@ class Broker:
         self._all_failed = asyncio.Event()
         self._beside: Final = Tasks()
         self._observation = Observation(settings, self._clock)
+        self.parts: BrokerParts  # once it has started
 
     async def start(self) -> None:
         """Starts, or fails and leaves nothing behind.
@@ -190,7 +191,7 @@ class Broker:
             CoordinatorNotAvailable: one cannot be made; says why.
         """
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-            await internal_topic(name, self._parts)
+            await internal_topic(name, self.parts)
 
     def warn_of_missing_brokers(self) -> None:
         """Says in the log if there are too few brokers for groups and transactions; called once all brokers of the process run."""
@@ -275,7 +276,7 @@ class Broker:
         user_info = settings.confluent_basic_auth_user_info
         schema_ids = SchemaIds(settings.confluent_schema_registry_url, user_info.value if user_info else None, self._clock)
         stack.callback(schema_ids.close)
-        parts = BrokerParts(
+        parts = self.parts = BrokerParts(
             settings=settings,
             clock=self._clock,
             offload=offload,
@@ -296,7 +297,6 @@ class Broker:
             transactions=transactions,
             schema_ids=schema_ids,
         )
-        self._parts = parts
         self._observation.watch(RunningBroker(broker_id, service, applier, replicas.partitions, logs, metadata, transport))
         handlers.load()
         dispatcher = Dispatcher(parts, produces, settings.queued_max_requests)

@@ -82,18 +82,18 @@ async def test_after_an_expiry_the_broker_is_registered_and_the_controller_again
     broker = Broker(settings_for(tmp_path), service.open)
     await broker.start()
     try:
-        controller, metadata = broker._service, broker.metadata
+        controller, metadata = broker.parts.controller, broker.metadata
         kept = TopicPartition("kept", 0)
         topic = await controller.create_topic(NewTopic("kept", 2, 1))
         before = controller.registration
         service.is_away = True
         await service.expire()
         await until(lambda: metadata.controller_id == NO_LEADER)
-        assert not broker._replicas.partitions[kept].is_leader
+        assert not broker.parts.replicas.partitions[kept].is_leader
         with pytest.raises(ApiError):
             await controller.create_topic(NewTopic("too-early"), timeout_seconds=0.05)
         service.is_away = False
-        await until(lambda: metadata.controller_id == 1 and broker._replicas.partitions[kept].is_leader)
+        await until(lambda: metadata.controller_id == 1 and broker.parts.replicas.partitions[kept].is_leader)
         after = controller.registration
         assert before is not None and after is not None
         assert after.broker_epoch > before.broker_epoch
@@ -114,7 +114,7 @@ async def test_what_other_tools_wrote_meanwhile_is_taken_in(service: Service, tm
     await broker.start()
     try:
         for name in ("kept", "deleted"):
-            await broker._service.create_topic(NewTopic(name))
+            await broker.parts.controller.create_topic(NewTopic(name))
         service.is_away = True
         await service.expire()
         await until(lambda: broker.metadata.controller_id == NO_LEADER)
@@ -124,7 +124,7 @@ async def test_what_other_tools_wrote_meanwhile_is_taken_in(service: Service, tm
         await tool.set(znodes.TOPIC_CONFIG.path("kept"), b'{"version":1,"config":{"retention.ms":"7"}}')
         service.is_away = False
         await until(lambda: [topic.name for topic in broker.metadata.topics()] == ["found", "kept"])
-        await until(lambda: broker._replicas.get("kept", 0).log.settings.retention_ms == 7)
+        await until(lambda: broker.parts.replicas.get("kept", 0).log.settings.retention_ms == 7)
     finally:
         await broker.stop()
 
@@ -236,7 +236,7 @@ async def test_another_cluster_in_the_same_place_is_not_joined(service: Service,
     broker = Broker(settings_for(tmp_path), service.open)
     await broker.start()
     try:
-        await broker._service.create_topic(NewTopic("kept"))
+        await broker.parts.controller.create_topic(NewTopic("kept"))
         service.is_away = True
         await service.expire()
         former, service.zookeeper = service.zookeeper, EmbeddedZooKeeper(None, SystemClock())
@@ -255,7 +255,7 @@ async def test_a_broker_without_an_id_makes_one_and_keeps_it(service: Service, t
         await broker.start()
         try:
             assert list(broker.metadata.brokers) == [expected]
-            await broker._service.alter_broker_configs(None, {"log.retention.ms": "99"})
+            await broker.parts.controller.alter_broker_configs(None, {"log.retention.ms": "99"})
         finally:
             await broker.stop()
         assert f"broker.id={expected}\n" in (tmp_path / name / "a" / "meta.properties").read_text()

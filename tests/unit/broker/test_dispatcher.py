@@ -26,7 +26,7 @@ from ottla.protocol.produce import TopicData
 from ottla.record.batch import batches, crc_of
 from ottla.testing.failing_files import failing_files
 
-from .wired import BROKER, Wired, batch, fetch, framed, produce, run, topic_id, values, wired
+from .wired import BROKER, Wired, batch, fetch, framed, produce, topic_id, values, wired
 
 KAFKA_STORAGE_ERROR = 56
 
@@ -245,39 +245,31 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
-def test_a_request_that_can_not_be_read_ends_its_connection_and_nothing_else(
-    tmp_path: Path, bad: bytes, caplog: pytest.LogCaptureFixture
+async def test_a_request_that_can_not_be_read_ends_its_connection_and_nothing_else(
+    broker: Wired, bad: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What came whole before it in the same read is stored, what comes behind it is not."""
-
-    async def scenario(broker: Wired) -> None:
-        broker.topic("events")
-        client, other = await broker.connect(), await broker.connect()
-        before, behind = batch(b"before"), batch(b"behind")
-        client.write(produce(("events", 0, before)), bad, produce(("events", 0, behind)))
-        await until(lambda: broker.listener.connection_count == 1)
-        for n in range(3):
-            other.write(produce(("events", 0, batch(b"%d" % n, b"padding" * 100))))
-            assert (await other.produced())[1][0][0] == 0
-        log = broker.log_bytes("events")
-        assert is_sound(log)
-        assert values(log)[:2] == [(0, b"before"), (1, b"0")]
-        assert b"behind" not in log
-
-    run(tmp_path, scenario)
+    broker.topic("events")
+    client, other = await broker.connect(), await broker.connect()
+    before, behind = batch(b"before"), batch(b"behind")
+    client.write(produce(("events", 0, before)), bad, produce(("events", 0, behind)))
+    await until(lambda: broker.listener.connection_count == 1)
+    for n in range(3):
+        other.write(produce(("events", 0, batch(b"%d" % n, b"padding" * 100))))
+        assert (await other.produced())[1][0][0] == 0
+    log = broker.log_bytes("events")
+    assert is_sound(log)
+    assert values(log)[:2] == [(0, b"before"), (1, b"0")]
+    assert b"behind" not in log
     assert "connection closed" in caplog.text
 
 
-def test_what_kafkas_controller_sends_again_and_again_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_kafkas_controller_sends_again_and_again_is_no_warning(broker: Wired, caplog: pytest.LogCaptureFixture) -> None:
     """UpdateMetadata (key 6) of a Kafka that became the controller beside Ottla: that is one error elsewhere, and here only the end."""
-
-    async def scenario(broker: Wired) -> None:
+    with caplog.at_level("DEBUG"):
         client = await broker.connect()
         client.write(struct.pack(">ihhih", 14, 6, 8, 1, 4) + b"kafk")
         assert await client.reader.read() == b""
-
-    with caplog.at_level("DEBUG"):
-        run(tmp_path, scenario)
     (record,) = (record for record in caplog.records if "API key 6 (version 8) is not served" in record.getMessage())
     assert record.levelname == "DEBUG"
 

@@ -83,19 +83,19 @@ async def test_by_grpc_a_broker_is_ready_unless_its_session_has_ended_or_it_was_
     await proxy.start()
     try:
         async with started(settings_for(tmp_path, f"127.0.0.1:{proxy.port}{chroot}")) as broker:
-            registration = broker._service.registration
+            registration = broker.parts.controller.registration
             assert registration is not None and registration.control_endpoint is not None
             channel = RpcChannel(registration.control_endpoint)
             await until_ready(channel, True)
             assert await health(channel) == {THE_SERVER: True, BROKER_SERVICE: True, CONTROLLER_SERVICE: True, LIVENESS: True}
 
-            may_rejoin, rejoin = asyncio.Event(), broker._service.rejoin
+            may_rejoin, rejoin = asyncio.Event(), broker.parts.controller.rejoin
 
             async def held(coordination: Coordination) -> BrokerRegistration:
                 await may_rejoin.wait()
                 return await rejoin(coordination)
 
-            broker._service.rejoin = held  # type: ignore[method-assign]
+            broker.parts.controller.rejoin = held  # type: ignore[method-assign]
             tool = await open_session(ZooKeeperOptions(ConnectString.parse(zookeeper_server.address + chroot)))
             gone = asyncio.Event()
             await tool.exists("/brokers/ids/1", lambda _: gone.set())

@@ -62,7 +62,7 @@ def test_a_full_disk_is_said_by_readyz_by_a_metric_and_by_the_cluster_command(mo
     with EmbeddedCluster(brokers=2, settings=HTTP) as cluster:
         port = http_port(cluster, 2)
         until(lambda: ready(port)[0] == 200)
-        logs = cluster._broker(2)._logs
+        logs = cluster._broker(2).parts.logs
         assert logs is not None
         (path,) = logs.describe_directories()
         where = Connection(cluster.bootstrap_servers, {})

@@ -78,10 +78,10 @@ async def test_the_broker_goes_on_with_one_directory_and_gives_up_with_none(tmp_
     await broker.start()
     try:
         failed = asyncio.ensure_future(broker.failed())
-        broker._logs.fail_directory(tmp_path / "a", OSError(errno.EIO, "Input/output error"))
+        broker.parts.logs.fail_directory(tmp_path / "a", OSError(errno.EIO, "Input/output error"))
         await asyncio.sleep(0)
         assert not failed.done()
-        broker._logs.fail_directory(tmp_path / "b", OSError(errno.EIO, "Input/output error"))
+        broker.parts.logs.fail_directory(tmp_path / "b", OSError(errno.EIO, "Input/output error"))
         reason = await asyncio.wait_for(failed, 120)
         assert str(tmp_path / "a") in reason
         assert str(tmp_path / "b") in reason

@@ -9,7 +9,7 @@ import asyncio
 import importlib
 import io
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -361,13 +361,3 @@ class GroupsThatKnowTopics:
     def lead(self, index: int, leader_epoch: int) -> None:
         self._groups.lead(index, leader_epoch)
         self._groups.topics_changed((), True)
-
-
-def run(directory: Path, scenario: Callable[[Wired], Any], **options: Any) -> None:
-    """Runs a scenario with a data path of its own."""
-
-    async def main() -> None:
-        async with wired(directory, **options) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())

@@ -333,7 +333,7 @@ def test_kafka_that_becomes_the_controller_is_one_error_and_nothing_is_asked_of_
             while "controller 2 is Kafka's" not in caplog.text:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         with pytest.raises(BrokerNotAvailable, match="is Kafka's and decides nothing"):
-            await broker._service._locator.find()
+            await broker.parts.controller._locator.find()
         await broker.kill()
 
     run(left, scenario)
@@ -345,7 +345,7 @@ def test_offsets_are_stored_as_the_oldest_release_that_must_read_them_does(left:
 
     async def scenario(world: World) -> None:
         broker = await world.start(left.settings(takeover_accept="quotas,missing-logs", inter_broker_protocol_version=release))
-        settings = broker._groups._partitions._make(TopicPartition("__consumer_offsets", 0), 0)._settings
+        settings = broker.parts.groups._partitions._make(TopicPartition("__consumer_offsets", 0), 0)._settings
         assert settings.stores_topic_ids is (version == 4)
         committed = CommittedOffset(7)
         commits = object.__new__(Commits)

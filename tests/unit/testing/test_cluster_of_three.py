@@ -112,7 +112,7 @@ def test_the_controller_dies_and_another_goes_on(cluster: EmbeddedCluster) -> No
 
 
 def broker_epoch(cluster: EmbeddedCluster, broker_id: int) -> int:
-    return cluster._broker(broker_id)._service.registered_epoch
+    return cluster._broker(broker_id).parts.controller.registered_epoch
 
 
 @pytest.mark.parametrize("whose", [pytest.param("the leader", marks=LONG), pytest.param("the controller", marks=LONG), "every broker"])

@@ -19,7 +19,7 @@ from ottla.interbroker.calls import NewTopic
 from ottla.lifecycle import Backoff
 from ottla.model import TopicPartition
 
-from .clusters import Cluster, run
+from .clusters import Cluster
 
 
 class FullDisk:
@@ -40,14 +40,14 @@ class FullDisk:
         return await self._session.transaction(operations)
 
 
-def test_terms_that_fail_one_upon_the_other_are_begun_with_pauses_and_told_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_terms_that_fail_one_upon_the_other_are_begun_with_pauses_and_told_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A failed log directory on the same disk is taken in at each beginning, and that cannot be written."""
     monkeypatch.setattr(election, "_BACKOFF", Backoff(first_seconds=0.1, longest_seconds=0.4))
     disks: list[FullDisk] = []
+    with caplog.at_level(logging.WARNING, logger="ottla"):
 
-    async def scenario(cluster: Cluster) -> None:
         def wrapped(session: EmbeddedSession) -> FullDisk:
             disks.append(FullDisk(session))
             return disks[-1]
@@ -64,9 +64,6 @@ def test_terms_that_fail_one_upon_the_other_are_begun_with_pauses_and_told_once(
         disks[0].is_full = False
         await until(lambda: controller.is_active)
         await controller.create_topic(NewTopic("b"))
-
-    with caplog.at_level(logging.WARNING, logger="ottla"):
-        run(scenario)
     told = [record for record in caplog.records if "cannot continue as the controller" in record.message]
     assert 1 <= len(told) <= 3
 

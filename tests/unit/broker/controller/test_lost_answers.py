@@ -29,7 +29,7 @@ from ottla.errors import (
 )
 from ottla.interbroker.calls import NewTopic
 
-from .clusters import ONE, Cluster, looked_again, run
+from .clusters import ONE, Cluster, clustered, looked_again
 
 
 async def test_one_who_is_no_longer_the_controller_can_not_write(cluster: Cluster) -> None:
@@ -88,11 +88,10 @@ OPERATIONS: Mapping[str, Callable[[ControllerService], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("request_arrives", [True, False])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_write_whose_answer_is_lost_takes_place_once(operation: str, request_arrives: bool) -> None:
+async def test_a_write_whose_answer_is_lost_takes_place_once(operation: str, request_arrives: bool) -> None:
     """The outcome is found by reading: the same changes are told, and the same znodes left, as without the loss."""
-    outcomes = []
 
-    async def scenario(cluster: Cluster, lose: bool) -> None:
+    async def outcome(cluster: Cluster, lose: bool) -> tuple[object, ...]:
         controller = await cluster.start()
         await controller.create_topic(NewTopic("old", 1))
         transaction = cluster.session.transaction
@@ -107,11 +106,10 @@ def test_a_write_whose_answer_is_lost_takes_place_once(operation: str, request_a
         result = await OPERATIONS[operation](controller)
         await looked_again(controller)
         data = {path: await cluster.data(path) for path in await cluster.paths() if path not in ("/controller", "/brokers/ids/1")}
-        outcomes.append((result, cluster.changes, cluster.broker.topics(), controller.controller_epoch, data))
+        return result, cluster.changes, cluster.broker.topics(), controller.controller_epoch, data
 
-    run(lambda cluster: scenario(cluster, False))
-    run(lambda cluster: scenario(cluster, True))
-    assert outcomes[0] == outcomes[1]
+    async with clustered() as undisturbed, clustered() as losing_one:
+        assert await outcome(undisturbed, False) == await outcome(losing_one, True)
 
 
 async def test_a_service_that_never_answers_is_not_waited_for_for_ever(cluster: Cluster) -> None:

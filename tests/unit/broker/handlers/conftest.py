@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
-import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import MISSING, fields
 from datetime import timedelta
 from pathlib import Path
@@ -22,38 +21,20 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
-from tests.unit.broker.wired import GroupsThatKnowTopics
 
-from ottla.broker import handlers
-from ottla.broker.applying import ControlApplier
-from ottla.broker.controller.service import ControllerService
-from ottla.broker.controller.settings_watch import SettingsChange, TopicConfigChanged
-from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.groups.coordinator import OFFSETS_TOPIC, group_coordinator
 from ottla.broker.handlers.registry import APIS, BrokerParts, EncodedBody, RequestContext
 from ottla.broker.handlers.waiting import begun
-from ottla.broker.metadata import MetadataCache
-from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.purgatory import Purgatory
-from ottla.broker.replication.internal_topics import InternalTopics
-from ottla.broker.replication.replicas import ReplicaManager
-from ottla.broker.replication.schema_ids import SchemaIds
-from ottla.broker.replication.throttles import ReplicationThrottles
 from ottla.broker.security.authorizer import Operation, Resource
-from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC, transactions_of
+from ottla.broker.server import Broker
 from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
-from ottla.interbroker.local import LocalControl
 from ottla.lifecycle import offload_nothing
-from ottla.model import ANONYMOUS, BrokerId, BrokerRegistration, Endpoint, Principal
+from ottla.model import ANONYMOUS, Principal
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey, response_header_size
 from ottla.protocol.schemas import schema_fields
 from ottla.record.records import Record, build_batch
-from ottla.storage.batch_opener import BatchOpener
-from ottla.storage.log_manager import LogManager
-from ottla.storage.log_moves import LogMoves
 
 # As a single broker can have them.
 INTERNAL_TOPICS_OF_ONE = {
@@ -174,92 +155,32 @@ def _zero(field: Any) -> Any:
     return "" if field.wire_type == "string" else 0
 
 
-Scenario = Callable[[BrokerWithoutSockets], Awaitable[None]]
-
-
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., None]:
-    """Runs a scenario with a broker of its own: `run(scenario, **{"broker.id": "3"})`."""
-
-    runs = itertools.count()
-
-    def run_scenario(scenario: Scenario, **properties: str) -> None:
-        async def main() -> None:
-            async with without_sockets(tmp_path / str(next(runs)), properties) as broker:
-                await scenario(broker)
-
-        asyncio.run(main())
-
-    return run_scenario
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> AbstractAsyncContextManager[BrokerWithoutSockets]:
-    return without_sockets(tmp_path, {})
+def broker(tmp_path: Path, request: pytest.FixtureRequest) -> AbstractAsyncContextManager[BrokerWithoutSockets]:
+    """One with settings of its own is asked for by `@pytest.mark.parametrize("broker", [{"broker.rack": "a"}], indirect=True)`."""
+    return without_sockets(tmp_path, getattr(request, "param", {}))
 
 
 @asynccontextmanager
 async def without_sockets(directory: Path, properties: Mapping[str, str]) -> AsyncIterator[BrokerWithoutSockets]:
     settings = BrokerSettings.from_properties(
-        {"log.dirs": f"{directory / 'a'},{directory / 'b'}", "broker.id": "1", **INTERNAL_TOPICS_OF_ONE, **properties}
+        {
+            "broker.id": "1",
+            "broker.rack": "rack-1",
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "advertised.listeners": "PLAINTEXT://broker.test:9092",
+            "log.dirs": f"{directory / 'a'},{directory / 'b'}",
+            **INTERNAL_TOPICS_OF_ONE,
+            **properties,
+        }
     )
-    clock, broker_id = SystemClock(), BrokerId(int(properties.get("broker.id", "1")))
-    async with AsyncExitStack() as stack:
-        zookeeper = EmbeddedZooKeeper(None, clock)
-        stack.push_async_callback(zookeeper.close)
-        metadata, fetches, produces, rules = MetadataCache(), Purgatory(), Purgatory(), Rules()
-
-        def settings_changed(change: SettingsChange) -> None:
-            if isinstance(change, TopicConfigChanged):
-                replicas.update_settings(change.name, change.settings)
-
-        def controller_changed(controller_id: BrokerId, controller_epoch: int) -> None:
-            applier.controller_changed(controller_id, controller_epoch)
-
-        session = await zookeeper.session()
-        controller = ControllerService(session, settings, clock, Random(1), LocalControl().transport, settings_changed, controller_changed)
-        transport = controller.transport
-        stack.push_async_callback(transport.close)
-        logs = LogManager(settings.log_directories, settings, clock, offload_nothing, controller.topic_settings)
-        replicas = ReplicaManager(broker_id, logs, fetches, produces)
-        logs.high_watermarks = replicas.high_watermarks
-        producer_ids = ProducerIds(controller.allocate_producer_ids)
-        internal = InternalTopics(replicas, produces, clock, offload_nothing)
-        groups = group_coordinator(settings, internal, clock, Random(1), offload_nothing, metadata)
-        transactions = transactions_of(settings, internal, clock, offload_nothing, metadata, producer_ids, transport, groups, controller)
-        replicas.coordinate({OFFSETS_TOPIC: GroupsThatKnowTopics(groups), TRANSACTIONS_TOPIC: transactions.coordinator})
-        applier = ControlApplier(broker_id, controller, metadata, replicas, (groups, transactions.coordinator), transactions.calls)
-        await transport.serve(broker_id, applier, controller.served)
-        await controller.load()
-        await logs.start()
-        stack.push_async_callback(logs.shutdown)
-        stack.push_async_callback(replicas.close)
-        stack.push_async_callback(controller.close)
-        metadata.cluster_id = controller.cluster_id
-        await controller.start(BrokerRegistration(broker_id, (Endpoint("PLAINTEXT", "broker.test", 9092),), "rack-1"))
-        await asyncio.wait_for(metadata.complete.wait(), 120)
-        handlers.load()
-        log_moves = LogMoves(logs, settings.log_directories, offload_nothing, replicas.log_moved)
-        stack.push_async_callback(log_moves.close)
-        stack.push_async_callback(groups.close)
-        stack.push_async_callback(transactions.coordinator.close)
-        parts = BrokerParts(
-            settings=settings,
-            clock=clock,
-            offload=offload_nothing,
-            opener=BatchOpener(offload_nothing, has_process=False),
-            authorizer=rules,
-            metadata=metadata,
-            replicas=replicas,
-            logs=logs,
-            log_moves=log_moves,
-            controller=controller,
-            producer_ids=producer_ids,
-            fetch_sessions=FetchSessions(10, clock, Random(1), lambda key: True),
-            fetch_purgatory=fetches,
-            throttles=ReplicationThrottles(clock, settings),
-            groups=groups,
-            transactions=transactions,
-            schema_ids=SchemaIds(clock=clock),
-        )
-        yield BrokerWithoutSockets(parts, rules)
+    rules, zookeeper = Rules(), EmbeddedZooKeeper(None, SystemClock())
+    broker = Broker(settings, zookeeper.session, random=Random(1), authorizer=rules, offload=offload_nothing)
+    try:
+        await broker.start()
+        try:
+            yield BrokerWithoutSockets(broker.parts, rules)
+        finally:
+            await broker.stop(handover_attempts=0)
+    finally:
+        await zookeeper.close()

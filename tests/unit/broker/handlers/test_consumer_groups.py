@@ -25,8 +25,7 @@ from ottla.errors import (
 )
 from ottla.protocol.api import ApiKey
 
-from ..wired import Wired, framed
-from ..wired import run as run_wired
+from ..wired import framed, wired
 
 HEARTBEAT, DESCRIBE = ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE
 
@@ -145,17 +144,14 @@ async def test_offsets_are_fetched_and_committed_at_the_members_epoch(broker: An
             assert found.topics[0].partitions[0].committed_offset == 5
 
 
-def test_a_broker_that_does_not_list_the_protocol_does_not_serve_it(tmp_path: Path) -> None:
+async def test_a_broker_that_does_not_list_the_protocol_does_not_serve_it(tmp_path: Path) -> None:
     """Its default: clients infer Kafka 4.0 from the two keys."""
-
-    async def scenario(broker: Wired) -> None:
+    async with wired(tmp_path) as broker:
         for key in (HEARTBEAT, DESCRIBE):
             assert not APIS[key].is_served(broker.parts.settings)
             client = await broker.connect()
             client.write(framed(key, 0, 7, b"\0" * 20))
             assert await client.is_closed()
-
-    run_wired(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(

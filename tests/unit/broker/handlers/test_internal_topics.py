@@ -27,34 +27,30 @@ async def coordinator_of(broker: Any, key_type: int) -> tuple[int, str | None]:
 
 
 @pytest.mark.parametrize("key_type", [0, 1])
-def test_too_few_brokers_are_said_to_the_client_and_to_the_log_now_and_then(
-    run: Any, key_type: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("broker", [FACTORS], indirect=True)
+async def test_too_few_brokers_are_said_to_the_client_and_to_the_log_now_and_then(
+    broker: Any, key_type: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(broker: Any) -> None:
-        def errors() -> int:
-            said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-            assert all(line.startswith(SENTENCES[key_type]) for line in said)
-            return len(said)
+    def errors() -> int:
+        said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        assert all(line.startswith(SENTENCES[key_type]) for line in said)
+        return len(said)
 
-        for _ in range(5):
-            assert await coordinator_of(broker, key_type) == (CoordinatorNotAvailable.code, SENTENCES[key_type])
-        assert errors() == 1, "clients ask several times a second"
-        monkeypatch.setattr(internal_topics, "_SAY_AGAIN_SECONDS", 0.0)
-        await coordinator_of(broker, key_type)
-        assert errors() == 2
-
-    run(scenario, **FACTORS)
+    for _ in range(5):
+        assert await coordinator_of(broker, key_type) == (CoordinatorNotAvailable.code, SENTENCES[key_type])
+    assert errors() == 1, "clients ask several times a second"
+    monkeypatch.setattr(internal_topics, "_SAY_AGAIN_SECONDS", 0.0)
+    await coordinator_of(broker, key_type)
+    assert errors() == 2
 
 
-def test_a_start_says_what_is_not_served(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(broker: Any) -> None:
-        warn_of_missing_brokers(broker.parts.settings, broker.parts.metadata)
-        assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-            "offsets.topic.replication.factor is 2 and the number of alive brokers is 1: consumer groups are not served until it is 2",
-            "transaction.state.log.replication.factor is 5 and the number of alive brokers is 1: transactions are not served until it is 5",
-        ]
-
-    run(scenario, **FACTORS)
+@pytest.mark.parametrize("broker", [FACTORS], indirect=True)
+async def test_a_start_says_what_is_not_served(broker: Any, caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_missing_brokers(broker.parts.settings, broker.parts.metadata)
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        "offsets.topic.replication.factor is 2 and the number of alive brokers is 1: consumer groups are not served until it is 2",
+        "transaction.state.log.replication.factor is 5 and the number of alive brokers is 1: transactions are not served until it is 5",
+    ]
 
 
 async def test_a_start_says_nothing_where_brokers_are_enough_or_the_topics_are_there(broker: Any, caplog: pytest.LogCaptureFixture) -> None:

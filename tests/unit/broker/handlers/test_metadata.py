@@ -53,29 +53,19 @@ async def test_all_topics_are_asked_for_with_an_empty_list_in_version_0_and_with
 
 
 @pytest.mark.parametrize("version", [0, 4, 12])
-def test_an_unknown_topic_is_created_and_complete_in_the_same_answer(run: Any, version: int) -> None:
+@pytest.mark.parametrize("broker", [{"num.partitions": "4"}], indirect=True)
+async def test_an_unknown_topic_is_created_and_complete_in_the_same_answer(broker: Any, version: int) -> None:
     """auto.create.topics.enable; before v4 there is no way to ask for no creation."""
-
-    async def scenario(broker: Any) -> None:
-        response = await broker.ask(ApiKey.METADATA, version, topics=named("new"), allow_auto_topic_creation=True)
-        assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in response.topics] == [("new", 0, 4)]
-        assert broker.parts.metadata.topic("new") is not None
-
-    run(scenario, **{"num.partitions": "4"})
+    response = await broker.ask(ApiKey.METADATA, version, topics=named("new"), allow_auto_topic_creation=True)
+    assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in response.topics] == [("new", 0, 4)]
+    assert broker.parts.metadata.topic("new") is not None
 
 
-def test_an_unknown_topic_is_not_created_when_client_or_broker_do_not_want_it(run: Any) -> None:
-    async def scenario(broker: Any) -> None:
-        response = await broker.ask(ApiKey.METADATA, 12, topics=named("new"), allow_auto_topic_creation=False)
-        assert [topic.error_code for topic in response.topics] == [3]
-        assert broker.parts.metadata.topic("new") is None
-
-    async def disabled(broker: Any) -> None:
-        response = await broker.ask(ApiKey.METADATA, 12, topics=named("new"), allow_auto_topic_creation=True)
-        assert [topic.error_code for topic in response.topics] == [3]
-
-    run(scenario)
-    run(disabled, **{"auto.create.topics.enable": "false"})
+@pytest.mark.parametrize(("broker", "client_wants_it"), [({}, False), ({"auto.create.topics.enable": "false"}, True)], indirect=["broker"])
+async def test_an_unknown_topic_is_not_created_when_client_or_broker_do_not_want_it(broker: Any, client_wants_it: bool) -> None:
+    response = await broker.ask(ApiKey.METADATA, 12, topics=named("new"), allow_auto_topic_creation=client_wants_it)
+    assert [topic.error_code for topic in response.topics] == [3]
+    assert broker.parts.metadata.topic("new") is None
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "ä", "x" * 250])

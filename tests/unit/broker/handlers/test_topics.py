@@ -48,14 +48,11 @@ async def test_a_topic_is_created_at_every_version_and_is_there_at_once(broker: 
     assert broker.parts.replicas.get("flights", 0).settings.retention_ms == 1000
 
 
-def test_minus_1_takes_the_brokers_defaults(run: Any) -> None:
+@pytest.mark.parametrize("broker", [{"num.partitions": "6"}], indirect=True)
+async def test_minus_1_takes_the_brokers_defaults(broker: Any) -> None:
     """KIP-464."""
-
-    async def scenario(broker: Any) -> None:
-        (created,) = await create(broker, topic("flights", -1, -1))
-        assert (created.error_code, created.num_partitions, created.replication_factor) == (0, 6, 1)
-
-    run(scenario, **{"num.partitions": "6"})
+    (created,) = await create(broker, topic("flights", -1, -1))
+    assert (created.error_code, created.num_partitions, created.replication_factor) == (0, 6, 1)
 
 
 async def test_replicas_can_be_placed_by_hand(broker: Any) -> None:
@@ -189,21 +186,19 @@ async def test_a_topic_given_twice_or_by_name_and_id_is_not_deleted(broker: Any)
     assert [answer.error_code for answer in response.responses] == [0, 42]
 
 
-def test_deleting_can_be_disabled_and_forbidden(run: Any) -> None:
-    async def disabled(broker: Any) -> None:
-        await broker.create("flights")
-        for version, expected in ((1, 42), (2, 42), (3, 73), (6, 73)):
-            response = await broker.ask(ApiKey.DELETE_TOPICS, version, topic_names=["flights"], topics=[{"name": "flights"}])
-            assert [each.error_code for each in response.responses] == [expected]
+@pytest.mark.parametrize("broker", [{"delete.topic.enable": "false"}], indirect=True)
+async def test_deleting_can_be_disabled(broker: Any) -> None:
+    await broker.create("flights")
+    for version, expected in ((1, 42), (2, 42), (3, 73), (6, 73)):
+        response = await broker.ask(ApiKey.DELETE_TOPICS, version, topic_names=["flights"], topics=[{"name": "flights"}])
+        assert [answer.error_code for answer in response.responses] == [expected]
 
-    async def forbidden(broker: Any) -> None:
-        await broker.create("flights")
-        broker.rules.denied.add((Operation.DELETE, "flights"))
-        response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "flights"}])
-        assert [answer.error_code for answer in response.responses] == [29]
 
-    run(disabled, **{"delete.topic.enable": "false"})
-    run(forbidden)
+async def test_deleting_can_be_forbidden(broker: Any) -> None:
+    await broker.create("flights")
+    broker.rules.denied.add((Operation.DELETE, "flights"))
+    response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "flights"}])
+    assert [answer.error_code for answer in response.responses] == [29]
 
 
 @pytest.mark.parametrize("version", range(4))

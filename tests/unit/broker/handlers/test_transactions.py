@@ -112,16 +112,13 @@ async def test_ids_and_timeouts_that_can_not_be(broker: Any) -> None:
     assert await refused(transactional_id="t", producer_id=5) == InvalidRequest.code
 
 
-def test_the_coordinator_is_who_leads_the_ids_partition(run: Any) -> None:
+@pytest.mark.parametrize("broker", [{"transaction.state.log.replication.factor": "3"}], indirect=True)
+async def test_the_coordinator_is_who_leads_the_ids_partition(broker: Any) -> None:
     """And no one is one before the topic is there, which too few brokers can keep from being made."""
-
-    async def scenario(broker: Any) -> None:
-        found = await broker.ask(ApiKey.FIND_COORDINATOR, 1, key="t", key_type=1)
-        assert found.error_code == CoordinatorNotAvailable.code
-        response = await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id="t", transaction_timeout=1)
-        assert response.error_code == NotCoordinator.code
-
-    run(scenario, **{"transaction.state.log.replication.factor": "3"})
+    found = await broker.ask(ApiKey.FIND_COORDINATOR, 1, key="t", key_type=1)
+    assert found.error_code == CoordinatorNotAvailable.code
+    response = await broker.ask(ApiKey.INIT_PRODUCER_ID, 4, transactional_id="t", transaction_timeout=1)
+    assert response.error_code == NotCoordinator.code
 
 
 async def test_the_topic_of_transactions_has_kafkas_settings(broker: Any) -> None:

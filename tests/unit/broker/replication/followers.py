@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.loops import until
@@ -57,14 +57,6 @@ async def following(settings: BrokerSettings = SETTINGS, throttle: Throttle | No
         await asyncio.wait_for(follower.fetchers.close(), 120)
     assert not any(leader.open_connections for leader in follower.leaders.values())
     await until(lambda: asyncio.all_tasks() <= before)
-
-
-def run(scenario: Callable[[Follower], Awaitable[None]], settings: BrokerSettings = SETTINGS, throttle: Throttle | None = None) -> None:
-    async def main() -> None:
-        async with following(settings, throttle) as follower:
-            await scenario(follower)
-
-    asyncio.run(main())
 
 
 async def until_equal(replica: Replica, led: Led) -> None:

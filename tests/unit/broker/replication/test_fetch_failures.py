@@ -21,7 +21,7 @@ from ottla.errors import (
     UnknownServerError,
 )
 
-from .followers import P0, P1, Follower, following, named, run, until_equal, waits
+from .followers import P0, P1, Follower, following, named, until_equal, waits
 from .leaders import SETTINGS, Led, Replica
 
 
@@ -150,8 +150,10 @@ async def test_a_lost_session_begins_anew(follower: Follower, slots: int) -> Non
         assert {tuple(named(request)) for request in leader.requests} == {(0, 1)}
 
 
-def test_a_leader_that_refuses_every_session_is_not_asked_without_a_pause(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(follower: Follower) -> None:
+async def test_a_leader_that_refuses_every_session_is_not_asked_without_a_pause(
+    follower: Follower, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
         leader = follower.leader()
         led = leader.lead(P0)
         leader.session_error = FetchSessionIdNotFound("as if it had none")
@@ -161,15 +163,12 @@ def test_a_leader_that_refuses_every_session_is_not_asked_without_a_pause(caplog
         leader.session_error = None
         leader.append(led, b"a")
         await until_equal(replica, led)
-
-    with caplog.at_level(logging.INFO):
-        run(scenario)
     said = [record.getMessage() for record in caplog.records if "FetchSessionIdNotFound" in record.getMessage()]
     assert len(said) == 1
 
 
-def test_a_leader_that_dies_and_comes_back_is_followed_again(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(follower: Follower) -> None:
+async def test_a_leader_that_dies_and_comes_back_is_followed_again(follower: Follower, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
         leader = follower.leader()
         led = leader.lead(P0)
         (replica,) = follower.follow(leader, P0)
@@ -182,9 +181,6 @@ def test_a_leader_that_dies_and_comes_back_is_followed_again(caplog: pytest.LogC
         leader.refuses = False
         leader.append(led, b"a")
         await until_equal(replica, led)
-
-    with caplog.at_level(logging.INFO):
-        run(scenario)
     told = [record.getMessage() for record in caplog.records if record.name == fetch_lane.__name__]
     assert len(told) == 2, told
     assert "was killed; retrying" in told[0]
