@@ -53,7 +53,7 @@ from ottla.interbroker.calls import MakeTransport
 from ottla.interbroker.local import LocalControl
 from ottla.lifecycle import Offload, Tasks, ThreadOffload, speaking, speaking_broker
 from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, Endpoint
-from ottla.network.buffers import ReceiveBuffers
+from ottla.network.buffers import ReceiveBuffers, memory_of_process
 from ottla.network.complaints import Complaints
 from ottla.network.listener import AnyListener, ConnectionLimits, Listener
 from ottla.network.tls import TlsSettings, client_context, server_context
@@ -457,8 +457,8 @@ class Broker:
         settings = self._settings
         limits = self._limits = ConnectionLimits(*connection_bounds(settings), settings.connections_per_address)
         complaints = Complaints(self._clock.monotonic)
-        most = settings.queued_max_request_bytes if settings.queued_max_request_bytes > 0 else None
-        buffers = ReceiveBuffers(most, None if most is None else max(most // 4, 1))
+        most = settings.queued_max_request_bytes if settings.queued_max_request_bytes > 0 else memory_of_process() // 4
+        buffers = ReceiveBuffers(most, max(most // 4, 1))
         for accepted_listener in settings.accepted_listeners:
             idle_ms = settings.connections_max_idle_ms
             listener = self._make_listener(

@@ -129,7 +129,7 @@ class NetworkSettings(Settings):
         default=-1,
         at_least=-1,
         doc="Bytes of requests that may be in progress, unfinished ones too; at it the broker stops reading from its sockets. One address "
-        "has a quarter of them at most. -1 sets no bound.",
+        "has a quarter of them at most. -1 is a quarter of the memory that the process may have: its container's, or the machine's.",
     )
     num_network_threads: int = setting(
         "num.network.threads",

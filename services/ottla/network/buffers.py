@@ -6,8 +6,11 @@ read leaves incomplete is kept per connection. That is what makes thousands of i
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, TypeAlias
 
 # Small enough to stay in a core's second-level cache between the receive, the checksum and the write.
@@ -16,6 +19,19 @@ Resume: TypeAlias = Callable[[], None]  # continues what has waited
 SHARED_SIZE: Final = 256 * 1024
 IDLE_BYTES: Final = 16 * 1024 * 1024
 _NO_ADDRESS: Final = "none"  # an address that holds nothing
+
+
+def memory_of_process(root: Path = Path("/")) -> int:
+    """Bytes of memory that the process may have: the machine's, or what its container or its service is allowed of them."""
+    own = Path("sys/fs/cgroup")
+    with suppress(OSError):
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+        own = next((own / line.removeprefix("0::/") for line in groups if line.startswith("0::/")), own)
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for file in (own / "memory.max", Path("sys/fs/cgroup/memory.max"), Path("sys/fs/cgroup/memory/memory.limit_in_bytes")):
+        with suppress(OSError, ValueError):  # there is no such file, or "max" is in it
+            limits.append(int((root / file).read_text()))
+    return min(limits)
 
 
 class ReceiveBuffers:
@@ -36,10 +52,9 @@ class ReceiveBuffers:
         self._host_limit = host_limit or in_use_limit or 0
         self._by_host: Counter[str] = Counter()
         self._waiting: dict[Resume, tuple[str, int]] = {}  # who waits, in order, and for how much
-
-    @property
-    def is_bounded(self) -> bool:
-        return self._in_use_limit is not None
+        self.is_bounded: Final = in_use_limit is not None
+        # Whether an address may have had its part, so that it has to be looked at: asked at each read, and seldom so.
+        self.is_scarce = False
 
     def take(self, size: int, former: memoryview | None = None, host: str = "") -> memoryview | None:
         """A buffer of at least `size` bytes, or None when the bound is reached.
@@ -74,12 +89,13 @@ class ReceiveBuffers:
             self._by_host[host] += more
             if not self._by_host[host]:
                 del self._by_host[host]
+            self.is_scarce = not self._is_ample(0)
 
     def _reuse(self, size: int, host: str, released: int) -> memoryview | None:
-        # Where memory is bounded, what a buffer has too much another connection could use.
-        most = None if self._in_use_limit is None else size + size // 4
         for index, idle in enumerate(self._idle):
-            if len(idle) >= size and (most is None or len(idle) <= most) and self._fits(len(idle), host, released):
+            # Where memory becomes scarce, what a buffer has too much another connection could use.
+            is_fit = size <= len(idle) <= size + size // 4 or (size <= len(idle) and self._is_ample(len(idle)))
+            if is_fit and self._fits(len(idle), host, released):
                 self._idle_bytes -= len(idle)
                 return self._idle.pop(index)
         return None
@@ -111,6 +127,10 @@ class ReceiveBuffers:
     def stop_waiting(self, callback: Resume) -> None:
         """Forgets a callback whose connection has gone."""
         self._waiting.pop(callback, None)
+
+    def _is_ample(self, more: int) -> bool:
+        """Whether with so much more in use no address can have had its part."""
+        return self._in_use_limit is None or self._in_use_bytes + more <= max(self._host_limit - SHARED_SIZE, 0)
 
     def _fits(self, size: int, host: str, released: int = 0) -> bool:
         if self._in_use_limit is None:

@@ -301,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         self._needed = needed
 
     def _is_tight(self) -> bool:
-        return self._buffers.is_bounded and not self._buffers.has_room(self.peer.host)
+        return self._buffers.is_scarce and not self._buffers.has_room(self.peer.host)
 
     def _keep_small(self, tail: bytes) -> bool:
         """Keeps the beginning of a small frame between two reads, or nothing; says whether there was room for it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import struct
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
 from ottla.errors import OttlaError
+from ottla.protocol.api import ApiKey
 
 
 def settings_for(directory: Path, **properties: str) -> BrokerSettings:
@@ -85,5 +87,46 @@ async def test_the_broker_goes_on_with_one_directory_and_gives_up_with_none(tmp_
         reason = await asyncio.wait_for(failed, 120)
         assert str(tmp_path / "a") in reason
         assert str(tmp_path / "b") in reason
+    finally:
+        await broker.stop()
+
+
+async def test_by_default_half_requests_of_one_address_take_a_part_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 16 MiB requests have 4 and those of one address 1: who has that much half sent keeps its next large one waiting, and no small one.
+
+    Three thousand half requests of 130 KB took 390 MiB, and nothing bounded them but the number of connections (a08 of the review).
+    """
+    monkeypatch.setattr("ottla.broker.server.memory_of_process", lambda: 16 * 1024 * 1024)
+
+    def framed(key: ApiKey, version: int, body: bytes = b"") -> bytes:
+        head = struct.pack(">hhih", key, version, 1, 0)
+        return struct.pack(">i", len(head) + len(body)) + head + body
+
+    async def answer(reader: asyncio.StreamReader) -> bytes:
+        return await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
+
+    broker = Broker(settings_for(tmp_path))
+    await broker.start()
+    try:
+        opened = [await asyncio.open_connection("127.0.0.1", broker.port()) for _ in range(3)]
+        (_, half), (large_reader, large), (small_reader, small) = opened
+        half.write(struct.pack(">i", 3_000_000) + bytes(1_500_000))
+        await half.drain()
+
+        async def others_are_answered() -> None:
+            for _ in range(50):
+                small.write(framed(ApiKey.API_VERSIONS, 0))
+                await answer(small_reader)
+
+        await others_are_answered()
+        to_no_topic = struct.pack(">hhii", -1, 1, 1000, 1) + b"\0\1t" + struct.pack(">iii", 1, 0, 300_000) + bytes(300_000)
+        large.write(framed(ApiKey.PRODUCE, 3, to_no_topic))
+        answered = asyncio.ensure_future(answer(large_reader))
+        await others_are_answered()
+        assert not answered.done()
+        half.transport.abort()
+        assert b"t" in await asyncio.wait_for(answered, 30)
+        for _, writer in opened:
+            writer.close()
     finally:
         await broker.stop()

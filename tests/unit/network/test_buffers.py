@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
-from ottla.network.buffers import IDLE_BYTES, ReceiveBuffers
+import pytest
+
+from ottla.network.buffers import IDLE_BYTES, SHARED_SIZE, ReceiveBuffers, memory_of_process
 
 MIB = 1024 * 1024
 
@@ -99,3 +103,37 @@ def test_who_waits_twice_waits_once() -> None:
         buffers.when_available(MIB, again)
     buffers.give_back(held)
     assert taken == ["again"]
+
+
+def test_reads_are_short_only_where_an_address_may_have_had_its_part() -> None:
+    """Asked at each read, so it is a flag: no address can have so much unless all together have it."""
+    buffers = ReceiveBuffers(4 * MIB, MIB)
+    assert not buffers.is_scarce
+    assert buffers.keep("10.0.0.1", MIB - SHARED_SIZE)
+    assert not buffers.is_scarce
+    assert buffers.keep("10.0.0.2", 1)
+    assert buffers.is_scarce
+    assert buffers.has_room("10.0.0.1")
+    assert buffers.keep("10.0.0.2", -1)
+    assert not buffers.is_scarce
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, None),
+        ({"sys/fs/cgroup/memory.max": "max"}, None),
+        ({"sys/fs/cgroup/memory.max": "1048576"}, MIB),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": "1048576"}, MIB),
+        ({"proc/self/cgroup": "0::/system.slice/ottla.service", "sys/fs/cgroup/system.slice/ottla.service/memory.max": "2097152"}, 2 * MIB),
+        ({"proc/self/cgroup": "4:memory:/ottla", "sys/fs/cgroup/memory/memory.limit_in_bytes": "3145728"}, 3 * MIB),
+        ({"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+    ],
+    ids=["no groups", "no limit", "container", "container with a namespace", "service", "version 1", "version 1, no limit"],
+)
+def test_what_memory_there_is_the_container_says_or_the_machine(tmp_path: Path, files: dict[str, str], limit: int | None) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert memory_of_process(tmp_path) == (machine if limit is None else limit)
