@@ -102,6 +102,17 @@ imagePullSecrets:
 {{- if and (include "ottla.tls.secret" $root) (has (index . 1) $root.Values.tls.listeners) -}}SSL{{- else -}}PLAINTEXT{{- end -}}
 {{- end -}}
 
+{{/* Whether a service around the log has the certificate: it shows it to brokers, to operators, or knows their authorities. */}}
+{{- define "ottla.tls.isOfServices" -}}
+{{- if or (eq (include "ottla.protocol" (list . "INTERNAL")) "SSL") (eq (include "ottla.protocol" (list . "RPC")) "SSL") -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether it shows it, so that an init container makes a PEM file of key and certificate. */}}
+{{- define "ottla.tls.isShownByServices" -}}
+{{- $toBrokers := and (eq (include "ottla.protocol" (list . "INTERNAL")) "SSL") (ne .Values.tls.clientAuth "none") -}}
+{{- if or $toBrokers (eq (include "ottla.protocol" (list . "RPC")) "SSL") -}}true{{- end -}}
+{{- end -}}
+
 {{/* Whether the init container of a broker asks the API server for anything. */}}
 {{- define "ottla.asksForNodes" -}}
 {{- $external := .Values.externalAccess -}}

@@ -47,3 +47,63 @@ livenessProbe:
   failureThreshold: {{ .liveness.failureThreshold }}
   timeoutSeconds: {{ .liveness.timeoutSeconds }}
 {{- end -}}
+
+{{/* Of the services around the log: their file of settings, and the certificate that they show. */}}
+{{- define "ottla.serviceMounts" -}}
+- name: configuration
+  mountPath: /etc/ottla
+  readOnly: true
+- name: run
+  mountPath: /run/ottla
+- name: temporary
+  mountPath: /tmp
+{{- if include "ottla.tls.isOfServices" . }}
+- name: tls
+  mountPath: /etc/ottla-tls
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "ottla.serviceVolumes" -}}
+# In memory: it may hold a private key.
+- name: run
+  emptyDir:
+    medium: Memory
+    sizeLimit: 4Mi
+- name: temporary
+  emptyDir: {}
+{{- if include "ottla.tls.isOfServices" . }}
+- name: tls
+  secret:
+    secretName: {{ include "ottla.tls.secret" . }}
+    defaultMode: 0440
+{{- end }}
+{{- end -}}
+
+{{/* The init containers of such a service: makes the PEM file that it shows to brokers and operators. (dict "root" "image" "pullPolicy") */}}
+{{- define "ottla.keystore" -}}
+{{- $root := .root -}}
+{{- if include "ottla.tls.isShownByServices" $root -}}
+initContainers:
+  - name: prepare
+    image: {{ .image }}
+    imagePullPolicy: {{ .pullPolicy }}
+    command:
+      - sh
+      - -ec
+      - 'umask 077; cat "$0" "$1" >/run/ottla/keystore.pem'
+      - /etc/ottla-tls/{{ $root.Values.tls.privateKeyKey }}
+      - /etc/ottla-tls/{{ $root.Values.tls.certificateKey }}
+    securityContext:
+      {{- toYaml $root.Values.broker.containerSecurityContext | nindent 6 }}
+    resources:
+      requests:
+        cpu: 10m
+        memory: 16Mi
+      limits:
+        memory: 32Mi
+    terminationMessagePolicy: FallbackToLogsOnError
+    volumeMounts:
+      {{- include "ottla.serviceMounts" $root | nindent 6 }}
+{{- end -}}
+{{- end -}}

@@ -116,6 +116,15 @@ ssl.client.auth: {{ .Values.tls.clientAuth }}
 {{- toPrettyJson $configuration -}}
 {{- end -}}
 
+{{/* As YAML: what a service around the log says of its rpc.listener, and a person may say otherwise in its settings. */}}
+{{- define "ottla.rpcSettings" -}}
+{{- if eq (include "ottla.protocol" (list . "RPC")) "SSL" -}}
+rpc.security.protocol: SSL
+listener.name.rpc.ssl.keystore.location: /run/ottla/keystore.pem
+listener.name.rpc.ssl.truststore.location: /etc/ottla-tls/{{ .Values.tls.authoritiesKey }}
+{{- end -}}
+{{- end -}}
+
 {{/* The files of the brokers' ConfigMap; pods carry their checksum. */}}
 {{- define "ottla.brokerFiles" -}}
 server.properties: |
@@ -174,7 +183,7 @@ zookeeper.digest.password: zookeeper.digest.existingSecret
 {{- $_ := set $own "kafkastore.ssl.keystore.location" "/run/ottla/keystore.pem" -}}
 {{- end -}}
 {{- end -}}
-{{- $settings := merge $own .Values.schemaRegistry.settings $default -}}
+{{- $settings := merge $own .Values.schemaRegistry.settings $default (include "ottla.rpcSettings" . | fromYaml) -}}
 {{- range $name := keys $settings | sortAlpha }}
 {{ $name }}={{ include "ottla.propertyValue" (get $settings $name) }}
 {{- end }}
@@ -237,7 +246,7 @@ zookeeper.digest.password: zookeeper.digest.existingSecret
 {{- $_ := set $own (printf "%s.%s" $alias $name) $value -}}
 {{- end -}}
 {{- end -}}
-{{- $settings := merge $own $mirror.settings $default -}}
+{{- $settings := merge $own $mirror.settings $default (include "ottla.rpcSettings" . | fromYaml) -}}
 {{- range $name := keys $settings | sortAlpha }}
 {{ $name }}={{ include "ottla.propertyValue" (get $settings $name) }}
 {{- end }}
@@ -257,6 +266,9 @@ rest.listener: auditCounter
 rpc.listener: auditCounter
 http.listener: metrics
 audit.directory: auditCounter.persistence
+security.protocol: tls.listeners
+ssl.keystore.location: tls.existingSecret
+ssl.truststore.location: tls.existingSecret
 zookeeper.connect: zookeeper.connect
 zookeeper.digest.username: zookeeper.digest.existingSecret
 zookeeper.digest.password: zookeeper.digest.existingSecret
@@ -268,9 +280,6 @@ zookeeper.digest.password: zookeeper.digest.existingSecret
 {{- with get $owned $name -}}
 {{- fail (printf "auditCounter.settings: %s is set by the chart; see the value %s" $name .) -}}
 {{- end -}}
-{{- end -}}
-{{- if eq (include "ottla.protocol" (list . "INTERNAL")) "SSL" -}}
-{{- fail "auditCounter.enabled: the audit counter does not speak TLS to the brokers; leave INTERNAL out of tls.listeners" -}}
 {{- end -}}
 {{- $own := dict
   "bootstrap.servers" (include "ottla.bootstrap" .)
@@ -284,7 +293,14 @@ zookeeper.digest.password: zookeeper.digest.existingSecret
 {{- if .Values.zookeeper.digest.existingSecret -}}
 {{- $_ := set $default "zookeeper.set.acl" true -}}
 {{- end -}}
-{{- $settings := merge $own .Values.auditCounter.settings $default -}}
+{{- if eq (include "ottla.protocol" (list . "INTERNAL")) "SSL" -}}
+{{- $_ := set $own "security.protocol" "SSL" -}}
+{{- $_ := set $own "ssl.truststore.location" (printf "/etc/ottla-tls/%s" .Values.tls.authoritiesKey) -}}
+{{- if ne .Values.tls.clientAuth "none" -}}
+{{- $_ := set $own "ssl.keystore.location" "/run/ottla/keystore.pem" -}}
+{{- end -}}
+{{- end -}}
+{{- $settings := merge $own .Values.auditCounter.settings $default (include "ottla.rpcSettings" . | fromYaml) -}}
 {{- range $name := keys $settings | sortAlpha }}
 {{ $name }}={{ include "ottla.propertyValue" (get $settings $name) }}
 {{- end }}

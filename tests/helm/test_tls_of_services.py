@@ -1,0 +1,115 @@
+"""The certificate of the services around the log: whom they show it to, brokers and operators, and what they are started with for that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pytest
+from tests.helm.charting import CHART, Manifest, Rendered, template
+
+from ottla.config.audit import AuditSettings
+from ottla.config.mirror import MirrorSettings
+from ottla.config.properties import load
+from ottla.config.registry import RegistrySettings
+from ottla.config.rpc import RpcSettings
+
+# Of each: what its pods are made by, its file, and how it says what it speaks to the brokers.
+SERVICES: Final[dict[str, tuple[str, str, Any, str]]] = {
+    "registry": ("StatefulSet", "schema-registry.properties", RegistrySettings, "kafkastore."),
+    "audit": ("StatefulSet", "audit-counter.properties", AuditSettings, ""),
+    "mirror": ("Deployment", "mm2.properties", MirrorSettings, "target."),
+}
+ENABLED: Final = {
+    "schemaRegistry.enabled": True,
+    "auditCounter.enabled": True,
+    "mirrorMaker.enabled": True,
+    "mirrorMaker.alias": "target",
+    "mirrorMaker.sources": {"far": {"bootstrap.servers": "far.example.org:9092"}},
+    "tls.existingSecret": "brokers-tls",
+}
+KEY, AUTHORITIES = "/run/ottla/keystore.pem", "/etc/ottla-tls/ca.crt"
+
+
+def started_with(rendered: Rendered, name: str, directory: Path) -> tuple[RpcSettings, dict[str, str]]:
+    """What a service reads, and its file as it stands."""
+    _, file, settings, _ = SERVICES[name]
+    path = directory / file
+    path.write_text(rendered.one("ConfigMap", name)["data"][file], encoding="utf-8")
+    properties = dict(load(path))
+    return cast("RpcSettings", settings.from_properties(properties)), properties
+
+
+def pod_of(rendered: Rendered, name: str) -> Manifest:
+    return cast("Manifest", rendered.one(SERVICES[name][0], name)["spec"]["template"]["spec"])
+
+
+def makes_a_keystore(pod: Manifest) -> bool:
+    """Whether an init container makes the file of key and certificate, and the service finds both it and the authorities."""
+    makers = [
+        each for each in pod.get("initContainers", ()) if "/etc/ottla-tls/tls.key" in [*each.get("command", ()), *each.get("args", ())]
+    ]
+    mounts = [{mount["mountPath"] for mount in each["volumeMounts"]} for each in [*makers, pod["containers"][0]]]
+    return bool(makers) and all({"/run/ottla", "/etc/ottla-tls"} <= found for found in mounts)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_with_rpc_among_the_listeners_operators_show_a_certificate(name: str, tmp_path: Path) -> None:
+    rendered = template({**ENABLED, "tls.listeners": ["RPC"]})
+    settings, properties = started_with(rendered, name, tmp_path)
+    assert settings.rpc_security_protocol == "SSL"
+    seen = settings.for_rpc()
+    assert (seen.ssl_keystore_location, seen.ssl_truststore_location) == (KEY, AUTHORITIES)
+    assert f"{SERVICES[name][3]}security.protocol" not in properties, "brokers were not said to speak TLS"
+    assert makes_a_keystore(pod_of(rendered, name))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("client_auth", ["none", "required"])
+def test_with_internal_among_them_services_speak_tls_to_brokers(name: str, client_auth: str, tmp_path: Path) -> None:
+    rendered = template({**ENABLED, "tls.listeners": ["INTERNAL", "CONTROL"], "tls.clientAuth": client_auth})
+    settings, properties = started_with(rendered, name, tmp_path)
+    prefix = SERVICES[name][3]
+    assert (properties[f"{prefix}security.protocol"], properties[f"{prefix}ssl.truststore.location"]) == ("SSL", AUTHORITIES)
+    assert properties.get(f"{prefix}ssl.keystore.location") == (KEY if client_auth == "required" else None)
+    assert settings.rpc_security_protocol == "PLAINTEXT"
+    assert makes_a_keystore(pod_of(rendered, name)) == (client_auth == "required")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_without_tls_services_have_no_certificate(name: str, tmp_path: Path) -> None:
+    rendered = template({**ENABLED, "tls.listeners": ["EXTERNAL"]})
+    settings, properties = started_with(rendered, name, tmp_path)
+    assert settings.rpc_security_protocol == "PLAINTEXT"
+    assert not [key for key in properties if "ssl" in key]
+    pod = pod_of(rendered, name)
+    assert "tls" not in [volume["name"] for volume in pod["volumes"]]
+    assert not makes_a_keystore(pod)
+
+
+def test_a_persons_own_files_for_rpc_come_first(tmp_path: Path) -> None:
+    own = {
+        "rpc.allowed.principals": "ann,bob",
+        "listener.name.rpc.ssl.keystore.location": "/etc/audit-rpc/own.pem",
+        "listener.name.rpc.ssl.truststore.location": "/etc/audit-rpc/operators.pem",
+    }
+    settings, _ = started_with(template({**ENABLED, "tls.listeners": ["RPC"], "auditCounter.settings": own}), "audit", tmp_path)
+    assert settings.rpc_allowed_principals == ("ann", "bob")
+    seen = settings.for_rpc()
+    assert (seen.ssl_keystore_location, seen.ssl_truststore_location) == ("/etc/audit-rpc/own.pem", "/etc/audit-rpc/operators.pem")
+
+
+def test_a_certificate_of_cert_manager_names_the_services_that_operators_call_and_the_check_calls_none() -> None:
+    rendered = template(file=CHART / "ci" / "tls-services.yaml")
+    names = rendered.one("Certificate", "tls")["spec"]["dnsNames"]
+    domain = "streams.svc.cluster.local"
+    assert {
+        f"mine-ottla-registry.{domain}",
+        f"*.mine-ottla-registry-headless.{domain}",
+        f"mine-ottla-audit.{domain}",
+        f"*.mine-ottla-audit-headless.{domain}",
+        f"mine-ottla-mirror.{domain}",
+    } <= set(names)
+    assert rendered.one("Pod", "check-mirror")["spec"]["containers"][0]["args"][2] == "", "it calls addresses, which no certificate names"
+    brokers = template({"tls.certManager.enabled": True, "tls.certManager.issuerRef": {"name": "authority"}, "auditCounter.enabled": True})
+    assert not [name for name in brokers.one("Certificate", "tls")["spec"]["dnsNames"] if "audit" in name]
