@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -250,3 +251,18 @@ async def test_what_is_no_whole_batch_is_refused_at_once(sent: bytes, error: typ
     async with Cluster("127.0.0.1:1") as cluster, BatchProducer(cluster) as producer:
         with pytest.raises(error):
             producer.send(CLICKS, sent)
+
+
+async def test_records_are_written_after_zookeeper_was_restored_from_a_copy(tmp_path: Path) -> None:
+    """It forgot which producer ids were given. A new producer with an old one's id had its first batch taken for that one's."""
+    directory, copy = tmp_path / "coordination", tmp_path / "copy"
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+    shutil.copytree(directory, copy)
+    offsets = []
+    for value in (b"1", b"2"):
+        async with brokers(tmp_path) as running, cluster_of(running) as cluster, BatchProducer(cluster) as producer:
+            offsets.append(await producer.send(CLICKS, batch(value)))
+        shutil.rmtree(directory)
+        shutil.copytree(copy, directory)
+    assert offsets == [0, 1]

@@ -100,7 +100,7 @@ class ActiveController(ControllerControl):
         term: who and which epoch.
         coordination: the session that holds `/controller`.
         settings: what this broker was started with.
-        clock: for the age of notices.
+        clock: for the age of notices, and for producer ids.
         random: for placement and ids.
         transport: the way to the brokers.
         election: hears when this term cannot continue.
@@ -123,6 +123,7 @@ class ActiveController(ControllerControl):
         assert term.epoch_version is not None, "only an own term is begun"
         self.term: Final = term
         self._coordination = coordination
+        self._clock = clock
         self._transport = transport
         self._request_numbers = request_numbers or count(1)
         self._election = election
@@ -301,7 +302,7 @@ class ActiveController(ControllerControl):
         self.check_broker(request.broker_id, request.broker_epoch)
         path = znodes.PRODUCER_ID_BLOCK.path()
         data, stat = await self._coordination.get(path)
-        block = next_block(znodes.decode_producer_id_block(path, data), request.broker_id)
+        block = next_block(znodes.decode_producer_id_block(path, data), request.broker_id, self._clock.time_ms())
         await self._writes.write([SetData(path, znodes.encode_producer_id_block(block), stat.version)])
         return range(block.first, block.last + 1)
 

@@ -269,14 +269,18 @@ BLOCK_SIZE: Final = 1_000
 _LAST_ID: Final = 2**63 - 1
 
 
-def next_block(latest: ProducerIdBlock | None, broker_id: BrokerId) -> ProducerIdBlock:
-    """The block after the latest one.
+def next_block(latest: ProducerIdBlock | None, broker_id: BrokerId, now_ms: int) -> ProducerIdBlock:
+    """The block after the latest one, or that of the present millisecond where it is later.
+
+    ZooKeeper that was restored from a copy does not know which blocks were handed out since. A producer with the id of another one has
+    its first batches taken for that one's, and acknowledged without being written. Kafka counts from 0, and gives them twice.
 
     Args:
         latest: the block that was handed out last, None before the first.
         broker_id: who gets the new one.
+        now_ms: the controller's time.
     """
-    first = 0 if latest is None else latest.last + 1
+    first = max(now_ms * BLOCK_SIZE, 0 if latest is None else latest.last + 1)
     if first > _LAST_ID - BLOCK_SIZE:
         raise UnknownServerError(f"all producer ids are used up: the latest block ends at {first - 1}")
     return ProducerIdBlock(broker_id, first, first + BLOCK_SIZE - 1)

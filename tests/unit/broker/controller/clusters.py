@@ -32,9 +32,10 @@ from ottla.interbroker.calls import (
 )
 from ottla.interbroker.local import LocalControl, LocalTransport
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, TopicDescription, TopicPartition
-from ottla.testing.clock import ManualClock
+from ottla.testing.clock import DEFAULT_START_MS, ManualClock
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
+FIRST_ID = 1_000 * DEFAULT_START_MS  # of producers
 REGISTRATION = BrokerRegistration(ONE, (Endpoint("PLAINTEXT", "broker.test", 9092),))
 
 Wrap = Callable[[EmbeddedSession], Coordination]

@@ -18,7 +18,7 @@ from ottla.errors import (
 from ottla.interbroker.calls import NewTopic
 from ottla.model import BrokerId
 
-from .clusters import ONE, Cluster
+from .clusters import FIRST_ID, ONE, Cluster
 
 
 async def test_a_topics_settings_are_replaced_and_changed(cluster: Cluster) -> None:
@@ -89,8 +89,9 @@ async def test_producer_ids_are_never_given_twice(cluster: Cluster) -> None:
     await first.close()
     second = await cluster.start()
     blocks.append(await second.allocate_producer_ids())
-    assert blocks == [range(start, start + 1_000) for start in (0, 1_000, 2_000, 3_000)]
-    assert await cluster.data("/latest_producer_id_block") == b'{"version":1,"broker":1,"block_start":"3000","block_end":"3999"}'
+    assert blocks == [range(FIRST_ID + start, FIRST_ID + start + 1_000) for start in (0, 1_000, 2_000, 3_000)]
+    written = b'{"version":1,"broker":1,"block_start":"%d","block_end":"%d"}' % (FIRST_ID + 3_000, FIRST_ID + 3_999)
+    assert await cluster.data("/latest_producer_id_block") == written
     await cluster.session.set("/latest_producer_id_block", b"{}")
     with pytest.raises(CoordinatorNotAvailable, match="latest_producer_id_block"):
         await second.allocate_producer_ids()

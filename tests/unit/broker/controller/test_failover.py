@@ -40,7 +40,7 @@ from ottla.interbroker.local import Call, Perform
 from ottla.lifecycle import Backoff
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
-from .clusters import ONE, THREE, TWO, Cluster, clustered
+from .clusters import FIRST_ID, ONE, THREE, TWO, Cluster, clustered
 
 EVERYWHERE = {index: (BrokerId(1 + index % 3), BrokerId(1 + (index + 1) % 3), BrokerId(1 + (index + 2) % 3)) for index in range(6)}
 
@@ -485,7 +485,7 @@ async def test_a_controller_that_is_cut_off_from_a_broker_goes_on_with_the_other
         await cluster.services[THREE].create_topic(NewTopic("b"), timeout_seconds=0.1)
     cluster.hub.heal()
     await cluster.settled(1, 2, 3)
-    assert await two.allocate_producer_ids() == range(1_000)
+    assert await two.allocate_producer_ids() == range(FIRST_ID, FIRST_ID + 1_000)
 
 
 async def test_a_call_that_is_repeated_by_the_network_does_no_harm(cluster: Cluster) -> None:
