@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,7 +13,7 @@ import typer
 from ottla.cli.connection import RpcConfig, commands, pairs, rpc_tls
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, say, say_json, table
-from ottla.errors import ApiError
+from ottla.errors import ApiError, BrokerNotAvailable, RequestTimedOut
 
 DEFAULT_RPC: Final = "localhost:9095"
 TIMEOUT_SECONDS: Final = 10.0
@@ -22,34 +23,54 @@ app = commands("Look at what a mirror maker copies; make, pause, resume and repa
 LinkName = Annotated[str, typer.Argument(metavar="LINK", help="`A->B`, or `A-B`, which needs no quotes.")]
 Rpc = Annotated[str, typer.Option("--rpc", metavar="HOST:PORT,…", envvar="OTTLA_MIRROR_RPC", help="`rpc.listener` of the workers.")]
 Json = Annotated[bool, typer.Option("--json", "-J", help="One JSON document.")]
-What = Annotated[str, typer.Argument(metavar="[TOPIC|TOPIC-PARTITION]", help="What of it. [default: the link]")]
+What = Annotated[str, typer.Argument(metavar="TOPIC|TOPIC-PARTITION", help="What of it; without, the whole link.", show_default=False)]
 
 
-def _asked(workers: str, config: Path | None, method: str, request: Callable[[Any], Any], *, of_all: bool = True) -> list[Any]:
-    """What the workers answer; of the first alone, if that speaks for all."""
+class _Answers(list[Any]):
+    """What the workers answer, and what keeps the others from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent: list[str] = []
+
+    def check(self) -> None:
+        """Raises CommandFailed, when what there is has been said, if that is not all."""
+        if self.silent:
+            raise CommandFailed("\n".join(self.silent))
+
+
+def _asked(workers: str, config: Path | None, method: str, request: Callable[[Any], Any], *, of_all: bool = True) -> _Answers:
+    """What the workers answer; of the first that does, if that speaks for all.
+
+    Raises:
+        CommandFailed: none of them does, or one says no.
+    """
     tls = rpc_tls(config)
 
-    async def ask() -> list[Any]:
+    async def ask() -> _Answers:
         from ottla.rpc.channel import RpcChannel
         from ottla.rpc.v1 import mirror_pb2 as messages
         from ottla.rpc.v1 import mirror_pb2_grpc as services
 
-        answers = []
+        answers = _Answers()
         for target in [part.strip() for part in workers.split(",") if part.strip()]:
             channel = RpcChannel(target, tls=tls)
             try:
                 stub = services.MirrorStub(channel.grpc_channel)
                 answers.append(await channel.call(getattr(stub, method), request(messages), TIMEOUT_SECONDS))
+            except (BrokerNotAvailable, RequestTimedOut) as error:
+                answers.silent.append(f"the mirror maker at {target}: {error}")
             except ApiError as error:
                 raise CommandFailed(f"the mirror maker at {target}: {error}") from None
             finally:
                 await channel.close()
-            if not of_all:
+            if answers and not of_all:
                 break
         return answers
 
     found = asyncio.run(ask())
     if not found:
+        found.check()
         raise UsageError("--rpc names no worker")
     return found
 
@@ -58,7 +79,8 @@ def _asked(workers: str, config: Path | None, method: str, request: Callable[[An
 def list_links(rpc: Rpc = DEFAULT_RPC, config: RpcConfig = None, as_json: Json = False) -> None:
     """List the links: partitions by state, and how far they are behind."""
     rows: dict[str, dict[str, Any]] = {}
-    for answer in _asked(rpc, config, "Status", lambda messages: messages.MirrorStatusRequest()):
+    answers = _asked(rpc, config, "Status", lambda messages: messages.MirrorStatusRequest())
+    for answer in answers:
         for link in answer.links:
             row = rows.setdefault(
                 f"{link.source}->{link.target}",
@@ -69,15 +91,16 @@ def list_links(rpc: Rpc = DEFAULT_RPC, config: RpcConfig = None, as_json: Json =
             row["failed"] += sum(partition.state == "FAILED" for partition in link.partitions)
             row["lag"] += sum(_lag(partition) for partition in link.partitions)
             row["failure"] = row["failure"] or link.failure
-    if as_json:
-        say_json([{"link": name, **row} for name, row in rows.items()])
-        return
     heads = ("link", "slots", "partitions", "failed", "lag", "state")
     lines = [
         (name, f"{row['held']}/{row['slots']}", row["partitions"], row["failed"], row["lag"], row["failure"] or _paused(row["paused"]))
         for name, row in rows.items()
     ]
-    say(table(heads, lines) if lines else "No links.")
+    if as_json:
+        say_json([{"link": name, **row} for name, row in rows.items()])
+    else:
+        say(table(heads, lines) if lines else "No links.")
+    answers.check()
 
 
 def _lag(partition: Any) -> int:
@@ -107,11 +130,12 @@ def describe(link: LinkName, rpc: Rpc = DEFAULT_RPC, config: RpcConfig = None, a
                 one.state,
                 one.next_offset if one.next_offset >= 0 else None,
                 _lag(one),
+                round(one.lag_seconds, 1),
                 one.reason or None,
             )
             for one in sorted(partitions, key=lambda one: (one.topic, one.partition))
         ]
-        say(table(("partition", "target", "state", "next offset", "lag", "reason"), rows) if rows else "No partitions here.")
+        say(table(("partition", "target", "state", "next offset", "lag", "lag seconds", "reason"), rows) if rows else "No partitions here.")
         for one in found:
             for gap in one.gaps:
                 say(f"gap: {gap.topic}-{gap.partition}, offsets {gap.offset} to {gap.next_offset}: {gap.cause}")
@@ -119,6 +143,7 @@ def describe(link: LinkName, rpc: Rpc = DEFAULT_RPC, config: RpcConfig = None, a
     failed = sum(one.state == "FAILED" for one in partitions)
     if failures or failed:
         raise CommandFailed(failures[0] if failures else f"{count_of(failed, 'partition')} failed")
+    answers.check()
 
 
 @app.command()
@@ -133,7 +158,7 @@ def pause(link: LinkName, what: What = "*", rpc: Rpc = DEFAULT_RPC, config: RpcC
 
 @app.command()
 def resume(link: LinkName, what: What = "*", rpc: Rpc = DEFAULT_RPC, config: RpcConfig = None) -> None:
-    """Copy on where it was paused; without a name, everything of the link."""
+    """Copy on where it was paused: a topic with its partitions, or without a name everything of the link."""
     (answer,) = _asked(rpc, config, "Resume", lambda messages: messages.MirrorResumeRequest(link=link, name=what), of_all=False)
     say(f"{link} is {_paused(list(answer.paused))}")
 
@@ -151,17 +176,24 @@ def offsets(
     if bool(link) == bool(target):
         raise UsageError("name a link, or the cluster to which links copy: --to")
     links = [link] if link else _links_into(target, rpc, config)
-    rows = sorted(row for name in links for row in _translated(name, group, rpc, config))
+    answers = {name: _asked(rpc, config, "Offsets", partial(_offsets_request, name, group)) for name in links}
+    rows = sorted(
+        (name, one.topic, one.partition, one.source_offset, one.target_offset)
+        for name, found in answers.items()
+        for answer in found
+        for one in answer.offsets
+    )
     heads = ("link", "topic", "partition", "source offset", "target offset")
     if as_json:
         say_json([{head.replace(" ", "_"): value for head, value in zip(heads, row, strict=True)} for row in rows])
     else:
         say(table(heads, rows) if rows else f"Nothing of {group} can be translated here.")
+    for found in answers.values():
+        found.check()
 
 
-def _translated(link: str, group: str, rpc: str, config: Path | None) -> list[tuple[str, str, int, int, int]]:
-    answers = _asked(rpc, config, "Offsets", lambda messages: messages.MirrorOffsetsRequest(link=link, group=group))
-    return [(link, one.topic, one.partition, one.source_offset, one.target_offset) for answer in answers for one in answer.offsets]
+def _offsets_request(link: str, group: str, messages: Any) -> Any:
+    return messages.MirrorOffsetsRequest(link=link, group=group)
 
 
 def _links_into(target: str, rpc: str, config: Path | None) -> list[str]:
@@ -205,7 +237,9 @@ def repair(
     def request(messages: Any) -> Any:
         return messages.MirrorRepairRequest(link=link, topic=topic, partition=int(number), how=ways[0])
 
-    if not any(answer.is_held for answer in _asked(rpc, config, "Repair", request)):
+    answers = _asked(rpc, config, "Repair", request)
+    if not any(answer.is_held for answer in answers):
+        answers.check()
         raise CommandFailed(f"{partition} is copied by none of these workers")
     say(f"{partition} is tried again" if accept_gap else f"{partition} begins again")
 

@@ -8,7 +8,7 @@
 As variables the first three are OTTLA_SETTING_CLUSTERS, OTTLA_SETTING_A_BOOTSTRAP_SERVERS and OTTLA_SETTING_A_TO_B_ENABLED.
 
 MirrorMaker 2 runs on Kafka Connect. What tunes Connect's workers, tasks and topics has no effect and says so; what tunes the Java clients
-inside it (`A.producer.…`) is refused.
+inside it (`A.producer.…`), or loads a class, is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ottla.config.http import HttpSettings
 from ottla.config.properties import Properties
 from ottla.config.reading import Relation, ServiceSettings
 from ottla.config.rpc import RpcSettings
-from ottla.config.settings import Password, Settings, setting
+from ottla.config.settings import Kind, Password, SettingDefinition, Settings, setting
 from ottla.config.tls import ClusterTlsSettings
 from ottla.config.zookeeper import ZooKeeperSettings
 from ottla.errors import ConfigurationError
@@ -43,11 +43,48 @@ OWN_PROPERTIES: Final = (
     r"unclean\.leader\.election\.enable",
     r"min\.insync\.replicas",
 )
+EXCLUDED_TOPICS: Final = (r".*[\-\.]internal", r".*\.replica", r"__.*")  # its `DefaultTopicFilter`
+EXCLUDED_GROUPS: Final = (r"console-consumer-.*", r"connect-.*", r"__.*")  # its `DefaultGroupFilter`
+BYTES_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
 _ALIAS: Final = re.compile(r"[A-Za-z0-9_-]+")
 _JAAS: Final = re.compile(r'(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _NO_CONNECT: Final = "There is no Kafka Connect below."
 _NO_ACLS: Final = "Brokers have no ACLs yet."
-_JAVA_CLIENTS: Final = ("producer", "consumer", "admin", "source", "target")
+_TOPIC_FILTER: Final = "org.apache.kafka.connect.mirror.DefaultTopicFilter"
+_GROUP_FILTER: Final = "org.apache.kafka.connect.mirror.DefaultGroupFilter"
+_CONFIG_FILTER: Final = "org.apache.kafka.connect.mirror.DefaultConfigPropertyFilter"
+_FORWARDING_ADMIN: Final = "org.apache.kafka.clients.admin.ForwardingAdmin"
+_TLS: Final = "TLS 1.2 and 1.3 are spoken."
+_NO_CLASSES: Final = "Its patterns are read here."
+_JAVA_CLIENT: Final = "it tunes a Java client, and there is none; remove it"
+_NO_STORE: Final = "PEM files are read, which have no password of a store; see ssl.key.password"
+_NO_JAVA_SASL: Final = "PLAIN and SCRAM are spoken, with sasl.mechanism and sasl.jaas.config"
+# What MirrorMaker 2 takes and Ottla does not, by what a name begins with.
+_REFUSED: Final = {
+    **dict.fromkeys(("producer.", "consumer.", "admin.", "source.", "target."), _JAVA_CLIENT),
+    "config.providers": "Java classes cannot be loaded; a secret can be given by a variable: OTTLA_SETTING_A_SASL_JAAS_CONFIG",
+    **dict.fromkeys(("ssl.truststore.password", "ssl.keystore.password"), _NO_STORE),
+    "sasl.": _NO_JAVA_SASL,
+    "zookeeper.connect": "a cluster is asked through its brokers; without an alias before it, it is what workers share",
+    "topic.creation.": "topics are made as the source's are, with replication.factor",
+}
+
+
+def _no_patterns(texts: str | tuple[str, ...]) -> str:
+    text = texts if isinstance(texts, str) else "|".join(texts)
+    try:
+        re.compile(text)
+    except re.error as error:
+        return f"no pattern: {error}"
+    return ""
+
+
+def _no_separator(text: str) -> str:
+    return "" if re.fullmatch("[a-zA-Z0-9._-]+", text) else "letters, digits, '.', '_' and '-'; names without one are naming = identity"
+
+
+def _no_replication_factor(number: int) -> str:
+    return "" if number == -1 or number > 0 else "must be at least 1, or -1"
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -55,17 +92,25 @@ class LinkSettings(Settings):
     """What is copied from one cluster to another, and how. `A->B.` before a name sets it for that link."""
 
     enabled: bool = setting("enabled", "boolean", default=False, doc="Whether the link copies: `A->B.enabled = true`.")
-    topics: tuple[str, ...] = setting("topics", "list", default=(".*",), doc="Patterns of the topics that are copied.")
+    topics: tuple[str, ...] = setting("topics", "list", default=(".*",), check=_no_patterns, doc="Patterns of the topics that are copied.")
     topics_exclude: tuple[str, ...] = setting(
         "topics.exclude",
         "list",
-        default=(),
+        default=EXCLUDED_TOPICS,
         aliases=["topics.blacklist"],
-        doc="Patterns of topics that are not, beside those that are internal to a cluster.",
+        check=_no_patterns,
+        doc="Patterns of topics that are not. Those that are internal to a cluster never are: of Kafka, of MirrorMaker 2 and of mirrors.",
     )
-    groups: tuple[str, ...] = setting("groups", "list", default=(".*",), doc="Patterns of the groups whose offsets are translated.")
+    groups: tuple[str, ...] = setting(
+        "groups", "list", default=(".*",), check=_no_patterns, doc="Patterns of the groups whose offsets are translated."
+    )
     groups_exclude: tuple[str, ...] = setting(
-        "groups.exclude", "list", default=(), aliases=["groups.blacklist"], doc="Patterns of groups whose are not."
+        "groups.exclude",
+        "list",
+        default=EXCLUDED_GROUPS,
+        aliases=["groups.blacklist"],
+        check=_no_patterns,
+        doc="Patterns of groups whose are not.",
     )
     replication_policy_class: str = setting(
         "replication.policy.class",
@@ -75,7 +120,13 @@ class LinkSettings(Settings):
         doc="MirrorMaker 2's way to say `naming`: with the prefix of the source's alias, or the same names.",
     )
     replication_policy_separator: str = setting(
-        "replication.policy.separator", "string", default=".", choices=[".", "_", "-"], doc="Between alias and topic."
+        "replication.policy.separator", "string", default=".", check=_no_separator, doc="Between alias and topic."
+    )
+    replication_policy_internal_topic_separator_enabled: bool = setting(
+        "replication.policy.internal.topic.separator.enabled",
+        "boolean",
+        default=True,
+        doc="Whether it is in the names of MirrorMaker 2's own topics too, `A.checkpoints.internal`; otherwise a dot is.",
     )
     naming: str | None = setting(
         "naming",
@@ -85,21 +136,44 @@ class LinkSettings(Settings):
         doc="Ottla's own: what topics are called in the target. Unset: as `replication.policy.class` says.",
     )
     naming_pattern: str = setting(
-        "naming.pattern", "string", default="(.*)", doc="Ottla's own: with `naming=regex` what a topic's whole name must match."
+        "naming.pattern",
+        "string",
+        default="(.*)",
+        check=_no_patterns,
+        doc="Ottla's own: with `naming=regex` what a topic's whole name must match.",
     )
-    naming_replacement: str = setting("naming.replacement", "string", default=r"\1", doc="Ottla's own: and what it becomes.")
-    replication_factor: int = setting("replication.factor", "int", default=-1, doc="Of topics that are made; -1 is the target's default.")
+    naming_replacement: str = setting(
+        "naming.replacement",
+        "string",
+        default=r"\1",
+        doc=r"Ottla's own: and what it becomes; in a properties file `\\1` is the first group.",
+    )
+    replication_factor: int = setting(
+        "replication.factor",
+        "int",
+        default=-1,
+        check=_no_replication_factor,
+        doc="Of topics that are made; -1 is the target's default.",
+    )
     refresh_topics_interval_seconds: int = setting(
         "refresh.topics.interval.seconds", "int", default=5, at_least=1, doc="How often new topics and partitions are looked for."
     )
     sync_topic_configs_enabled: bool = setting(
         "sync.topic.configs.enabled", "boolean", default=True, doc="Whether settings of topics follow those of the source."
     )
+    sync_topic_configs_interval_seconds: int = setting(
+        "sync.topic.configs.interval.seconds",
+        "int",
+        default=30,
+        at_least=1,
+        doc="How often they are looked at; those of a topic that is made follow at once.",
+    )
     config_properties_exclude: tuple[str, ...] = setting(
         "config.properties.exclude",
         "list",
         default=OWN_PROPERTIES,
         aliases=["config.properties.blacklist"],
+        check=_no_patterns,
         doc="Patterns of settings that do not.",
     )
     sync_group_offsets_enabled: bool = setting(
@@ -118,6 +192,7 @@ class LinkSettings(Settings):
         "subjects",
         "list",
         default=(".*",),
+        check=_no_patterns,
         doc="Ottla's own: patterns of the source's subjects that follow. Those of topics that are not copied never do.",
     )
     emit_checkpoints_enabled: bool = setting(
@@ -131,10 +206,22 @@ class LinkSettings(Settings):
         aliases=["sync.group.offsets.interval.seconds"],
         doc="How often offsets of groups are translated.",
     )
+    emit_offset_syncs_enabled: bool = setting(
+        "emit.offset-syncs.enabled",
+        "boolean",
+        default=True,
+        doc="Whether the end of the map is written to `mm2-offset-syncs.A.internal` of the target as often.",
+    )
     emit_heartbeats_enabled: bool = setting(
         "emit.heartbeats.enabled", "boolean", default=True, doc="Whether the target's topic `heartbeats` says that the link lives."
     )
     emit_heartbeats_interval_seconds: int = setting("emit.heartbeats.interval.seconds", "int", default=1, at_least=1, doc="How often.")
+    heartbeats_replication_enabled: bool = setting(
+        "heartbeats.replication.enabled",
+        "boolean",
+        default=True,
+        doc="Whether heartbeats in the source are copied, to `A.heartbeats` whatever `naming` is, when `topics` does not name them.",
+    )
     partition_by: str = setting(
         "partition.by",
         "string",
@@ -175,7 +262,6 @@ class LinkSettings(Settings):
         at_most=1024,
         doc="Ottla's own: what workers share; it cannot change once a link has copied.",
     )
-    tasks_max: int = setting("tasks.max", "int", default=1, without_effect=_NO_CONNECT, doc="Connect's tasks.")
     refresh_topics_enabled: bool = setting(
         "refresh.topics.enabled", "boolean", default=True, without_effect="They always are.", doc="Whether new topics are looked for."
     )
@@ -186,6 +272,37 @@ class LinkSettings(Settings):
         "refresh.groups.interval.seconds", "int", default=600, without_effect="Each translation asks for the groups.", doc="How often."
     )
     sync_topic_acls_enabled: bool = setting("sync.topic.acls.enabled", "boolean", default=True, without_effect=_NO_ACLS, doc="ACLs.")
+    sync_topic_acls_interval_seconds: int = setting(
+        "sync.topic.acls.interval.seconds", "int", default=600, without_effect=_NO_ACLS, doc="How often."
+    )
+    topic_filter_class: str = setting(
+        "topic.filter.class", "string", default=_TOPIC_FILTER, choices=[_TOPIC_FILTER], without_effect=_NO_CLASSES, doc="A class."
+    )
+    group_filter_class: str = setting(
+        "group.filter.class", "string", default=_GROUP_FILTER, choices=[_GROUP_FILTER], without_effect=_NO_CLASSES, doc="A class."
+    )
+    config_property_filter_class: str = setting(
+        "config.property.filter.class",
+        "string",
+        default=_CONFIG_FILTER,
+        choices=[_CONFIG_FILTER],
+        without_effect=_NO_CLASSES,
+        doc="A class.",
+    )
+    use_defaults_from: str = setting(
+        "use.defaults.from",
+        "string",
+        default="target",
+        choices=["target"],
+        without_effect="It always is so.",
+        doc="Whose default a setting has that the source's topic does not set.",
+    )
+    use_incremental_alter_configs: str = setting(
+        "use.incremental.alter.configs", "string", default="requested", without_effect="They always are.", doc="How settings are altered."
+    )
+    add_source_alias_to_metrics: bool = setting(
+        "add.source.alias.to.metrics", "boolean", default=False, without_effect="Metrics have the link's name.", doc="Of metrics."
+    )
     offset_lag_max: int = setting(
         "offset.lag.max", "int", default=100, without_effect="The map of offsets is exact.", doc="How wrong a translation may be."
     )
@@ -201,20 +318,42 @@ class LinkSettings(Settings):
     heartbeats_topic_replication_factor: int = setting(
         "heartbeats.topic.replication.factor", "int", default=3, without_effect="See `replication.factor`.", doc="Of a topic."
     )
-    offset_storage_replication_factor: int = setting(
-        "offset.storage.replication.factor", "int", default=3, without_effect=_NO_CONNECT, doc="Of a topic."
+
+
+def _of_connect(name: str, kind: Kind, default: Any, doc: str, *, choices: Iterable[str] = ()) -> Any:
+    return setting(name, kind, default=default, choices=choices, without_effect=_NO_CONNECT, doc=doc)
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class ConnectSettings(Settings):
+    """What MirrorMaker 2's file says of Kafka Connect, for all, for a cluster or for a link."""
+
+    tasks_max: int = _of_connect("tasks.max", "int", 1, "Connect's tasks.")
+    group_id: str | None = _of_connect("group.id", "string", None, "Of Connect's workers.")
+    offset_storage_topic: str | None = _of_connect("offset.storage.topic", "string", None, "Of Connect's positions.")
+    offset_storage_partitions: int = _of_connect("offset.storage.partitions", "int", 25, "Of that topic.")
+    offset_storage_replication_factor: int = _of_connect("offset.storage.replication.factor", "int", 3, "Of that topic.")
+    status_storage_topic: str | None = _of_connect("status.storage.topic", "string", None, "Of Connect's tasks.")
+    status_storage_partitions: int = _of_connect("status.storage.partitions", "int", 5, "Of that topic.")
+    status_storage_replication_factor: int = _of_connect("status.storage.replication.factor", "int", 3, "Of that topic.")
+    config_storage_topic: str | None = _of_connect("config.storage.topic", "string", None, "Of Connect's settings.")
+    config_storage_replication_factor: int = _of_connect("config.storage.replication.factor", "int", 3, "Of that topic.")
+    offset_flush_interval_ms: int = _of_connect("offset.flush.interval.ms", "long", 60_000, "Of Connect's positions.")
+    offset_flush_timeout_ms: int = _of_connect("offset.flush.timeout.ms", "long", 5_000, "Of Connect's positions.")
+    admin_timeout_ms: int = _of_connect("admin.timeout.ms", "long", 60_000, "Of Connect's tasks.")
+    consumer_poll_timeout_ms: int = _of_connect("consumer.poll.timeout.ms", "long", 1_000, "Of Connect's tasks.")
+    key_converter: str = _of_connect("key.converter", "string", BYTES_CONVERTER, "Bytes stay as they are.", choices=[BYTES_CONVERTER])
+    value_converter: str = _of_connect("value.converter", "string", BYTES_CONVERTER, "Bytes stay as they are.", choices=[BYTES_CONVERTER])
+    header_converter: str = _of_connect("header.converter", "string", BYTES_CONVERTER, "Bytes stay as they are.", choices=[BYTES_CONVERTER])
+    forwarding_admin_class: str = _of_connect(
+        "forwarding.admin.class", "string", _FORWARDING_ADMIN, "A class.", choices=[_FORWARDING_ADMIN]
     )
-    status_storage_replication_factor: int = setting(
-        "status.storage.replication.factor", "int", default=3, without_effect=_NO_CONNECT, doc="Of a topic."
-    )
-    config_storage_replication_factor: int = setting(
-        "config.storage.replication.factor", "int", default=3, without_effect=_NO_CONNECT, doc="Of a topic."
+    listeners: tuple[str, ...] = _of_connect("listeners", "list", (), "Of Connect's REST; see `rpc.listener` and `http.listener`.")
+    dedicated_mode_enable_internal_rest: bool = _of_connect(
+        "dedicated.mode.enable.internal.rest", "boolean", False, "Between Connect's workers, which share a `zookeeper.connect` here."
     )
     exactly_once_source_support: str = setting(
         "exactly.once.source.support", "string", default="enabled", without_effect="It always is.", doc="Whether copies are exactly once."
-    )
-    dedicated_mode_enable_internal_rest: bool = setting(
-        "dedicated.mode.enable.internal.rest", "boolean", default=False, without_effect=_NO_CONNECT, doc="Between Connect's workers."
     )
 
 
@@ -235,6 +374,15 @@ class _ClusterSettings(Settings):
     )
     sasl_jaas_config: Password | None = setting(
         "sasl.jaas.config", "password", default=None, doc='As Java has it; `username="…"` and `password="…"` are read of it.'
+    )
+    ssl_protocol: str = setting("ssl.protocol", "string", default="TLSv1.3", without_effect=_TLS, doc="Java's name of the TLS context.")
+    ssl_enabled_protocols: tuple[str, ...] = setting(
+        "ssl.enabled.protocols",
+        "list",
+        default=("TLSv1.2", "TLSv1.3"),
+        choices=["TLSv1.2", "TLSv1.3"],
+        without_effect=_TLS,
+        doc="What is spoken.",
     )
     schema_registry_url: tuple[str, ...] = setting(
         "schema.registry.url",
@@ -263,11 +411,25 @@ PARTS: Final[Mapping[str, type[Settings]]] = {
     "The mirror maker's worker": WorkerSettings,
     "The mirror maker's clusters": ClusterSettings,
     "The mirror maker's links": LinkSettings,
+    "What is accepted of Kafka Connect": ConnectSettings,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
-class MirrorCluster(ClusterSettings, ServiceSettings):
+class _OfMirrorMaker2(ConnectSettings, ServiceSettings):
+    """Read from its file: what it has and Ottla has not says so, or is refused with the reason."""
+
+    @classmethod
+    def definition_of(cls, name: str) -> tuple[str, SettingDefinition]:
+        if name not in cls.definitions_by_any_name():
+            reason = next((reason for prefix, reason in _REFUSED.items() if name.startswith(prefix)), "")
+            if reason:
+                raise ConfigurationError(f"{name} cannot be set: {reason}")
+        return super().definition_of(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorCluster(ClusterSettings, _OfMirrorMaker2):
     """One cluster of the file."""
 
     alias: str = ""
@@ -284,7 +446,7 @@ class MirrorCluster(ClusterSettings, ServiceSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MirrorLink(LinkSettings, ServiceSettings):
+class MirrorLink(LinkSettings, _OfMirrorMaker2):
     """One link of the file."""
 
     source: str = ""
@@ -300,9 +462,21 @@ class MirrorLink(LinkSettings, ServiceSettings):
         """prefix, identity or regex."""
         return self.naming or ("identity" if self.replication_policy_class == IDENTITY_POLICY else "prefix")
 
+    def checks(self) -> Iterable[Relation]:
+        """What has to hold between settings."""
+        return (("naming.replacement", self._check_replacement),)
+
+    def _check_replacement(self) -> None:
+        match = re.match(f"{self.naming_pattern}|", "")  # the empty text, with none of the groups
+        assert match is not None
+        try:
+            match.expand(self.naming_replacement)
+        except (re.error, IndexError) as error:
+            raise ConfigurationError(f"naming.replacement = {self.naming_replacement!r}: {error} in {self.naming_pattern!r}") from None
+
 
 @dataclass(frozen=True, kw_only=True)
-class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSettings, ZooKeeperSettings, ServiceSettings):
+class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSettings, ZooKeeperSettings, _OfMirrorMaker2):
     """All settings of a worker. Those of ZooKeeper, by which workers share the slots, are as a broker has them."""
 
     sides: Mapping[str, MirrorCluster] = field(default_factory=dict, compare=False)
@@ -330,16 +504,13 @@ class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSetti
         for alias in aliases:
             own = parts.get(alias, {})
             try:
-                client = next((name for name in own if name.split(".")[0] in _JAVA_CLIENTS), None)
-                if client is not None:
-                    raise ConfigurationError(f"{alias}.{client}: it tunes a Java client, and there is none; remove it")
                 side = replace(MirrorCluster.from_properties(_part(properties, own, f"{alias}.")), alias=alias)
                 if not side.bootstrap_servers:
                     raise ConfigurationError(f"{alias}.bootstrap.servers is not set")
                 _ = side.credentials
                 sides[alias] = side
             except ConfigurationError as error:
-                problems.append(str(error))
+                problems += str(error).splitlines()
         for before, (source, target) in ways.items():
             own = parts.get(before, {})
             given = {**{name: place for name, place in inherited.items() if name != "enabled"}, **own}
@@ -360,6 +531,16 @@ class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSetti
         if problems:
             raise ConfigurationError("\n".join(dict.fromkeys(problems)))
         return replace(settings, sides=sides, links=tuple(links), ways=begins)
+
+    def all_without_effect(self) -> Mapping[str, str]:
+        """What is given and changes nothing, by its name in the file, each with the reason."""
+        found = dict(self.without_effect(self.given))
+        for alias, side in self.sides.items():
+            found |= {f"{alias}.{name}": why for name, why in side.without_effect(side.given).items()}
+        for link in self.links:
+            own = link.without_effect(link.given - self.given)
+            found |= {f"{link.source}->{link.target}.{name}": why for name, why in own.items()}
+        return found
 
     def made_link(self, name: str, given: Mapping[str, str]) -> MirrorLink:
         """A link that is not in the file, with what the file says of all links and of that way.
@@ -391,6 +572,14 @@ class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSetti
                 raise ConfigurationError(f"clusters = {given['clusters']!r}: {both}")
             found[variable] = name
         return found
+
+    @classmethod
+    def definition_of(cls, name: str) -> tuple[str, SettingDefinition]:
+        before, _, rest = name.partition(".")
+        is_of_a_cluster = before != "listener" and rest in MirrorCluster.definitions_by_any_name()
+        if "->" in before or (is_of_a_cluster and name not in cls.definitions_by_any_name()):
+            raise ConfigurationError(f"{name}: clusters does not name {before.replace('->', ' and ')}")
+        return super().definition_of(name)
 
     @classmethod
     def _is_link_alias(cls, name: str) -> bool:

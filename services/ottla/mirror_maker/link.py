@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final
@@ -40,14 +41,15 @@ from ottla.mirror_maker.merge.slot import (
     check_source,
 )
 from ottla.mirror_maker.naming import (
-    EXCLUDED_GROUPS,
-    EXCLUDED_TOPICS,
     HEARTBEATS,
+    INTERNAL_GROUPS,
+    INTERNAL_TOPICS,
     MAP_PREFIX,
     IdentityNaming,
     Naming,
     PrefixNaming,
     RegexNaming,
+    is_heartbeats,
     name_filter,
     pattern_of,
 )
@@ -67,8 +69,9 @@ from ottla.wire.producing import BatchProducer
 log: Final = logging.getLogger(__name__)
 
 ASSIGN_SECONDS: Final = 2.0
-SETTINGS_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 1.0
+# The topic of a schema registry. Where schemas are copied between registries, a copy of it under its own name would be a second writer.
+SCHEMAS: Final = "_schemas"
 # A worker that finds its slot taken, although it has the znode, shares the configuration with one that has another ZooKeeper, or none.
 LOST_SECONDS: Final = 10.0
 # The target stamps what is said there: it may refuse the time of a worker whose clock is another. Whoever opens a slot reads all of its
@@ -79,6 +82,8 @@ MAP_SETTINGS: Final = {
     "segment.bytes": str(16 * MIB),
     "delete.retention.ms": "600000",
 }
+# A second is forgotten after a day, also by the map of who copies it.
+HEARTBEATS_SETTINGS: Final = {**MAP_SETTINGS, "cleanup.policy": "compact,delete", "retention.ms": "86400000"}
 
 
 class Link:
@@ -114,8 +119,12 @@ class Link:
         self._clock = clock
         self._worker = worker
         self._naming = naming_of(settings)
-        self._topics = name_filter("topics", settings.topics, (*EXCLUDED_TOPICS, *settings.topics_exclude))
-        self._groups = name_filter("groups", settings.groups, (*EXCLUDED_GROUPS, *settings.groups_exclude))
+        self._naming_of_heartbeats = PrefixNaming(settings.source, settings.target, settings.replication_policy_separator)
+        # As MirrorMaker 2's ReplicationPolicy calls its own topics.
+        self._dot = dot = settings.replication_policy_separator if settings.replication_policy_internal_topic_separator_enabled else "."
+        internal = (*INTERNAL_TOPICS, f".*{re.escape(dot)}internal", *((SCHEMAS,) if schemas is not None else ()))
+        self._topics = name_filter("topics", settings.topics, (*internal, *settings.topics_exclude))
+        self._groups = name_filter("groups", settings.groups, (*INTERNAL_GROUPS, *settings.groups_exclude))
         self._excluded_settings = pattern_of("config.properties.exclude", "|".join(settings.config_properties_exclude) or "(?!)")
         self._membership: Membership = Alone(worker)
         self._members = Members()
@@ -374,15 +383,18 @@ class Link:
         names: dict[str, str] = {}
         refused: dict[TopicPartition, str] = {}
         for topic in self._source.metadata.topics.values():
-            if topic.is_internal or (topic.name not in self._topics and topic.name != HEARTBEATS):
+            naming, is_wanted = self._naming, topic.name in self._topics
+            if is_heartbeats(topic.name, self.settings.replication_policy_separator):
+                naming = self._naming_of_heartbeats
+                is_wanted = is_wanted or self.settings.heartbeats_replication_enabled
+            if topic.is_internal or not is_wanted:
                 continue
             try:
-                target = self._naming.target_of(topic.name)
+                target = naming.target_of(topic.name)
             except InvalidTopic as error:
                 refused |= {TopicPartition(topic.name, number): f"InvalidTopic: {error}" for number in topic.partitions}
                 continue
-            # Heartbeats are copied with a prefix only: under their own name the target has its own.
-            if target is not None and not (topic.name == HEARTBEATS and target == HEARTBEATS):
+            if target is not None:
                 names[topic.name] = target
         counts: dict[str, int] = {}
         for name, target in names.items():
@@ -440,7 +452,7 @@ class Link:
         except ApiError as error:
             log.warning("%s: settings do not follow: %s", self.settings.name, error)
         if self._clock.monotonic() >= self._settings_at:
-            self._settings_at = self._clock.monotonic() + SETTINGS_SECONDS
+            self._settings_at = self._clock.monotonic() + self.settings.sync_topic_configs_interval_seconds
 
     # Groups, and MirrorMaker 2's records.
 
@@ -475,9 +487,10 @@ class Link:
                 if settings.sync_group_offsets_enabled:
                     await follow_group(self._target, found, f"mirrored by {settings.name}")
         if settings.emit_checkpoints_enabled:
-            await self._emit(f"{settings.source}.checkpoints.internal", records)
+            await self._emit(f"{settings.source}{self._dot}checkpoints{self._dot}internal", records)
+        if settings.emit_offset_syncs_enabled:
             syncs = [OffsetSync(one, known.next_offset, known.translate(known.next_offset) or 0) for one, known in maps.items()]
-            await self._emit(f"mm2-offset-syncs.{settings.source}.internal", [offset_sync(sync) for sync in syncs])
+            await self._emit(f"mm2-offset-syncs{self._dot}{settings.source}{self._dot}internal", [offset_sync(sync) for sync in syncs])
 
     async def _follow_schemas(self) -> None:
         if 0 not in self.slots or not self._names or self.failure:
@@ -503,7 +516,8 @@ class Link:
         if not records:
             return
         if topic not in self._target.metadata.topics:
-            await ensure_topics(self._target, {topic: 1}, self.settings.replication_factor, {topic: MAP_SETTINGS})
+            settings = HEARTBEATS_SETTINGS if topic == HEARTBEATS else MAP_SETTINGS
+            await ensure_topics(self._target, {topic: 1}, self.settings.replication_factor, {topic: settings})
         if self._emitter is None:
             self._emitter = BatchProducer(self._target)
         now = self._clock.time_ms()
@@ -553,13 +567,28 @@ class Link:
         return found.topic if found is not None else ""
 
     async def pause(self, name: str) -> None:
-        """Pauses the link (`*`), a topic or a partition, at all workers."""
+        """Pauses the link (`*`), a topic or a partition, at all workers.
+
+        Raises:
+            InvalidRequest: the link copies no such topic or partition.
+        """
+        if name != ALL and not any(name in (one.topic, str(one)) for one in (*self._wanted, *self.refused)):
+            raise InvalidRequest(f"{self.settings.name} copies no topic or partition {name}")
+        await self._look_again()
         await self._membership.pause(self.paused | {name})
         await self._assign()
 
     async def resume(self, name: str) -> None:
-        """The reverse; `*` resumes all."""
-        await self._membership.pause(frozenset() if name == ALL else self.paused - {name})
+        """The reverse; of a topic with its partitions, and `*` resumes all.
+
+        Raises:
+            InvalidRequest: it is not paused.
+        """
+        await self._look_again()
+        resumed = self.paused & {name, *(str(one) for one in self._wanted if one.topic == name)} if name != ALL else self.paused
+        if name != ALL and not resumed:
+            raise InvalidRequest(f"{name} is not paused; what is: {', '.join(sorted(self.paused)) or 'nothing'} (* is the link)")
+        await self._membership.pause(self.paused - resumed)
         await self._look_again()
 
     async def _look_again(self) -> None:

@@ -1,6 +1,6 @@
 """Which topics are mirrored, and what they are called in the target: the replication policies of MirrorMaker 2, and a pattern.
 
-    prefix      clicks of A is A.clicks in B (`DefaultReplicationPolicy`); what came from B is not sent back as A.B.clicks
+    prefix      clicks of A is A.clicks in B (`DefaultReplicationPolicy`); what came from B, by whatever way, is not sent back
     identity    clicks is clicks (`IdentityReplicationPolicy`)
     regex       `([a-z]+)-(.*)` to `\\2.\\1`
 
@@ -21,9 +21,9 @@ from ottla.model import MAX_TOPIC_NAME_LENGTH
 
 HEARTBEATS: Final = "heartbeats"
 MAP_PREFIX: Final = "ottla-mirror-"
-# MirrorMaker 2's `topics.exclude` and `groups.exclude`. Its own topics, ours and Kafka's are internal to a cluster.
-EXCLUDED_TOPICS: Final = (r"mm2.*\.internal", r".*\.internal", r".*-internal", r".*\.replica", r"__.*", rf"{MAP_PREFIX}.*")
-EXCLUDED_GROUPS: Final = (r"console-consumer-.*", r"connect-.*", r"__.*", rf"{MAP_PREFIX}.*")
+# What is internal to a cluster, whatever `topics.exclude` and `groups.exclude` are.
+INTERNAL_TOPICS: Final = (r".*[-.]internal", r"\..*", r"__.*", rf"{MAP_PREFIX}.*")
+INTERNAL_GROUPS: Final = (rf"{MAP_PREFIX}.*",)
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -52,8 +52,8 @@ class PrefixNaming:
     separator: str = "."
 
     def target_of(self, topic: str) -> str | None:
-        if topic.startswith(self.target + self.separator):
-            return None  # it came from there
+        if f"{self.separator}{self.target}{self.separator}" in f"{self.separator}{topic}":
+            return None  # it came from there, of three clusters perhaps by way of the third
         return checked(f"{self.source}{self.separator}{topic}")
 
 
@@ -107,6 +107,11 @@ def pattern_of(setting: str, text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise ConfigurationError(f"{setting} = {text!r}: {error}") from None
+
+
+def is_heartbeats(topic: str, separator: str) -> bool:
+    """Whether a topic has the heartbeats of a cluster, this one's or those of one that is copied to it."""
+    return topic == HEARTBEATS or topic.endswith(separator + HEARTBEATS)
 
 
 def checked(topic: str) -> str:

@@ -107,7 +107,7 @@ class MirrorMaker:
             OttlaError, OSError: a listener or ZooKeeper cannot be had.
         """
         settings = self._settings
-        for name, why in settings.without_effect(settings.given).items():
+        for name, why in settings.all_without_effect().items():
             log.info("%s has no effect: %s", name, why)
         async with AsyncExitStack() as stack:
             if settings.http_address is not None:
@@ -201,10 +201,12 @@ class MirrorMaker:
             InvalidRequest: there is none, or it is the file's.
         """
         made, link_name = self._made_links(), name.replace("->", "-")
-        if link_name not in self._damaged:
-            link = self.link(name).settings
-            if link.name not in self._made:
+        for link in self._settings.links:
+            if link.name == link_name:
                 raise InvalidRequest(f"{link.name} is in the workers' file; set {link.source}->{link.target}.enabled = false there")
+        found, damaged = await made.look()
+        if link_name not in found.keys() | damaged.keys():  # which one of these may be that this worker cannot copy
+            self.link(name)
         with suppress(NoNode):
             await made.remove(link_name)
         await self._follow()
@@ -247,15 +249,15 @@ class MirrorMaker:
                     continue
                 try:
                     settings = self._settings.made_link(f"{said['source']}->{said['target']}", said["settings"])
+                    async with AsyncExitStack() as stack:
+                        link = self._add(stack, settings)
+                        await link.join(session, self._settings.zookeeper_session_timeout_ms / 1000)
+                        link.start()
+                        stack.push_async_callback(link.stop)
+                        self._made[name] = (said, stack.pop_all())
                 except ConfigurationError as error:
                     log.error("%s, which a command has made, is not copied here: %s", name, error)
                     continue
-                async with AsyncExitStack() as stack:
-                    link = self._add(stack, settings)
-                    await link.join(session, self._settings.zookeeper_session_timeout_ms / 1000)
-                    link.start()
-                    stack.push_async_callback(link.stop)
-                    self._made[name] = (said, stack.pop_all())
                 log.info("%s begins: a command has made it", name)
 
     async def _end_made(self) -> None:

@@ -42,6 +42,62 @@ def test_the_example_of_mirror_maker_2_loads() -> None:
     assert "offset.storage.replication.factor" in MirrorSettings.without_effect(settings.given)
 
 
+def test_what_kafkas_page_of_geo_replication_sets_loads_and_says_what_has_no_effect() -> None:
+    """https://kafka.apache.org/documentation/#georeplication, but for what tunes Java's clients; and every setting of its connectors."""
+    settings = read("""
+clusters = us-west, us-east
+us-west.bootstrap.servers = broker3-west:9092
+us-east.bootstrap.servers = broker5-east:9092
+topics = .*
+us-west->us-east.enabled = true
+us-west->us-east.topics = foo.*, bar.*
+us-west->us-east.topics.exclude = foo-old
+groups.exclude = connect-.*
+tasks.max = 5
+us-west->us-east.offset-syncs.topic.location = target
+us-west.offset.storage.topic = my-mirrormaker-offsets
+us-east.offset.storage.replication.factor = 3
+us-east.exactly.once.source.support = enabled
+us-east.group.id = mm2
+us-east.ssl.enabled.protocols = TLSv1.2
+dedicated.mode.enable.internal.rest = true
+listeners = http://localhost:8080
+us-west->us-east.replication.policy.separator = __
+replication.policy.internal.topic.separator.enabled = false
+emit.heartbeats.enabled = true
+emit.heartbeats.interval.seconds = 5
+heartbeats.replication.enabled = false
+emit.offset-syncs.enabled = false
+sync.topic.configs.interval.seconds = 60
+sync.topic.acls.enabled = false
+sync.topic.acls.interval.seconds = 60
+sync.group.offsets.enabled = true
+sync.group.offsets.interval.seconds = 60
+refresh.topics.interval.seconds = 60
+refresh.groups.interval.seconds = 60
+offset.lag.max = 100
+offset.flush.timeout.ms = 10000
+admin.timeout.ms = 60000
+consumer.poll.timeout.ms = 1000
+use.defaults.from = target
+add.source.alias.to.metrics = true
+topic.filter.class = org.apache.kafka.connect.mirror.DefaultTopicFilter
+group.filter.class = org.apache.kafka.connect.mirror.DefaultGroupFilter
+config.property.filter.class = org.apache.kafka.connect.mirror.DefaultConfigPropertyFilter
+forwarding.admin.class = org.apache.kafka.clients.admin.ForwardingAdmin
+key.converter = org.apache.kafka.connect.converters.ByteArrayConverter
+value.converter = org.apache.kafka.connect.converters.ByteArrayConverter
+""")
+    (link,) = settings.links
+    assert (link.topics_exclude, link.groups_exclude, link.replication_policy_separator) == (("foo-old",), ("connect-.*",), "__")
+    assert (link.emit_checkpoints_interval_seconds, link.sync_topic_configs_interval_seconds) == (60, 60)
+    said = settings.all_without_effect()
+    assert {"tasks.max", "us-west.offset.storage.topic", "us-east.exactly.once.source.support"} <= said.keys()
+    assert "us-west->us-east.offset-syncs.topic.location" in said
+    assert "us-east.ssl.enabled.protocols" in said
+    assert not said.keys() & {"emit.offset-syncs.enabled", "topics", "us-west->us-east.offset.lag.max"}
+
+
 def test_a_links_own_setting_is_over_the_common_one() -> None:
     settings = read(
         EXAMPLE + f"slots=4\nA->B.slots=8\nreplication.policy.class={IDENTITY_POLICY}\nA->B.naming=prefix\ntopics.blacklist=x\n"
@@ -64,16 +120,29 @@ def test_a_password_is_read_of_java_s_line_and_shown_to_nobody() -> None:
         ("A->B.topcis = x", r"mm2.properties:16 \(A->B.\): unknown setting 'topcis'; did you mean 'topics'"),
         ("A->B.slots = 0", "slots = '0': must be at least 1"),
         ("A->A.enabled = true", "A->A.enabled: a cluster is not copied to itself"),
-        ("A.producer.acks = 1", "A.producer.acks: it tunes a Java client"),
+        ("A.producer.acks = 1", r"mm2.properties:16 \(A.\): producer.acks cannot be set: it tunes a Java client"),
+        ("A->B.source.consumer.isolation.level = read_committed", "it tunes a Java client"),
+        ("consumer.auto.offset.reset = latest", "it tunes a Java client"),
+        ("A.ssl.truststore.password = x", "PEM files are read"),
+        ("A.sasl.kerberos.service.name = kafka", "PLAIN and SCRAM are spoken"),
+        ("A.zookeeper.connect = x:2181", "a cluster is asked through its brokers"),
+        ("config.providers = file", "Java classes cannot be loaded"),
+        ("topic.filter.class = com.example.Mine", "must be one of org.apache.kafka.connect.mirror.DefaultTopicFilter"),
+        ("groups = [", r"mm2.properties:16: groups = '\[': no pattern: unterminated character set"),
+        ("B->A.topics.exclude = (", r"\(B->A.\): topics.exclude = '\(': no pattern"),
+        (r"A->B.naming.replacement = \\2", r"naming.replacement = .* invalid group reference 2 .* in '\(\.\*\)'"),
+        ("replication.policy.separator =", "replication.policy.separator = ''"),
+        ("replication.factor = 0", "must be at least 1, or -1"),
         ("A.security.protocol = SASL_SSL", "A.sasl.jaas.config: username="),
         ("replication.policy.class = com.example.Mine", "must be one of"),
         ("nonsense = 1", "mm2.properties:16: unknown setting 'nonsense'"),
-        ("C->B.enabled = true", "unknown setting 'C->B.enabled'"),
+        ("C->B.enabled = true", "mm2.properties:16: C->B.enabled: clusters does not name C and B"),
+        ("C.bootstrap.servers = c:9092", "mm2.properties:16: C.bootstrap.servers: clusters does not name C"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(line: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
-        read(EXAMPLE + line + "\n")
+        read(EXAMPLE.replace("\nreplication.factor=1\n", "\n\n") + line + "\n")
 
 
 @pytest.mark.parametrize("clusters", ["", "A", "A, A", "A, b.c"])
@@ -120,7 +189,7 @@ def test_a_variable_goes_over_the_file_that_names_the_clusters() -> None:
     [
         ({"CLUSTERS": "A, B", "A_TO_B_ENABELD": "true"}, "OTTLA_SETTING_A_TO_B_ENABELD: there is no such setting; did you mean"),
         ({"CLUSTERS": "A, B", "C_BOOTSTRAP_SERVERS": "x:1"}, "OTTLA_SETTING_C_BOOTSTRAP_SERVERS: there is no such setting"),
-        ({"CLUSTERS": "a, A"}, "a.bootstrap.servers and A.bootstrap.servers would be one variable, A_BOOTSTRAP_SERVERS"),
+        ({"CLUSTERS": "a, A"}, "a.tasks.max and A.tasks.max would be one variable, A_TASKS_MAX"),
     ],
 )
 def test_a_variable_that_stands_for_nothing_or_for_two_is_refused(variables: dict[str, str], complaint: str) -> None:

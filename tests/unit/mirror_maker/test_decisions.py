@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import permutations
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from ottla.errors import ConfigurationError, InvalidTopic
 from ottla.mirror_maker.assignment import SLOT_BYTES_PER_SECOND, slot_of, to_release, to_take
 from ottla.mirror_maker.naming import (
-    EXCLUDED_TOPICS,
+    INTERNAL_TOPICS,
     IdentityNaming,
     PrefixNaming,
     RegexNaming,
@@ -29,11 +30,22 @@ def test_names_are_those_of_the_replication_policies() -> None:
     assert policy.target_of("clicks") == "A.clicks"
     assert policy.target_of("C.clicks") == "A.C.clicks"
     assert policy.target_of("B.clicks") is None
+    assert policy.target_of("AB.clicks") == "A.AB.clicks"
     assert PrefixNaming("A", "B", "_").target_of("clicks") == "A_clicks"
     assert IdentityNaming().target_of("clicks") == "clicks"
     swapped = RegexNaming(pattern_of("naming.pattern", "([a-z]+)-(.*)"), r"\2.\1")
     assert swapped.target_of("eu-clicks") == "clicks.eu"
     assert swapped.target_of("clicks") is None
+
+
+def test_three_clusters_that_all_copy_each_other_have_each_topic_once_by_each_way_and_no_more() -> None:
+    """Kafka's geo-replication example: `isCycle` looks at all prefixes. With the first one alone names grew for ever."""
+    topics = {name: {"clicks"} for name in "ABC"}
+    for _ in range(10):
+        for source, target in permutations("ABC", 2):
+            names = {PrefixNaming(source, target).target_of(topic) for topic in topics[source]}
+            topics[target] |= {name for name in names if name is not None}
+    assert topics["B"] == {"clicks", "A.clicks", "C.clicks", "A.C.clicks", "C.A.clicks"}
 
 
 def test_a_name_that_no_topic_can_have_is_refused() -> None:
@@ -46,7 +58,7 @@ def test_a_name_that_no_topic_can_have_is_refused() -> None:
 
 
 def test_a_filter_takes_whole_names_and_leaves_internal_ones_out() -> None:
-    found = name_filter("topics", [".*"], EXCLUDED_TOPICS)
+    found = name_filter("topics", [".*"], INTERNAL_TOPICS)
     assert "clicks" in found
     for name in ("__consumer_offsets", "mm2-offset-syncs.B.internal", "A.checkpoints.internal", "ottla-mirror-A->B", "connect-internal"):
         assert name not in found

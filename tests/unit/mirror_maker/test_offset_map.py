@@ -147,18 +147,16 @@ def test_pages_of_records_that_the_source_has_deleted_are_deleted() -> None:
 def test_a_week_of_small_transactions_takes_a_worker_a_few_bytes_each() -> None:
     """A range object for each took 156: a partition that always gets a little has three million transactions a day."""
     page_count = 1000
-    log = [
-        (
-            page_key(CLICKS, page),
-            encode_page(Page(TOPIC_ID, 300 * at + 300, 0, tuple(Range(3 * i, 3, 4 * i, 3) for i in range(at, at + 64)))),
-        )
-        for page, at in enumerate(range(0, page_count * PAGE_RANGES, PAGE_RANGES))
+    pages = [
+        Page(TOPIC_ID, 3 * (at + PAGE_RANGES), 0, tuple(Range(3 * i, 3, 4 * i, 3) for i in range(at, at + PAGE_RANGES)))
+        for at in range(0, page_count * PAGE_RANGES, PAGE_RANGES)
     ]
+    log = [(page_key(CLICKS, number), encode_page(page)) for number, page in enumerate(pages)]
     tracemalloc.start()
     try:
         contents = MapContents()
         for key, value in log:
-            contents.take(bytes(bytearray(key)), bytes(bytearray(value or b"")))
+            contents.take(bytes(bytearray(key)), bytes(bytearray(value)))
         found = contents.partition_map(CLICKS)
         del contents
         size, _ = tracemalloc.get_traced_memory()

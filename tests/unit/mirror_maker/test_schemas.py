@@ -75,6 +75,21 @@ async def test_a_worker_carries_schemas_over_with_their_ids_and_renames_their_to
             assert link.refused_schemas == 0
 
 
+async def test_a_registrys_topic_is_not_copied_into_the_other_registrys_own(tmp_path: Path) -> None:
+    """With identity names and all topics it would be a second writer there."""
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
+        await create_topic(a.cluster, "clicks")
+        assert await source.register("of-a", '"string"') == 1
+        assert await target.register("of-b", '"int"') == 1
+        given = {"naming": "identity", "A.schema.registry.url": from_url, "B.schema.registry.url": to_url}
+        async with worker(a, b, None, **given, **{"sync.schemas.interval.seconds": "1"}) as one:
+            async with asyncio.timeout(SECONDS):
+                while not one.links["A-B"].refused_schemas:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert not any(partition.topic == "_schemas" for partition in one.links["A-B"].statuses)
+            assert (await target.get("/schemas/ids/1")).json["schema"] == '"int"'
+
+
 async def test_what_is_another_schema_in_the_target_stays_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Two registries that both give ids: an id that is taken, and a version that is. The mode that an operator has set comes back."""
     async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):

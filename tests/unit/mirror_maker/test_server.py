@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
+from tests.loops import until
 from tests.unit.mirror_maker.mirrors import Side, batch, committed, create_both, two_sides
 from tests.unit.wire.clusters import create_topic, servers
 from typer.testing import CliRunner
@@ -78,8 +79,12 @@ async def arrives(side: Side, partition: TopicPartition, *values: bytes) -> None
 
 async def command(one: MirrorMaker, *arguments: str) -> tuple[int, str]:
     """As a person runs it, against the worker's port."""
-    runner = CliRunner()
-    result = await asyncio.get_running_loop().run_in_executor(None, runner.invoke, app, [*arguments, "--rpc", f"127.0.0.1:{one.rpc_port}"])
+    return await run_command(*arguments, "--rpc", f"127.0.0.1:{one.rpc_port}")
+
+
+async def run_command(*arguments: str) -> tuple[int, str]:
+    """As a person runs it."""
+    result = await asyncio.get_running_loop().run_in_executor(None, CliRunner().invoke, app, [*arguments])
     return result.exit_code, result.output + str(result.exception or "")
 
 
@@ -186,6 +191,16 @@ async def test_workers_share_the_slots_and_take_those_of_one_that_is_gone(tmp_pa
                         while any(s.state is not PartitionState.PAUSED for s in first.links["A-B"].statuses.values()):  # noqa: ASYNC110
                             await asyncio.sleep(0.02)
                     assert await command(second, "resume", "A-B") == (0, "A-B is copying\n")
+                    both = f"127.0.0.1:{first.rpc_port},127.0.0.1:{second.rpc_port}"
+                    found = await run_command("list", "--rpc", both)
+                    assert found[0] == 0 and "4/4" in found[1]
+                    code, output = await run_command("list", "--rpc", f"127.0.0.1:1,{both}")
+                    assert code == 1 and "4/4" in output, "what there is, and that it may not be all"
+                    assert "the mirror maker at 127.0.0.1:1: " in output
+                    for name in ("pause", "resume"):
+                        assert (await run_command(name, "A-B", "clicks-1", "--rpc", f"127.0.0.1:1,{both}"))[0] == 0
+                    code, output = await run_command("list", "--rpc", "127.0.0.1:1")
+                    assert code == 1 and "A->B" not in output
                 for partition in partitions:
                     await publish(a, partition, b"2")
                 for copy in copies:
@@ -216,8 +231,13 @@ async def test_links_are_made_and_deleted_by_command_at_all_workers(tmp_path: Pa
                 assert code == 1 and "there is a link A-B" in output
                 code, output = await command(second, "create", "A-C")
                 assert code == 1 and "'A-C' is not of the form A->B, with two of the file's clusters: A, B" in output
-                code, output = await command(second, "create", "B-A", "--config", "topcs=x")
-                assert code == 1 and "topcs" in output
+                for wrong, said in (
+                    ("topcs=x", "topcs"),
+                    ("topics=[", "no pattern"),
+                    ("naming.replacement=\\2", "invalid group reference"),
+                ):
+                    code, output = await command(second, "create", "B-A", "--config", wrong)
+                    assert code == 1 and said in output
                 assert await command(second, "delete", "A->B") == (0, "A->B is deleted\n")
                 async with asyncio.timeout(SECONDS):
                     while first.links or second.links:  # noqa: ASYNC110
@@ -239,6 +259,44 @@ async def test_links_are_made_and_deleted_by_command_at_all_workers(tmp_path: Pa
         async with worker(a, b, None, **none) as alone:
             code, output = await command(alone, "create", "A-B")
             assert code == 1 and "zookeeper.connect is not set" in output
+
+
+async def test_a_link_that_this_release_cannot_make_keeps_no_other_one_from_being_made_and_can_be_deleted(tmp_path: Path) -> None:
+    """Made by a later release, or where a file named other clusters."""
+    async with two_sides(tmp_path) as (a, b):
+        zookeeper = EmbeddedZooKeeper(tmp_path / "coordination", SystemClock())
+        try:
+            links = MadeLinks(await zookeeper.session(), lambda: None)
+            await links.add("A-B", "A", "B", {"topics": "["})
+            await links.add("C-B", "C", "B", {})
+            async with worker(a, b, zookeeper.session, **{"A->B.enabled": "false"}) as one:
+                assert await command(one, "create", "B-A", "--config", "topics=none") == (0, "B-A is made\n")
+                assert one.links.keys() == {"B-A"}
+                for name in ("A-B", "C-B"):
+                    assert await command(one, "delete", name) == (0, f"{name} is deleted\n")
+                assert (await links.look())[0].keys() == {"B-A"}
+                code, output = await command(one, "delete", "A-B")
+                assert code == 1 and "there is no link A-B; these are: B-A" in output
+        finally:
+            await zookeeper.close()
+
+
+async def test_a_pause_of_what_is_not_copied_and_a_resume_of_what_is_not_paused_are_refused(tmp_path: Path) -> None:
+    """A misspelt name would leave an operator sure of a pause that there is not."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks", 2)
+        async with worker(a, b) as one:
+            await arrives(b, COPIED)
+            await until(lambda: len(one.links["A-B"].statuses) == 2)
+            for wrong in ("click", "clicks-2", "A.clicks"):
+                code, output = await command(one, "pause", "A-B", wrong)
+                assert code == 1 and f"A-B copies no topic or partition {wrong}" in output
+            code, output = await command(one, "resume", "A-B", "clicks")
+            assert code == 1 and "clicks is not paused; what is: nothing" in output
+            assert await command(one, "pause", "A-B", "clicks-1") == (0, "A-B is paused: clicks-1\n")
+            code, output = await command(one, "repair", "A-B", "clicks-0", "--accept-gap")
+            assert code == 1 and "has not failed: there is no gap to accept" in output
+            assert await command(one, "resume", "A-B", "clicks") == (0, "A-B is copying\n"), "its partitions with it"
 
 
 async def test_what_cannot_be_read_of_links_is_told_by_its_path(tmp_path: Path) -> None:
@@ -362,8 +420,35 @@ async def test_mirror_maker_2s_records_are_in_the_target(tmp_path: Path) -> None
             assert {"segment.bytes", "delete.retention.ms"} <= settings.keys(), "a new holder reads all of it"
 
 
+async def test_mirror_maker_2s_topics_are_called_as_its_policy_calls_them(tmp_path: Path) -> None:
+    """With another separator, with dots in its own topics all the same, and heartbeats with a prefix under identity names too."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks")
+        await publish(a, CLICKS, b"0")
+        await create_topic(a.cluster, "heartbeats")
+        await create_topic(a.cluster, "C-heartbeats")
+        await create_topic(a.cluster, "B-heartbeats")
+        await create_topic(a.cluster, "C-checkpoints-internal")
+        await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(0)})
+        identity = {"naming": "identity", "replication.policy.separator": "-"}
+        expected = {"A-checkpoints-internal", "mm2-offset-syncs-A-internal", "A-heartbeats", "A-C-heartbeats", "heartbeats", "clicks"}
+        for more, names in (({}, expected), ({"topics": "clicks"}, expected)):
+            async with worker(a, b, None, **identity, **more):
+                async with asyncio.timeout(SECONDS):
+                    while not names <= b.cluster.metadata.topics.keys():
+                        await asyncio.sleep(0.05)
+                        await b.cluster.refresh(None)
+                assert {name for name in b.cluster.metadata.topics if not name.startswith("__")} == names | {"ottla-mirror-A-B"}
+        more = {"replication.policy.internal.topic.separator.enabled": "false"}
+        async with worker(a, b, None, **identity, **more):
+            async with asyncio.timeout(SECONDS):
+                while not {"A.checkpoints.internal", "mm2-offset-syncs.A.internal"} <= b.cluster.metadata.topics.keys():
+                    await asyncio.sleep(0.05)
+                    await b.cluster.refresh(None)
+
+
 async def test_what_is_switched_off_is_not_done_and_what_is_excluded_stays_behind(tmp_path: Path) -> None:
-    off = ("sync.topic.configs", "sync.group.offsets", "emit.heartbeats", "emit.checkpoints")
+    off = ("sync.topic.configs", "sync.group.offsets", "emit.heartbeats", "emit.checkpoints", "emit.offset-syncs", "heartbeats.replication")
     async with two_sides(tmp_path) as (a, b):
         for name in ("clicks", "views"):
             await create_topic(a.cluster, name, retention_ms="12345678")

@@ -277,14 +277,19 @@ class SlotCopier:
             self._statuses.setdefault(partition, PartitionStatus())
 
     def repair(self, partition: TopicPartition, how: Repair) -> None:
-        """Has a partition that failed go on, with a gap record if its source has lost records; or any partition begin again, with one."""
+        """Has a partition that failed go on, with a gap record if its source has lost records; or any partition begin again, with one.
+
+        Raises:
+            InvalidRequest: it is paused, or has not failed.
+        """
         state = self._statuses[partition].state
         if state is PartitionState.PAUSED:
             raise InvalidRequest(f"{partition} is paused: resume it first")
-        if state is PartitionState.FAILED or how != "accept gap":
-            self._is_answered(partition)
-            self._repairs[partition] = how
-            self._go(partition, PartitionState.PENDING)
+        if state is not PartitionState.FAILED and how == "accept gap":
+            raise InvalidRequest(f"{partition} is {state.value} and has not failed: there is no gap to accept")
+        self._is_answered(partition)
+        self._repairs[partition] = how
+        self._go(partition, PartitionState.PENDING)
 
     @property
     def statuses(self) -> Mapping[TopicPartition, PartitionStatus]:

@@ -2,7 +2,9 @@
 
     heartbeats                               key: source, target                 value: version 0, timestamp
     <source>.checkpoints.internal            key: group, topic, partition        value: version 0, upstream offset, offset, metadata
-    mm2-offset-syncs.<target>.internal       key: topic, partition               value: upstream offset, offset
+    mm2-offset-syncs.<source>.internal       key: topic, partition               value: upstream offset, offset
+
+All three are in the target, as with `offset-syncs.topic.location=target` (KIP-716); the dots are `replication.policy.separator`.
 
 Source: Kafka's `Heartbeat`, `Checkpoint` and `OffsetSync` in connect/mirror(-client); strings have two bytes of length.
 
@@ -55,7 +57,7 @@ def checkpoint(value: Checkpoint) -> tuple[bytes, bytes]:
 
 
 def offset_sync(value: OffsetSync) -> tuple[bytes, bytes]:
-    """A record of `mm2-offset-syncs.<target>.internal`."""
+    """A record of `mm2-offset-syncs.<source>.internal`."""
     return _text(value.partition.topic) + _PARTITION.pack(value.partition.partition), _TWO_OFFSETS.pack(value.upstream_offset, value.offset)
 
 
