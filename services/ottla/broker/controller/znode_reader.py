@@ -28,6 +28,8 @@ log: Final = logging.getLogger(__name__)
 S = TypeVar("S")
 T = TypeVar("T")
 
+# Not the defaults: a topic may be kept for longer than they say, or for ever.
+KEEPS_ALL: Final[Mapping[str, str]] = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 # Requests under way at once, so that a thousand partitions cost a few round trips to ZooKeeper.
 _PIPELINE: Final = 256
 # Znodes that are read, and then decoded, in one stretch.
@@ -70,10 +72,10 @@ async def load_topic(coordination: Coordination, name: str) -> LoadedTopic | Non
     return loaded[0] if loaded else None
 
 
-async def load_topic_overrides(coordination: Coordination) -> dict[str, dict[str, str]]:
-    """What every topic sets for itself, by topic; nothing for one whose settings cannot be read."""
+async def load_topic_overrides(coordination: Coordination) -> dict[str, Mapping[str, str]]:
+    """What every topic sets for itself, by topic; for one whose settings cannot be read, that nothing of it is deleted."""
     names = await coordination.children(znodes.TOPICS.path())
-    loaded: dict[str, dict[str, str]] = {}
+    loaded: dict[str, Mapping[str, str]] = {}
     for start in range(0, len(names), _AT_ONCE):
         group = names[start : start + _AT_ONCE]
         paths = [znodes.TOPIC_CONFIG.path(name) for name in group]
@@ -81,8 +83,8 @@ async def load_topic_overrides(coordination: Coordination) -> dict[str, dict[str
             try:
                 loaded[name] = {} if found is None else znodes.decode_config(path, found[0])
             except MalformedZnode as error:
-                log.error("%s; topic %s is skipped", error, name)
-                loaded[name] = {}
+                log.error("%s; nothing of topic %s is deleted until its settings can be read", error, name)
+                loaded[name] = KEEPS_ALL
     return loaded
 
 

@@ -73,3 +73,18 @@ async def test_a_topic_that_may_have_an_unclean_leader_gets_one_when_that_is_set
     assert cluster.broker.leads() == []
     await cluster.services[THREE].alter_topic_configs("a", {"unclean.leader.election.enable": "true"})
     await cluster.settled(3)
+
+
+async def test_nothing_is_deleted_of_a_topic_whose_settings_cannot_be_read(cluster: Cluster) -> None:
+    """By the defaults a start would have deleted in its first round of retention what is to be kept for ever."""
+    one = await cluster.start()
+    await one.create_topic(NewTopic("a", configs={"retention.ms": "-1"}))
+    await one.close()
+    tool = await cluster.zookeeper.session()
+    await tool.set("/config/topics/a", b'{"version":1,"config":')
+    again = await cluster.start()
+    settings = again.topic_settings("a")
+    assert (settings.is_deleted_from, settings.retention_ms, settings.retention_bytes) == (True, -1, -1)
+    await tool.set("/config/topics/a", b'{"version":1,"config":{"retention.ms":"9"}}')
+    await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"topics/a"}', sequential=True)
+    await until(lambda: again.topic_settings("a").retention_ms == 9)
