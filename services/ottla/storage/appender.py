@@ -49,6 +49,7 @@ class Appender:
         "_created_ms",
         "_files",
         "_index_interval",
+        "_is_receiving",
         "_lost_group",
         "_max_timestamp",
         "_max_timestamp_offset",
@@ -86,6 +87,7 @@ class Appender:
         self._staged_aborted: list[AbortedTransaction] = []
         # Batches of idempotent producers that a follower has staged: the producers' states have them once they are written.
         self._received: list[tuple[BatchHeader, memoryview]] = []
+        self._is_receiving = False  # what a leader has: its segments may have been larger when it took that in
         self._lost_group: KafkaStorageError | None = None
         # What follows is the active segment as the next batch will find it, kept here so that `stage` has it at hand.
         self.active = files.segments.active
@@ -175,9 +177,9 @@ class Appender:
 
         Raises:
             CorruptMessage: a checksum is wrong, or offsets go back. What came before it is written.
-            RecordListTooLarge: as from `stage`; what came before it is written.
             KafkaStorageError: nothing was written.
         """
+        self._is_receiving = True
         try:
             for position, header in batches(records):
                 batch = records[position : position + header.size]
@@ -203,6 +205,7 @@ class Appender:
                 if header.producer_id >= 0:
                     self._received.append((header, batch))
         finally:
+            self._is_receiving = False
             self.write_staged()
 
     def roll(self) -> None:
@@ -243,7 +246,7 @@ class Appender:
         self._files.check_online()
         if self._lost_group is not None:
             raise self._lost_group
-        if size > self._files.settings.segment_bytes:
+        if size > self._files.settings.segment_bytes and not self._is_receiving:
             raise RecordListTooLarge(
                 f"{self._files.topic_partition}: a batch of {size} bytes does not fit into a segment of "
                 f"{self._files.settings.segment_bytes}"

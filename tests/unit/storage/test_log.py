@@ -7,9 +7,10 @@ import errno
 
 import pytest
 
-from ottla.errors import CorruptMessage, KafkaStorageError, OffsetOutOfRange, RecordListTooLarge
+from ottla.errors import CorruptMessage, KafkaStorageError, OffsetOutOfRange
 from ottla.record.batch import read_header
 
+from .failing_calls import failing
 from .logs import FailingFiles, LogMaker, append, batch_of, fill, offsets_of, stage, stored
 
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
@@ -180,12 +181,21 @@ def test_a_received_batch_with_a_wrong_checksum_is_not_stored(make_log: LogMaker
 def test_a_received_batch_that_is_refused_leaves_no_hole(make_log: LogMaker) -> None:
     """What came before it is stored, and the log ends there, although the refused one lay further on."""
     log = make_log(segment_bytes=500)
-    with pytest.raises(RecordListTooLarge):
-        append(log, batch_of(0), batch_of(10, size=600))
-    assert (log.log_end_offset, log.appender.next_offset) == (1, 1)
-    with pytest.raises(RecordListTooLarge):
-        append(log, batch_of(10, size=600))
-    assert (log.log_end_offset, log.appender.next_offset) == (1, 1)
+    for received in ([batch_of(0), batch_of(10, size=400)], [batch_of(10, size=400)]):
+        with failing("open", lambda path: path.endswith(f"{1:020d}.log")), pytest.raises(KafkaStorageError):
+            append(log, *received)
+        assert (log.log_end_offset, log.appender.next_offset) == (1, 1)
+
+
+def test_what_a_leader_has_fits_into_any_segment(make_log: LogMaker) -> None:
+    """Its segments may have been larger once. A follower that refused its batches would never have them all."""
+    log = make_log(segment_bytes=500)
+    received = [batch_of(0), batch_of(1, size=600), batch_of(2)]
+    append(log, *received)
+    assert stored(log) == b"".join(received)
+    assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
+    again = make_log(segment_bytes=500)
+    assert (again.log_end_offset, stored(again)) == (3, b"".join(received))
 
 
 def test_truncation_cuts_before_the_batch_that_has_the_offset(make_log: LogMaker) -> None:
