@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -28,7 +28,7 @@ from ottla.lifecycle import Offload, ThreadOffload
 from ottla.metrics.cells import Histogram, HistogramSnapshot
 from ottla.mirror_maker.assignment import slot_of, to_release, to_take
 from ottla.mirror_maker.membership import ALL, Alone, Members, Membership, Shared
-from ottla.mirror_maker.merge.map_topic import Origins
+from ottla.mirror_maker.merge.map_topic import Origins, batches_of
 from ottla.mirror_maker.merge.slot import (
     Counts,
     Destination,
@@ -53,14 +53,13 @@ from ottla.mirror_maker.naming import (
     name_filter,
     pattern_of,
 )
-from ottla.mirror_maker.offset_map import Gap, PartitionMap
+from ottla.mirror_maker.offset_map import Gap, MapRecord, PartitionMap
 from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus
 from ottla.mirror_maker.sync.groups import follow_group, list_groups, translated, wanted_groups
 from ottla.mirror_maker.sync.legacy_records import Checkpoint, OffsetSync, checkpoint, heartbeat, offset_sync
 from ottla.mirror_maker.sync.schemas import SchemaCopier
 from ottla.mirror_maker.sync.topics import ensure_topics, follow_settings, make_topic, own_settings, unaudited
 from ottla.model import TopicPartition
-from ottla.record.records import Record, build_batch
 from ottla.wire.admin import NewTopic
 from ottla.wire.cluster import Cluster
 from ottla.wire.groups import CommittedOffset, commit_offsets
@@ -84,6 +83,15 @@ MAP_SETTINGS: Final = {
 }
 # A second is forgotten after a day, also by the map of who copies it.
 HEARTBEATS_SETTINGS: Final = {**MAP_SETTINGS, "cleanup.policy": "compact,delete", "retention.ms": "86400000"}
+# By the names of the steps, as an operator reads them.
+_WHAT_IS_DONE: Final = {
+    "_identify": "ask both clusters who they are",
+    "_assign": "share the slots",
+    "discover": "look for topics",
+    "_follow_groups": "translate offsets of groups",
+    "_follow_schemas": "copy schemas",
+    "_beat": "write heartbeats",
+}
 
 
 class Link:
@@ -111,6 +119,7 @@ class Link:
         self.settings: Final = settings
         self.failure = ""  # why nothing is copied
         self._trouble = ""  # what kept the last attempt at something from success
+        self._told: dict[str, str] = {}  # the same, by what was attempted, as it was told
         self.slots: Final[dict[int, SlotCopier]] = {}
         self.refused: dict[TopicPartition, str] = {}  # partitions that the target cannot have, and why
         self._source = source
@@ -220,20 +229,27 @@ class Link:
                     await event.wait()
 
     async def _attempt(self, action: Callable[[], Awaitable[None]]) -> bool:
-        doing = action.__name__.strip("_").replace("_", " ")
+        """Does it, and gives whether that was possible. What keeps it from that is told when it begins, and when it ends."""
+        doing = _WHAT_IS_DONE[action.__name__]
         try:
             await action()
         except SourceChanged:
             return False  # said already, once
         except (OSError, OttlaError) as error:
             self._trouble = str(error) or type(error).__name__
-            log.warning("%s: %s is tried again: %s", self.settings.name, doing, error)
+            if self._told.get(doing) != self._trouble:
+                log.warning("%s cannot %s, and tries again: %s", self.settings.name, doing, self._trouble)
+            self._told[doing] = self._trouble
             return False
         except Exception as error:
             # Where a step of the link ends: a source that answers nonsense ends neither what else the link does nor another link.
-            self._trouble = f"{doing} failed: {error!r}"
-            log.exception("%s: %s failed in a way that was not foreseen, and is tried again", self.settings.name, doing)
+            self._trouble = f"it cannot {doing}: {error!r}"
+            if self._told.get(doing) != self._trouble:
+                log.exception("%s cannot %s, for a reason that was not foreseen, and tries again", self.settings.name, doing)
+            self._told[doing] = self._trouble
             return False
+        if self._told.pop(doing, ""):
+            log.info("%s can %s again", self.settings.name, doing)
         return True
 
     async def _identify(self) -> None:
@@ -512,7 +528,7 @@ class Link:
         if 0 in self.slots and not self.failure:
             await self._emit(HEARTBEATS, [heartbeat(self.settings.source, self.settings.target, self._clock.time_ms())])
 
-    async def _emit(self, topic: str, records: list[tuple[bytes, bytes]]) -> None:
+    async def _emit(self, topic: str, records: Sequence[MapRecord]) -> None:
         if not records:
             return
         if topic not in self._target.metadata.topics:
@@ -520,9 +536,8 @@ class Link:
             await ensure_topics(self._target, {topic: 1}, self.settings.replication_factor, {topic: settings})
         if self._emitter is None:
             self._emitter = BatchProducer(self._target)
-        now = self._clock.time_ms()
-        batch = build_batch([Record(index, now, key, value) for index, (key, value) in enumerate(records)])
-        await self._emitter.send(TopicPartition(topic, 0), batch)
+        for batch in batches_of(records, self._clock.time_ms()):
+            await self._emitter.send(TopicPartition(topic, 0), batch)
 
     # What an operator asks.
 

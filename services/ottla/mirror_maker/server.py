@@ -138,7 +138,7 @@ class MirrorMaker:
     def _add(self, stack: AsyncExitStack, settings: MirrorLink) -> Link:
         """A link, until the stack ends. With connections of its own: a link waits for no other."""
         sides = [self._settings.sides[alias] for alias in (settings.source, settings.target)]
-        source, target = (Cluster(side.bootstrap_servers, cluster_settings(side, settings.name)) for side in sides)
+        source, target = (_cluster_of(side, settings.name) for side in sides)
         stack.push_async_callback(source.close)
         stack.push_async_callback(target.close)
         schemas = None
@@ -286,6 +286,13 @@ class MirrorMaker:
         if found is None:
             raise InvalidRequest(f"there is no link {name}; these are: {', '.join(self.links) or 'none'}")
         return found
+
+
+def _cluster_of(side: MirrorCluster, link: str) -> Cluster:
+    try:
+        return Cluster(side.bootstrap_servers, cluster_settings(side, link))
+    except ValueError as error:
+        raise ConfigurationError(f"{side.alias}.{error}") from None
 
 
 def cluster_settings(side: MirrorCluster, link: str) -> ClusterSettings:

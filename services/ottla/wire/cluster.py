@@ -276,7 +276,7 @@ class Cluster:
             try:
                 return await self._connection((host, port, ""))
             except (OSError, MalformedResponse) as error:
-                errors.append(f"{host}:{port}: {error}")
+                errors.append(f"{host}:{port}: {error or type(error).__name__}")
         raise ConnectionError(f"no broker answers: {'; '.join(errors)}")
 
     # What is known.

@@ -29,7 +29,7 @@ from tests.unit.mirror_maker.test_server import arrives, publish, worker
 from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.config.mirror import MirrorSettings
-from ottla.errors import OffsetOutOfRange, TopicAuthorizationFailed
+from ottla.errors import ConfigurationError, OffsetOutOfRange, TopicAuthorizationFailed
 from ottla.mirror_maker.merge import slot
 from ottla.mirror_maker.merge.slot import LOST_ATTEMPTS, Destination
 from ottla.mirror_maker.partition_states import PartitionState
@@ -321,10 +321,13 @@ async def test_topics_that_the_target_cannot_have_or_whose_settings_are_not_told
             assert {name: settings.get("retention.ms") for name, settings in found.items()} == {"A.clicks": "12345678", "A.views": None}
 
 
-async def test_a_source_that_answers_nonsense_is_waited_for_and_readiness_says_so(tmp_path: Path) -> None:
-    """Another link of the worker goes on meanwhile."""
+async def test_a_source_that_answers_nonsense_is_waited_for_and_readiness_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Another link of the worker goes on meanwhile. The log says it once, and not each second."""
+    asked = 0
 
     async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
         await reader.read(1)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -353,6 +356,14 @@ async def test_a_source_that_answers_nonsense_is_waited_for_and_readiness_says_s
             is_ready, said = one.status()
             assert not is_ready
             assert said["reason"].startswith(f"no broker answers: 127.0.0.1:{port}: ")
+            await until(lambda: asked >= 3)
+            assert sum(record.message.startswith("C-B cannot ask both clusters who they are") for record in caplog.records) == 1
         finally:
             await one.stop()
             server.close()
+
+
+async def test_brokers_that_are_no_addresses_are_refused_by_the_settings_name() -> None:
+    given = {"clusters": "A,B", "A.bootstrap.servers": "nowhere", "B.bootstrap.servers": "b:9092", "A->B.enabled": "true"}
+    with pytest.raises(ConfigurationError, match=r"A\.bootstrap\.servers: 'nowhere' is not host:port"):
+        await MirrorMaker(MirrorSettings.from_properties(given)).start()

@@ -8,9 +8,11 @@ from itertools import permutations
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.unit.mirror_maker.mirrors import MAX_BATCH
 
 from ottla.errors import ConfigurationError, InvalidTopic
 from ottla.mirror_maker.assignment import SLOT_BYTES_PER_SECOND, slot_of, to_release, to_take
+from ottla.mirror_maker.merge.map_topic import batches_of
 from ottla.mirror_maker.naming import (
     INTERNAL_TOPICS,
     IdentityNaming,
@@ -22,6 +24,7 @@ from ottla.mirror_maker.naming import (
 from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus, may_go
 from ottla.mirror_maker.sync.legacy_records import Checkpoint, OffsetSync, checkpoint, heartbeat, offset_sync
 from ottla.model import TopicPartition
+from ottla.record.records import read_records
 
 
 def test_names_are_those_of_the_replication_policies() -> None:
@@ -146,3 +149,12 @@ def test_the_records_of_mirror_maker_2_are_its_own_byte_for_byte() -> None:
     assert key == b"\0\1g\0\3A.t\0\0\0\5"
     assert value == b"\0\0" + bytes(7) + b"\3" + bytes(7) + b"\4" + b"\0\1m"
     assert offset_sync(OffsetSync(TopicPartition("t", 5), 3, 4)) == (b"\0\1t\0\0\0\5", bytes(7) + b"\3" + bytes(7) + b"\4")
+
+
+def test_checkpoints_of_many_groups_are_in_batches_that_any_broker_takes() -> None:
+    """One batch of all had been more than `max.message.bytes`, and no checkpoint was written."""
+    groups = [f"a-group-of-consumers-{number}" for number in range(200)]
+    records = [checkpoint(Checkpoint(group, TopicPartition("A.clicks", number), 7, 9)) for group in groups for number in range(100)]
+    batches = list(batches_of(records, 1_700_000_000_000))
+    assert max(map(len, batches)) < MAX_BATCH // 2 and len(batches) > 4
+    assert [(record.key, record.value) for batch in batches for record in read_records(batch)] == records

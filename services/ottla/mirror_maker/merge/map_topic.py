@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final
 
 from ottla.errors import ApiError, InvalidRecord
@@ -19,6 +19,7 @@ from ottla.mirror_maker.naming import MAP_PREFIX
 from ottla.mirror_maker.offset_map import MapContents, MapRecord
 from ottla.model import TopicPartition
 from ottla.record.key_values import read_key_values
+from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetcher, FetchSettings, visible_batches
 from ottla.wire.offsets import EARLIEST, LATEST, list_offsets
@@ -27,6 +28,8 @@ log: Final = logging.getLogger(__name__)
 
 # Answers to "whose is this producer?" that are kept. Transactional producers keep their ids.
 MAX_KNOWN_PRODUCERS: Final = 100_000
+# Of a batch of records that are made here: less than any broker's `message.max.bytes`.
+BATCH_BYTES: Final = 256 * 1024
 
 
 async def read_map(
@@ -99,6 +102,18 @@ class Origins:
                     contents.take(key, value)
                 except InvalidRecord as error:
                     log.warning("%s: %s", partition, error)
+
+
+def batches_of(records: Sequence[MapRecord], time_ms: int) -> Iterator[bytes]:
+    """The records in batches that any broker takes."""
+    waiting: list[Record] = []
+    size = 0
+    for index, (key, value) in enumerate(records):
+        waiting.append(Record(len(waiting), time_ms, key, value))
+        size += len(key) + len(value or b"")
+        if size >= BATCH_BYTES or index == len(records) - 1:
+            yield build_batch(waiting)
+            waiting, size = [], 0
 
 
 def _records(batch: memoryview, first_offset: int) -> list[MapRecord]:

@@ -45,13 +45,12 @@ from ottla.errors import (
 from ottla.lifecycle import Offload
 from ottla.metrics.cells import Histogram
 from ottla.mirror_maker.merge.batches import JOINED_BYTES, Copy, PartitionBy, Rules, is_small, joined, must_be_opened, opened, unopened
-from ottla.mirror_maker.merge.map_topic import Origins, read_map
+from ottla.mirror_maker.merge.map_topic import Origins, batches_of, read_map
 from ottla.mirror_maker.offset_map import Gap, MapContents, MapRecord, PartitionMap, Range, gap_record, link_record, writer_record
 from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus, may_go
 from ottla.model import ZERO_TOPIC_ID, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import BatchHeader, read_header
-from ottla.record.records import Record, build_batch
 from ottla.wire.admin import HIGH_WATERMARK, delete_records
 from ottla.wire.cluster import Cluster, is_healed_by_time
 from ottla.wire.fetching import Fetched, Fetcher, FetchFailed, FetchSettings, visible_batches
@@ -86,8 +85,6 @@ LAGGING_SECONDS: Final = 30.0
 # For how long a source that refuses no offset may say that its log ends before the next one: a broker of it may be behind another.
 SHORT_SECONDS: Final = 30.0
 TRIM_SECONDS: Final = 300.0
-# Of a batch of map records: less than any broker's `message.max.bytes`.
-MAP_BATCH_BYTES: Final = 256 * 1024
 
 # What a target says of the transaction or of the producer, and of no batch: the slot is opened again, or is lost.
 _OF_NO_BATCH: Final = (
@@ -396,8 +393,9 @@ class SlotCopier:
             check_source(settings.link, contents.cluster_id, settings.source_id)
         else:
             records.append(link_record(settings.source_id))
+        (batch,) = batches_of(records, self._clock.time_ms())
         async with producer.transaction():
-            written = await producer.send(self._map_partition, _batch_of(records, self._clock.time_ms()))
+            written = await producer.send(self._map_partition, batch)
         await read_map(self._target, self._map_partition, contents, next_offset, up_to=await written + len(records))
         check_source(settings.link, contents.cluster_id, settings.source_id)
         return contents
@@ -675,14 +673,8 @@ class SlotCopier:
 
     async def _write_map(self, producer: TransactionalProducer, records: Sequence[MapRecord]) -> None:
         """Into the open transaction, which commits nothing if this is not written."""
-        waiting: list[MapRecord] = []
-        size = 0
-        for index, (key, value) in enumerate(records):
-            waiting.append((key, value))
-            size += len(key) + len(value or b"")
-            if size >= MAP_BATCH_BYTES or index == len(records) - 1:
-                await producer.send(self._map_partition, _batch_of(waiting, self._clock.time_ms()))
-                waiting, size = [], 0
+        for batch in batches_of(records, self._clock.time_ms()):
+            await producer.send(self._map_partition, batch)
 
     def _look_at_lag(self, fetcher: Fetcher) -> None:
         now_ms = self._clock.time_ms()
@@ -869,10 +861,6 @@ class SlotCopier:
         self.counts.gaps += 1
         self.gaps.append((partition, gap))
         log.warning("%s: %s: offsets %d to %d: %s", self._settings.link, partition, gap.offset, gap.next_offset, gap.cause)
-
-
-def _batch_of(records: Sequence[MapRecord], time_ms: int) -> bytes:
-    return build_batch([Record(index, time_ms, key, value) for index, (key, value) in enumerate(records)])
 
 
 @dataclass(slots=True)
