@@ -77,7 +77,7 @@ CEILINGS: Final[dict[str, int]] = {
     "home words": 0,
     "__getattr__": 0,
     "lines of services/ottla": 60_735,
-    "lines of tests": 77_399,
+    "lines of tests": 77_446,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 30,

@@ -63,6 +63,11 @@ def disagreements(said: Iterable[Said], judged: Judged) -> list[str]:
     return found
 
 
+def accusations(said: Iterable[Said]) -> list[str]:
+    """What the audit says of transactions that no sound run has: that something is lost or doubled, or never known."""
+    return [f"of transactions the audit says {one}" for one in said if one.verdict in WRONG or one.verdict is Verdict.PENDING]
+
+
 class AuditCounter:
     """`ottla audit-counter` as a process.
 

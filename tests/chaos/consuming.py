@@ -96,12 +96,9 @@ class Worker:
 
     def _read_to_the_end(self) -> bool:
         consumer, polls = self._assigned()
+        deadline = time.monotonic() + _TO_THE_END_SECONDS
         try:
-            ends = {
-                partition: consumer.get_watermark_offsets(TopicPartition(self._told.topic, partition), _WATERMARK_SECONDS)[1]
-                for partition in self._positions
-            }
-            deadline = time.monotonic() + _TO_THE_END_SECONDS
+            ends = {partition: self._end_of(consumer, partition, deadline) for partition in self._positions}
             while not self._is_stopped and time.monotonic() < deadline:
                 if all(self._positions[partition] >= end for partition, end in ends.items()):
                     return True
@@ -111,6 +108,18 @@ class Worker:
         finally:
             consumer.close()
         return False
+
+    def _end_of(self, consumer: Consumer, partition: int, deadline: float) -> int:
+        """Asked again while leaderships are given back to those who have them by preference."""
+        while True:
+            try:
+                end: int = consumer.get_watermark_offsets(TopicPartition(self._told.topic, partition), _WATERMARK_SECONDS)[1]
+                return end
+            except KafkaException as error:
+                self._errors[error.args[0].name()] += 1
+                if self._is_stopped or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
 
     def _assigned(self) -> tuple[Consumer, Polls]:
         polls = Polls(self._told.worker * LIVES + len(self._history.polls))

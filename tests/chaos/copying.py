@@ -36,7 +36,7 @@ class Copier:
 
     def _live(self, process: str) -> None:
         worker, random = self._worker, self._worker.random
-        settings = {"auto.offset.reset": "earliest", "session.timeout.ms": 6_000, "heartbeat.interval.ms": 1_000}
+        settings: dict[str, Any] = {"auto.offset.reset": "earliest", "session.timeout.ms": 6_000, "heartbeat.interval.ms": 1_000}
         consumer = worker.consumer(GROUP, **settings)
         consumer.subscribe([self._told.topics[0]], on_assign=self._rebalanced, on_revoke=self._rebalanced, on_lost=self._rebalanced)
         ends_at = time.monotonic() + random.uniform(20, 60)

@@ -66,8 +66,9 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
     console.print(anomalies)
     if options.audit:
         audit = Table("what the audit says", "windows")
-        for said, count in counted(result.audit).items():
-            audit.add_row(said, str(count))
+        for what, found in (("", result.audit), ("transactions: ", result.audit_of_transactions)):
+            for said, count in counted(found).items():
+                audit.add_row(f"{what}{said}", str(count))
         console.print(audit)
     if options.transactions:
         print_transactions(console, result.transactions, result.injected)

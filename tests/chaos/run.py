@@ -61,6 +61,7 @@ class Result:
     differences: list[Difference] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     audit: list[auditing.Said] = field(default_factory=list)
+    audit_of_transactions: list[auditing.Said] = field(default_factory=list)
     restarts: int = 0  # of brokers that found no ZooKeeper
     clients: dict[str, dict[str, Any]] = field(default_factory=dict)
     longest_silence_seconds: float = 0.0
@@ -116,7 +117,7 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
     )
     counter = auditing.AuditCounter(cluster.bootstrap_servers, options.directory / "audit")
     transactional = (
-        TransactionalWorkload(cluster.bootstrap_servers, options.directory / "clients", options.seed, began_at)
+        TransactionalWorkload(cluster.bootstrap_servers, options.directory / "clients", options.seed, began_at, is_audited=options.audit)
         if options.transactions
         else None
     )
@@ -155,6 +156,9 @@ async def _run(options: Options, cluster: Cluster, result: Result, say: Callable
             say(f"{now():7.1f} s  the audit is asked")
             result.audit = await counter.said(TOPIC)
         transactions = await transactional.finish(result.troubles) if transactional is not None else None
+        if options.audit and transactional is not None:
+            result.audit_of_transactions = await counter.said(WRITTEN)
+            result.troubles += auditing.accusations(result.audit_of_transactions)
         await _stop(cluster, result)
         say(f"{now():7.1f} s  judging {sum(map(len, history.sends))} messages sent and {sum(map(len, history.polls))} polled")
         writers = Writers(next(iter(cluster.brokers.values())).data_directory, TOPIC)

@@ -38,8 +38,8 @@ class Writer:
         consumer = worker.consumer()
         self._assign(consumer)
         ends_at = time.monotonic() + random.uniform(10, 45)
+        producer = worker.producer()
         try:
-            producer = worker.producer()
             number = 0
             while not worker.is_stopped and time.monotonic() < ends_at:
                 self._transaction(producer, consumer, reads, number)
@@ -48,6 +48,8 @@ class Writer:
                 time.sleep(random.uniform(0, _PAUSE_SECONDS))
         finally:
             consumer.close()
+            if self._told.is_audited:
+                producer.audit_reporter.close()  # type: ignore[attr-defined]  # says the final word
             for row in reads.rows:
                 self._positions[_place(row.partition)] = row.offset + 1
             back = random.choice((0, random.randint(0, _FURTHEST_BACK)))

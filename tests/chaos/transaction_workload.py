@@ -40,26 +40,31 @@ class TransactionalWorkload:
         directory: for histories and logs.
         seed: the run's.
         began_at: the run's begin, by the monotonic clock.
+        is_audited: writers report to the audit, and a reader more, which reads what they write once.
     """
 
-    def __init__(self, bootstrap_servers: str, directory: Path, seed: int, began_at: float) -> None:
+    def __init__(self, bootstrap_servers: str, directory: Path, seed: int, began_at: float, *, is_audited: bool = False) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._directory = directory
         self._seed = seed
         self._began_at = began_at
         both = WRITTEN, COPIES
-        self._writers = [self._client("transacting", f"writer-{number}", both) for number in range(1, WRITERS + 1)]
+        self._writers = [self._client("transacting", f"writer-{number}", both, is_audited=is_audited) for number in range(1, WRITERS + 1)]
         self._copiers = [self._client("copying", f"copier-{number}", both) for number in range(1, COPIERS + 1)]
         # One reads from leaders, and one from a replica near it, which knows by itself what is committed and what is aborted.
         self._readers = [self._client("reading_committed", f"reader-{each}", both, rack=rack) for each, rack in enumerate(READERS, 1)]
+        if is_audited:
+            self._readers.append(self._client("reading_committed", "reader-for-the-audit", (WRITTEN,), is_audited=True))
         self._final = [
             self._client("reading_committed", f"final-reader-of-{topic}", (topic,), to_the_end=True) for topic in (WRITTEN, COPIES)
         ]
 
-    def _client(self, module: str, name: str, topics: tuple[str, ...], to_the_end: bool = False, rack: str = "") -> Client:
+    def _client(
+        self, module: str, name: str, topics: tuple[str, ...], to_the_end: bool = False, rack: str = "", *, is_audited: bool = False
+    ) -> Client:
         file = str(self._directory / f"{name}.history")
         seed = f"{self._seed}/{name}"
-        told = Transacting(name, self._bootstrap_servers, topics, PARTITIONS, seed, self._began_at, file, to_the_end, rack)
+        told = Transacting(name, self._bootstrap_servers, topics, PARTITIONS, seed, self._began_at, file, to_the_end, rack, is_audited)
         return Client(name, f"tests.chaos.{module}", told, self._directory)
 
     async def start(self, replication_factor: int, min_insync_replicas: int) -> None:

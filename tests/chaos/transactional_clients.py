@@ -20,7 +20,10 @@ from random import Random
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from tests.chaos.auditing import OF_CLIENTS
 from tests.chaos.transaction_history import OUTSIDE, End, Got, Reads, Transaction, TransactionHistory, decode, encode
+
+from ottla.client import audited
 
 # A call of librdkafka's that failed for now is made again for so long; then the life ends.
 CALL_SECONDS: Final = 20.0
@@ -44,6 +47,7 @@ class Transacting:
     history_file: str
     to_the_end: bool = False
     rack: str = ""
+    is_audited: bool = False  # a writer's producer, or a reader, which reads each message once then
 
 
 class LifeEnds(Exception):
@@ -66,9 +70,13 @@ class Worker:
 
     def run(self, live: Callable[[str], None]) -> None:
         """Lives until SIGTERM."""
-        # In a thread, for no handler runs in a process whose main thread is in a call of librdkafka's.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=self._end_when_told, daemon=True).start()
+        # By a thread that waits for its number: no handler runs in a process whose main thread is in a call of librdkafka's, and it
+        # may come to a thread of a library's that was there before and knows of no mask.
+        told, tells = os.pipe()
+        os.set_blocking(tells, False)
+        signal.set_wakeup_fd(tells)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        threading.Thread(target=self._end_when_told, args=(told,), daemon=True).start()
         while not self.is_stopped:
             self.lives += 1
             try:
@@ -80,8 +88,8 @@ class Worker:
         self._has_ended.set()
         self.finish()
 
-    def _end_when_told(self) -> None:
-        signal.sigwait({signal.SIGTERM})
+    def _end_when_told(self, told: int) -> None:
+        os.read(told, 1)
         self.is_stopped = True
         if not self._has_ended.wait(HANGS_SECONDS):
             self.counts["hung"] += 1
@@ -113,9 +121,11 @@ class Worker:
 
     def producer(self) -> Producer:
         """A producer that has shut out whoever had this worker's transactional id before."""
-        producer = Producer(
+        make, more = (audited(Producer), OF_CLIENTS) if self.told.is_audited else (Producer, {})
+        producer = make(
             {
                 **self._configuration(),
+                **more,
                 "transactional.id": f"chaos-{self.told.worker}",
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "linger.ms": self.random.choice((0, 5)),
@@ -179,8 +189,9 @@ class Worker:
 
     # Reads.
 
-    def consumer(self, group: str = "", **more: Any) -> Consumer:
-        return Consumer(
+    def consumer(self, group: str = "", *, is_audited: bool = False, **more: Any) -> Consumer:
+        make = audited(Consumer) if is_audited else Consumer
+        return make(
             {
                 **self._configuration(),
                 "group.id": group or f"chaos-{self.told.worker}",  # librdkafka wants one, also where nothing is committed
@@ -193,6 +204,7 @@ class Worker:
                 "fetch.error.backoff.ms": 100,
                 "queued.max.messages.kbytes": 4096,
                 **more,
+                **(OF_CLIENTS if is_audited else {}),
             }
         )
 
