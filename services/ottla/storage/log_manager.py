@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 from uuid import UUID, uuid4
 
-from ottla.clock import Clock
+from ottla.clock import Clock, monotonic_ms
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import KafkaStorageError
@@ -707,7 +707,8 @@ class LogManager:
 
     def expire_producers(self) -> int:
         """Forgets idempotent producers that have been idle for `producer.id.expiration.ms`, and says how many."""
-        now_ms, expiration_ms = self._clock.time_ms(), self._settings.producer_id_expiration_ms
+        # Not by the wall clock: who was idle when that was put forward by a day would have a batch of before stored twice.
+        now_ms, expiration_ms = monotonic_ms(self._clock), self._settings.producer_id_expiration_ms
         return sum(
             partition_log.producers.expire(now_ms, expiration_ms) for partition_log in self._logs.values() if len(partition_log.producers)
         )
