@@ -24,18 +24,15 @@ Nothing here does I/O, waits, or knows what a broker is.
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Final
+from operator import attrgetter
 
 from tests.chaos.history import NO_OFFSET, History, Outcome, Polls, Sends, sender_of, value_of
 from tests.chaos.observed_log import NOTHING, ObservedLog
-
-# Of each kind so many are told in words; all are counted.
-TOLD: Final = 20
+from tests.chaos.verdict import Finding, Findings, seconds
 
 
 class Anomaly(StrEnum):
@@ -53,22 +50,10 @@ class Anomaly(StrEnum):
     UNWRITTEN_READ = "unwritten read"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One anomaly, in words, and when in the run (in milliseconds) the operation that shows it was."""
-
-    anomaly: Anomaly
-    partition: int
-    at_ms: int
-    explanation: str
-
-
 @dataclass(slots=True)
-class Verdict:
+class Verdict(Findings):
     """What was found, and how much was looked at."""
 
-    counts: Counter[Anomaly] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
     sent: int = 0
     acknowledged: int = 0
     unknown: int = 0
@@ -76,11 +61,6 @@ class Verdict:
     polled: int = 0
     unknown_but_written: int = 0
     sent_again: int = 0
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether there is no anomaly at all."""
-        return not self.counts
 
 
 # Says which producer id and epoch wrote what is at an offset of a partition, where that is known.
@@ -111,13 +91,13 @@ class _Check:
             for offset, value in _entries(log):
                 self._find_place(partition, offset, value)
             for offset in sorted(log.disputed):
-                self._tell(Anomaly.INCONSISTENT_OFFSET, partition, partial(self._dispute, partition, offset))
+                self._tell(Anomaly.INCONSISTENT_OFFSET, partial(self._dispute, partition, offset))
         for sends in history.sends:
             self._lost_and_unseen(sends)
             self._order_of_sends(sends)
         for polls in self._polls:
             self._order_of_polls(polls)
-        self.verdict.findings.sort(key=lambda each: (each.at_ms, each.partition))
+        self.verdict.findings.sort(key=attrgetter("at_ms"))
 
     def _observe(self) -> None:
         for sends in self._sends.values():
@@ -141,10 +121,9 @@ class _Check:
         verdict.unknown = verdict.sent - verdict.acknowledged - verdict.failed
         verdict.polled = sum(len(poll) for poll in self._polls)
 
-    def _tell(self, anomaly: Anomaly, partition: int, describe: Callable[[], tuple[int, str]]) -> None:
-        self.verdict.counts[anomaly] += 1
-        if self.verdict.counts[anomaly] <= TOLD:
-            self.verdict.findings.append(Finding(anomaly, partition, *describe()))
+    def _tell(self, anomaly: Anomaly, describe: Callable[[], tuple[int, str]]) -> None:
+        if self.verdict.count(anomaly):
+            self.verdict.findings.append(Finding(anomaly, *describe()))
 
     # What lies in the logs.
 
@@ -152,7 +131,7 @@ class _Check:
         process, sequence = sender_of(value)
         sends = self._sends.get(process)
         if sends is None or sequence >= len(sends) or sends.partitions[sequence] != partition:
-            self._tell(Anomaly.UNWRITTEN_READ, partition, partial(self._stray, partition, offset, value))
+            self._tell(Anomaly.UNWRITTEN_READ, partial(self._stray, partition, offset, value))
         elif (first := self._places[process][sequence]) != NO_OFFSET:
             self._other_places.setdefault(value, []).append(offset)
             is_disputed = not self._log(partition).disputed.keys().isdisjoint((first, offset))
@@ -160,12 +139,12 @@ class _Check:
                 self.verdict.sent_again += 1
                 return
             words = partial(self._of_message, sends, sequence, "is at offset {} and at offset {}", first, offset)
-            self._tell(Anomaly.DUPLICATE, partition, words)
+            self._tell(Anomaly.DUPLICATE, words)
         else:
             self._places[process][sequence] = offset
             if sends.outcomes[sequence] == Outcome.FAILED:
                 words = partial(self._of_message, sends, sequence, "was read at offset {}", offset)
-                self._tell(Anomaly.ABORTED_READ, partition, words)
+                self._tell(Anomaly.ABORTED_READ, words)
             elif sends.outcomes[sequence] == Outcome.UNKNOWN:
                 self.verdict.unknown_but_written += 1
 
@@ -179,7 +158,7 @@ class _Check:
         for value in sorted(self._log(partition).all_at(offset)):
             reader = self._reader(partition, offset, value)
             at_ms = max(at_ms, reader[1] if reader else 0)
-            saw = f"as process {reader[0]} polled it at {_seconds(reader[1])}" if reader else "as its acknowledgement says"
+            saw = f"as process {reader[0]} polled it at {seconds(reader[1])}" if reader else "as its acknowledgement says"
             witnesses.append(f"{self._message(value)}, {saw}")
         return at_ms, f"at offset {offset} of partition {partition} are: {'; '.join(witnesses)}"
 
@@ -197,7 +176,7 @@ class _Check:
             if log.was_got(offset, value) or any(log.was_got(number, value) for number in self._other_places.get(value, ())):
                 continue
             words = partial(self._unread, sends, sequence, offset)
-            self._tell(Anomaly.LOST_WRITE if NO_OFFSET < offset <= log.highest_read else Anomaly.UNSEEN, partition, words)
+            self._tell(Anomaly.LOST_WRITE if NO_OFFSET < offset <= log.highest_read else Anomaly.UNSEEN, words)
 
     def _unread(self, sends: Sends, sequence: int, offset: int) -> tuple[int, str]:
         log = self._log(sends.partitions[sequence])
@@ -220,11 +199,11 @@ class _Check:
             if offset <= earlier_offset:
                 text = "is at offset {}, and this process's later message {} is at offset {}"
                 words = partial(self._of_message, sends, earlier, text, earlier_offset, sequence, offset)
-                self._tell(Anomaly.NONMONOTONIC_SEND, partition, words)
+                self._tell(Anomaly.NONMONOTONIC_SEND, words)
             elif offset > earlier_offset + 1 and (holes := self._log(partition).holes_between(earlier_offset, offset)):
                 text = "is at offset {}, this process's next message {} is at offset {}, and no one saw anything at {} between them"
                 words = partial(self._of_message, sends, earlier, text, earlier_offset, sequence, offset, _listed(holes))
-                self._tell(Anomaly.SKIPPED_SEND, partition, words)
+                self._tell(Anomaly.SKIPPED_SEND, words)
 
     def _order_of_polls(self, polls: Polls) -> None:
         last: dict[int, int] = {}
@@ -236,12 +215,12 @@ class _Check:
             last[partition] = first_offset + count - 1
             jump = partial(self._jump, polls.process, partition, before, first_offset, at_ms)
             if first_offset <= before:
-                self._tell(Anomaly.NONMONOTONIC_POLL, partition, jump)
+                self._tell(Anomaly.NONMONOTONIC_POLL, jump)
             elif first_offset > before + 1 and self._log(partition).known_between(before, first_offset):
-                self._tell(Anomaly.SKIPPED_POLL, partition, jump)
+                self._tell(Anomaly.SKIPPED_POLL, jump)
 
     def _jump(self, process: int, partition: int, before: int, offset: int, at_ms: int) -> tuple[int, str]:
-        text = f"process {process} was to poll offset {before + 1} of partition {partition}, and polled {offset} at {_seconds(at_ms)}"
+        text = f"process {process} was to poll offset {before + 1} of partition {partition}, and polled {offset} at {seconds(at_ms)}"
         if known := self._log(partition).known_between(before, offset):
             text += f"; past {_listed(known)}, and at {known[0]} is {self._message(self._log(partition).at(known[0]))}"
         return at_ms, text
@@ -257,10 +236,10 @@ class _Check:
         if sends is None or sequence >= len(sends):
             return f"{value:#x}, which no one sent"
         outcome = Outcome(sends.outcomes[sequence])
-        learned = "its end unknown" if outcome == Outcome.UNKNOWN else f"{outcome.name.lower()} at {_seconds(sends.done_at[sequence])}"
+        learned = "its end unknown" if outcome == Outcome.UNKNOWN else f"{outcome.name.lower()} at {seconds(sends.done_at[sequence])}"
         return (
             f"message {sequence} of process {process} (to partition {sends.partitions[sequence]}, "
-            f"sent at {_seconds(sends.sent_at[sequence])}, {learned})"
+            f"sent at {seconds(sends.sent_at[sequence])}, {learned})"
         )
 
     def _reader(self, partition: int, offset: int, value: int) -> tuple[int, int] | None:
@@ -283,10 +262,6 @@ def _entries(log: ObservedLog) -> Iterator[tuple[int, int]]:
     for offset, others in sorted(log.disputed.items()):
         for value in sorted(others):
             yield offset, value
-
-
-def _seconds(milliseconds: int) -> str:
-    return f"{milliseconds / 1000:.3f} s"
 
 
 def _listed(offsets: list[int]) -> str:

@@ -18,14 +18,12 @@ loading and saving.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-# Of each kind so many are told in words; all are counted.
-TOLD = 20
+from tests.chaos.verdict import Findings
 
 
 class Wrong(StrEnum):
@@ -70,31 +68,15 @@ class Incarnation:
     partitions: list[PartitionLife]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One anomaly, in words, and when its incarnation began."""
-
-    wrong: Wrong
-    at_ms: int
-    explanation: str
-
-
 @dataclass(slots=True)
-class IncarnationVerdict:
-    """What was found, and how much was looked at."""
+class IncarnationVerdict(Findings):
+    """What was found, and how much was looked at; a finding's time is that at which its incarnation began."""
 
-    counts: Counter[Wrong] = field(default_factory=Counter)
-    findings: list[Finding] = field(default_factory=list)
     incarnations: int = 0
     partitions_read: int = 0
     acknowledged: int = 0
     deletions: int = 0  # partitions of which records were deleted
     late: int = 0  # messages of unknown end that came to a later incarnation
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.counts
 
 
 def save(path: Path, lives: list[Incarnation]) -> None:
@@ -128,10 +110,7 @@ def _check_partition(
     verdict: IncarnationVerdict, by_number: dict[int, Incarnation], life: Incarnation, index: int, partition: PartitionLife, begin: int
 ) -> None:
     def tell(wrong: Wrong, explanation: str) -> None:
-        verdict.counts[wrong] += 1
-        if verdict.counts[wrong] <= TOLD:
-            where = f"partition {index} of incarnation {life.number}"
-            verdict.findings.append(Finding(wrong, life.began_at, f"{where}: {explanation}"))
+        verdict.add(wrong, life.began_at, f"partition {index} of incarnation {life.number}: {explanation}")
 
     former = [each for number, each in by_number.items() if number < life.number]
     asked = max(partition.asked, *(incarnation.partitions[index].unanswered for incarnation in former), 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from tests.chaos.auditing import counted
 from tests.chaos.checker import Anomaly
+from tests.chaos.faults import Injected
 from tests.chaos.incarnations import Wrong
 from tests.chaos.run import Options, Result
 from tests.chaos.schedule import Kind
-from tests.chaos.transaction_report import print_transactions, transactions_document
+from tests.chaos.transaction_checker import TransactionAnomaly, TransactionVerdict
+from tests.chaos.verdict import Findings
 
 _EXPLAINED = 10
 
@@ -58,11 +60,8 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
     if result.restarts:
         console.print(f"{result.restarts} times a broker found no ZooKeeper while it started, ended, and was started again")
     anomalies = Table("anomaly", "count")
-    for anomaly in Anomaly:
-        count = verdict.counts[anomaly]
-        anomalies.add_row(anomaly, f"[red]{count}[/red]" if count else "0")
-    anomalies.add_row("replicas that differ", f"[red]{len(result.differences)}[/red]" if result.differences else "0")
-    anomalies.add_row("other troubles", f"[red]{len(result.troubles)}[/red]" if result.troubles else "0")
+    _add_counts(anomalies, {anomaly: verdict.counts[anomaly] for anomaly in Anomaly})
+    _add_counts(anomalies, {"replicas that differ": len(result.differences), "other troubles": len(result.troubles)})
     console.print(anomalies)
     if options.audit:
         audit = Table("what the audit says", "windows")
@@ -71,7 +70,7 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
                 audit.add_row(f"{what}{said}", str(count))
         console.print(audit)
     if options.transactions:
-        print_transactions(console, result.transactions, result.injected)
+        _print_transactions(console, result.transactions, result.injected)
 
     made_again = Table("a topic made again and again", "count")
     lives = result.incarnations
@@ -79,18 +78,11 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
     made_again.add_row("messages acknowledged", f"{lives.acknowledged:,}")
     made_again.add_row("partitions of which records were deleted", f"{lives.deletions:,}")
     made_again.add_row("messages of unknown end that came to a later incarnation", f"{lives.late:,}")
-    for wrong in Wrong:
-        number = lives.counts[wrong]
-        made_again.add_row(wrong, f"[red]{number}[/red]" if number else "0")
+    _add_counts(made_again, {wrong: lives.counts[wrong] for wrong in Wrong})
     console.print(made_again)
 
-    told: dict[Anomaly, int] = defaultdict(int)
-    for finding in verdict.findings:
-        told[finding.anomaly] += 1
-        if told[finding.anomaly] <= _EXPLAINED:
-            during = "; ".join(fault.what for fault in result.injected if fault.lasts_at(finding.at_ms / 1000)) or "nothing broken"
-            console.print(f"{finding.anomaly}: {finding.explanation} [{during}]", highlight=False, markup=False, soft_wrap=True)
-    made_again_wrong = (f"{finding.wrong}: {finding.explanation}" for finding in lives.findings)
+    _explain(console, verdict, result.injected)
+    made_again_wrong = (f"{finding.anomaly}: {finding.explanation}" for finding in lives.findings)
     for text in (*made_again_wrong, *(difference.explanation for difference in result.differences), *result.troubles):
         console.print(text, highlight=False, markup=False, soft_wrap=True)
     for name, report in result.clients.items():
@@ -102,6 +94,37 @@ def print_tables(console: Console, options: Options, result: Result, left_out: M
     )
 
 
+def _print_transactions(console: Console, verdict: TransactionVerdict, injected: Sequence[Injected]) -> None:
+    counts = Table("transactions", "count")
+    counts.add_row("committed", f"{verdict.committed:,}")
+    counts.add_row("aborted", f"{verdict.aborted:,}")
+    counts.add_row("whose commit was not answered", f"{verdict.unknown:,}, of which {verdict.unknown_but_committed:,} are committed")
+    counts.add_row("committed while others were, in another order elsewhere", f"{verdict.interleaved:,}")
+    counts.add_row("their messages", f"{verdict.messages:,}")
+    counts.add_row("copied", f"{verdict.copied:,}")
+    counts.add_row("polled by readers of committed data", f"{verdict.polled:,}")
+    console.print(counts)
+    anomalies = Table("anomaly of transactions", "count")
+    _add_counts(anomalies, {anomaly: verdict.counts[anomaly] for anomaly in TransactionAnomaly})
+    console.print(anomalies)
+    _explain(console, verdict, injected)
+
+
+def _add_counts(table: Table, counts: Mapping[str, int]) -> None:
+    for what, count in counts.items():
+        table.add_row(what, f"[red]{count}[/red]" if count else "0")
+
+
+def _explain(console: Console, verdict: Findings, injected: Sequence[Injected]) -> None:
+    """The first anomalies of each kind, each with the faults of its time."""
+    told: Counter[str] = Counter()
+    for finding in verdict.findings:
+        told[finding.anomaly] += 1
+        if told[finding.anomaly] <= _EXPLAINED:
+            during = "; ".join(fault.what for fault in injected if fault.lasts_at(finding.at_ms / 1000)) or "nothing broken"
+            console.print(f"{finding.anomaly}: {finding.explanation} [{during}]", highlight=False, markup=False, soft_wrap=True)
+
+
 def write_json(path: Path, options: Options, result: Result, left_out: Mapping[Kind, str]) -> None:
     """The whole result."""
     document: dict[str, Any] = {
@@ -111,23 +134,9 @@ def write_json(path: Path, options: Options, result: Result, left_out: Mapping[K
         "is_sound": result.is_sound,
         "faults": [asdict(fault) for fault in result.injected],
         "left_out": dict(left_out),
-        "verdict": {
-            **{
-                name: getattr(result.verdict, name)
-                for name in ("sent", "acknowledged", "unknown", "unknown_but_written", "failed", "sent_again", "polled")
-            },
-            "anomalies": {str(anomaly): result.verdict.counts[anomaly] for anomaly in Anomaly},
-            "findings": [asdict(finding) for finding in result.verdict.findings],
-        },
-        "transactions": transactions_document(result.transactions) if options.transactions else None,
-        "incarnations": {
-            **{
-                name: getattr(result.incarnations, name)
-                for name in ("incarnations", "partitions_read", "acknowledged", "deletions", "late")
-            },
-            "anomalies": {str(wrong): result.incarnations.counts[wrong] for wrong in Wrong},
-            "findings": [asdict(finding) for finding in result.incarnations.findings],
-        },
+        "verdict": result.verdict.document(Anomaly),
+        "transactions": result.transactions.document(TransactionAnomaly) if options.transactions else None,
+        "incarnations": result.incarnations.document(Wrong),
         "replicas_that_differ": [asdict(difference) for difference in result.differences],
         "troubles": result.troubles,
         "restarts": result.restarts,

@@ -6,8 +6,9 @@ from itertools import repeat
 from pathlib import Path
 
 import pytest
-from tests.chaos.incarnations import TOLD, Incarnation, PartitionLife, Wrong, check, load, save
+from tests.chaos.incarnations import Incarnation, PartitionLife, Wrong, check, load, save
 from tests.chaos.recreating import Recreating, Worker
+from tests.chaos.verdict import TOLD
 
 
 def life(number: int, *partitions: PartitionLife) -> Incarnation:
@@ -25,8 +26,8 @@ def written(number: int, count: int, first: int = 0, begin: int | None = 0, **mo
     )
 
 
-def wrong(*lives: Incarnation) -> dict[Wrong, int]:
-    return dict(check(list(lives)).counts)
+def wrong(*lives: Incarnation) -> dict[str, int]:
+    return {str(anomaly): count for anomaly, count in check(list(lives)).counts.items()}
 
 
 def test_incarnations_that_have_their_own_records_are_sound() -> None:

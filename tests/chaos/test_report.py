@@ -7,13 +7,14 @@ import json
 from pathlib import Path
 
 from rich.console import Console
-from tests.chaos.checker import Anomaly, Finding, Verdict
+from tests.chaos.checker import Anomaly, Verdict
 from tests.chaos.faults import Injected
 from tests.chaos.replicas import Difference
 from tests.chaos.report import print_tables, write_json
 from tests.chaos.run import Options, Result
 from tests.chaos.schedule import Kind
-from tests.chaos.transaction_checker import TransactionAnomaly, TransactionFinding, TransactionVerdict
+from tests.chaos.transaction_checker import TransactionAnomaly, TransactionVerdict
+from tests.chaos.verdict import Finding
 
 
 def printed(result: Result, left_out: dict[Kind, str]) -> str:
@@ -42,7 +43,7 @@ def test_a_sound_run() -> None:
 
 
 def test_an_anomaly_is_told_with_the_faults_of_its_time(tmp_path: Path) -> None:
-    verdict = Verdict(findings=[Finding(Anomaly.LOST_WRITE, 2, 8_000, "message 5 is lost")])
+    verdict = Verdict(findings=[Finding(Anomaly.LOST_WRITE, 8_000, "message 5 is lost")])
     verdict.counts[Anomaly.LOST_WRITE] = 3
     result = Result(
         injected=[Injected(Kind.KILL, 3.0, 7.5, "kill -9: broker 1"), Injected(Kind.FREEZE, 20.0, 21.0, "freeze: broker 2")],
@@ -73,7 +74,7 @@ def test_a_difference_between_replicas_or_a_trouble_is_enough_to_be_unsound() ->
 
 
 def test_an_anomaly_of_a_transaction_is_told_and_makes_the_run_unsound(tmp_path: Path) -> None:
-    finding = TransactionFinding(TransactionAnomaly.ABORTED_READ, 8_000, "reader-1 polled what was aborted")
+    finding = Finding(TransactionAnomaly.ABORTED_READ, 8_000, "reader-1 polled what was aborted")
     verdict = TransactionVerdict(findings=[finding], committed=1_200, unknown=3, unknown_but_committed=2, copied=700)
     verdict.counts[TransactionAnomaly.ABORTED_READ] = 4
     result = Result(injected=[Injected(Kind.KILL, 3.0, 8.5, "kill -9: broker 1")], transactions=verdict)

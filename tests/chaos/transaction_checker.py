@@ -29,11 +29,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 from operator import attrgetter
-from typing import Final
 
 from tests.chaos.cycles import circles, way_back
 from tests.chaos.transaction_history import (
@@ -48,9 +47,7 @@ from tests.chaos.transaction_history import (
     TransactionHistory,
     original_of,
 )
-
-# Of each kind so many are told in words; all are counted.
-TOLD: Final = 20
+from tests.chaos.verdict import Findings, seconds
 
 
 class TransactionAnomaly(StrEnum):
@@ -72,21 +69,10 @@ class TransactionAnomaly(StrEnum):
     NOT_COPIED = "not copied"
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionFinding:
-    """One anomaly, in words, and when in the run (in milliseconds) what shows it was."""
-
-    anomaly: TransactionAnomaly
-    at_ms: int
-    explanation: str
-
-
 @dataclass(slots=True)
-class TransactionVerdict:
+class TransactionVerdict(Findings):
     """What was found, and how much was looked at."""
 
-    counts: Counter[TransactionAnomaly] = field(default_factory=Counter)
-    findings: list[TransactionFinding] = field(default_factory=list)
     committed: int = 0
     aborted: int = 0
     unknown: int = 0
@@ -95,11 +81,6 @@ class TransactionVerdict:
     messages: int = 0
     polled: int = 0
     copied: int = 0
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether there is no anomaly at all."""
-        return not self.counts
 
 
 def check(history: TransactionHistory, copied_topic: str | None = None) -> TransactionVerdict:
@@ -124,6 +105,7 @@ class _Check:
         self._logs: dict[str, dict[int, str]] = defaultdict(dict)
         self._highest_read: dict[str, int] = defaultdict(lambda: NO_OFFSET)
         self.verdict = TransactionVerdict()
+        self._tell = self.verdict.add
         self._count()
         self._readable()
         self._contents()
@@ -149,11 +131,6 @@ class _Check:
         self.verdict.unknown_but_committed = sum(transaction.end == End.UNKNOWN for transaction in self._committed)
         self.verdict.messages = sum(len(transaction.sends) for transaction in self._history.transactions)
         self.verdict.polled = sum(len(read.rows) for read in self._history.reads)
-
-    def _tell(self, anomaly: TransactionAnomaly, at_ms: int, explanation: str) -> None:
-        self.verdict.counts[anomaly] += 1
-        if self.verdict.counts[anomaly] <= TOLD:
-            self.verdict.findings.append(TransactionFinding(anomaly, at_ms, explanation))
 
     # Whether it might have been read at all.
 
@@ -313,14 +290,10 @@ class _Check:
 
 def _at(reads: Reads, row: Got) -> str:
     within = "" if row.transaction == OUTSIDE else f" in its transaction {row.transaction}"
-    return f"{reads.process} polled offset {row.offset} of {row.partition} at {_seconds(row.at_ms)}{within}"
+    return f"{reads.process} polled offset {row.offset} of {row.partition} at {seconds(row.at_ms)}{within}"
 
 
 def _told(each: Transaction) -> str:
-    asked = "never asked to be committed" if each.commit_asked_ms == NEVER else f"asked to be committed at {_seconds(each.commit_asked_ms)}"
-    ended = "" if each.ended_ms == NEVER else f" at {_seconds(each.ended_ms)}"
-    return f"transaction {each.name} (begun at {_seconds(each.began_ms)}, {asked}, {each.end}{ended})"
-
-
-def _seconds(milliseconds: int) -> str:
-    return f"{milliseconds / 1000:.3f} s"
+    asked = "never asked to be committed" if each.commit_asked_ms == NEVER else f"asked to be committed at {seconds(each.commit_asked_ms)}"
+    ended = "" if each.ended_ms == NEVER else f" at {seconds(each.ended_ms)}"
+    return f"transaction {each.name} (begun at {seconds(each.began_ms)}, {asked}, {each.end}{ended})"

@@ -208,7 +208,7 @@ class _Run:
         for finding in verdict.findings:
             if may_repeat and finding.anomaly is Anomaly.DUPLICATE:
                 continue
-            yield f"{finding.anomaly} in partition {finding.partition} at {finding.at_ms / 1000:.3f} s: {finding.explanation}"
+            yield f"{finding.anomaly} at {finding.at_ms / 1000:.3f} s: {finding.explanation}"
         is_crowded = len(self.story.plan.faults) > 0.8 * self.story.plan.seconds  # there was never a quorum for long enough
         if verdict.sent and not verdict.acknowledged and not is_crowded:
             yield "nothing was acknowledged in the whole run"
