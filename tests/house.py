@@ -75,9 +75,10 @@ CEILINGS: Final[dict[str, int]] = {
     "modules of the broker in no layer": 0,
     "Callable[": 119,
     "home words": 0,
+    "loops of tests over each": 0,
     "__getattr__": 0,
     "lines of services/ottla": 60_736,
-    "lines of tests": 77_448,
+    "lines of tests": 77_407,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 30,
@@ -256,6 +257,7 @@ def _produce(name: str) -> bytes:
 def static_figures() -> dict[str, int]:
     """What can be counted without a broker."""
     texts = [path.read_text(encoding="utf-8") for path in STOOD]
+    of_tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
     counts = importers()
     return {
         "files": len(STOOD),
@@ -264,6 +266,7 @@ def static_figures() -> dict[str, int]:
         "modules of the broker in no layer": len(unplaced()),
         "Callable[": sum(len(re.findall(r"\bCallable\[", text)) for text in texts),
         "home words": sum(len(HOME_WORDS.findall(text)) for text in texts),
+        "loops of tests over each": sum(len(re.findall(r"\bfor each in\b", path.read_text(encoding="utf-8"))) for path in of_tests),
         "__getattr__": sum(text.count("def __getattr__") for text in texts),
         "lines of services/ottla": sum(map(lines_of, STOOD)),
         "lines of tests": sum(lines_of(path) for path in (ROOT / "tests").rglob("*.py") if stood(path, ROOT / "tests")),

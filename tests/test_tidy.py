@@ -196,7 +196,7 @@ def test_every_metric_that_is_declared_is_in_the_table_and_given_by_a_collector(
     areas = {name: sys.modules[f"ottla.metrics.{name}"] for name in METRIC_AREAS}
     declared = {f"{name}.{key}": each for name, area in areas.items() for key, each in vars(area).items() if isinstance(each, Metric)}
     in_the_table = [metric for metrics in AREAS.values() for metric in metrics]
-    assert not {each.name for each in declared.values()} - {each.name for each in in_the_table}
+    assert not {metric.name for metric in declared.values()} - {metric.name for metric in in_the_table}
     used = {
         f"{path_of_area}.{node.attr}"
         for path in MODULES

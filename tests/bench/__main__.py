@@ -69,7 +69,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--server-command", help="another server: a command with {port} and, if it likes, {data_directory}")
     parser.add_argument("--property", "-X", action="append", default=[], metavar="KEY=VALUE", help="a property of the broker")
     chosen = parser.parse_args()
-    if wrong := [each for each in chosen.property if "=" not in each]:
+    if wrong := [assignment for assignment in chosen.property if "=" not in assignment]:
         parser.error(f"not KEY=VALUE: {', '.join(wrong)}")
     unknown = [name for name in chosen.names if name not in BENCHES + BY_NAME_ONLY]
     if unknown:
@@ -89,7 +89,9 @@ def main() -> int:
     quick: bool = chosen.quick
     maximum_bytes = (300 if quick else 640) * MIB
     options = Options(
-        servers=Servers(chosen.server_command, chosen.directory.resolve(), dict(each.split("=", 1) for each in chosen.property)),
+        servers=Servers(
+            chosen.server_command, chosen.directory.resolve(), dict(assignment.split("=", 1) for assignment in chosen.property)
+        ),
         ballast=Ballast(2 * maximum_bytes),
         console=console,
         rounds=chosen.rounds or (2 if quick else 5),

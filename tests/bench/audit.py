@@ -69,7 +69,9 @@ def _produce(options: Options, shape: Shape) -> list[Figure]:
             found[audited].append(_round(options, shape, audited=audited))
         options.say(f"audit, {shape.name}, round {number + 1}: {rate(found[True])[-1]:,.0f} of {rate(found[False])[-1]:,.0f} requests/s")
     options.ballast.release()
-    cpu = {audited: [1e6 * each["server_cpu_seconds"] / each["requests"] for each in rounds] for audited, rounds in found.items()}
+    cpu = {
+        audited: [1e6 * measured["server_cpu_seconds"] / measured["requests"] for measured in rounds] for audited, rounds in found.items()
+    }
     bench = f"audit, {shape.name}"
     return [
         figure(bench, "counted by the broker, ratio to not", ratios(rate(found[True]), rate(found[False])), at_least=0.95),

@@ -45,8 +45,8 @@ def set_ratio(server: Server, value: str) -> None:
 def fill(server: Server, version: int, keys: int) -> None:
     batches = KeyedBatches(RECORDS_PER_BATCH, 100, time.time_ns() // 1_000_000)
     with Connection(server.port) as connection:
-        for each in every_key_twice(keys, RECORDS_PER_BATCH):
-            connection.produce(version, TABLE, 0, batches.made(each))
+        for batch in every_key_twice(keys, RECORDS_PER_BATCH):
+            connection.produce(version, TABLE, 0, batches.made(batch))
 
 
 def cleaned(server: Server, log: Path) -> dict[str, Any]:

@@ -54,5 +54,5 @@ def run(options: Options) -> list[Figure]:
             with Connection(server.port) as connection:
                 there = connection.latest_offsets("large", [0])[0]
             consumed.append(run_user(server, "consume", "large", min(there - 1, MESSAGES), 5 * options.seconds, {}))
-    figures = [each for name, _, _, paper in PRODUCERS for each in figures_of(f"produce, {name}", produced[name], paper)]
+    figures = [one for name, _, _, paper in PRODUCERS for one in figures_of(f"produce, {name}", produced[name], paper)]
     return figures + figures_of("consume", consumed, CONSUMED_PER_SECOND)

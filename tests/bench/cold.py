@@ -94,8 +94,8 @@ def run(options: Options) -> list[Figure]:
     figures = []
     for name, runs in samples.items():
         for label, share in (("p50", 0.5), ("p99", 0.99), ("worst", 1.0)):
-            figures.append(figure(bench, f"producer's {label} {name}", [percentile_ms(each, share) for each in runs], "ms"))
-    p99 = {name: [percentile_ms(each, 0.99) for each in runs] for name, runs in samples.items()}
+            figures.append(figure(bench, f"producer's {label} {name}", [percentile_ms(run, share) for run in runs], "ms"))
+    p99 = {name: [percentile_ms(run, 0.99) for run in runs] for name, runs in samples.items()}
     figures += [figure(bench, f"p99 {COLD} to p99 {name}", ratios(p99[COLD], p99[name])) for name in (ALONE, WARM, DISK)]
     for name, reads in outcomes.items():
         rates = [read["bytes"] / read["seconds"] / 1e6 for read in reads]

@@ -35,7 +35,7 @@ def run(options: Options) -> list[Figure]:
     bench = f"{CONNECTIONS:,} idle connections"
     return [
         figure(bench, "memory added", added, "MiB", at_most=400.0),
-        figure(bench, "memory a connection", [1024 * each / CONNECTIONS for each in added], "KiB"),
+        figure(bench, "memory a connection", [1024 * kib / CONNECTIONS for kib in added], "KiB"),
         figure(bench, "opened and answered once", opening, "/s"),
         figure(bench, "CPU of one core while idle", idle_cpu, "%"),
     ]

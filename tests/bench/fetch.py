@@ -163,7 +163,7 @@ def measure(options: Options, read: Read, server: Server, messages: int, pem: Pa
                 files.evict(logs)
             with floor_running(floor) as (child, port):
                 floors.append(run_fetch(load_of_read(options, read, port, child.pid, 0, messages, read.max_bytes * read.partitions)))
-            ours, theirs = (each[-1]["bytes"] / each[-1]["seconds"] / 1e6 for each in (brokers, floors))
+            ours, theirs = (side[-1]["bytes"] / side[-1]["seconds"] / 1e6 for side in (brokers, floors))
             options.say(f"fetch, {read.name}, round {number + 1}: {ours:,.0f} of {theirs:,.0f} MB/s")
     bench = f"fetch, {read.name}"
     rates = [broker["bytes"] / broker["seconds"] / 1e6 for broker in brokers]

@@ -56,18 +56,18 @@ def run(pace: Pace) -> dict[str, object]:
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
     request = wire.produce_request(pace.version, pace.topic, 0, wire.record_batch(pace.messages_per_batch, pace.message_size))
     sockets = [socket.create_connection(("127.0.0.1", pace.port), 10) for _ in range(pace.connections)]
-    for each in sockets:
-        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for client in sockets:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     answer_size = pace.answer_size
     if not answer_size:
-        for each in sockets:
-            each.sendall(request)
-            answer = each.recv(4096)
+        for client in sockets:
+            client.sendall(request)
+            answer = client.recv(4096)
             error_code, _ = wire.produce_answer(pace.version, answer)
             if error_code:
                 raise wire.UnexpectedAnswer(f"Produce answered with error {error_code}")
             answer_size = len(answer)
-    due: dict[socket.socket, deque[float]] = {each: deque() for each in sockets}
+    due: dict[socket.socket, deque[float]] = {client: deque() for client in sockets}
     received = dict.fromkeys(sockets, 0)
     samples: list[tuple[float, float]] = []
     late: list[float] = []

@@ -108,7 +108,7 @@ def imported(arguments: dict[str, Any]) -> float:
     return time.process_time() - began
 
 
-KINDS = {each.__name__: each for each in (rebalance, victim, killed, resident, imported)}
+KINDS = {kind.__name__: kind for kind in (rebalance, victim, killed, resident, imported)}
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def measure(options: Options, shape: Shape) -> list[Figure]:
         options.say(f"produce, {shape.name}, round {number + 1}: {rate(brokers)[-1]:,.0f} of {rate(floors)[-1]:,.0f} requests/s")
     options.ballast.release()
     bench = f"produce, {shape.name}"
-    messages = [each * shape.messages_per_batch for each in rate(brokers)]
+    messages = [requests * shape.messages_per_batch for requests in rate(brokers)]
     per_request = [1e6 * broker["server_cpu_seconds"] / broker["requests"] for broker in brokers]
     floor_per_request = [1e6 * floor["server_cpu_seconds"] / floor["requests"] for floor in floors]
     return [

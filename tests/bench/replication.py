@@ -110,15 +110,15 @@ def measure(options: Options, brokers: Cluster, shape: Shape) -> Iterator[Figure
         options.say(f"replication, {shape.name}, round {number + 1}: requests/s {told}")
     options.ballast.release()
     bench = f"replication, {shape.name}"
-    rates = {kind: rate([each.outcome for each in of_kind]) for kind, of_kind in rounds.items()}
+    rates = {kind: rate([measured.outcome for measured in of_kind]) for kind, of_kind in rounds.items()}
     yield figure(bench, "RF 3, acks=all to RF 1, acks=1", ratios(rates[ALL], rates[ONE]))
     for kind, of_kind in rounds.items():
-        outcomes = [each.outcome for each in of_kind]
+        outcomes = [measured.outcome for measured in of_kind]
         yield figure(bench, f"requests/s, {kind.name}", rates[kind], note=shares(outcomes))
         yield figure(bench, f"MB/s, {kind.name}", [outcome["bytes"] / outcome["seconds"] / 1e6 for outcome in outcomes])
         yield figure(bench, f"CPU of the leader, {kind.name}", cpu_per_gib(outcomes), "s/GiB")
         for index in range(kind.replicas - 1):
-            spent = [each.outcome["other_cpu_seconds"][index] / (each.outcome["bytes"] / GIB) for each in of_kind]
+            spent = [measured.outcome["other_cpu_seconds"][index] / (measured.outcome["bytes"] / GIB) for measured in of_kind]
             yield figure(bench, f"CPU of the {FOLLOWERS[index]} follower, {kind.name}", spent, "s/GiB")
     for kind in (ALL, BEHIND):
         yield from lag_figures(bench, shape, kind, rounds[kind])
@@ -140,12 +140,12 @@ def lag_figures(bench: str, shape: Shape, kind: Kind, rounds: list[Round]) -> It
     seen = [[lag for of_follower in round_.lags for lag in of_follower] for round_ in rounds]
     note = f"{sum(map(len, seen)):,} looks"
     for name, choose in (("median", statistics.median_low), ("worst", max)):
-        sizes = [choose([lag.bytes for lag in each]) for each in seen]
+        sizes = [choose([lag.bytes for lag in lags]) for lags in seen]
         messages = [size / batch_size * shape.messages_per_batch for size in sizes]
         yield figure(bench, f"lag, {name}, {kind.name}", messages, "messages", note=note)
         yield figure(bench, f"lag, {name}, {kind.name}", [size / MIB for size in sizes], "MiB")
-        yield figure(bench, f"lag, {name}, {kind.name}", [1000 * choose([lag.seconds for lag in each]) for each in seen], "ms")
-    yield figure(bench, f"caught up after the end, {kind.name}", [1000 * each.catch_up_seconds for each in rounds], "ms")
+        yield figure(bench, f"lag, {name}, {kind.name}", [1000 * choose([lag.seconds for lag in lags]) for lags in seen], "ms")
+    yield figure(bench, f"caught up after the end, {kind.name}", [1000 * measured.catch_up_seconds for measured in rounds], "ms")
 
 
 def run(options: Options) -> Iterator[Figure]:

@@ -65,7 +65,7 @@ def run(options: Options) -> Iterator[Figure]:
     bench = f"rolling restart under {RATE:,.0f} messages/s"
     told = f"{len(acknowledged):,} messages acknowledged"
     yield figure(bench, "delivery errors", [float(len(errors))], at_most=0, note="; ".join([told, *errors[:3]]))
-    yield figure(bench, "longest gap of a partition", [1000 * each for each in longest], "ms")
+    yield figure(bench, "longest gap of a partition", [1000 * gap for gap in longest], "ms")
     yield figure(bench, "longest wait of a message", [1000 * wait for wait in waits], "ms")
     of_all = percentile((message.acknowledged_at - message.sent_at for message in acknowledged), 0.99)
     yield figure(bench, "wait of a message, p99", [1000 * of_all], "ms")

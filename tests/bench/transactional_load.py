@@ -49,8 +49,8 @@ def produce(load: TransactionalLoad, number: int, begin: threading.Barrier, coun
     def one() -> None:
         if load.is_transactional:
             producer.begin_transaction()
-        for each in range(load.messages):
-            producer.produce(load.topic, value, partition=(number + each) % load.partitions)
+        for index in range(load.messages):
+            producer.produce(load.topic, value, partition=(number + index) % load.partitions)
         if load.is_transactional:
             producer.commit_transaction(60)
         elif producer.flush(60):

@@ -58,7 +58,7 @@ def run(options: Options) -> list[Figure]:
         who = "one producer" if producers == 1 else f"{producers} producers"
         what = f"{who}, {messages:,} message{'s' if messages > 1 else ''} each"
         committed, plain = _rates(found[True]), _rates(found[False])
-        cpu = [1e6 * each["server_cpu_seconds"] / each["count"] for each in found[True]]
+        cpu = [1e6 * run["server_cpu_seconds"] / run["count"] for run in found[True]]
         figures += [
             figure(bench, f"committed, {what}", committed, "/s"),
             figure(

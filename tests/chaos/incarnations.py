@@ -87,8 +87,8 @@ def save(path: Path, lives: list[Incarnation]) -> None:
 def load(path: Path) -> list[Incarnation]:
     """Reads what `save` wrote."""
     return [
-        Incarnation(each["number"], each["began_at"], [_partition(one) for one in each["partitions"]])
-        for each in json.loads(path.read_text(encoding="utf-8"))
+        Incarnation(life["number"], life["began_at"], [_partition(one) for one in life["partitions"]])
+        for life in json.loads(path.read_text(encoding="utf-8"))
     ]
 
 

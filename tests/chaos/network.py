@@ -145,8 +145,8 @@ class Proxy:
             pass  # one end is gone, and so is the other in a moment; or the proxy is closed, which waits for this
         finally:
             del self._connections[task]
-            for each in writers:
-                each.transport.abort()
+            for stream in writers:
+                stream.transport.abort()
 
     async def _carry(
         self,

@@ -20,7 +20,7 @@ def written(number: int, count: int, first: int = 0, begin: int | None = 0, **mo
     return PartitionLife(
         count,
         {number: first + number for number in range(count)},
-        read=[] if begin is None else [(first + each, number, each) for each in range(count) if first + each >= begin],
+        read=[] if begin is None else [(first + index, number, index) for index in range(count) if first + index >= begin],
         begin=begin,
         **more,
     )

@@ -393,7 +393,7 @@ def test_circles_are_what_can_be_reached_from_each_other(after: dict[str, set[st
 
     nodes = set(after).union(*after.values()) if after else set()
     expected = {frozenset({one} | {other for other in reachable(one) if one in reachable(other)}) for one in nodes}
-    assert {frozenset(circle) for circle in circles(after)} == {each for each in expected if len(each) > 1}
+    assert {frozenset(circle) for circle in circles(after)} == {circle for circle in expected if len(circle) > 1}
     for circle in circles(after):
         way = way_back(after, circle)
         assert way[0] == way[-1]

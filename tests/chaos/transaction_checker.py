@@ -113,8 +113,8 @@ class _Check:
             self._order_of_polls(reads)
         for transaction in history.transactions:
             self._order_of_sends(transaction)
-        for each in self._committed:
-            self._lost_and_unseen(each)
+        for committed in self._committed:
+            self._lost_and_unseen(committed)
         self._write_cycles()
         self._circular_flow()
         if copied_topic is not None:

@@ -84,7 +84,7 @@ def test_a_broker_that_is_gone_is_seen_at_a_glance(cluster: EmbeddedCluster, ott
     wrong = ["1 of 9 partitions offline", "3 of 9 partitions under min.insync.replicas", "6 of 9 partitions under-replicated"]
     assert f"{'; '.join(wrong)}; no sign of broker {gone}" in complaint
     described = json.loads(ottla(cluster, "topics", "describe", "--under-replicated", "--json"))
-    assert {each["topic"]: len(each["partitions"]) for each in described}["copied"] == 3
+    assert {topic["topic"]: len(topic["partitions"]) for topic in described}["copied"] == 3
     assert "alone-" not in ottla(cluster, "topics", "describe", "alone")  # a partition without a leader is shown, and hides nothing
 
     cluster.start_broker(gone)

@@ -97,7 +97,7 @@ def test_a_topic_is_copied_by_a_pipe(ottla: Ottla, ottla_topic: str) -> None:
     ottla("topics", "create", f"{ottla_topic}-copy", "-p", "1")
     ottla("produce", f"{ottla_topic}-copy", "--json", given=lines)
     copied = [json.loads(line) for line in ottla("consume", f"{ottla_topic}-copy", "--json").stdout.splitlines()]
-    assert [{**each, "topic": ottla_topic} for each in copied] == [json.loads(line) for line in lines.splitlines()]
+    assert [{**message, "topic": ottla_topic} for message in copied] == [json.loads(line) for line in lines.splitlines()]
 
 
 def test_follow_prints_what_comes_and_ends_quietly_at_ctrl_c(ottla: Ottla, ottla_topic: str, ottla_bootstrap_servers: str) -> None:

@@ -65,7 +65,7 @@ def by_kafka_python(address: str, topic: str, puts: list[Put]) -> list[int]:
     try:
         sent = [producer.send(topic, value, key=key, partition=0) for key, value in puts]
         producer.flush(60)
-        return [each.get(30).offset for each in sent]
+        return [delivery.get(30).offset for delivery in sent]
     finally:
         producer.close(10)
 
@@ -100,19 +100,19 @@ def test_the_last_value_of_each_key_stays_at_its_offset(cluster: EmbeddedCluster
 
     def is_compacted() -> bool:
         found[:] = read_to_the_end(cluster.bootstrap_servers, topic)
-        for each in found:
-            assert everything[each.offset] == (each.key, each.value), "an offset never changes what it holds"
-        assert {each.key: each for each in found} == expected, "nobody may ever miss the last value of a key"
+        for message in found:
+            assert everything[message.offset] == (message.key, message.value), "an offset never changes what it holds"
+        assert {message.key: message for message in found} == expected, "nobody may ever miss the last value of a key"
         return len(found) < len(puts) / 4
 
     until(is_compacted, "three quarters of the records have gone", 240)
-    assert [each.offset for each in found] == sorted(each.offset for each in found)
+    assert [message.offset for message in found] == sorted(message.offset for message in found)
     # A consumer that comes to an offset that is gone reads on at the next one.
-    gone = next(offset for offset in offsets if offset not in {each.offset for each in found})
+    gone = next(offset for offset in offsets if offset not in {message.offset for message in found})
     after = read_to_the_end(cluster.bootstrap_servers, topic, offset=gone)
     # More may have gone meanwhile, but never the last value of a key.
-    assert set(after) <= {each for each in found if each.offset > gone}
-    assert {each for each in expected.values() if each.offset > gone} <= set(after)
+    assert set(after) <= {message for message in found if message.offset > gone}
+    assert {message for message in expected.values() if message.offset > gone} <= set(after)
 
 
 @PUBLISHERS
@@ -198,13 +198,13 @@ def test_what_was_aborted_stays_unseen_through_every_cleaning(cluster: EmbeddedC
             expected |= dict(puts)
         if number % 20 == 19:
             found = read_to_the_end(cluster.bootstrap_servers, topic)
-            assert not {each.value for each in found} & aborted
-            assert {each.key: each.value for each in found} == expected
+            assert not {message.value for message in found} & aborted
+            assert {message.key: message.value for message in found} == expected
 
     def is_clean() -> bool:
         found = read_to_the_end(cluster.bootstrap_servers, topic, isolation="read_uncommitted")
         committed = read_to_the_end(cluster.bootstrap_servers, topic)
-        assert not {each.value for each in committed} & aborted
+        assert not {message.value for message in committed} & aborted
         assert {record.key: record.value for record in committed} == expected
         return len(found) < 250
 
@@ -216,7 +216,7 @@ def test_what_was_aborted_stays_unseen_through_every_cleaning(cluster: EmbeddedC
     time.sleep(1)  # for cleanings, which must not come by the open transaction
     cluster.restart()
     found = read_to_the_end(cluster.bootstrap_servers, topic)
-    assert {each.key: each.value for each in found} == expected, "nothing behind the open transaction is seen"
+    assert {message.key: message.value for message in found} == expected, "nothing behind the open transaction is seen"
     producer.commit_transaction(30)
     expected |= dict(rounds(20))
     until(
@@ -240,7 +240,7 @@ def test_the_topics_of_groups_and_transactions_are_compacted_while_they_are_used
     limit = time.monotonic() + 240
     try:
         for number in itertools.count(1):
-            offsets = [confluent_kafka.TopicPartition(topic, each, number) for each in range(3)]
+            offsets = [confluent_kafka.TopicPartition(topic, partition, number) for partition in range(3)]
             producer.begin_transaction()
             producer.produce(topic, b"%d" % number, partition=0)
             producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
@@ -309,14 +309,14 @@ def test_a_broker_that_is_killed_while_it_cleans_loses_no_last_value(tmp_path: P
             in_the_middle += bool(list((broker.log_directory / "killed-0").glob("*.cleaned")))
             broker.start()
             found = read_to_the_end(broker.address, "killed")
-            assert {each.key: each.value for each in found} == expected
-            assert [each.offset for each in found] == sorted({each.offset for each in found})
+            assert {message.key: message.value for message in found} == expected
+            assert [message.offset for message in found] == sorted({message.offset for message in found})
         assert in_the_middle, "no kill came while a segment was being written"
         # The cleaner gives way to everything else on the machine, so it may take its time.
         deadline = time.monotonic() + 240
         while len(found) >= 5 * len(puts) / 2:
             assert time.monotonic() < deadline, "and in between it is cleaned"
             found = read_to_the_end(broker.address, "killed")
-        assert {each.key: each.value for each in found} == expected
+        assert {message.key: message.value for message in found} == expected
     finally:
         broker.close()

@@ -96,8 +96,8 @@ def test_members_share_what_there_is_and_go_on_where_they_stopped(cluster: Embed
         for joined in members:
             joined.subscribe(["shared"])
         poll_until(members, lambda: shares(members) == [2, 2, 2] and len(set(read)) == 300, read)
-        for each in members:
-            each.commit(asynchronous=False)
+        for joined in members:
+            joined.commit(asynchronous=False)
         gone = members.pop()
         gone.close()
         poll_until(members, lambda: sum(shares(members)) == PARTITIONS, read)
@@ -107,8 +107,8 @@ def test_members_share_what_there_is_and_go_on_where_they_stopped(cluster: Embed
         assert sorted(again) == list(range(300, 360)), "nothing that was committed is read again"
         found = described(address, "sharing")
         assert (found.state.name, found.type.name, found.partition_assignor) == ("STABLE", "CONSUMER", "uniform")
-        assert sorted(len(each.assignment.topic_partitions) for each in found.members) == [3, 3]
-        assert sorted(len(each.target_assignment.topic_partitions) for each in found.members) == [3, 3]
+        assert sorted(len(member.assignment.topic_partitions) for member in found.members) == [3, 3]
+        assert sorted(len(member.target_assignment.topic_partitions) for member in found.members) == [3, 3]
     finally:
         close(members)
 
@@ -120,7 +120,7 @@ def test_members_choose_an_assignor(cluster: EmbeddedCluster) -> None:
         for joined in members:
             joined.subscribe(["ranged"])
         poll_until(members, lambda: sorted(shares(members)) == [2, 3])
-        found = sorted(sorted(partition.partition for partition in each.assignment()) for each in members)
+        found = sorted(sorted(partition.partition for partition in joined.assignment()) for joined in members)
         assert found == [[0, 1, 2], [3, 4]]
         assert described(cluster.bootstrap_servers, "ranging").partition_assignor == "range"
     finally:
@@ -182,7 +182,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions_and_nobody_rebalance
         members[0] = member(address, "static", **{"group.instance.id": "a"})
         members[0].subscribe(["static"])
         poll_until(members, lambda: shares(members) == [3, 3])
-        assert {(each.topic, each.partition) for each in members[0].assignment()} == before
+        assert {(partition.topic, partition.partition) for partition in members[0].assignment()} == before
     finally:
         close(members)
 
@@ -256,10 +256,10 @@ def test_administration_lists_types_and_deletes(cluster: EmbeddedCluster) -> Non
                 admin.delete_consumer_groups([group])[group].result(15)
         consumer.close()
     found = admin.list_consumer_groups(types={ConsumerGroupType.CONSUMER}).result(15).valid
-    mine = {each.group_id: each.state.name for each in found if each.group_id.startswith("listed")}
+    mine = {group.group_id: group.state.name for group in found if group.group_id.startswith("listed")}
     assert mine == {"listed-new": "EMPTY"}
     admin.delete_consumer_groups(["listed-new"])["listed-new"].result(15)
-    assert "listed-new" not in {each.group_id for each in admin.list_consumer_groups().result(15).valid}
+    assert "listed-new" not in {group.group_id for group in admin.list_consumer_groups().result(15).valid}
 
 
 def test_the_command_shows_types_and_assignments(cluster: EmbeddedCluster) -> None:
@@ -301,13 +301,13 @@ def test_a_group_rides_through_the_death_of_its_coordinator() -> None:
                 joined.subscribe(["surviving"])
             poll_until(members, lambda: shares(members) == [3, 3] and len(set(read)) == 60, read)
             before = [{(partition.topic, partition.partition) for partition in consumer.assignment()} for consumer in members]
-            for each in members:
-                each.commit(asynchronous=False)
+            for joined in members:
+                joined.commit(asynchronous=False)
             three.kill(three.leader("__consumer_offsets", 0))
             after: list[int] = []
             publish(three.bootstrap_servers, "surviving", 60, 60)
             poll_until(members, lambda: len(set(after)) == 60, after)
-            assert [{(each.topic, each.partition) for each in consumer.assignment()} for consumer in members] == before
+            assert [{(partition.topic, partition.partition) for partition in consumer.assignment()} for consumer in members] == before
             assert sorted(after) == list(range(60, 120))
             assert described(three.bootstrap_servers, "surviving").state.name == "STABLE"
         finally:

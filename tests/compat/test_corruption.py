@@ -44,7 +44,7 @@ def places_of(path: Path, text: bytes) -> list[tuple[int, int]]:
     """Where each batch with these bytes in it begins, and where they are."""
     content = path.read_bytes()
     found = [(at, content.find(text, at, at + header.size)) for at, header in batches(content)]
-    return [each for each in found if each[1] >= 0]
+    return [row for row in found if row[1] >= 0]
 
 
 @pytest.mark.parametrize("what", ["a record", "a length"])

@@ -66,7 +66,7 @@ def test_the_coordinator_or_a_leader_is_killed(three: EmbeddedCluster, tmp_path:
             three.start_broker(down.pop())
         deadline = time.monotonic() + SECONDS
         concerned = [*keys.items(), *(("target", number) for number in range(PARTITIONS))]
-        while any(len(three.isr(*each)) < 3 for each in concerned):
+        while any(len(three.isr(*partition)) < 3 for partition in concerned):
             assert time.monotonic() < deadline, "not all replicas are in sync again"
             worker.keep_alive()
             time.sleep(0.05)

@@ -93,7 +93,7 @@ def test_a_hundred_members_of_the_consumer_protocol_come_and_go() -> None:
         found = described(cluster.bootstrap_servers, "consumer-storm")
         assert len(found) == MEMBERS
         assert sorted(partition for partitions in found for partition in partitions) == list(range(PARTITIONS))
-        assert {len(each) for each in found} == {PARTITIONS // MEMBERS, PARTITIONS // MEMBERS + 1}
+        assert {len(owned) for owned in found} == {PARTITIONS // MEMBERS, PARTITIONS // MEMBERS + 1}
 
 
 class ConsumerMember:
@@ -149,8 +149,8 @@ class ConsumerMember:
             )
 
     def _now_reads(self, partitions: set[Any]) -> set[Any]:
-        for each in self.owned - partitions:
-            del self._readers[each]
+        for lost in self.owned - partitions:
+            del self._readers[lost]
         for partition in partitions - self.owned:
             assert partition not in self._readers, f"{partition} is read by {self._readers[partition]} and {self.member_id}"
             self._readers[partition] = self.member_id
@@ -180,8 +180,8 @@ async def consumer_storm(port: int) -> list[float]:
                 members += new
                 _, took = await asyncio.gather(asyncio.gather(*(member.beat(epoch=-1) for member in gone)), settled(members, readers))
                 seconds.append(took)
-                for each in gone:
-                    each.close()
+                for leaving in gone:
+                    leaving.close()
     finally:
         for member in members:
             member.close()

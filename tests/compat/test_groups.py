@@ -161,7 +161,7 @@ def test_members_of_different_libraries_share_one_group(cluster: EmbeddedCluster
         for thread in threads:
             thread.join(SECONDS)
     assert all(read.values()), {name: len(each) for name, each in read.items()}
-    counted = Counter(number for each in read.values() for number in each)
+    counted = Counter(number for numbers in read.values() for number in numbers)
     assert counted.keys() == set(range(first))
 
 
@@ -291,7 +291,7 @@ def test_administration_lists_describes_alters_and_deletes_groups(cluster: Embed
     read_with_confluent(cluster.bootstrap_servers, topic, "administered-group", 2)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **quiet()})
     listed = admin.list_consumer_groups().result(SECONDS).valid
-    assert "administered-group" in {each.group_id for each in listed}
+    assert "administered-group" in {group.group_id for group in listed}
     (described,) = [group.result(SECONDS) for group in admin.describe_consumer_groups(["administered-group"]).values()]
     assert described.state.name == "EMPTY"
     moved = confluent_kafka.ConsumerGroupTopicPartitions("administered-group", [confluent_kafka.TopicPartition(topic, 0, 0)])
@@ -301,7 +301,7 @@ def test_administration_lists_describes_alters_and_deletes_groups(cluster: Embed
     assert {partition.partition: partition.offset for partition in found.topic_partitions}[0] == 0
     admin.delete_consumer_groups(["administered-group"])["administered-group"].result(SECONDS)
     listed = admin.list_consumer_groups().result(SECONDS).valid
-    assert "administered-group" not in {each.group_id for each in listed}
+    assert "administered-group" not in {group.group_id for group in listed}
 
 
 def test_the_metadata_of_a_commit_comes_back(cluster: EmbeddedCluster) -> None:

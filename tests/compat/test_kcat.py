@@ -38,7 +38,7 @@ def test_what_it_produces_everyone_reads(kcat: str, codec: str, ottla_cluster: E
     run([kcat, "-b", address, "-P", "-t", ottla_topic, "-p", "0", "-K", ":", "-z", codec, "-H", "from=kcat"], lines)
     for reader in CLIENTS:
         read = reader.read(address, ottla_topic, 200)
-        assert [(each.key, each.value, each.headers) for each in read] == [
+        assert [(message.key, message.value, message.headers) for message in read] == [
             (b"key %d" % number, b"the same text again and again", (("from", b"kcat"),)) for number in range(200)
         ], reader.name
 

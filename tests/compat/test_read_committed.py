@@ -191,13 +191,13 @@ def test_across_a_compaction_that_ends_before_an_open_transaction() -> None:
         rounds(30)
         until(lambda: sum(offset < opened for offset in all_offsets()) < 10, "what lies before the open transaction is clean")
         assert sum(offset > opened for offset in all_offsets()) == 60, "and nothing behind it is"
-        assert {each.key for each in read_to_the_end(cluster.bootstrap_servers, topic)} == {b"a", b"b"}
+        assert {message.key for message in read_to_the_end(cluster.bootstrap_servers, topic)} == {b"a", b"b"}
         pending.abort()
         rounds(10)
         until(lambda: len(all_offsets()) < 40, "with its end it is cleaned further")
         found = read_to_the_end(cluster.bootstrap_servers, topic)
-        assert {each.key for each in found} == {b"a", b"b"}
-        assert opened not in {each.offset for each in found}
+        assert {message.key for message in found} == {b"a", b"b"}
+        assert opened not in {message.offset for message in found}
 
 
 @pytest.mark.skipif(why_unavailable() is not None, reason=f"no ZooKeeper: {why_unavailable()}")
@@ -246,7 +246,7 @@ def test_from_a_follower(tmp_path: Path) -> None:
 
         def all_have(values: list[bytes | None]) -> bool:
             poll()
-            return all(len(each) >= len(values) for each in found.values())
+            return all(len(rows) >= len(values) for rows in found.values())
 
         until(lambda: all_have(expected), "what is committed is there")
         until(lambda: all_have(expected) and all(number in read_from[number] for number in found), "each is read from where its reader is")
@@ -256,6 +256,6 @@ def test_from_a_follower(tmp_path: Path) -> None:
         until(lambda: all_have(expected), "the end of the open one counts")
         assert [found[number] for number in found] == [expected] * 3
     finally:
-        for each in readers:
-            each.close()
+        for reader in readers:
+            reader.close()
         brokers.close()

@@ -147,8 +147,8 @@ def protobuf_message(name: str, dependency: str | None = None) -> Any:
         file.dependency.append(f"{dependency}.proto")
         described.field.add(name="other", number=2, type=field.TYPE_MESSAGE, type_name=".tests.Other", label=field.LABEL_OPTIONAL)
     files.append(file)
-    for each in files:
-        pool.Add(each)
+    for described_file in files:
+        pool.Add(described_file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("tests.Note"))
 
 
@@ -209,7 +209,7 @@ def test_the_whole_client(client: SchemaRegistryClient, ottla_topic: str) -> Non
     assert client.get_version(subject, 1).schema_id == schema_id
     assert client.get_latest_with_metadata(subject, {"owner": "ada"}).version == 1
     assert client.test_compatibility(subject, Schema(CLICK_WITH_PAGE, "AVRO"))
-    assert [(each.subject, each.version) for each in client.get_schema_versions(schema_id)] == [(subject, 1)]
+    assert [(version.subject, version.version) for version in client.get_schema_versions(schema_id)] == [(subject, 1)]
     client.set_compatibility(subject, "FULL")
     assert client.get_compatibility(subject) == "FULL"
     client.set_config(subject, ServerConfig(compatibility=ConfigCompatibilityLevel.NONE, compatibility_group="major"))

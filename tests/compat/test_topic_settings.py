@@ -39,8 +39,8 @@ def test_append_time_is_the_brokers_for_every_reader(client: Client, ottla_clust
     after = int(time.time() * 1000)
     for reader in CLIENTS:
         read = reader.read(address, topic, len(TEN))
-        assert [each._replace(timestamp_ms=0) for each in read] == [each._replace(timestamp_ms=0) for each in TEN], reader.name
-        assert all(before <= each.timestamp_ms <= after for each in read), reader.name
+        assert [message._replace(timestamp_ms=0) for message in read] == [message._replace(timestamp_ms=0) for message in TEN], reader.name
+        assert all(before <= message.timestamp_ms <= after for message in read), reader.name
 
 
 @pytest.mark.parametrize("published", ["none", "gzip", "zstd"])
@@ -66,7 +66,7 @@ def test_a_message_over_the_topics_limit_is_refused_and_nothing_else_is_lost(ott
         producer.produce(topic, b"x" * size, on_delivery=lambda error, _: outcomes.append(None if error is None else error.code()))
         producer.flush(20)
     assert outcomes == [None, confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE, None]
-    assert [len(each.value or b"") for each in CLIENTS[1].read(ottla_cluster.bootstrap_servers, topic, 2)] == [100, 200]
+    assert [len(message.value or b"") for message in CLIENTS[1].read(ottla_cluster.bootstrap_servers, topic, 2)] == [100, 200]
 
 
 def test_every_client_reads_over_the_borders_of_many_segments(ottla_cluster: EmbeddedCluster) -> None:

@@ -46,7 +46,9 @@ def test_transactions_are_listed_and_described(cluster: EmbeddedCluster, ottla: 
     producer.flush(30)
 
     listed = json.loads(ottla("list", "--state", "Ongoing", "--json").out)
-    assert [(each["transactional_id"], each["state"], each["coordinator"]) for each in listed] == [("described", "Ongoing", 1)]
+    assert [(transaction["transactional_id"], transaction["state"], transaction["coordinator"]) for transaction in listed] == [
+        ("described", "Ongoing", 1)
+    ]
     assert "described" not in ottla("list", "--state", "CompleteCommit").out
     assert ottla("list", "--producer-id", str(listed[0]["producer_id"])).out.splitlines()[1].split()[0] == "described"
     found = json.loads(ottla("describe", "described", "--json").out)

@@ -52,8 +52,10 @@ class Rendered:
 
     def one(self, kind: str, name: str) -> Manifest:
         """The object of this name; `broker` stands for `mine-ottla-broker`."""
-        found = [each for each in self.all(kind) if each["metadata"]["name"].removeprefix(self.fullname).removeprefix("-") == name]
-        assert len(found) == 1, f"{kind} {name}: {[each['metadata']['name'] for each in self.all(kind)]}"
+        found = [
+            document for document in self.all(kind) if document["metadata"]["name"].removeprefix(self.fullname).removeprefix("-") == name
+        ]
+        assert len(found) == 1, f"{kind} {name}: {[document['metadata']['name'] for document in self.all(kind)]}"
         return found[0]
 
     def pod_templates(self) -> dict[str, Manifest]:
@@ -81,7 +83,7 @@ def _template(values: str, arguments: tuple[str, ...], file: Path | None, versio
     made = helm("template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--kube-version", version, *files, *given, *arguments)
     assert made.returncode == 0, made.stderr
     # libyaml's loader where it is there: Python's own takes longer than all of helm.
-    return Rendered([each for each in yaml.load_all(made.stdout, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if each])
+    return Rendered([document for document in yaml.load_all(made.stdout, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if document])
 
 
 def refusal(values: Mapping[str, Any], *arguments: str) -> str:

@@ -29,7 +29,7 @@ def test_audit_counters_are_let_alone_scraped_checked_and_keep_their_counts() ->
     assert spec["serviceName"] == rendered.one("Service", "audit-headless")["metadata"]["name"]
     [claim] = spec["volumeClaimTemplates"]
     assert (claim["spec"]["resources"]["requests"]["storage"], claim["spec"]["storageClassName"]) == ("20Gi", "fast")
-    [monitor] = [each["spec"] for each in rendered.all("ServiceMonitor") if each["metadata"]["name"] == "mine-ottla-audit"]
+    [monitor] = [document["spec"] for document in rendered.all("ServiceMonitor") if document["metadata"]["name"] == "mine-ottla-audit"]
     assert {"targetLabel": "component", "replacement": "audit-counter"} in monitor["endpoints"][0]["relabelings"]
     wanted = monitor["selector"]["matchLabels"].items()
     chosen = [found["metadata"]["name"] for found in rendered.all("Service") if wanted <= found["metadata"]["labels"].items()]
@@ -45,7 +45,7 @@ def test_the_audit_counter_takes_what_it_is_started_with(tmp_path: Path) -> None
     file = tmp_path / "audit-counter.properties"
     file.write_text(rendered.one("ConfigMap", "audit")["data"]["audit-counter.properties"], encoding="utf-8")
     [container] = rendered.one("StatefulSet", "audit")["spec"]["template"]["spec"]["containers"]
-    variables = {each["name"]: each.get("value", "secret") for each in container["env"]}
+    variables = {variable["name"]: variable.get("value", "secret") for variable in container["env"]}
     properties = load(file)
     settings = AuditSettings.from_properties(layered(AuditSettings, [properties, from_environment(AuditSettings, variables, properties)]))
     assert settings.bootstrap_servers == "mine-ottla.streams.svc.cluster.local:9092"

@@ -53,7 +53,7 @@ def test_the_command_takes_what_it_is_given() -> None:
     mounted = {volume_mount["mountPath"]: volume_mount["name"] for volume_mount in container["volumeMounts"]}
     given = dict(name.split("=", 1) for name in found["properties"])
     assert given.pop("security.protocol") == "SSL"
-    assert {each.rpartition("/")[0] for each in given.values()} == {"/etc/ottla-tls"}
+    assert {path.rpartition("/")[0] for path in given.values()} == {"/etc/ottla-tls"}
     assert set(mounted) == {"/tmp", "/var/lib/ottla/tables", "/etc/ottla-tls"}
     volumes = {volume["name"]: volume for volume in pod_of(job)["volumes"]}
     assert set(volumes) == set(mounted.values())

@@ -30,12 +30,12 @@ def test_mirror_makers_are_let_alone_scraped_checked_and_go_one_at_a_time() -> N
     probes = [pod["containers"][0][name] for name in ("startupProbe", "readinessProbe", "livenessProbe")]
     assert probes == [broker_container(rendered)[name] for name in ("startupProbe", "readinessProbe", "livenessProbe")]
     assert list(pod["affinity"]["podAntiAffinity"]) == ["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert not [each for each in pod["volumes"] if "persistentVolumeClaim" in each], "it keeps nothing"
-    [monitor] = [each["spec"] for each in rendered.all("ServiceMonitor") if each["metadata"]["name"] == "mine-ottla-mirror"]
+    assert not [volume for volume in pod["volumes"] if "persistentVolumeClaim" in volume], "it keeps nothing"
+    [monitor] = [document["spec"] for document in rendered.all("ServiceMonitor") if document["metadata"]["name"] == "mine-ottla-mirror"]
     assert {"targetLabel": "component", "replacement": "mirror-maker"} in monitor["endpoints"][0]["relabelings"]
     wanted = monitor["selector"]["matchLabels"].items()
     chosen = [found for found in rendered.all("Service") if wanted <= found["metadata"]["labels"].items()]
-    assert [each["metadata"]["name"] for each in chosen] == ["mine-ottla-mirror"]
+    assert [document["metadata"]["name"] for document in chosen] == ["mine-ottla-mirror"]
     assert chosen[0]["spec"]["publishNotReadyAddresses"] is True
     check = rendered.one("Pod", "check-mirror")["spec"]["containers"][0]
     assert check["args"][0].strip() == (CHART / "files" / "scripts" / "mirror_check.py").read_text(encoding="utf-8").strip()
@@ -58,7 +58,7 @@ def test_the_mirror_maker_takes_what_it_is_started_with(tmp_path: Path) -> None:
     [container] = pod["containers"]
     assert container["envFrom"] == [{"secretRef": {"name": "far-credentials"}}]
     secret = {"OTTLA_SETTING_FAR_SASL_JAAS_CONFIG": 'x required username="me" password="secret";'}
-    variables = {each["name"]: each.get("value", "secret") for each in container["env"]} | secret
+    variables = {variable["name"]: variable.get("value", "secret") for variable in container["env"]} | secret
     properties = load(file)
     environment = from_environment(MirrorSettings, variables, properties)
     settings = MirrorSettings.from_properties(layered(MirrorSettings, [properties, environment]))

@@ -74,7 +74,7 @@ def test_every_object_that_the_page_names_is_made() -> None:
     rendered = template(
         {"externalAccess.enabled": True, "schemaRegistry.enabled": True, "auditCounter.enabled": True, **MIRROR, **LOAD}, "--is-upgrade"
     )
-    made = {each["metadata"]["name"] for each in rendered}
+    made = {document["metadata"]["name"] for document in rendered}
     table = PAGE.partition("## Who is who")[2].partition("| probe |")[0]
     for kinds, name in re.findall(r"^\| (StatefulSet|Service|Services|Deployment|CronJob) `([a-z0-9-]+)`", table, re.MULTILINE):
         assert name in made, f"{kinds} {name}"

@@ -163,14 +163,14 @@ def test_each_broker_has_volumes_of_its_own_for_each_log_directory() -> None:
 def test_each_broker_has_an_address_outside() -> None:
     def services(file: str) -> list[Manifest]:
         found = template(file=CI / file).all("Service")
-        return [each for each in found if re.search(r"-broker-\d$", each["metadata"]["name"])]
+        return [service for service in found if re.search(r"-broker-\d$", service["metadata"]["name"])]
 
     ports = [service["spec"]["ports"][0] for service in services("node-port.yaml")]
     assert [port["nodePort"] for port in ports] == [30092, 30093, 30094]
     balanced = services("load-balancer-hosts.yaml")
-    assert [each["spec"]["loadBalancerIP"] for each in balanced] == ["192.0.2.10", "192.0.2.11", "192.0.2.12"]
-    assert [each["spec"]["ports"][0]["port"] for each in balanced] == [443] * 3
-    hosts = [each["metadata"]["annotations"]["external-dns.alpha.kubernetes.io/hostname"] for each in balanced]
+    assert [service["spec"]["loadBalancerIP"] for service in balanced] == ["192.0.2.10", "192.0.2.11", "192.0.2.12"]
+    assert [service["spec"]["ports"][0]["port"] for service in balanced] == [443] * 3
+    hosts = [service["metadata"]["annotations"]["external-dns.alpha.kubernetes.io/hostname"] for service in balanced]
     assert hosts == ["b0.example.org", "b1.example.org", "b2.example.org"]
     for ordinal, each in enumerate(balanced):
         assert each["spec"]["selector"]["statefulset.kubernetes.io/pod-name"] == f"mine-ottla-broker-{ordinal}"
@@ -210,7 +210,7 @@ def test_secrets_are_named_and_never_held() -> None:
         assert not template(file=file).all("Secret")
     rendered = template(file=CI / "external-zookeeper.yaml")
     [init] = rendered.one("StatefulSet", "broker")["spec"]["template"]["spec"]["initContainers"]
-    password = next(each for each in init["env"] if each["name"] == "ZOOKEEPER_DIGEST_PASSWORD")
+    password = next(variable for variable in init["env"] if variable["name"] == "ZOOKEEPER_DIGEST_PASSWORD")
     assert password["valueFrom"]["secretKeyRef"] == {"name": "zookeeper-credentials", "key": "password"}
     volumes = template(file=CI / "tls.yaml").one("StatefulSet", "broker")["spec"]["template"]["spec"]["volumes"]
     assert {"name": "tls", "secret": {"secretName": "brokers-tls", "defaultMode": 0o440}} in volumes
@@ -243,9 +243,9 @@ def test_rules_and_dashboards_are_the_files_that_compose_uses() -> None:
     }
     assert boards
     held: dict[str, Any] = {}
-    for each in rendered.all("ConfigMap"):
-        if each["metadata"]["labels"].get("grafana_dashboard") == "1":
-            held |= {name: json.loads(text) for name, text in each["data"].items()}
+    for config_map in rendered.all("ConfigMap"):
+        if config_map["metadata"]["labels"].get("grafana_dashboard") == "1":
+            held |= {name: json.loads(text) for name, text in config_map["data"].items()}
     assert held == boards
 
 
@@ -263,7 +263,7 @@ def test_metrics_are_scraped_with_the_labels_that_the_rules_go_by() -> None:
         for service in rendered.all("Service")
         if monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     ]
-    assert [each["metadata"]["name"] for each in chosen] == ["mine-ottla-broker-headless"]
+    assert [document["metadata"]["name"] for document in chosen] == ["mine-ottla-broker-headless"]
     assert endpoint["port"] in {port["name"] for port in chosen[0]["spec"]["ports"]}
     assert "metrics.partition.enabled=true" in rendered.one("ConfigMap", "broker")["data"]["server.properties"]
 
@@ -305,7 +305,7 @@ def test_every_listener_is_checked_by_helm_test_and_a_broker_killed() -> None:
     names = {pod["metadata"]["name"] for pod in template(file=CI / "tls.yaml").all("Pod")}
     assert names == {"mine-ottla-check-internal", "mine-ottla-check-external", "mine-ottla-check-failover"}
     external = template(file=CI / "tls-everywhere.yaml").one("Pod", "check-external")["spec"]["containers"][0]
-    properties = json.loads(next(each["value"] for each in external["env"] if each["name"] == "CLIENT_PROPERTIES"))
+    properties = json.loads(next(variable["value"] for variable in external["env"] if variable["name"] == "CLIENT_PROPERTIES"))
     assert properties == {
         "security.protocol": "ssl",
         "ssl.ca.location": "/etc/ottla-tls/authorities.pem",
@@ -358,6 +358,6 @@ def test_names_stay_within_what_kubernetes_takes() -> None:
             "schemaRegistry.enabled": True,
         }
     )
-    for each in rendered:
-        assert len(each["metadata"]["name"]) <= 63, each["metadata"]["name"]
+    for document in rendered:
+        assert len(document["metadata"]["name"]) <= 63, document["metadata"]["name"]
     assert all(len(stateful_set["metadata"]["name"]) <= 52 for stateful_set in rendered.all("StatefulSet"))

@@ -164,7 +164,8 @@ def test_the_schema_registry_takes_what_it_is_started_with(tmp_path: Path) -> No
     file.write_text(rendered.one("ConfigMap", "registry")["data"]["schema-registry.properties"], encoding="utf-8")
     pod = rendered.one("StatefulSet", "registry")["spec"]["template"]["spec"]
     variables = {
-        each["name"]: each.get("value", "secret").replace("$(POD_NAME)", "mine-ottla-registry-1") for each in pod["containers"][0]["env"]
+        variable["name"]: variable.get("value", "secret").replace("$(POD_NAME)", "mine-ottla-registry-1")
+        for variable in pod["containers"][0]["env"]
     }
     settings = RegistrySettings.from_properties(layered(RegistrySettings, [load(file), from_environment(RegistrySettings, variables)]))
     assert settings.advertised_host("a-pod") == "mine-ottla-registry-1.mine-ottla-registry-headless.streams.svc.cluster.local"

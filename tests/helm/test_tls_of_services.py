@@ -47,9 +47,11 @@ def pod_of(rendered: Rendered, name: str) -> Manifest:
 def makes_a_keystore(pod: Manifest) -> bool:
     """Whether an init container makes the file of key and certificate, and the service finds both it and the authorities."""
     makers = [
-        each for each in pod.get("initContainers", ()) if "/etc/ottla-tls/tls.key" in [*each.get("command", ()), *each.get("args", ())]
+        container
+        for container in pod.get("initContainers", ())
+        if "/etc/ottla-tls/tls.key" in [*container.get("command", ()), *container.get("args", ())]
     ]
-    mounts = [{mount["mountPath"] for mount in each["volumeMounts"]} for each in [*makers, pod["containers"][0]]]
+    mounts = [{mount["mountPath"] for mount in container["volumeMounts"]} for container in [*makers, pod["containers"][0]]]
     return bool(makers) and all({"/run/ottla", "/etc/ottla-tls"} <= found for found in mounts)
 
 

@@ -69,11 +69,11 @@ def test_values_yaml_and_the_schema_name_the_same_values() -> None:
         for in_value in in_values - in_schema
         if not any(part in in_value for part in ("podSecurityContext", "containerSecurityContext"))
     }
-    assert {each for each in unknown if each[-3:-1] not in ((("resources", "requests")), ("resources", "limits"))} == set()
+    assert {path for path in unknown if path[-3:-1] not in ((("resources", "requests")), ("resources", "limits"))} == set()
     missing = {
-        each
-        for each in in_schema - in_values
-        if each[:-1] in in_values and isinstance(_at(VALUES, each[:-1]), dict) and _at(VALUES, each[:-1])
+        path
+        for path in in_schema - in_values
+        if path[:-1] in in_values and isinstance(_at(VALUES, path[:-1]), dict) and _at(VALUES, path[:-1])
     }
     assert missing <= {("broker", "updateStrategy", "rollingUpdate"), ("zookeeper", "persistence", "volumes")}
 
@@ -91,7 +91,7 @@ def test_every_value_is_explained() -> None:
     for path in paths(VALUES):
         name = ".".join(path)
         covered = any(".".join(path[:length]) in documented for length in range(1, len(path) + 1))
-        assert covered or any(each.startswith(f"{name}.") for each in documented), f"{name} has no comment"
+        assert covered or any(path.startswith(f"{name}.") for path in documented), f"{name} has no comment"
     assert not [name for name in documented if tuple(name.split(".")) not in set(paths(VALUES))]
 
 

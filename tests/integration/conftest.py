@@ -121,10 +121,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """A failure is told with what the containers last said."""
     report = yield
     if report.failed:
-        for each in clusters:
-            for service, state in sorted(each.containers.health().items()):
+        for cluster in clusters:
+            for service, state in sorted(cluster.containers.health().items()):
                 if service != "prometheus":
-                    report.sections.append((f"{each.containers.project} {service}: {state}", said_by(each.containers, service)))
+                    report.sections.append((f"{cluster.containers.project} {service}: {state}", said_by(cluster.containers, service)))
     return report
 
 

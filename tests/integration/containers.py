@@ -75,7 +75,7 @@ class Containers:
 
     def addresses(self) -> str:
         """The brokers for clients on this machine, with commas."""
-        return ",".join(self.address(broker(each), CLIENT_PORT) for each in BROKERS)
+        return ",".join(self.address(broker(broker_id), CLIENT_PORT) for broker_id in BROKERS)
 
     def inspect(self, service: str) -> Any:
         return json.loads(docker("inspect", self.container(service)))[0]
@@ -92,7 +92,7 @@ class Containers:
     def last_checks(self, service: str) -> str:
         """What a container's health checks printed of late."""
         health = self.inspect(service)["State"].get("Health") or {}
-        return "\n".join(each["Output"].strip() for each in health.get("Log") or [])
+        return "\n".join(check["Output"].strip() for check in health.get("Log") or [])
 
     def wait_healthy(self, services: Iterable[str] = (), seconds: float = HEALTHY_SECONDS) -> None:
         """Until each of these, or all that there are, is healthy as Docker sees it."""
@@ -100,7 +100,7 @@ class Containers:
 
         def is_met() -> bool:
             health = self.health()
-            return bool(health) and all(health.get(each) == "healthy" for each in wanted or health)
+            return bool(health) and all(health.get(name) == "healthy" for name in wanted or health)
 
         wait_until(f"{', '.join(sorted(wanted)) or 'everything'} is healthy", is_met, seconds, self.health)
 

@@ -41,7 +41,7 @@ class Disturbance:
             leader = self.view.leader(TOPIC)
             self._told(f"killed broker {leader}, which led {TOPIC}-0", acknowledged())
             self.containers.kill(broker(leader))
-            others = View(",".join(self.containers.address(broker(each), CLIENT_PORT) for each in BROKERS if each != leader))
+            others = View(",".join(self.containers.address(broker(broker_id), CLIENT_PORT) for broker_id in BROKERS if broker_id != leader))
             successor = others.leader_besides(TOPIC, leader)
             self._told(f"broker {successor} leads {TOPIC}-0", acknowledged())
             self.containers.start(broker(leader))
@@ -116,7 +116,7 @@ def main() -> int:
         return 1
     containers = Containers(os.environ.get("COMPOSE_PROJECT_NAME", "ottla"))
     health = containers.health()
-    if missing := [each for each in map(broker, BROKERS) if health.get(each) != "healthy"]:
+    if missing := [name for name in map(broker, BROKERS) if health.get(name) != "healthy"]:
         note(f"demo: not healthy in project {containers.project}: {', '.join(missing)}; `make up` starts them")
         return 1
     try:

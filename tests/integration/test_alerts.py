@@ -35,7 +35,7 @@ def alerts(containers: Containers) -> Iterator[Prometheus]:
 
 
 def firing(prometheus: Prometheus) -> set[tuple[str, str]]:
-    return {each for each in prometheus.firing() if each[0] in WATCHED}
+    return {alert for alert in prometheus.firing() if alert[0] in WATCHED}
 
 
 def wait_firing(prometheus: Prometheus, *wanted: tuple[str, str]) -> None:
@@ -77,7 +77,7 @@ def test_two_killed_brokers_stop_writes_and_take_partitions_offline(
     survivor = view.controller()
     assert view.leader(copied)
     assert {view.leader(lonely, partition) for partition in range(3)} == set(BROKERS)
-    victims = [each for each in BROKERS if each != survivor]
+    victims = [broker_id for broker_id in BROKERS if broker_id != survivor]
     for victim in victims:
         containers.kill(broker(victim))
     wait_firing(
@@ -95,7 +95,7 @@ def test_two_killed_brokers_stop_writes_and_take_partitions_offline(
 
 def test_a_stopped_zookeeper_is_told_of_by_every_broker(containers: Containers, alerts: Prometheus) -> None:
     containers.stop("zookeeper")
-    wait_firing(alerts, *(("ZooKeeperSessionLost", broker(each)) for each in BROKERS))
+    wait_firing(alerts, *(("ZooKeeperSessionLost", broker(broker_id)) for broker_id in BROKERS))
     assert not instances(alerts, "BrokerDown"), "brokers live on without it"
     containers.start("zookeeper")
     containers.wait_healthy()
@@ -103,11 +103,11 @@ def test_a_stopped_zookeeper_is_told_of_by_every_broker(containers: Containers, 
 
 
 def test_a_cluster_that_is_gone_is_one_alert(containers: Containers, alerts: Prometheus) -> None:
-    for each in BROKERS:
-        containers.kill(broker(each))
-    wait_firing(alerts, ("AllBrokersDown", ""), *(("BrokerDown", broker(each)) for each in BROKERS))
+    for broker_id in BROKERS:
+        containers.kill(broker(broker_id))
+    wait_firing(alerts, ("AllBrokersDown", ""), *(("BrokerDown", broker(broker_id)) for broker_id in BROKERS))
     # Figures that no one gives any more must not be taken for zeros.
     wait_until("these are all", lambda: {name for name, _ in firing(alerts)} == {"AllBrokersDown", "BrokerDown"}, 180.0, alerts.firing)
-    containers.start(*(broker(each) for each in BROKERS))
+    containers.start(*(broker(broker_id) for broker_id in BROKERS))
     containers.wait_healthy()
     wait_clear(alerts)

@@ -49,7 +49,7 @@ def test_the_leader_is_cut_off_from_the_others_and_from_zookeeper(containers: Co
         running.more()
         topic = running.flows["confluent-kafka"].topic
         leader = view.leader(topic)
-        others = [broker(each) for each in BROKERS if each != leader]
+        others = [broker(broker_id) for broker_id in BROKERS if broker_id != leader]
         containers.cut(broker(leader), [*others, "zookeeper"])
         try:
             seen_by_others = View(",".join(containers.address(other, 9094) for other in others))

@@ -55,7 +55,7 @@ def coordinator(view: View, internal_topic: str, key: str) -> int:
 def bounce(containers: Containers, broker_id: int) -> None:
     """Killed, and started when the others have its work."""
     containers.kill(broker(broker_id))
-    others = View(",".join(containers.address(broker(each), 9094) for each in BROKERS if each != broker_id))
+    others = View(",".join(containers.address(broker(other), 9094) for other in BROKERS if other != broker_id))
     others.leader_besides("target", broker_id)
     containers.start(broker(broker_id))
     containers.wait_healthy()

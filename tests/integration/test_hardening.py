@@ -29,7 +29,7 @@ def test_nothing_is_written_but_to_the_volume(service: str, containers: Containe
     changed = docker("diff", containers.container(service)).splitlines()
     # Where the volume and /tmp are mounted, directories may have had to be made.
     expected = ("A /tmp", "C /tmp", "C /var", "C /data", "C /prometheus", "C /run", "A /run")
-    assert not [each for each in changed if not each.startswith(expected)]
+    assert not [path for path in changed if not path.startswith(expected)]
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -41,7 +41,7 @@ def test_what_a_container_may_use_is_bounded(service: str, containers: Container
 
 
 def test_the_broker_s_image_holds_nothing_to_build_with() -> None:
-    looked_for = """for each in gcc cc make; do command -v $each; done; find / -xdev -path '/build/*' -o -path '*/.cache/*'; true"""
+    looked_for = """for name in gcc cc make; do command -v $name; done; find / -xdev -path '/build/*' -o -path '*/.cache/*'; true"""
     assert docker("run", "--rm", "--entrypoint", "sh", broker_image(), "-c", looked_for) == ""
     installed = docker("run", "--rm", "--entrypoint", "sh", broker_image(), "-c", "ls /opt/ottla/lib/python3*/site-packages")
     assert not {"pip", "setuptools", "wheel"} & set(installed.split())

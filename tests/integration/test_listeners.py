@@ -43,11 +43,11 @@ def test_what_goes_in_inside_comes_out_outside(containers: Containers, view: Vie
 
 def test_each_side_is_told_its_own_addresses(containers: Containers, view: View) -> None:
     """KIP-103: the listener that a client comes by decides which addresses it is told."""
-    outside = {each.id: f"{each.host}:{each.port}" for each in view.metadata().brokers.values()}
-    assert outside == {each: containers.address(broker(each), CLIENT_PORT) for each in BROKERS}
+    outside = {node.id: f"{node.host}:{node.port}" for node in view.metadata().brokers.values()}
+    assert outside == {broker_id: containers.address(broker(broker_id), CLIENT_PORT) for broker_id in BROKERS}
     inside = json.loads(containers.ottla("cluster", "--json", "--bootstrap-server", "broker-1:9092"))
-    told = {each["broker_id"]: f"{each['host']}:{each['port']}" for each in inside["brokers"]}
-    assert told == {each: f"broker-{each}:9092" for each in BROKERS}
+    told = {endpoint["broker_id"]: f"{endpoint['host']}:{endpoint['port']}" for endpoint in inside["brokers"]}
+    assert told == {broker_id: f"broker-{broker_id}:9092" for broker_id in BROKERS}
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/metrics/kafka"])

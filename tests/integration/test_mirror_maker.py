@@ -34,7 +34,7 @@ def mirrored(new_cluster: Callable[..., ComposeCluster]) -> Iterator[ComposeClus
 
 
 def remote(containers: Containers) -> str:
-    return ",".join(containers.address(each, CLIENT_PORT) for each in REMOTE)
+    return ",".join(containers.address(service, CLIENT_PORT) for service in REMOTE)
 
 
 class Publisher:
@@ -110,7 +110,7 @@ def test_prometheus_hears_of_the_profile(mirrored: ComposeCluster) -> None:
     prometheus = Prometheus(f"http://{containers.address('prometheus', 9090)}")
     for up in (
         'up{job="ottla", component="mirror-maker", instance="mirror-maker"}',
-        *(f'up{{job="remote", component="broker", instance="{each}"}}' for each in REMOTE),
+        *(f'up{{job="remote", component="broker", instance="{service}"}}' for service in REMOTE),
     ):
         wait_until(f"{up} is 1", partial(is_up, prometheus, up), 180.0, prometheus.targets)
     wait_until("links are known", lambda: prometheus.value("max(ottla_mirror_link_slots)") == SLOTS, 180.0)

@@ -112,9 +112,9 @@ def test_every_target_is_up(prometheus: Prometheus, containers: Containers) -> N
 
     wait_until("every target is up", all_up, 180.0, prometheus.targets)
     found = sorted((target["labels"]["job"], target["labels"]["instance"]) for target in prometheus.targets())
-    brokers = [broker(each) for each in BROKERS]
+    brokers = [broker(broker_id) for broker_id in BROKERS]
     others = [("ottla", "schema-registry"), ("ottla", "audit-counter"), ("prometheus", "localhost:9090")]
-    assert found == sorted([(job, each) for job in ("ottla", "ottla-kafka-names") for each in brokers] + others)
+    assert found == sorted([(job, instance) for job in ("ottla", "ottla-kafka-names") for instance in brokers] + others)
 
 
 def test_the_configuration_in_the_image_is_sound(containers: Containers) -> None:

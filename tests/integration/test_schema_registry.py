@@ -166,7 +166,7 @@ def test_the_nodes_are_replaced_one_by_one_and_registrations_go_on(registries: C
             registries.compose("up", "--detach", "--no-build", "--no-deps", node)
             assert containers.container(node) != before and containers.inspect(node)["Config"]["Image"] == image
             containers.wait_healthy(NODES)
-            registrations.urls[:] = [f"http://{containers.address(each, 8081)}" for each in NODES]
+            registrations.urls[:] = [f"http://{containers.address(node, 8081)}" for node in NODES]
             wanted = len(registrations.acknowledged) + 50
             wait_until("schemas are registered", lambda: len(registrations.acknowledged) > wanted, 180.0)  # noqa: B023
     finally:

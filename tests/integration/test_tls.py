@@ -21,9 +21,9 @@ def test_clients_outside_come_by_tls(new_cluster: Callable[..., ComposeCluster],
     authority = Authority("Integration")
     (tmp_path / "authority.pem").write_bytes(authority.pem)
     tmp_path.chmod(0o755)
-    for each in BROKERS:
-        (tmp_path / f"broker-{each}.pem").write_bytes(authority.issue("127.0.0.1"))
-        (tmp_path / f"broker-{each}.pem").chmod(0o644)
+    for broker_id in BROKERS:
+        (tmp_path / f"broker-{broker_id}.pem").write_bytes(authority.issue("127.0.0.1"))
+        (tmp_path / f"broker-{broker_id}.pem").chmod(0o644)
     made = new_cluster("tls", environment={"OTTLA_CERTIFICATES": str(tmp_path)}, more_files=[ROOT / "deploy" / "tls.yml"])
     made.up("zookeeper", *map(broker, BROKERS))
     containers = made.containers

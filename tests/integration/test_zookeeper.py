@@ -23,8 +23,8 @@ def test_brokers_go_on_while_zookeeper_is_restarted(containers: Containers, view
         leaders = {name: view.leader(flow.topic) for name, flow in running.flows.items()}
         containers.stop("zookeeper", seconds=20)
         running.more(100)
-        for each in BROKERS:
-            containers.execute(broker(each), "bash", "/usr/local/bin/ottla-ready", "/healthz")
+        for broker_id in BROKERS:
+            containers.execute(broker(broker_id), "bash", "/usr/local/bin/ottla-ready", "/healthz")
         containers.start("zookeeper")
         containers.wait_healthy()
         view.create_topic("after-zookeeper")
@@ -67,9 +67,9 @@ def test_the_ensemble_s_leader_is_killed(ensemble: ComposeCluster, applied_load:
     containers, view = ensemble.containers, View(ensemble.containers.addresses())
     with applied_load(view) as running:
         running.more()
-        (leader,) = [each for each in ENSEMBLE if mode(containers, each) == "leader"]
+        (leader,) = [server for server in ENSEMBLE if mode(containers, server) == "leader"]
         containers.kill(leader)
-        others = [each for each in ENSEMBLE if each != leader]
+        others = [server for server in ENSEMBLE if server != leader]
         wait_until("another ZooKeeper leads", lambda: "leader" in [mode(containers, other) for other in others], 180.0)
         running.more()
         view.create_topic("decided-by-two")

@@ -65,6 +65,6 @@ def test_brokers_wait_for_their_balancers_and_are_reached_through_them() -> None
         addresses = [given(cluster, number)[0] for number in range(3)]
         cluster.helm("test", RELEASE, f"--timeout={WAIT_SECONDS}s")
         said = cluster.kubectl("logs", f"{FULLNAME}-check-external")
-        for each in addresses:
-            assert f"{each.get('hostname') or each['ip']}:9094" in said
+        for ingress in addresses:
+            assert f"{ingress.get('hostname') or ingress['ip']}:9094" in said
         assert "there and back through all 3 brokers" in said

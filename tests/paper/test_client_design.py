@@ -358,10 +358,10 @@ def test_a_change_among_the_consumers_has_all_of_the_group_share_out_anew(cluste
     consumers = [connect("shared-out") for _ in range(3)]
     for number, consumer in enumerate(consumers, 1):
         consumer.create_message_streams({topic: 1})
-        until(lambda: sorted(len(each.owned) for each in consumers if each.owned) == [6 // number] * number)  # noqa: B023
+        until(lambda: sorted(len(consumer.owned) for consumer in consumers if consumer.owned) == [6 // number] * number)  # noqa: B023
         assert len({partition for reader in consumers for partition in reader.owned}) == 6
     consumers.pop().shutdown()
-    until(lambda: [len(each.owned) for each in consumers] == [3, 3])
+    until(lambda: [len(consumer.owned) for consumer in consumers] == [3, 3])
 
 
 def test_consumers_that_are_more_than_the_partitions_get_nothing(cluster: EmbeddedCluster, producer: Producer, connect: Connect) -> None:

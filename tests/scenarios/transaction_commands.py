@@ -211,7 +211,7 @@ class TransactionCommands:
     def _do_record(self, transactional_id: str, state: str, producer: str, *names: str, as_: str) -> None:
         partitions = frozenset(map(_partition, names))
         now_ms = self._clock.time_ms()
-        kind = next(each for each in TransactionState if each.title == state)
+        kind = next(known for known in TransactionState if known.title == state)
         record = Transaction(transactional_id, *_producer(producer), 60_000, kind, partitions, now_ms if names else -1, now_ms)
         self._log.append(KEY, [(encode_key(transactional_id), encode(record))])
         self._log.written.clear()

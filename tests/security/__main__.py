@@ -26,7 +26,7 @@ def attacks() -> Iterator[tuple[str, Callable[[], None]]]:
 def main(names: list[str]) -> int:
     succeeded = 0
     for name, attack in attacks():
-        if names and not any(name.startswith(each) for each in names):
+        if names and not any(name.startswith(prefix) for prefix in names):
             continue
         began = time.monotonic()
         try:

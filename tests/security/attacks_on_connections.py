@@ -50,9 +50,9 @@ def half_frames() -> None:
             held.append(connection)
         for _ in range(20):
             time.sleep(0.05)
-            for each in held:
+            for peer in held:
                 with contextlib.suppress(OSError):
-                    each.send(half[:1000])
+                    peer.send(half[:1000])
         grown = victim.memory_mib() - before
         for connection in held:
             connection.close()

@@ -68,9 +68,9 @@ async def _commands(properties: dict[str, str], endpoint: str) -> None:
             lambda: broker.stop_replica(StopReplicaRequest(ONE, HIGHEST, 2**63 - 1, (PartitionToStop(MARKED, -2, True),))),
             lambda: broker.update_metadata(UpdateMetadataRequest(ONE, HIGHEST, 2**63 - 1, (), ())),
         )
-        for each in forged:
+        for frame in forged:
             try:
-                await each()
+                await frame()
             except ApiError:
                 continue
     finally:
@@ -93,7 +93,7 @@ def what_there_is_to_call() -> None:
         question = reflection_pb2.ServerReflectionRequest(list_services="")
         try:
             async for answer in stub.ServerReflectionInfo(iter([question]), timeout=10):
-                names.extend(each.name for each in answer.list_services_response.service)
+                names.extend(service.name for service in answer.list_services_response.service)
         except grpc.aio.AioRpcError:
             pass
         finally:

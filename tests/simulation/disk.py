@@ -109,8 +109,8 @@ class Disk:
         self._bytes: dict[int, bytes] = {}  # by inode
         # By the directory's inode: its names at its last fsync, and before each rename and removal since.
         self._names: dict[int, list[dict[str, int]]] = {}
-        for each in (self.root, self._removed):
-            os.makedirs(each)  # noqa: PTH103
+        for directory in (self.root, self._removed):
+            os.makedirs(directory)  # noqa: PTH103
         self._paths_of_removed: dict[int, str] = {}
 
     def set_room(self, room: int | None) -> None:
@@ -271,7 +271,7 @@ class Disk:
                 with open(f"{after}/{name}", "wb") as file:
                     file.write(survived)
                 os.utime(f"{after}/{name}", ns=(0, os.stat(path).st_mtime_ns))  # noqa: PTH116
-        lost.names += len(now.keys() - {each for each in now if os.path.exists(f"{after}/{each}")})
+        lost.names += len(now.keys() - {name for name in now if os.path.exists(f"{after}/{name}")})
 
 
 class _Stretch(Enum):

@@ -232,7 +232,7 @@ class _Target:
         outside = self.cluster.network.outside
         for machine in self.cluster.machines.values():
             outside.run(self.cluster.start, machine)
-        return await self.cluster.wait_until(lambda: all(each.is_up for each in self.cluster.machines.values()), START_SECONDS)
+        return await self.cluster.wait_until(lambda: all(machine.is_up for machine in self.cluster.machines.values()), START_SECONDS)
 
     async def harm(self, workers: list[str]) -> None:
         """One fault, and its end."""
@@ -259,7 +259,7 @@ class _Target:
                 await asyncio.sleep(random.uniform(0.1, 15.0))
                 cluster.unblock(pairs)
             case _:
-                pairs = [pair for worker in workers for pair in both_ways(worker, [each.name for each in cluster.machines.values()])]
+                pairs = [pair for worker in workers for pair in both_ways(worker, [machine.name for machine in cluster.machines.values()])]
                 self._stage.tell("the clusters are cut off from each other")
                 cluster.block(pairs)
                 await asyncio.sleep(random.uniform(0.1, 15.0))
@@ -275,7 +275,7 @@ class _Target:
 
     def _is_whole(self) -> bool:
         states = self.cluster.states().values()
-        return all(each.is_up and not each.is_stopping for each in self.cluster.machines.values()) and all(
+        return all(machine.is_up and not machine.is_stopping for machine in self.cluster.machines.values()) and all(
             set(state.isr) == set(state.replicas) for state in states
         )
 

@@ -136,8 +136,8 @@ class Faults:
             case Kind.LOSE_POWER:
                 self._down(machine, fault.seconds, lambda: cluster.lose_power(machine))
             case Kind.ALL_LOSE_POWER:
-                for each in cluster.machines.values():
-                    self._down(each, fault.seconds * self._random.random(), lambda each=each: cluster.lose_power(each))  # type: ignore[misc]
+                for one in cluster.machines.values():
+                    self._down(one, fault.seconds * self._random.random(), lambda one=one: cluster.lose_power(one))  # type: ignore[misc]
             case Kind.STOP:
                 cluster.stop(machine, fault.seconds)
             case Kind.PAUSE:

@@ -176,7 +176,7 @@ class Producer:
             return True
         if line[0] is not in_flight[0] or in_flight[-1].base_sequence > batch.base_sequence or len(in_flight) >= MOST_IN_FLIGHT:
             return False
-        return all(each.leader == self._leader_of(batch.partition) for each in in_flight)
+        return all(sent.leader == self._leader_of(batch.partition) for sent in in_flight)
 
     def _leader_of(self, partition: int) -> int:
         return self._view.leaders.get((self._topic, partition), -1)

@@ -83,7 +83,7 @@ class Recreation:
 
     async def run(self) -> None:
         every = (self._watch(), self._producer.run(self._every), self._recreate(), self._read())
-        tasks = [asyncio.get_running_loop().create_task(each) for each in every]
+        tasks = [asyncio.get_running_loop().create_task(work) for work in every]
         await asyncio.gather(*tasks)
 
     def stop(self) -> None:

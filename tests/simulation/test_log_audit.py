@@ -166,7 +166,7 @@ def test_a_sound_log_is_found_sound(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_found(tmp_path: Path, damage: Callable[[Log, LogManager], None], finding: str) -> None:
     found = audited(tmp_path, damage)
-    assert any(finding in each for each in found), found
+    assert any(finding in text for text in found), found
 
 
 @pytest.mark.parametrize(("deleted_up_to", "is_found"), [(25, False), (24, True), (0, True)])
@@ -177,4 +177,4 @@ def test_only_of_what_a_former_life_has_deleted_leader_epochs_may_be_missing(tmp
         write_atomically(log.directory / "leader-epoch-checkpoint", encode_leader_epochs([(4, 25)]))
 
     found = audited(tmp_path, damage, deleted_up_to)
-    assert any("a loss of power would leave the leader epochs [(4, 25)]" in each for each in found) == is_found
+    assert any("a loss of power would leave the leader epochs [(4, 25)]" in text for text in found) == is_found

@@ -174,4 +174,4 @@ def test_a_set_of_tasks_has_the_order_of_their_making() -> None:
         return [hash(task) for task in done]
 
     first, second = run(story), run(story)
-    assert [each - first[0] for each in first] == [each - second[0] for each in second]
+    assert [offset - first[0] for offset in first] == [offset - second[0] for offset in second]

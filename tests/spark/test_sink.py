@@ -71,7 +71,7 @@ def test_columns_name_topics_and_partitions_and_a_wrong_one_fails(spark: SparkSe
     )
     frame.write.format("ottla").options(**options).mode("append").save()
     for number, topic in enumerate(topics):
-        expected = [(each % 3, None, b"%d" % each, None) for each in range(60) if each % 2 == number]
+        expected = [(index % 3, None, b"%d" % index, None) for index in range(60) if index % 2 == number]
         assert sorted(all_in(cluster, topic, 3)) == sorted(expected)
     for columns, sentence in (
         (["'x' as value"], "topic option required when no 'topic' attribute is present"),

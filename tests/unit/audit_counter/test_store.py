@@ -306,7 +306,7 @@ def test_a_tier_with_windows_of_another_width_is_missing_audit_data_and_no_loss(
     ]
     apply(store, produced(0, ALL, watermark_ms=END), *other)
     assert verdicts(store) == {"producer->broker": Verdict.UNAUDITED}
-    (session,) = (each for each in store.sessions("clicks") if each.tier == "broker")
+    (session,) = (session for session in store.sessions("clicks") if session.tier == "broker")
     assert len(session.gaps) == 100
     assert store.counters.windows_refused == 150
 

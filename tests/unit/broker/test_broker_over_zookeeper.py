@@ -163,9 +163,9 @@ def test_a_session_that_expires_stops_a_leader_until_it_has_registered_anew_and_
                 await publisher.more()
                 after = Publisher(broker, "made-afterwards")
                 await after.more(1)
-                for each in (publisher, after):
-                    await each.stop()
-                    assert each.errors == []
+                for client in (publisher, after):
+                    await client.stop()
+                    assert client.errors == []
         finally:
             await proxy.close()
 
@@ -189,9 +189,9 @@ def test_publishing_goes_on_while_zookeeper_is_away(own_zookeeper_server: ZooKee
             assert await owner_of(tool, "/brokers/ids/1") == await owner_of(tool, "/controller") == before
             after = Publisher(broker, "made-afterwards")
             await after.more(1)
-            for each in (publisher, after):
-                await each.stop()
-                assert each.errors == []
+            for client in (publisher, after):
+                await client.stop()
+                assert client.errors == []
 
     run(scenario(own_zookeeper_server))
 

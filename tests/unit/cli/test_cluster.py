@@ -61,7 +61,7 @@ def test_what_is_wrong_comes_worst_first_and_a_partition_may_be_wrong_in_several
     assert under_minimum.splitlines()[2].split() == ["c-1", "1", "1,2,3", "1", "2"]
     assert [line.split()[0] for line in under_replicated.splitlines()[2:]] == ["c-1", "c-2"]
     json = facts.as_json()
-    assert [(each["topic"], each["partition"]) for each in json["under_replicated"]] == [("c", 1), ("c", 2)]
+    assert [(partition["topic"], partition["partition"]) for partition in json["under_replicated"]] == [("c", 1), ("c", 2)]
     assert json["missing_brokers"] == [{"broker_id": 3, "replica_count": 2}]
 
 

@@ -24,8 +24,8 @@ from ottla.config.broker import BrokerSettings
 def test_a_broker_finds_its_logs_whatever_the_size_of_its_cluster_was(
     tmp_path: Path, there: tuple[str, ...], broker_id: int, brokers: int, expected: str
 ) -> None:
-    for each in there:
-        (tmp_path / each).mkdir()
+    for name in there:
+        (tmp_path / name).mkdir()
     assert log_directory(tmp_path, broker_id, brokers) == tmp_path / expected
 
 

@@ -173,10 +173,10 @@ def test_a_broker_by_variables_alone_speaks_json_and_nothing_else(tmp_path: Path
     finally:
         process.kill()
         process.wait()
-    assert any("SIGTERM" in each["message"] for each in said)
-    assert {(each.get("service", "broker"), each["broker_id"]) for each in said} == {("broker", 5)}
-    assert next(each for each in said if "is ready on" in each["message"])["service"] == "broker"
-    assert all({"timestamp", "level", "logger", "message"} <= each.keys() for each in said)
+    assert any("SIGTERM" in line["message"] for line in said)
+    assert {(line.get("service", "broker"), line["broker_id"]) for line in said} == {("broker", 5)}
+    assert next(line for line in said if "is ready on" in line["message"])["service"] == "broker"
+    assert all({"timestamp", "level", "logger", "message"} <= line.keys() for line in said)
 
 
 def test_a_process_that_has_handlers_of_its_own_has_them_back_afterwards() -> None:

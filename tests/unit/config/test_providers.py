@@ -69,7 +69,7 @@ WRONG = {
 
 @pytest.mark.parametrize("which", WRONG)
 def test_what_cannot_be_looked_up_is_said_with_its_line_and_is_not_the_password(secrets: Path, which: str) -> None:
-    text, says = (each.replace("SECRETS", str(secrets)) for each in WRONG[which])
+    text, says = (part.replace("SECRETS", str(secrets)) for part in WRONG[which])
     with pytest.raises(ConfigurationError) as error:
         load(written(secrets, "broker.id=1", f"ssl.key.password={text}"))
     assert says in str(error.value)

@@ -88,10 +88,10 @@ def test_a_default_written_as_text_is_read_as_itself(each: SettingDefinition) ->
 
 
 def test_every_setting_is_explained_in_a_sentence() -> None:
-    for each in [*BrokerSettings.definitions().values(), *TopicSettings.definitions().values()]:
-        assert each.doc[:1].isupper(), each.name
-        assert each.doc.endswith((".", ";")), each.name
-        assert not each.without_effect or each.without_effect.endswith("."), each.name
+    for definition in [*BrokerSettings.definitions().values(), *TopicSettings.definitions().values()]:
+        assert definition.doc[:1].isupper(), definition.name
+        assert definition.doc.endswith((".", ";")), definition.name
+        assert not definition.without_effect or definition.without_effect.endswith("."), definition.name
 
 
 def test_each_name_in_python_is_kafkas_with_underscores() -> None:

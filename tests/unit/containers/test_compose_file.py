@@ -45,7 +45,7 @@ def test_a_port_is_published_where_its_variable_says_and_else_to_this_machine_al
 @pytest.mark.parametrize("name", SERVICES)
 def test_data_lies_on_a_volume_that_is_declared(name: str) -> None:
     mounted = [volume.partition(":")[0] for volume in SERVICES[name].get("volumes", ())]
-    named = [each for each in mounted if not each.startswith(".")]
+    named = [path for path in mounted if not path.startswith(".")]
     assert named == DATA.get(name, [name])
     assert set(named) <= set(COMPOSE["volumes"])
 
@@ -110,7 +110,7 @@ def test_the_mirror_maker_copies_from_a_second_cluster_and_only_with_its_profile
 def test_spark_comes_with_its_profile_and_the_driver_finds_the_tables_where_the_worker_writes_them() -> None:
     """And what the driver asks for, the worker has: else an application waits for ever for an executor."""
     trio = [SERVICES[name] for name in ("spark-master", "spark-worker", "spark-driver")]
-    assert all(each["profiles"] == ["spark"] and each["image"] == trio[0]["image"] for each in trio)
+    assert all(service["profiles"] == ["spark"] and service["image"] == trio[0]["image"] for service in trio)
     _, worker, driver = trio
     assert worker["command"][-1] == "spark://spark-master:7077"
     assert {"--master=spark://spark-master:7077", "--into=/var/lib/ottla/tables/topics"} <= set(driver["command"])

@@ -173,7 +173,7 @@ async def test_many_are_read_at_once_in_the_order_asked_for(service: Service) ->
     found = await session.get_many(["/a", "/missing", *(f"/a/{index}" for index in range(450)), "/a"])
     assert found[0] == found[-1] == await session.get("/a")
     assert found[1] is None
-    assert [each and each[0] for each in found[2:-1]] == [b"%d" % index for index in range(450)]
+    assert [answer and answer[0] for answer in found[2:-1]] == [b"%d" % index for index in range(450)]
     with pytest.raises(BadArguments):
         await session.get_many(["/a", "a"])
 

@@ -37,7 +37,7 @@ def commands_of(page: Path) -> list[str]:
     """Each `ottla …`: lines of their own, at a prompt, in a condition, and in the running text where they have an argument."""
     lines = [re.sub(r"^(\$ |until |while )", "", line) for line in blocks(page, "sh", "console")]
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    inline = [re.sub(r"\s+", " ", each) for each in re.findall(r"`(ottla [^`]+)`", text)]
+    inline = [re.sub(r"\s+", " ", command) for command in re.findall(r"`(ottla [^`]+)`", text)]
     indented = re.findall(r"^    (ottla .*)$", text, re.MULTILINE)
     return [re.split(r" (?:[|>;]|2>|&&) ?", line)[0].rstrip("; ") for line in [*lines, *inline, *indented] if line.startswith("ottla ")]
 

@@ -52,8 +52,8 @@ def test_adding_two_is_observing_all_in_one(some: list[float], others: list[floa
 def test_what_came_since_a_snapshot_is_what_was_observed_after_it(before: list[float], after: list[float]) -> None:
     cell = observed(before)
     earlier = cell.snapshot()
-    for each in after:
-        cell.observe(each)
+    for item in after:
+        cell.observe(item)
     assert cell.snapshot().since(earlier).buckets == tuple(observed(after).buckets)
     assert earlier.buckets == tuple(observed(before).buckets), "a snapshot does not change"
 

@@ -146,7 +146,7 @@ def test_connections_closed_for_whatever_reason_are_one_count() -> None:
 def test_the_state_of_a_broker_is_kafkas_number_for_it() -> None:
     """kafka.server.BrokerState"""
     text = [rendered(single(broker.STATE, state), names="kafka") for state in range(5)]
-    assert [sample(each, "kafka_server_kafkaserver_brokerstate") for each in text] == [1, 2, 3, 6, 7]
+    assert [sample(page, "kafka_server_kafkaserver_brokerstate") for page in text] == [1, 2, 3, 6, 7]
 
 
 def test_groups_are_counted_in_all_and_by_state() -> None:

@@ -49,7 +49,9 @@ def test_each_kind_is_read_back_as_what_it_is(accept: str) -> None:
     assert sample(text, "ottla_event_loop_busy_ratio") == 0.25
     assert sample(text, "ottla_build_info", version="0.1.0", python="3.11") == 1
     buckets = {
-        each.labels["le"]: each.value for each in families["ottla_request_seconds"].samples if each.name == "ottla_request_seconds_bucket"
+        sample.labels["le"]: sample.value
+        for sample in families["ottla_request_seconds"].samples
+        if sample.name == "ottla_request_seconds_bucket"
     }
     assert [float(bucket) for bucket in buckets] == [*BOUNDS, float("inf")]
     assert buckets["0.0025"] == 0 and buckets["0.005"] == 1 and buckets["0.25"] == 2 and buckets["30.0"] == 2 and buckets["+Inf"] == 3

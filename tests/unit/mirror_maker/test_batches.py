@@ -86,9 +86,9 @@ def test_what_cannot_be_joined_is_copied_as_it_is() -> None:
     whole = memoryview(built(5, 6))
     broken = bytearray(built(7, 8))
     broken[61] ^= 2  # the first record says another length
-    run = [(each, read_header(each)) for each in (whole, memoryview(broken))]
+    run = [(given, read_header(given)) for given in (whole, memoryview(broken))]
     assert [bytes(copy.batch) for copy in joined(run, PLAIN)] == [bytes(whole), bytes(broken)]
-    sound = [(each, read_header(each)) for each in (whole, memoryview(built(7, 8)))]
+    sound = [(given, read_header(given)) for given in (whole, memoryview(built(7, 8)))]
     assert len(joined(sound, PLAIN)) == 1
     assert len(joined(sound, Rules(CLICKS, 8, max_batch_bytes=len(whole)))) == 2
     bomb = memoryview(built(5, size=1 << 20, codec=3))

@@ -110,8 +110,8 @@ def test_a_source_that_was_cut_takes_the_ranges_behind_the_cut_with_it() -> None
         own.commit()
         for found in (own, again(log), again(compacted(log))):
             assert (found.next_offset, found.leader_epoch) == (cut, 4)
-            assert all(each.source + each.record_count <= cut for each in found.ranges())
-            assert sum(each.record_count for each in found.ranges()) == sum(4 * (at // 2) + at % 2 < cut for at in range(300))
+            assert all(span.source + span.record_count <= cut for span in found.ranges())
+            assert sum(span.record_count for span in found.ranges()) == sum(4 * (at // 2) + at % 2 < cut for at in range(300))
 
 
 def test_a_topic_that_was_made_again_begins_a_map_of_its_own() -> None:

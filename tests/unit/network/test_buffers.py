@@ -36,11 +36,11 @@ def test_a_buffer_given_back_is_reused_for_as_much_or_less() -> None:
 def test_no_more_than_some_is_kept_for_reuse() -> None:
     buffers = ReceiveBuffers()
     taken = [buffers.take(IDLE_BYTES // 2) for _ in range(3)]
-    for each in taken:
-        assert each is not None
-        buffers.give_back(each)
+    for buffer in taken:
+        assert buffer is not None
+        buffers.give_back(buffer)
     again = [buffers.take(IDLE_BYTES // 2) for _ in range(3)]
-    assert sum(any(each is other for other in taken) for each in again) == 2
+    assert sum(any(buffer is other for other in taken) for buffer in again) == 2
 
 
 def test_the_bound_refuses_and_one_frame_alone_may_be_larger() -> None:

@@ -255,7 +255,7 @@ def test_responses_are_read_by_kio_field_by_field(
     assert response.throttle_time == timedelta(0)
     if version >= 7:
         assert (response.error_code, response.session_id) == (error, session_id)
-    assert [each.topic_id if version >= 13 else each.topic for each in response.responses] == [name for name, _ in named]
+    assert [topic.topic_id if version >= 13 else topic.topic for topic in response.responses] == [name for name, _ in named]
     for topic, (_, answers) in zip(response.responses, named, strict=True):
         for read, answer in zip(topic.partitions, answers, strict=True):
             assert (read.partition_index, int(read.error_code), read.high_watermark, read.last_stable_offset) == answer[:4]

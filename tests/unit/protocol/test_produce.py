@@ -171,7 +171,7 @@ def test_responses_are_read_by_kio_field_by_field(
     found, response = read_by_kio(version, encode_response(version, correlation_id, topics))
     assert found == correlation_id
     assert response.throttle_time == timedelta(0)
-    assert [each.name for each in response.responses] == [name for name, _ in topics]
+    assert [topic.name for topic in response.responses] == [name for name, _ in topics]
     for topic, (_, answers) in zip(response.responses, topics, strict=True):
         for read, answer in zip(topic.partition_responses, answers, strict=True):
             assert (read.index, int(read.error_code), read.base_offset) == answer[:3]

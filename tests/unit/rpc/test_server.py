@@ -27,7 +27,7 @@ async def reflected(port: int, *requests: reflection_pb2.ServerReflectionRequest
 
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        return [each async for each in stub.ServerReflectionInfo(asking(), timeout=DEADLINE)]
+        return [answer async for answer in stub.ServerReflectionInfo(asking(), timeout=DEADLINE)]
 
 
 async def test_reflection_lists_the_services_and_describes_them() -> None:
@@ -39,9 +39,9 @@ async def test_reflection_lists_the_services_and_describes_them() -> None:
             reflection_pb2.ServerReflectionRequest(file_containing_symbol=NAME),
             reflection_pb2.ServerReflectionRequest(file_containing_symbol="ottla.rpc.v1.ErrorDetail"),
         )
-    names = {each.name for each in listed.list_services_response.service}
+    names = {service.name for service in listed.list_services_response.service}
     assert names == {NAME, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
-    files = [FileDescriptorProto.FromString(each) for each in symbol.file_descriptor_response.file_descriptor_proto]
+    files = [FileDescriptorProto.FromString(file) for file in symbol.file_descriptor_response.file_descriptor_proto]
     methods = [method.name for file in files for service in file.service for method in service.method]
     assert methods == [
         "LeaderAndIsr",

@@ -132,4 +132,4 @@ async def test_requests_can_stream_too() -> None:
         assert await send(requests(), timeout=120) == b"2"
         assert streams.received == [b"abc", b"def"]
         talk: Any = channel.grpc_channel.stream_stream(f"/{NAME}/Talk")
-        assert [each async for each in talk(requests(), timeout=120)] == [b"cba", b"fed"]
+        assert [answer async for answer in talk(requests(), timeout=120)] == [b"cba", b"fed"]

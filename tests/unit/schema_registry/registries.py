@@ -233,5 +233,5 @@ async def node(
 
 def record(name: str, *fields: str, default: bool = False) -> dict[str, Any]:
     """An Avro record whose fields are texts."""
-    described = [{"name": each, "type": "string", **({"default": ""} if default else {})} for each in fields]
+    described = [{"name": name, "type": "string", **({"default": ""} if default else {})} for name in fields]
     return {"type": "record", "name": name, "fields": described}

@@ -287,8 +287,8 @@ def test_handshakes_under_way_are_bounded_in_all_and_of_each_address(tmp_path: P
         held += [await begin(f"127.0.0.{last}") for last in (3, 4, 5) for _ in range(HANDSHAKES_OF_ONE)]
         assert len(held) == HANDSHAKES and not await answered("127.0.0.6"), "all together have more than there are to be"
         assert listener.connection_count == 0
-        for each in held:
-            each.close()
+        for connection in held:
+            connection.close()
         async with asyncio.timeout(60):
             while not await answered("127.0.0.2"):  # noqa: ASYNC110 - until the listener has seen them go
                 await asyncio.sleep(0.01)

@@ -103,12 +103,12 @@ def test_a_noop_and_associations_change_nothing() -> None:
 def test_a_guid_is_confluents() -> None:
     """`SchemaValuesTest.testSchemaValueMD5` pins both."""
     text = '{"type":"record","name":"myrecord","fields":[{"type":"string","default":null,"name":"f"}]}'
-    digest = bytes(each & 0xFF for each in (29, 32, -53, -71, -27, -29, 94, -105, 84, -25, -38, 23, 11, 110, 93, -37))
+    digest = bytes(byte & 0xFF for byte in (29, 32, -53, -71, -27, -29, 94, -105, 84, -25, -38, 23, 11, 110, 93, -37))
     assert Schema.of("AVRO", text).fingerprint == digest
     empty_rule = {"migrationRules": [{"kind": "TRANSFORM", "mode": "WRITEREAD"}]}
     with_both = Schema.of("AVRO", text, (), metadata_of({}), rule_set_of(empty_rule, is_new=False))
     assert with_both.fingerprint == bytes(
-        each & 0xFF for each in (22, -15, -20, -91, -21, -7, 34, -77, -38, -128, 33, 47, -113, -89, 52, 46)
+        byte & 0xFF for byte in (22, -15, -20, -91, -21, -7, 34, -77, -38, -128, 33, 47, -113, -89, 52, 46)
     )
 
 
@@ -126,4 +126,4 @@ def test_everything_that_a_schema_has_is_part_of_its_guid() -> None:
             "AVRO", '"int"', rule_set=rule_set_of({"domainRules": [{"name": "r", "type": "CEL", "mode": "WRITE", "disabled": True}]})
         ),
     ]
-    assert len({each.guid for each in (plain, *others)}) == len(others) + 1
+    assert len({schema.guid for schema in (plain, *others)}) == len(others) + 1

@@ -132,8 +132,8 @@ def test_registrations_of_one_subject_are_decided_one_after_the_other() -> None:
         async with store_of(MemoryLog()) as store:
             texts = [json.dumps(record("R", name)) for name in "abcd"]
             done = await asyncio.gather(*(store.register(registration("s", text)) for text in texts), return_exceptions=True)
-            assert sum(isinstance(each, Version) for each in done) == 1
-            assert sum(isinstance(each, Incompatible) for each in done) == 3
+            assert sum(isinstance(outcome, Version) for outcome in done) == 1
+            assert sum(isinstance(outcome, Incompatible) for outcome in done) == 3
 
     run(test)
 
@@ -295,7 +295,7 @@ def test_a_term_that_begins_while_the_former_one_still_ends_has_one_writer(monke
             may_write.set()
             await asyncio.gather(ending, leading, under_way)
             clients = [store.register(registration(f"s{number}", json.dumps(record(f"R{number}", "a")))) for number in range(20)]
-            found = [await each for each in asyncio.as_completed(clients)]
+            found = [await client for client in asyncio.as_completed(clients)]
             again = [store.register(registration(f"t{number}", json.dumps(record(f"T{number}", "a")))) for number in range(20)]
             found += await asyncio.gather(*again)
             assert sorted(version.id for version in found) == list(range(2, 42))
@@ -388,7 +388,7 @@ def test_a_write_whose_outcome_is_unknown_is_refused_and_the_next_ones_are_right
             failures = [OSError("the connection was lost")]
 
             def fail(records: Sequence[Record]) -> None:
-                if failures and any(b"SCHEMA" in each.key for each in records):
+                if failures and any(b"SCHEMA" in record.key for record in records):
                     raise failures.pop()
 
             if is_written:
@@ -469,7 +469,7 @@ def test_a_leader_that_is_silent_writes_a_noop_now_and_then(monkeypatch: pytest.
         log = MemoryLog()
         async with store_of(log) as store:
             await store.wait_for(3)
-            assert all(each.key == b'{"keytype":"NOOP","magic":0}' for each in log.records)
+            assert all(record.key == b'{"keytype":"NOOP","magic":0}' for record in log.records)
 
     run(test)
 

@@ -364,7 +364,7 @@ def test_an_alias_stands_for_a_subject() -> None:
         assert await client.register("short", B_DEFAULTS) == 2
         assert (await client.get("/subjects")).json == ["long-name"]
         found = (await client.get("/schemas?aliases=true&latestOnly=true")).json
-        assert [(each["subject"], each["version"], each["aliases"]) for each in found] == [("long-name", 2, ["short"])]
+        assert [(version["subject"], version["version"], version["aliases"]) for version in found] == [("long-name", 2, ["short"])]
 
     on_a_registry(test)
 
@@ -379,7 +379,7 @@ def test_defaults_and_overrides_of_the_config_become_part_of_a_schema() -> None:
         found = (await client.get("/subjects/s/versions/1")).json
         assert found["metadata"] == {"properties": {"a": "1", "b": "3", "c": "2"}}
         assert found["ruleSet"] == {"domainRules": [{**rule, "disabled": False}]}
-        assert [each["subject"] for each in (await client.get("/schemas?ruleType=CEL")).json] == ["s"]
+        assert [version["subject"] for version in (await client.get("/schemas?ruleType=CEL")).json] == ["s"]
         assert (await client.get("/schemas?ruleType=JSONATA")).json == []
         again = await client.post("/subjects/s/versions", {"metadata": {"properties": {"c": "5"}}})  # the schema of the latest version
         assert again.json["version"] == 2 and again.json["schema"] == found["schema"]

@@ -41,8 +41,8 @@ def classes(file: FileDescriptorProto, *others: FileDescriptorProto) -> list[Any
     pool = DescriptorPool()
     for module in (timestamp_pb2, struct_pb2, wrappers_pb2):
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-    for each in (*others, file):
-        pool.AddSerializedFile(each.SerializeToString())
+    for descriptor in (*others, file):
+        pool.AddSerializedFile(descriptor.SerializeToString())
     return [GetMessageClass(message) for message in pool.FindFileByName(file.name).message_types_by_name.values()]
 
 

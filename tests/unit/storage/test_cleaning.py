@@ -315,7 +315,7 @@ async def test_a_log_is_read_through_its_gaps(make_log: LogMaker, clock: ManualC
     offsets = [record.offset for record in records_of(log)]
     for offset in range(log.log_end_offset):
         region = log.read(offset, 1 << 20, log.log_end_offset, True)
-        expected = next((each for each in offsets if each >= offset), None)
+        expected = next((kept for kept in offsets if kept >= offset), None)
         if expected is None:
             assert region is None
         else:

@@ -292,9 +292,9 @@ class CleaningMachine(RuleBasedStateMachine):
         stored = records_of(log)
         offsets = [record.offset for record in stored]
         assert offsets == sorted(set(offsets))
-        for each in stored:
-            expected = model.records[each.offset]
-            assert (each.key, each.value, each.timestamp) == (_bytes(expected.key), _bytes(expected.value), expected.timestamp)
+        for found in stored:
+            expected = model.records[found.offset]
+            assert (found.key, found.value, found.timestamp) == (_bytes(expected.key), _bytes(expected.value), expected.timestamp)
         first = log.segments[0].base_offset
         last_committed: dict[str, int] = {}
         for offset, record in sorted(model.records.items()):

@@ -39,8 +39,8 @@ def segment(tmp_path: Path) -> Path:
 
 def batches_of(path: Path) -> list[BatchDump]:
     dumped = list(dump_segment(path, with_records=True))
-    assert all(isinstance(each, BatchDump) for each in dumped), dumped
-    return [each for each in dumped if isinstance(each, BatchDump)]
+    assert all(isinstance(piece, BatchDump) for piece in dumped), dumped
+    return [piece for piece in dumped if isinstance(piece, BatchDump)]
 
 
 def test_a_segment_is_shown_batch_by_batch() -> None:

@@ -154,19 +154,19 @@ def test_the_checkpoint_after_truncations_is_written_once_for_many(tmp_path: Pat
         logs = broker.manager()
         await logs.start()
         both = [logs.get(key) for key in CLICKS[:2]]
-        for each in both:
-            assert each is not None
-            each.truncate_to(2)
-            assert each.must_checkpoint_truncation
-        await asyncio.gather(*(each.checkpoint_truncation() for each in both if each))
+        for log in both:
+            assert log is not None
+            log.truncate_to(2)
+            assert log.must_checkpoint_truncation
+        await asyncio.gather(*(log.checkpoint_truncation() for log in both if log))
         assert writes == [RECOVERY_POINT_CHECKPOINT]
         assert read_offsets(tmp_path / RECOVERY_POINT_CHECKPOINT) == dict.fromkeys(CLICKS[:2], 2)
-        assert not any(each.must_checkpoint_truncation for each in both if each)
-        for each in both:
-            assert each is not None
-            append(each, batch_of(2))
-            each.truncate_to(2)
-            assert not each.must_checkpoint_truncation, "nothing of what is cut was taken for synced"
+        assert not any(log.must_checkpoint_truncation for log in both if log)
+        for log in both:
+            assert log is not None
+            append(log, batch_of(2))
+            log.truncate_to(2)
+            assert not log.must_checkpoint_truncation, "nothing of what is cut was taken for synced"
         await logs.shutdown()
 
     run(scene)

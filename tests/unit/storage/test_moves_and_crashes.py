@@ -295,7 +295,7 @@ def test_what_was_deleted_is_not_brought_back(tmp_path: Path, what: str) -> None
         assert [log.log_end_offset for log in logs.logs.values()] == ([3] if what == "there is a log" else [])
         broker.clock.advance(seconds=1)
         await logs._deletes.run_due()
-        assert not [each for mark in ("delete", "future", "stray") for each in found_in(tmp_path, f"*/*-{mark}")]
+        assert not [path for mark in ("delete", "future", "stray") for path in found_in(tmp_path, f"*/*-{mark}")]
         await logs.shutdown()
 
     run(scene)

@@ -267,8 +267,8 @@ def test_a_crash_while_such_a_log_is_put_aside_loses_nothing(tmp_path: Path, mak
         asides = list(directory.parent.glob("*-stray"))
         kept = sorted((path for aside in asides for path in aside.glob("*.log")), key=lambda path: path.name)
         assert b"".join(path.read_bytes() for path in kept) == filled
-        for each in (directory, *asides):
-            each.rename(tmp_path / f"{each.name}-{operations}")
+        for place in (directory, *asides):
+            place.rename(tmp_path / f"{place.name}-{operations}")
         if not countdown.crashed:
             break
     assert operations > 3

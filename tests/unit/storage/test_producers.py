@@ -346,7 +346,7 @@ class Producers(RuleBasedStateMachine):
     def what_is_remembered_is_the_tail_of_what_was_stored(self) -> None:
         for producer_id, stored in self.stored.items():
             remembered = self.states.remembered_batches(producer_id)
-            assert [(each.base_sequence, each.base_offset, each.timestamp) for each in remembered] == [
+            assert [(batch.base_sequence, batch.base_offset, batch.timestamp) for batch in remembered] == [
                 (sequence, base_offset, timestamp) for sequence, _, base_offset, timestamp in stored[-5:]
             ]
 

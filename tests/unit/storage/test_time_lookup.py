@@ -119,7 +119,7 @@ def test_look_ups_agree_with_a_model(
         append(log, build_batch(records, base_offset=first, leader_epoch=0))
         model += [(record.timestamp, record.offset) for record in records]
     for timestamp in asked:
-        assert at(log, timestamp) == next((each for each in model if each[0] >= timestamp), None)
+        assert at(log, timestamp) == next((record for record in model if record[0] >= timestamp), None)
     found = asyncio.run(log.offset_of_max_timestamp())
     assert found is not None
     assert (found.timestamp, found.offset) == max(model, key=lambda each: (each[0], -each[1]))

@@ -117,13 +117,13 @@ class KafkaLeft:
             if name.startswith("group-") and not only:
                 consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap_servers, "group.id": name.removeprefix("group-")})
                 wanted = [confluent_kafka.TopicPartition(topic, partition) for topic, partition, _ in value]
-                found = [[each.topic, each.partition, each.offset] for each in consumer.committed(wanted, timeout=120)]
+                found = [[partition.topic, partition.partition, partition.offset] for partition in consumer.committed(wanted, timeout=120)]
                 consumer.close()
                 assert found == value, name
             elif name.startswith("acknowledged-"):
                 topic, _, partition = name.removeprefix("acknowledged-").rpartition("-")
                 rows = read_all(bootstrap_servers, topic, int(partition), "read_uncommitted")["rows"]
-                assert {tuple(each) for each in value} <= {(offset, text) for offset, _, _, text, _ in rows}, name
+                assert {tuple(row) for row in value} <= {(offset, text) for offset, _, _, text, _ in rows}, name
             elif isinstance(value, dict) and name.startswith(only) and not (self.which == KILLED and name.startswith(WRITTEN_WHILE_KILLED)):
                 partition_name, _, isolation_level = name.rpartition("-")
                 topic, _, partition = partition_name.rpartition("-")

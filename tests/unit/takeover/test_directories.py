@@ -95,4 +95,4 @@ def test_the_note_of_a_check_is_read_again_and_a_damaged_one_is_none(tmp_path: P
     write_note([tmp_path], 7, ["quotas"], 1_795_349_540_000)
     assert [owner.checked_since for owner in read_owners([tmp_path])] == [7]
     (tmp_path / NOTE).write_text('{"since_controller_epoch":"7"}')
-    assert [each.checked_since for each in read_owners([tmp_path])] == [None]
+    assert [owner.checked_since for owner in read_owners([tmp_path])] == [None]

@@ -43,12 +43,12 @@ def broker(*directories: FoundDirectory, broker_id: int = 1, **properties: str) 
 
 def judged(cluster: FoundCluster, *brokers: FoundBroker) -> dict[str, Severity]:
     found = findings.takeover(cluster, brokers or (broker(),))
-    return {each.name: each.severity for each in found if each.severity is not Severity.TAKEN_OVER}
+    return {finding.name: finding.severity for finding in found if finding.severity is not Severity.TAKEN_OVER}
 
 
 def test_a_cluster_without_anything_of_note_is_taken_over_as_it_stands() -> None:
     found = findings.takeover(CLUSTER, [broker()])
-    assert {each.severity for each in found} == {Severity.TAKEN_OVER}
+    assert {finding.severity for finding in found} == {Severity.TAKEN_OVER}
     assert "1 topics with 1 partitions" in found[0].what
 
 
@@ -122,12 +122,12 @@ def test_what_changes_is_said() -> None:
         ["settings-without-effect", "reassignment", "deletion", "topic-ids", "stray-logs"], Severity.CHANGES
     )
     found = findings.takeover(cluster, [broker(delete_topic_enable="false")])
-    assert next(each.what for each in found if each.name == "deletion").endswith("removed, as delete.topic.enable is false")
+    assert next(finding.what for finding in found if finding.name == "deletion").endswith("removed, as delete.topic.enable is false")
 
 
 def test_a_setting_that_is_refused_is_a_finding_by_its_own_name() -> None:
     found = replace(broker(), refused={"authorizer.class.name": "no ACLs", "my.plugin": "not known"})
-    by_name = {each.name: each for each in findings.takeover(CLUSTER, [found])}
+    by_name = {finding.name: finding for finding in findings.takeover(CLUSTER, [found])}
     assert by_name["authorizer.class.name"].may_be_accepted
     assert not by_name["my.plugin"].may_be_accepted
 
@@ -145,7 +145,7 @@ def test_a_sentence_has_what_where_what_to_do_and_how_to_give_it_up() -> None:
 
 
 def back(cluster: FoundCluster, found: FoundBroker) -> dict[str, Severity]:
-    return {each.name: each.severity for each in findings.way_back(cluster, [found])}
+    return {finding.name: finding.severity for finding in findings.way_back(cluster, [found])}
 
 
 def test_nothing_that_ottla_writes_stands_in_kafkas_way() -> None:

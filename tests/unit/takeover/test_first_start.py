@@ -70,7 +70,7 @@ class World:
         before = await self.tree(), [files_of(directory) for directory in directories]
         with pytest.raises(TakeoverStopped) as stopped:
             await self.start(settings)
-        assert (await self.tree(), [files_of(each) for each in directories]) == before, "something was written"
+        assert (await self.tree(), [files_of(directory) for directory in directories]) == before, "something was written"
         return str(stopped.value)
 
 

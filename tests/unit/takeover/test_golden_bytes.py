@@ -167,7 +167,7 @@ def test_meta_properties_has_kafkas_properties_and_a_directory_id(left: KafkaLef
         assert meta is not None
         assert meta.directory_id is None
         write_meta_properties(tmp_path, meta, 1_795_349_540_000)
-        theirs, ours = ((each / META_PROPERTIES).read_text().splitlines() for each in (directory, tmp_path))
+        theirs, ours = ((path / META_PROPERTIES).read_text().splitlines() for path in (directory, tmp_path))
         assert sorted(ours[2:]) == sorted(theirs[2:])
         assert ours[0] == theirs[0] == "#"
         assert re.fullmatch(r"#\w{3} \w{3} \d\d \d\d:\d\d:\d\d UTC \d{4}", theirs[1])
@@ -229,5 +229,5 @@ def test_segments_stay_as_they_are(left: KafkaLeft) -> None:
     before = {file.name: file.read_bytes() for file in path.glob("*.log")}
     loaded = load_log(path, index_interval_bytes=4096, clean=True)
     assert loaded.unsound is None
-    assert {each.name: each.read_bytes() for each in path.glob("*.log")} == before
+    assert {segment.name: segment.read_bytes() for segment in path.glob("*.log")} == before
     assert sum(map(len, before.values())) > 10 * HEADER_SIZE

@@ -200,8 +200,8 @@ def test_all_die_at_once_and_are_back_with_what_they_had(cluster: EmbeddedCluste
         publisher.more()
     for broker_id in ALL:
         cluster.kill(broker_id)
-    for each in ALL:
-        cluster.start_broker(each)
+    for broker_id in ALL:
+        cluster.start_broker(broker_id)
     whole(cluster)
     with Publisher(cluster, "events") as again:
         again.more(1)

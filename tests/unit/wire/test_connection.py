@@ -67,8 +67,8 @@ async def leader(wire: Wire, serve: Serve) -> AsyncIterator[Endpoint]:
         port = server.sockets[0].getsockname()[1]
         yield Endpoint("INTERNAL", "localhost" if wire.server else "127.0.0.1", port, "SSL" if wire.server else "PLAINTEXT")
     finally:
-        for each in tasks:
-            each.cancel()
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         server.close()
         await server.wait_closed()
@@ -91,8 +91,8 @@ async def frames(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    async for each in frames(reader):
-        writer.write(frame(each))
+    async for body in frames(reader):
+        writer.write(frame(body))
         await writer.drain()
 
 
@@ -123,8 +123,8 @@ async def test_the_buffer_is_used_again_and_a_giant_answer_gives_its_memory_back
 
 async def test_an_answer_that_comes_byte_by_byte_is_whole(wire: Wire) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async for each in frames(reader):
-            for byte in frame(each):
+        async for body in frames(reader):
+            for byte in frame(body):
                 writer.write(bytes([byte]))
                 await asyncio.sleep(0)
 
@@ -339,9 +339,9 @@ async def test_a_request_without_an_answer_is_sent_and_over(wire: Wire) -> None:
     got: list[bytes] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async for each in frames(reader):
-            got.append(each)
-            if each == b"answer me":
+        async for body in frames(reader):
+            got.append(body)
+            if body == b"answer me":
                 writer.write(frame(b"answer"))
 
     async with leader(wire, listen) as endpoint:

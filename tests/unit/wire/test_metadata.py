@@ -30,8 +30,8 @@ def topic(leader: int = 1, epoch: int = 5, *, topic_id: UUID | None = FIRST, err
 
 def heard(*answers: Any) -> Metadata:
     metadata = Metadata()
-    for each in answers:
-        metadata.take(each, everything=False)
+    for answer in answers:
+        metadata.take(answer, everything=False)
     return metadata
 
 

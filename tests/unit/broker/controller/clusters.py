@@ -229,7 +229,7 @@ class Cluster:
             metadata = [states(broker.metadata) for broker in self.brokers.values()]
             told = {key: broker_id for broker_id, broker in self.brokers.items() for key in broker.leads()}
             led = {key: leader for key, (leader, _) in metadata[0].items()}
-            return all(each == metadata[0] for each in metadata) and led == told and set(led.values()) <= set(leaders)
+            return all(known == metadata[0] for known in metadata) and led == told and set(led.values()) <= set(leaders)
 
         await until(agrees)
 

@@ -130,8 +130,8 @@ class KnownCluster:
     def perform(self, decided: Iterable[Decision]) -> list[Decision]:
         """Takes decisions, and what follows from them, as performed. Gives those that are not empty."""
         performed: list[Decision] = []
-        for each in decided:
-            decision = each
+        for first in decided:
+            decision = first
             self.refused.update(decision.refused)
             while decision:
                 self.state.take_in(decision)

@@ -123,8 +123,8 @@ class History(RuleBasedStateMachine):
             if not clean:
                 self.lost |= {(replica, registration.broker_id) for replica in state.replicas_of(registration.broker_id)}
                 self.lost = {(each, who) for each, who in self.lost if (known := state.find(each)) and who in known.state.isr}
-        for each in gone:
-            self.failed.pop(each, None)
+        for left in gone:
+            self.failed.pop(left, None)
         state.brokers_came_and_went(new, gone)
         self.perform(decisions.brokers_changed(state, new, gone), at_most)
         if at_most is not None:

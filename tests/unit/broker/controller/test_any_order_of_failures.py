@@ -155,7 +155,7 @@ async def disagreement(cluster: Cluster, expected: Mapping[str, bool]) -> str:
     told = {broker_id: states(each.metadata) for broker_id, each in cluster.brokers.items()}
     metadata = cluster.brokers[ONE].metadata
     topics = {key.topic for key in metadata}
-    if any(each != told[ONE] for each in told.values()):
+    if any(metadata != told[ONE] for metadata in told.values()):
         return f"brokers do not say the same: {told}"
     for name, is_there in expected.items():
         if (name in topics) != is_there:

@@ -172,9 +172,9 @@ def test_everything_comes_in_slices_and_each_broker_gets_its_own() -> None:
     cluster.topic("a", *[(1, 2)] * (SLICE + 1))
     first, second = full_batches(cluster.state, ids(1, 3, 9))
     assert list(first) == list(second) == [1, 3]
-    assert [len(each[BrokerId(1)].leader_and_isr) for each in (first, second)] == [SLICE, 1]
-    assert [len(each[BrokerId(3)].leader_and_isr) for each in (first, second)] == [0, 0]
-    assert [len(each[BrokerId(3)].metadata) for each in (first, second)] == [SLICE, 1]
+    assert [len(batches[BrokerId(1)].leader_and_isr) for batches in (first, second)] == [SLICE, 1]
+    assert [len(batches[BrokerId(3)].leader_and_isr) for batches in (first, second)] == [0, 0]
+    assert [len(batches[BrokerId(3)].metadata) for batches in (first, second)] == [SLICE, 1]
 
 
 def test_a_replica_in_a_failed_log_directory_is_passed_over_until_everything_is_told() -> None:

@@ -115,7 +115,7 @@ def test_any_placement_is_even(racks: dict[int, str], with_racks: bool, partitio
     start = data.draw(st.integers(0, len(cluster) - 1))
     placed = assign_replicas(cluster, partition_count, factor, start=start, random=Random(seed))
     assert len(placed) == partition_count
-    leaders = Counter(each[0] for each in placed)
+    leaders = Counter(replicas[0] for replicas in placed)
     assert max(leaders.values()) - min(leaders.get(BrokerId(rack), 0) for rack in racks) <= 1
     for replicas in placed:
         assert len(set(replicas)) == len(replicas) == factor
@@ -149,7 +149,7 @@ def test_impossible_numbers_are_refused(partition_count: int, factor: int, error
 
 def test_minus_one_takes_the_brokers_defaults() -> None:
     placed = place_topic(NewTopic("a"), brokers(1, 2), 6, 2, Random(1))
-    assert [len(each) for each in placed] == [2] * 6
+    assert [len(replicas) for replicas in placed] == [2] * 6
     assert len(place_topic(NewTopic("a", 3), brokers(1, 2), 6, 2, Random(1))) == 3
 
 
@@ -192,8 +192,8 @@ def test_more_partitions_go_on_where_the_old_ones_ended() -> None:
     whole = assign_replicas(cluster, 7, 2, start=0)
     first = states(*whole[:4])
     added = place_more_partitions("a", first, 7, None, cluster)
-    assert [each[0] for each in added] == [each[0] for each in whole[4:]]
-    assert {len(each) for each in added} == {2}
+    assert [replicas[0] for replicas in added] == [replicas[0] for replicas in whole[4:]]
+    assert {len(replicas) for replicas in added} == {2}
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,8 @@ class Coordinator:
         else:
             answers = [next(iter(self.joined.values()))]
         assignments = {answer.member_id: f"part of {answer.member_id}".encode() for answer in answers}
-        for each in sorted(answers, key=lambda answer: answer.leader != answer.member_id):
-            self.sync(each, assignments if each.leader == each.member_id else None)
+        for joined in sorted(answers, key=lambda answer: answer.leader != answer.member_id):
+            self.sync(joined, assignments if joined.leader == joined.member_id else None)
         return sorted(answers, key=lambda answer: answer.leader != answer.member_id)
 
 

@@ -33,8 +33,8 @@ async def appended(shard: GroupShard, clock: ManualClock, offset: int) -> asynci
 
 async def told_by_all(log: OffsetsLog, shard: GroupShard, offset: int | None) -> None:
     """This coordinator and the next one say the same."""
-    for each in (shard, await loaded(log, epoch=1)):
-        found = each.offsets("mirror").get(VIEWS)
+    for coordinator in (shard, await loaded(log, epoch=1)):
+        found = coordinator.offsets("mirror").get(VIEWS)
         assert (None if found is None else found.offset) == offset
 
 

@@ -196,9 +196,9 @@ async def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_off
     await shard.commit("g", 1, joined.member_id, None, {CLICKS: CommittedOffset(5)})
     shard.leave("g", [Leaver(joined.member_id)])
     await shard.consumer_heartbeat("g", beat("a"))
-    for each in (shard, await loaded(log, epoch=1, topics=TOPICS)):
-        assert set(consumer_group(each).members) == {"a"}
-        assert each.offsets("g").get(CLICKS) == CommittedOffset(5)
+    for coordinator in (shard, await loaded(log, epoch=1, topics=TOPICS)):
+        assert set(consumer_group(coordinator).members) == {"a"}
+        assert coordinator.offsets("g").get(CLICKS) == CommittedOffset(5)
     await shard.consumer_heartbeat("g", Heartbeat("a", -1))
     back = await shard.join("g", join_request())
     assert back.error is None
@@ -305,8 +305,8 @@ async def test_a_static_member_that_comes_back_with_the_classic_protocol_takes_t
     await shard.consumer_heartbeat("g", Heartbeat("new", -2, instance_id="i"))
     joined = await shard.join("g", classic_join(instance_id="i"))
     assert joined.error is None
-    for each in (shard, await loaded(log, epoch=1, topics=TOPICS)):
-        classic = classic_group(each)
+    for coordinator in (shard, await loaded(log, epoch=1, topics=TOPICS)):
+        classic = classic_group(coordinator)
         assert set(classic.members) == {joined.member_id}
         assert read_assignment(classic.get(joined.member_id).assignment)["clicks"] == frozenset(range(4))
     assert answer.assignment is not None

@@ -74,12 +74,12 @@ async def test_offsets_go_with_their_topic_and_others_stay(again: bool) -> None:
     await commit(shard, SALES, 7)
     await commit(shard, ORDERS, 41, group="reports")
     await world.delete(shard, "orders", again=again)
-    for each in (shard, await world.coordinator()):
-        assert offset_of(each, ORDERS) is None
-        assert offset_of(each, ORDERS, "reports") is None
-        assert offset_of(each, SALES) == 7
-        assert each.group("reports") is None, "nothing is left of it"
-        assert each.group("billing") is not None
+    for coordinator in (shard, await world.coordinator()):
+        assert offset_of(coordinator, ORDERS) is None
+        assert offset_of(coordinator, ORDERS, "reports") is None
+        assert offset_of(coordinator, SALES) == 7
+        assert coordinator.group("reports") is None, "nothing is left of it"
+        assert coordinator.group("billing") is not None
 
 
 async def test_an_offset_is_not_told_before_its_tombstone_is_written() -> None:
@@ -144,8 +144,8 @@ async def test_an_offset_for_the_new_topic_is_not_removed_with_those_of_the_form
     assert offset_of(shard, ORDERS) is None
     world.log.commits.set()
     assert await committing == {ORDERS: None}
-    for each in (shard, await world.coordinator()):
-        assert offset_of(each, ORDERS) == 2
+    for coordinator in (shard, await world.coordinator()):
+        assert offset_of(coordinator, ORDERS) == 2
 
 
 @pytest.mark.parametrize("is_down", [False, True])
@@ -167,9 +167,9 @@ async def test_an_offset_in_a_transaction_goes_with_its_topic(again: bool, is_do
     assert shard.offsets("billing").is_unstable(SALES)
     world.log.append_marker(PRODUCER, 0, ControlRecordType.COMMIT)
     shard.transaction_ended(PRODUCER, True)
-    for each in (shard, await world.coordinator()):
-        assert offset_of(each, ORDERS) is None
-        assert offset_of(each, SALES) == 7
+    for coordinator in (shard, await world.coordinator()):
+        assert offset_of(coordinator, ORDERS) is None
+        assert offset_of(coordinator, SALES) == 7
 
 
 async def test_an_offset_that_was_stored_without_a_topic_id_is_one_of_the_topic_that_is_there() -> None:

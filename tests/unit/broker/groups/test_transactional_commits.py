@@ -44,13 +44,13 @@ async def test_the_marker_decides_here_and_at_the_next_coordinator(is_commit: bo
     shard = await loaded(log)
     await shard.commit("g", -1, "", None, {CLICKS: CommittedOffset(1)})
     await commit(shard)
-    for each in (shard, await loaded(log, epoch=1)):
-        assert each.offsets("g").get(CLICKS) == CommittedOffset(1)
-        assert each.offsets("g").is_unstable(CLICKS)
+    for coordinator in (shard, await loaded(log, epoch=1)):
+        assert coordinator.offsets("g").get(CLICKS) == CommittedOffset(1)
+        assert coordinator.offsets("g").is_unstable(CLICKS)
     end(log, shard, is_commit)
-    for each in (shard, await loaded(log, epoch=2)):
-        assert each.offsets("g").get(CLICKS) == CommittedOffset(5 if is_commit else 1)
-        assert not each.offsets("g").is_unstable(CLICKS)
+    for coordinator in (shard, await loaded(log, epoch=2)):
+        assert coordinator.offsets("g").get(CLICKS) == CommittedOffset(5 if is_commit else 1)
+        assert not coordinator.offsets("g").is_unstable(CLICKS)
 
 
 async def test_a_marker_ends_the_offsets_of_its_producer_in_all_groups() -> None:

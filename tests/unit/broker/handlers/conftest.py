@@ -139,7 +139,7 @@ def _value(field: Any, value: Any) -> Any:
     if value is None:
         return None
     if field.is_array:
-        return tuple(_message(field.struct, each) if field.struct else each for each in value)
+        return tuple(_message(field.struct, item) if field.struct else item for item in value)
     if field.struct:
         return _message(field.struct, value)
     return timedelta(milliseconds=value) if field.wire_type.startswith("timedelta") else value

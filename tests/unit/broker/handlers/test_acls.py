@@ -21,7 +21,7 @@ async def refusals(broker: Any, version: int) -> list[list[tuple[int, str | None
     deleted = await broker.ask(ApiKey.DELETE_ACLS, version, filters=[FILTER, FILTER])
     assert all(result.matching_acls == () for result in deleted.filter_results)
     answers = ([described], created.results, deleted.filter_results)
-    return [[(int(each.error_code), each.error_message) for each in found] for found in answers]
+    return [[(int(answer.error_code), answer.error_message) for answer in found] for found in answers]
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

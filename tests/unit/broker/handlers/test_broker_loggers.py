@@ -22,9 +22,9 @@ def levels() -> Iterator[None]:
     loggers = [logging.root, *(logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger))]
     before = [(logger, logger.level) for logger in loggers]
     yield
-    for each in logging.root.manager.loggerDict.values():
-        if isinstance(each, logging.Logger):
-            each.setLevel(logging.NOTSET)
+    for known in logging.root.manager.loggerDict.values():
+        if isinstance(known, logging.Logger):
+            known.setLevel(logging.NOTSET)
     for logger, level in before:
         logger.setLevel(level)
 

@@ -125,9 +125,11 @@ async def test_moving_replicas_needs_alter_on_the_cluster(broker: Any) -> None:
 async def test_this_broker_coordinates_everything(broker: Any, version: int) -> None:
     response = await broker.ask(ApiKey.FIND_COORDINATOR, version, key="g", coordinator_keys=["g", "h"], key_type=0)
     found = [response] if version < 4 else response.coordinators
-    assert [(each.error_code, each.node_id, each.host, each.port) for each in found] == [(0, 1, "broker.test", 9092)] * len(found)
+    assert [(coordinator.error_code, coordinator.node_id, coordinator.host, coordinator.port) for coordinator in found] == [
+        (0, 1, "broker.test", 9092)
+    ] * len(found)
     if version >= 4:
-        assert [each.key for each in found] == ["g", "h"]
+        assert [coordinator.key for coordinator in found] == ["g", "h"]
 
 
 async def test_coordinators_need_describe_and_share_groups_are_refused(broker: Any) -> None:

@@ -95,7 +95,7 @@ async def test_this_broker_is_described_and_no_other(broker: Any) -> None:
     assert await value(broker, BROKER, "1", "broker.id") == ("1", 4)
     assert (await describe(broker, BROKER, "")).configs == ()
     wrong = [await describe(broker, BROKER, "2"), await describe(broker, BROKER, "one"), await describe(broker, 16, "1")]
-    assert [each.error_code for each in wrong] == [42, 42, 42]
+    assert [result.error_code for result in wrong] == [42, 42, 42]
     assert wrong[0].error_message == "Unexpected broker id, expected 1 or empty string, but received 2"
 
 

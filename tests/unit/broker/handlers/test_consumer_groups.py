@@ -105,7 +105,7 @@ async def test_a_group_is_described_with_what_members_have_and_are_to_have(broke
     ]
     assert shown[0] == [("clicks", (0, 1, 2))]
     assert shown[2] == []
-    assert sorted(len(partitions) for each in (shown[1], shown[3]) for _, partitions in each) == [1, 2]
+    assert sorted(len(partitions) for assignment in (shown[1], shown[3]) for _, partitions in assignment) == [1, 2]
     if version:
         assert (a.member_type, b.member_type) == (1, 1)
     classic = (await broker.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=("g",), include_authorized_operations=True)).groups[0]

@@ -69,7 +69,7 @@ async def test_large_and_small_regions_of_many_partitions_arrive_whole(broker: W
     for partition in range(20):
         await publish(client, "events", batch(b"%d" % partition * (partition * 4000)), partition=partition)
     found = await read(client, *(("events", partition, 0) for partition in range(20)), max_bytes=1 << 25)
-    assert [bytes(each.records) for each in found] == [broker.log_bytes("events", partition) for partition in range(20)]
+    assert [bytes(partition.records) for partition in found] == [broker.log_bytes("events", partition) for partition in range(20)]
 
 
 async def test_the_first_batch_comes_whole_however_large_and_the_others_as_the_limits_allow(broker: Wired) -> None:
@@ -80,13 +80,13 @@ async def test_the_first_batch_comes_whole_however_large_and_the_others_as_the_l
         await publish(client, "events", batch(b"x" * 3000), batch(b"y" * 3000), partition=partition)
     all_of_them = [("events", partition, 0) for partition in range(3)]
     one = len(batch(b"x" * 3000))
-    sizes = [len(each.records) for each in await read(client, *all_of_them, max_bytes=10)]
+    sizes = [len(partition.records) for partition in await read(client, *all_of_them, max_bytes=10)]
     assert sizes == [one, 0, 0]
-    sizes = [len(each.records) for each in await read(client, *all_of_them, partition_max_bytes=one)]
+    sizes = [len(partition.records) for partition in await read(client, *all_of_them, partition_max_bytes=one)]
     assert sizes == [one, one, one]
-    sizes = [len(each.records) for each in await read(client, *all_of_them, max_bytes=3 * one)]
+    sizes = [len(partition.records) for partition in await read(client, *all_of_them, max_bytes=3 * one)]
     assert sizes == [2 * one, one, 0]
-    sizes = [len(each.records) for each in await read(client, *all_of_them, max_bytes=-1, partition_max_bytes=-1)]
+    sizes = [len(partition.records) for partition in await read(client, *all_of_them, max_bytes=-1, partition_max_bytes=-1)]
     assert sizes == [one, 0, 0]
 
 
@@ -97,7 +97,7 @@ async def test_fetch_max_bytes_of_the_broker_bounds_every_answer(tmp_path: Path)
         for partition in range(3):
             await publish(client, "events", *(batch(b"x" * 900) for _ in range(3)), partition=partition)
         found = await read(client, *(("events", partition, 0) for partition in range(3)), max_bytes=1 << 30)
-        assert 0 < sum(len(each.records) for each in found) <= 2048
+        assert 0 < sum(len(partition.records) for partition in found) <= 2048
 
 
 async def test_a_fetch_waits_for_min_bytes_or_its_time(broker: Wired) -> None:
@@ -189,7 +189,7 @@ async def test_an_error_is_told_without_waiting(broker: Wired) -> None:
         (("nowhere", 0, 0), UNKNOWN_TOPIC),
     ):
         found = await read(client, ("events", 0, 1), asked, **waiting)
-        assert [int(each.error_code) for each in found] == [0, code]
+        assert [int(partition.error_code) for partition in found] == [0, code]
         assert (found[1].high_watermark, bytes(found[1].records)) == (-1, b"")
     (found,) = await read(client, (UUID(int=7), 0, 0), version=13, **waiting)
     assert int(found.error_code) == UNKNOWN_TOPIC_ID
@@ -317,7 +317,7 @@ async def test_reading_is_asked_for_topic_by_topic(tmp_path: Path, version: int)
         client = await broker.connect()
         named: Any = [topic_id(name) if version >= 13 else name for name in ("open", "closed")]
         found = await read(client, *((name, 0, 0) for name in named), version=version)
-        assert [int(each.error_code) for each in found] == [0, TOPIC_DENIED]
+        assert [int(partition.error_code) for partition in found] == [0, TOPIC_DENIED]
 
 
 async def test_old_data_is_looked_for_and_brought_in_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

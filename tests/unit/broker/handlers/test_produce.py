@@ -125,7 +125,7 @@ BAD_BATCHES = {
 async def test_a_bad_batch_is_refused_and_the_good_ones_around_it_are_stored(broker: Wired, bad: bytes | None, code: int) -> None:
     broker.topic("events")
     client = await broker.connect()
-    client.write(*(produce(("events", 0, each)) for each in (batch(b"a"), bad, batch(b"b"), bad, batch(b"c"))))
+    client.write(*(produce(("events", 0, records)) for records in (batch(b"a"), bad, batch(b"b"), bad, batch(b"c"))))
     assert [(await client.produced())[1] for _ in range(5)] == [[(0, 0)], [(code, -1)], [(0, 1)], [(code, -1)], [(0, 2)]]
     assert values(broker.log_bytes("events")) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
@@ -175,10 +175,10 @@ async def test_a_duplicate_is_answered_with_its_first_offsets_and_not_stored_aga
     sent = [batch(b"%d" % n, b"%d" % n, base_sequence=2 * n, **mine) for n in range(6)]
     broker.topic("events")
     client = await broker.connect()
-    client.write(*(produce(("events", 0, each)) for each in (sent[0], sent[0], sent[1], sent[0], sent[1])))
+    client.write(*(produce(("events", 0, records)) for records in (sent[0], sent[0], sent[1], sent[0], sent[1])))
     assert [(await client.produced())[1] for _ in range(5)] == [[(0, 0)], [(0, 0)], [(0, 2)], [(0, 0)], [(0, 2)]]
-    for each in sent[2:]:
-        assert (await one(client, ("events", 0, each)))[0] == 0
+    for records in sent[2:]:
+        assert (await one(client, ("events", 0, records)))[0] == 0
     assert await one(client, ("events", 0, sent[1])) == (0, 2)
     size = len(broker.log_bytes("events"))
     assert (await one(client, ("events", 0, sent[0])))[0] == OUT_OF_ORDER

@@ -28,7 +28,7 @@ async def create(broker: Any, *topics: dict[str, Any], version: int = 7, **field
 
 
 async def codes(broker: Any, *topics: dict[str, Any], **fields: Any) -> list[int]:
-    return [each.error_code for each in await create(broker, *topics, **fields)]
+    return [created.error_code for created in await create(broker, *topics, **fields)]
 
 
 @pytest.mark.parametrize("version", range(2, 8))
@@ -138,7 +138,7 @@ async def test_topics_of_one_request_are_created_side_by_side_and_answered_in_or
 
     broker.parts = replace(broker.parts, controller=Patient())
     created = await create(broker, *(topic(name) for name in names), topic("a/b"))
-    assert [(each.name, int(each.error_code)) for each in created] == [*((name, 0) for name in names), ("a/b", 17)]
+    assert [(topic.name, int(topic.error_code)) for topic in created] == [*((name, 0) for name in names), ("a/b", 17)]
 
 
 @pytest.mark.parametrize("version", range(1, 7))
@@ -149,9 +149,9 @@ async def test_a_topic_is_deleted_at_every_version(broker: Any, version: int) ->
     response = await broker.ask(ApiKey.DELETE_TOPICS, version, topic_names=names, topics=[{"name": name} for name in names])
     assert [(answer.name, answer.error_code) for answer in response.responses] == [("flights", 0), ("unknown", 3)]
     if version >= 5:
-        assert [each.error_message for each in response.responses] == [None, "The topic 'unknown' does not exist."]
+        assert [answer.error_message for answer in response.responses] == [None, "The topic 'unknown' does not exist."]
     if version >= 6:
-        assert [each.topic_id for each in response.responses] == [topic_id, None]
+        assert [answer.topic_id for answer in response.responses] == [topic_id, None]
     assert broker.parts.metadata.topics() == []
     assert not broker.parts.replicas.partitions
 
@@ -163,7 +163,7 @@ async def test_topics_are_deleted_by_id(broker: Any) -> None:
     ids = {name: broker.parts.metadata.topic(name).topic_id for name in ("flights", "hidden", "kept")}
     broker.rules.denied |= {(Operation.DESCRIBE, "hidden"), (Operation.DELETE, "kept")}
     unknown = uuid.uuid4()
-    asked = [{"name": None, "topic_id": each} for each in (ids["flights"], ids["hidden"], ids["kept"], unknown)]
+    asked = [{"name": None, "topic_id": asked_id} for asked_id in (ids["flights"], ids["hidden"], ids["kept"], unknown)]
     response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=asked)
     assert [(answer.name, answer.topic_id, answer.error_code) for answer in response.responses] == [
         ("flights", ids["flights"], 0),
@@ -179,7 +179,7 @@ async def test_a_topic_given_twice_or_by_name_and_id_is_not_deleted(broker: Any)
     topic_id = broker.parts.metadata.topic("flights").topic_id
     for asked in ([{"name": "flights"}] * 2, [{"name": "flights", "topic_id": topic_id}], [{"name": None}]):
         response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=asked)
-        assert [each.error_code for each in response.responses] == [42]
+        assert [answer.error_code for answer in response.responses] == [42]
     assert broker.parts.metadata.topic("flights") is not None
     # By name and by id is one deletion and one complaint.
     response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "flights"}, {"name": None, "topic_id": topic_id}])

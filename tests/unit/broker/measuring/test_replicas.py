@@ -42,9 +42,9 @@ def test_a_broker_that_is_killed_is_seen_in_the_metrics_of_the_others_until_it_i
         new = [record.getMessage() for record in caplog.records if record.name == "ottla.state_change"]
         for partition in range(6):
             of_one = [name for name in new if name.startswith(f"clicks-{partition}: ")]
-            assert len([each for each in of_one if ": new, leader " in each]) == 1
-            assert len([each for each in of_one if " leads, leader epoch 0 " in each]) == 1
-            assert len([each for each in of_one if " follows " in each]) == 2
+            assert len([line for line in of_one if ": new, leader " in line]) == 1
+            assert len([line for line in of_one if " leads, leader epoch 0 " in line]) == 1
+            assert len([line for line in of_one if " follows " in line]) == 2
 
         killed = next(number for number in (1, 2, 3) if number != cluster.controller_id)
         counts = {"clicks": 6, "__consumer_offsets": 4, "__transaction_state": 4}
@@ -63,7 +63,7 @@ def test_a_broker_that_is_killed_is_seen_in_the_metrics_of_the_others_until_it_i
         decided = [
             record.getMessage() for record in caplog.records if "ISR [" in record.getMessage() and "leader epoch 1:" in record.getMessage()
         ]
-        assert sorted(each.partition(":")[0] for each in decided) == sorted(
+        assert sorted(line.partition(":")[0] for line in decided) == sorted(
             f"{topic}-{number}" for topic, count in counts.items() for number in range(count)
         )
 

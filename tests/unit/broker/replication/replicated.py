@@ -311,7 +311,7 @@ class Replicated:
             if partition is not None and partition.is_leader:
                 known = self.committed[-1][0] if self.committed else 0
                 if partition.high_watermark > known:
-                    self.committed += [each for each in self.stored(node.broker_id) if known < each[0] <= partition.high_watermark]
+                    self.committed += [batch for batch in self.stored(node.broker_id) if known < batch[0] <= partition.high_watermark]
 
     def recover(self) -> None:
         """Everybody is up, registered, told, and fetches to the end."""

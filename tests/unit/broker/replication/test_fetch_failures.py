@@ -69,7 +69,7 @@ async def test_a_fenced_partition_waits_for_the_controller(follower: Follower) -
     # Told the same epoch again, a partition that was given up is tried again.
     fenced.epoch = 7
     leader.append(fenced, b"z")
-    await until(lambda: any(each.is_given_up for each in follower.fetchers._fetchers[leader.broker_id, 0]._followed.values()))
+    await until(lambda: any(followed.is_given_up for followed in follower.fetchers._fetchers[leader.broker_id, 0]._followed.values()))
     fenced.epoch = 6
     follower.follow(leader, P0, epoch=6)
     await until_equal(replicas[0], fenced)
@@ -137,7 +137,7 @@ async def test_a_place_that_can_not_be_found_is_looked_for_again_later(follower:
 async def test_a_lost_session_begins_anew(follower: Follower, slots: int) -> None:
     """With no slots the leader keeps no session at all, and every request names everything."""
     leader = follower.leader(slots=slots)
-    led = [leader.lead(each) for each in (P0, P1)]
+    led = [leader.lead(partition) for partition in (P0, P1)]
     replicas = follower.follow(leader, P0, P1)
     for _ in range(3):
         leader.sessions._sessions.clear()

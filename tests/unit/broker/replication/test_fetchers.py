@@ -46,7 +46,7 @@ async def test_a_follower_becomes_what_its_leader_is(follower: Follower) -> None
 
 async def test_after_the_first_request_only_partitions_with_news_are_named(follower: Follower) -> None:
     leader = follower.leader()
-    led = [leader.lead(each) for each in (P0, P1, P2)]
+    led = [leader.lead(partition) for partition in (P0, P1, P2)]
     replicas = follower.follow(leader, P0, P1, P2)
     await until(lambda: waits(leader))
     known = len(leader.requests)
@@ -270,7 +270,7 @@ async def test_with_nothing_to_follow_nothing_is_left(follower: Follower) -> Non
 async def test_following_can_be_closed_at_any_await(follower: Follower, turns: int) -> None:
     """Method: partitions with records, errors, a lost place and something to settle; closed after so many turns of the loop."""
     leader = follower.leader()
-    led = [leader.lead(each) for each in (P0, P1, P2)]
+    led = [leader.lead(partition) for partition in (P0, P1, P2)]
     led[1].error = OffsetOutOfRange.code
     led[2].error = NotLeaderOrFollower.code
     for partition in led:

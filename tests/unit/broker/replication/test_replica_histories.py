@@ -70,8 +70,8 @@ def test_a_follower_that_comes_back_keeps_what_it_did_not_know_to_be_committed(p
 def test_logs_that_parted_in_several_epochs_become_one_again(partition: Replicated) -> None:
     """KIP-279: after two fast elections a follower's last epoch is one that the leader has never heard of."""
     partition.append(ONE, 1)
-    for each in (TWO, THREE):
-        partition.fetch(each)
+    for broker_id in (TWO, THREE):
+        partition.fetch(broker_id)
     partition.append(ONE, 2)  # no one gets it
     partition.controller.lead(TWO)
     partition.tell(TWO)

@@ -123,7 +123,7 @@ async def test_a_new_coordinator_completes_what_was_decided_and_leaves_what_was_
     world.gate.set()
     second = await world.coordinator(epoch=2)
     assert await settled(second) is TransactionState.COMPLETE_COMMIT
-    assert [(each.producer_id, each.coordinator_epoch) for each in world.sent] == [(producer_id, 1), (producer_id, 2)]
+    assert [(marker.producer_id, marker.coordinator_epoch) for marker in world.sent] == [(producer_id, 1), (producer_id, 2)]
     assert second.describe("other").state is TransactionState.ONGOING
     assert second.describe("other").partitions == frozenset({VIEWS})
 
@@ -179,7 +179,7 @@ async def test_a_transaction_that_is_found_again_in_the_same_epoch_is_still_to_b
     if not is_decided:
         await second.end("t", producer_id, epoch, True)
     await settled(second)
-    assert len({each.transaction for each in world.sent}) == 1, "both coordinators mean the same"
+    assert len({marker.transaction for marker in world.sent}) == 1, "both coordinators mean the same"
     assert not known.has_ended(producer_id, world.sent[-1].transaction)
     known.note_ended(producer_id, world.sent[0].transaction)
     assert known.has_ended(producer_id, world.sent[-1].transaction)
@@ -191,7 +191,7 @@ async def test_a_producer_that_begins_anew_has_the_transaction_of_the_former_one
         await shard.initialise("t", MINUTE_MS, None)
     await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
     # The markers' epoch shuts the former producer out of the partitions too.
-    assert [(each.is_commit, each.producer_epoch) for each in world.sent] == [(False, epoch + 1)]
+    assert [(marker.is_commit, marker.producer_epoch) for marker in world.sent] == [(False, epoch + 1)]
     assert await shard.initialise("t", MINUTE_MS, None) == (producer_id, epoch + 2)
     with pytest.raises(ProducerFenced):
         await shard.end("t", producer_id, epoch, True)
@@ -209,7 +209,7 @@ async def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_shu
     world.clock.advance(milliseconds=1)
     shard.abort_timed_out()
     await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
-    assert [(each.is_commit, each.producer_epoch) for each in world.sent] == [(False, epoch + 1)]
+    assert [(marker.is_commit, marker.producer_epoch) for marker in world.sent] == [(False, epoch + 1)]
     with pytest.raises(ProducerFenced):
         await shard.end("t", producer_id, epoch, True)
 
@@ -288,7 +288,7 @@ async def test_a_decision_stands_though_the_connection_that_asked_for_it_was_los
         await shard.end("t", producer_id, epoch, False)
     world.log.commits.set()
     await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_COMMIT)
-    assert [each.is_commit for each in world.sent] == [True]
+    assert [marker.is_commit for marker in world.sent] == [True]
     await shard.end("t", producer_id, epoch, True)  # asked again, and told
 
 
@@ -304,7 +304,7 @@ async def test_a_decision_stands_though_its_answer_was_that_it_took_too_long() -
         await shard.end("t", producer_id, epoch, True)
     world.log.failure = None
     await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_COMMIT)
-    assert [each.is_commit for each in world.sent] == [True]
+    assert [marker.is_commit for marker in world.sent] == [True]
 
 
 async def test_what_is_written_and_not_committed_is_the_next_coordinators() -> None:

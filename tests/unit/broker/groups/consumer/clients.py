@@ -119,7 +119,7 @@ class ConsumerCoordinator:
 def essence(group: ConsumerGroup) -> dict[str, Any]:
     """Everything that a group is, but for deadlines."""
     targets = {member_id: target for member_id, target in group.targets.items() if target}
-    held = {each: (member_id, member.position.epoch) for member_id, member in group.members.items() for each in _held(member)}
+    held = {partition: (member_id, member.position.epoch) for member_id, member in group.members.items() for partition in _held(member)}
     assert {partition: group.owner_epoch(*partition) for partition in held} == {each: epoch for each, (_, epoch) in held.items()}
     return {
         "state": group.state,

@@ -194,7 +194,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             if (topic := self.topics.topic(name)) is not None
             for partition in range(len(topic.partitions))
         }
-        found = [each for client in members for each in client.owned]
+        found = [partition for client in members for partition in client.owned]
         assert sorted(found) == sorted(wanted)
 
 

@@ -125,9 +125,9 @@ def test_what_is_broken_is_told(change: Change, data: st.DataObject) -> None:
     assert isinstance(decoded, ConsumerGroupKey)
     position = data.draw(st.integers(0, len(value) - 1))
     broken = value[:position] + bytes([data.draw(st.integers(0, 255))]) + value[position + 1 :]
-    for each in (value[:position], broken):
+    for damaged in (value[:position], broken):
         with contextlib.suppress(InvalidRecord):
-            decode_change(decoded, each)
+            decode_change(decoded, damaged)
 
 
 def test_a_state_of_a_newer_release_is_told() -> None:
