@@ -125,7 +125,7 @@ up)
     *,observability,*)
         grafana=${OTTLA_GRAFANA_IMAGE:-grafana/grafana:11.4.0}
         if ! docker image inspect "$grafana" >/dev/null 2>&1 && ! timeout 300 docker pull --quiet "$grafana"; then
-            echo "$grafana can not be pulled: Grafana is left out. Its dashboards are in deploy/grafana/dashboards."
+            echo "$grafana cannot be pulled: Grafana is left out. Its dashboards are in deploy/grafana/dashboards."
             profiles=$(echo ",$profiles," | sed 's/,observability,/,/; s/^,//; s/,$//')
         fi
         ;;

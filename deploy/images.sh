@@ -43,7 +43,7 @@ choose_base() {
     elif echo "Pulling $PUBLIC_BASE" && timeout 300 docker pull --quiet "$PUBLIC_BASE"; then
         BASE_IMAGE=$PUBLIC_BASE
     else
-        echo "It can not be pulled; making $LOCAL_BASE from Debian's packages"
+        echo "It cannot be pulled; making $LOCAL_BASE from Debian's packages"
         sh deploy/base/build.sh "$LOCAL_BASE"
         BASE_IMAGE=$LOCAL_BASE
     fi
@@ -63,11 +63,11 @@ build() {
     exec docker build --quiet --force-rm --tag "$image" --build-arg "BASE_IMAGE=$BASE_IMAGE" "$@" >/dev/null
 }
 
-# An image is not built anew by itself when the source has changed, so that `make up` is quick and does what it did yesterday.
+# An image is not built again by itself when the source has changed, so that `make up` is quick and does what it did yesterday.
 say_if_older() {
     revision=$(git rev-parse --short=12 HEAD 2>/dev/null) || return 0
     built=$(docker image inspect --format '{{index .Config.Labels "org.opencontainers.image.revision"}}' "$image")
-    [ "$built" = "$revision" ] || echo "$image is of revision ${built:-unknown} and the source of $revision; 'make images' builds it anew"
+    [ "$built" = "$revision" ] || echo "$image is of revision ${built:-unknown} and the source of $revision; 'make images' builds it again"
 }
 
 only_missing=
@@ -110,7 +110,7 @@ for name; do
     fi
     case $image in
     ottla/*) ;;
-    *)  # Somebody else's image is named, so it is theirs to build.
+    *)  # Someone else's image is named, so it is theirs to build.
         has "$image" || docker pull --quiet "$image"
         continue
         ;;

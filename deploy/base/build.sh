@@ -1,5 +1,5 @@
 #!/bin/sh
-# A base image from Debian's packages, for machines that can not pull one: Debian 12 with Python 3.11 and tini.
+# A base image from Debian's packages, for machines that cannot pull one: Debian 12 with Python 3.11 and tini.
 # Needs root and mmdebstrap (apt-get install mmdebstrap); takes half a minute. Usage: build.sh [TAG]
 #
 # The certificates that this machine trusts go into the image, so that pip inside finds what pip outside finds behind a

@@ -100,7 +100,7 @@ GROUPS: Final = Board(
                     (('rate(ottla_group_rebalances_total{job="$job", instance=~"$broker"}[$__rate_interval])', "{{instance}}"),),
                 ),
                 Panel(
-                    "Records that nobody can read",
+                    "Records that no one can read",
                     "short",
                     "Records of __consumer_offsets that were passed over. Alert: CorruptRecords.",
                     (('ottla_group_records_corrupt_total{job="$job", instance=~"$broker"}', "{{instance}}"),),

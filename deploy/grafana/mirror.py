@@ -47,7 +47,7 @@ MIRROR: Final = Board(
                 Panel(
                     "Slots without a worker",
                     "short",
-                    "Nobody copies what stands there; for a session after a worker was killed. Alert: MirrorWorkersGone.",
+                    "No one copies what stands there; for a session after a worker was killed. Alert: MirrorWorkersGone.",
                     ((f"sum({_highest('link_slots')}) - sum(ottla_mirror_slots{{{_HERE}}})", "slots"),),
                     kind="number",
                     bad_from=1,
@@ -72,7 +72,7 @@ MIRROR: Final = Board(
                 Panel(
                     "Gaps",
                     "short",
-                    "Ranges that the source had lost before they were copied, and that somebody has accepted; the map has each.",
+                    "Ranges that the source had lost before they were copied, and that someone has accepted; the map has each.",
                     ((f"sum by (link) (ottla_mirror_gaps_total{{{_HERE}}})", "{{link}}"),),
                     empty_because=_NONE,
                 ),

@@ -17,7 +17,7 @@ OVERVIEW: Final = Board(
                 Panel(
                     "Brokers that answer",
                     "short",
-                    "Brokers that Prometheus reaches, of those that it is told to scrape.",
+                    "Brokers that Prometheus reaches, of those that it is to scrape.",
                     (('sum(up{job="$job", component="broker"})', "answer"), ('count(up{job="$job", component="broker"})', "listed")),
                     kind="number",
                     width=4,
@@ -34,7 +34,7 @@ OVERVIEW: Final = Board(
                 Panel(
                     "Offline partitions",
                     "short",
-                    "Partitions without a leader: nobody can read or write them. Alert: OfflinePartitions.",
+                    "Partitions without a leader: no one can read or write them. Alert: OfflinePartitions.",
                     (('max(ottla_controller_offline_partitions{job="$job"})', "offline"),),
                     kind="number",
                     width=4,
@@ -86,7 +86,7 @@ OVERVIEW: Final = Board(
                 Panel(
                     "Groups with members",
                     "short",
-                    "Consumer groups that somebody reads for.",
+                    "Consumer groups that someone reads for.",
                     (('sum(ottla_groups{job="$job", state!~"Empty|Dead"})', "groups"),),
                     kind="number",
                     width=4,

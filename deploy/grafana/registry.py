@@ -7,7 +7,7 @@ from typing import Final
 from deploy.grafana.board import Board, Panel
 
 _HERE: Final = 'job="$job"'
-_UNUSED: Final = "nobody has asked for a schema"
+_UNUSED: Final = "no one has asked for a schema"
 _ALONE: Final = "a registry that leads forwards nothing"
 
 
@@ -54,7 +54,7 @@ REGISTRY: Final = Board(
                 Panel(
                     "Topics at fault",
                     "short",
-                    "Nodes whose topic was deleted, made again or cut: they write nothing any more, and nobody leads.",
+                    "Nodes whose topic was deleted, made again or cut: they write nothing any more, and no one leads.",
                     ((f"sum(ottla_registry_fault{{{_HERE}}})", "nodes"),),
                     kind="number",
                     bad_from=1,

@@ -150,7 +150,7 @@ _CONTROLLER: Final = (
                 "p99",
             ),
         ),
-        empty_because="nobody had to be elected",
+        empty_because="no one had to be elected",
     ),
     Panel(
         "Waiting for the controller",

@@ -36,7 +36,7 @@ TRANSACTIONS: Final = Board(
                     ((f"ottla_transactions_oldest_open_seconds{{{_HERE}}}", "{{instance}}"),),
                 ),
                 Panel(
-                    "Records that nobody can read",
+                    "Records that no one can read",
                     "short",
                     "Records of __transaction_state that were passed over. Alert: CorruptRecords.",
                     ((f"ottla_transaction_records_corrupt_total{{{_HERE}}}", "{{instance}}"),),

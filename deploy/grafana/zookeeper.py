@@ -55,13 +55,13 @@ ZOOKEEPER: Final = Board(
                 Panel(
                     "Disconnections in 5 minutes",
                     "short",
-                    "Connections that broke; the session goes on where the next is there in time. Alert: ZooKeeperSessionFlapping.",
+                    "Connections that broke; the session continues where the next is there in time. Alert: ZooKeeperSessionFlapping.",
                     ((f"increase(ottla_zookeeper_disconnections_total{{{_HERE}}}[5m])", "{{instance}}"),),
                 ),
                 Panel(
                     "Expirations in 5 minutes",
                     "short",
-                    "Sessions that ended: the broker was taken for dead, its partitions were led by others, and it registered anew.",
+                    "Sessions that ended: the broker was taken for dead, its partitions were led by others, and it registered again.",
                     ((f"increase(ottla_zookeeper_session_expirations_total{{{_HERE}}}[5m])", "{{instance}}"),),
                 ),
             ),

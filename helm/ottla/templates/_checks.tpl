@@ -52,7 +52,7 @@
 {{- if and .Release.IsUpgrade $values.zookeeper.enabled -}}
 {{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-zookeeper" (include "ottla.fullname" .)) -}}
 {{- if ne (int .spec.replicas) (int $values.zookeeper.replicas) -}}
-{{- fail (printf "zookeeper.replicas is %d and can not become %d in place: new, empty servers could outvote those that have the data" (int .spec.replicas) (int $values.zookeeper.replicas)) -}}
+{{- fail (printf "zookeeper.replicas is %d and cannot become %d in place: new, empty servers could outvote those that have the data" (int .spec.replicas) (int $values.zookeeper.replicas)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

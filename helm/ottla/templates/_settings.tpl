@@ -90,7 +90,7 @@ ssl.client.auth: {{ .Values.tls.clientAuth }}
 {{- end -}}
 {{- end -}}
 
-{{/* What configure.py is told. */}}
+{{/* What configure.py is given. */}}
 {{- define "ottla.podConfiguration" -}}
 {{- $external := .Values.externalAccess -}}
 {{- $configuration := dict

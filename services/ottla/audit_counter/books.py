@@ -120,7 +120,7 @@ class Books:
         A mirror that writes stands in the place of producers, which are then expected no more.
 
         Args:
-            expected: tiers whose silence is told.
+            expected: tiers whose silence is said.
         """
         known = self.reporting | frozenset(expected)
         hub = BROKER if BROKER in self.reporting or (BROKER in known and LOG not in self.reporting) else LOG

@@ -1,7 +1,7 @@
 """An audit counter put together: its settings, its parts, and the order in which they start and stop.
 
 It is ready once it has read all of `__audit`. With ZooKeeper one counter is elected and writes verdicts; the others read and judge the
-same into files of their own. A counter that cannot go on ends, and whoever supervises it starts it again.
+same into files of their own. A counter that cannot go on ends, and its supervisor starts it again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The counter at work: reads `__audit`, judges what changed, looks into the log where there is doubt, and tells who watches.
 
 One task reads and judges; one reads logs, of a window at a time, so that a doubt never keeps the audit from being read. The store is
-asked in its own thread, logs are decoded in another. Whoever is active writes verdicts to `__audit_verdicts` and reads logs; a standby
+asked in its own thread, logs are decoded in another. Who is active writes verdicts to `__audit_verdicts` and reads logs; a standby
 does the rest, with a file of its own, so that it has everything when it becomes active.
 """
 
@@ -84,7 +84,7 @@ _DEAF_SECONDS: Final = 2.0
 _WATCHER_EVENTS: Final = 1_000
 _MOST_DOUBTS: Final = 10_000
 _VERDICTS_AT_ONCE: Final = 500
-# A log that nobody writes to any more still has to be read to its end.
+# A log that no one writes to any more still has to be read to its end.
 _LOG_SECONDS: Final = 120.0
 _LOG_AGAIN_SECONDS: Final = 1.0
 _TOPICS_AGAIN_SECONDS: Final = 1.0
@@ -100,7 +100,7 @@ class CounterSettings:
     """How the counter works.
 
     Attributes:
-        expected: tiers whose silence is told.
+        expected: tiers whose silence is said.
         verify: `never`, on `doubt`, or `records`: whether logs are read.
         session_timeout_ms: after which a session that says nothing is taken for dead.
     """
@@ -201,7 +201,7 @@ class AuditCounter:
     """The counter.
 
     Args:
-        cluster: whose topics are audited; closed by whoever made it.
+        cluster: whose topics are audited; closed by its maker.
         in_store: runs what asks the store, in its one thread.
         beside: runs what decodes logs.
     """

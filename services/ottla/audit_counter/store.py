@@ -8,7 +8,7 @@ too until they are judged, which a kill may put off to the next start.
 Two hours later the windows of an hour in which all is well are folded into one, so that a week of many topics stays small: of each tier and
 partition one row. What comes late is counted with its hour then; logs are not read for it any more.
 
-Blocking: it lives in one thread of its own, and is called there only. Nobody else opens the file while it is in use.
+Blocking: it lives in one thread of its own, and is called there only. No one else opens the file while it is in use.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Read(NamedTuple):
 
 @dataclass(slots=True)
 class _Recent:
-    """Rows as they were committed last, the latest at the end. Whoever writes them otherwise forgets them here."""
+    """Rows as they were committed last, the latest at the end. Who writes them otherwise forgets them here."""
 
     counts: OrderedDict[_CountKey, Tally] = field(default_factory=OrderedDict)
     sessions: OrderedDict[tuple[str, str], list[Any]] = field(default_factory=OrderedDict)
@@ -715,9 +715,9 @@ class _Batch:
             if record.next_offset <= position and not record.windows:
                 return None
             if record.leader_epoch < self._leader_epochs[place] and record.first_offset:
-                return None  # a leader that was deposed and did not know: the next one has counted that, and a topic made anew begins at 0
+                return None  # a leader that was deposed and did not know: the next one has counted that, and a topic made again begins at 0
             self._recount(record, gaps)
-        elif record.first_offset > position >= 0:  # offsets that nobody counted, of messages of any time
+        elif record.first_offset > position >= 0:  # offsets that no one counted, of messages of any time
             self._miss(gaps, Gap(record.sequence, record.sequence, 0, record.reported_ms))
         self._positions[place], self._leader_epochs[place] = record.next_offset, record.leader_epoch
         return record.first_offset

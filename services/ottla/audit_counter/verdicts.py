@@ -152,7 +152,7 @@ def judge(
     """What is said of each edge of a window.
 
     Args:
-        expected: tiers whose silence is told.
+        expected: tiers whose silence is said.
         known: what was said before, by the edge.
         log: if it was read just now.
         reads_logs: nothing is said to differ before the log was read, as it may tell that nothing does.

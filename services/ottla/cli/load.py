@@ -399,7 +399,7 @@ def _progress(is_quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 @contextmanager
 def _until_stopped() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets, so that a load which goes on ends after the one that runs."""
+    """An event that SIGTERM sets, so that a load which continues ends after the one that runs."""
     stopping = threading.Event()
     former = signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     try:

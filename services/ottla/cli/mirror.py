@@ -265,6 +265,6 @@ def create(
 
 @app.command()
 def delete(link: LinkName, rpc: Rpc = DEFAULT_RPC, config: RpcConfig = None) -> None:
-    """End a link that `create` has made. What it has copied stays, and so does its map: made again, it goes on where it was."""
+    """End a link that `create` has made. What it has copied stays, and so does its map: made again, it continues where it was."""
     _asked(rpc, config, "Delete", lambda messages: messages.MirrorDeleteRequest(link=link), of_all=False)
     say(f"{link} is deleted")

@@ -1,6 +1,6 @@
 """What a client counts for the audit counter: messages as they are attempted, acknowledged and consumed.
 
-`ProducerAudit` and `ConsumerAudit` are told of each message by whoever produces or consumes, at the cost of one hash and one tuple;
+`ProducerAudit` and `ConsumerAudit` hear of each message from its producer or consumer, at the cost of one hash and one tuple;
 `records` adds the tuples up by columns. A message is reported once its outcome is known, and the session's watermark stays below whatever
 is still on its way: so a process that is killed leaves windows in doubt and never a wrong count.
 
@@ -130,7 +130,7 @@ class _Audit:
             self._enter(tally, int(mask.sum()))
             if bool((offsets[mask] >= 0).all()):
                 tally.count_messages(partition, offsets[mask], some, int(sizes[mask].sum()))
-            else:  # acks=0: nobody knows where they are
+            else:  # acks=0: no one knows where they are
                 tally.merge(Tally(count=int(mask.sum()), size=int(sizes[mask].sum()), offsets=None, content=0))
             tally.latencies.add_all(latencies[mask])
 
@@ -164,7 +164,7 @@ class ProducerAudit(_Audit):
         """The brokers have it.
 
         Args:
-            offset: -1 if nobody knows.
+            offset: -1 if no one knows.
             timestamp_ms: that the broker stamped it with; None leaves the producer's.
         """
         stamped = attempt.timestamp if timestamp_ms is None else timestamp_ms

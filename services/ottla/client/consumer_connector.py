@@ -171,12 +171,12 @@ class AsyncConsumerConnector:
         return sorted(self._owned)
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Goes on at another offset. Raises KeyError for a partition that this consumer does not own."""
+        """Continues at another offset. Raises KeyError for a partition that this consumer does not own."""
         key = TopicPartition(topic, partition)
         self._feeds[self._owned[key]].assign(key, offset)
 
     async def seek_to_timestamp(self, time_ms: int) -> None:
-        """Goes on, in all partitions that this consumer owns, at the first message that is not older; at the end if all are."""
+        """Continues, in all partitions that this consumer owns, at the first message that is not older; at the end if all are."""
         owned = dict.fromkeys(self._owned, time_ms)
         found = await list_offsets(self._connected(), owned)
         ends = await list_offsets(self._connected(), dict.fromkeys(owned, LATEST))

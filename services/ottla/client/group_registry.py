@@ -1,4 +1,4 @@
-"""The znodes of one group, as one of its consumers writes them: who lives, who owns what, where the group goes on.
+"""The znodes of one group, as one of its consumers writes them: who lives, who owns what, where the group continues.
 
 An ephemeral owner's znode says that a partition is taken. The claim is one transaction that makes it and writes the offset's znode too,
 unchanged: that raises its version. A commit names the version that the claim, or the commit before it, has left. A consumer that was
@@ -133,7 +133,7 @@ class GroupRegistry:
             await self.session.delete(znodes.PARTITION_OWNER.path(self._group, *partition))
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Writes where the group goes on, behind what is being written already. Who is cancelled meanwhile does not stop it.
+        """Writes where the group continues, behind what is being written already. Who is cancelled meanwhile does not stop it.
 
         Raises:
             BadVersion: of the first partition that another has claimed since, or that this consumer does not own. The others are
@@ -205,7 +205,7 @@ async def read_group(session: Coordination, group: str) -> tuple[list[str], dict
 
 
 async def set_group_offsets(session: Coordination, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Sets where a group without consumers goes on.
+    """Sets where a group without consumers continues.
 
     Raises:
         ConsumerIdInUse: it has consumers.

@@ -84,7 +84,7 @@ class Delivery:
 
         Raises:
             DeliveryFailed: one of them at least is not written, or no one knows.
-            TimeoutError: not in that time; it goes on all the same.
+            TimeoutError: not in that time; it continues all the same.
         """
         end = None if timeout_seconds is None else self._producer.monotonic() + timeout_seconds
         while self.left:

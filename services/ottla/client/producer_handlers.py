@@ -41,7 +41,7 @@ class CallbackHandler:
         """The record is in the queue, or there was no room."""
 
     def after_dequeuing(self, record: ProducerRecord) -> Sequence[ProducerRecord]:
-        """Gives what goes on in the place of a record that left the queue."""
+        """Gives what continues in the place of a record that left the queue."""
         return (record,)
 
     def before_sending(self, records: Sequence[ProducerRecord]) -> Sequence[ProducerRecord]:

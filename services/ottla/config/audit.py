@@ -96,7 +96,7 @@ class _AuditCounterSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class AuditCounterSettings(ClusterTlsSettings, RpcSettings, _AuditCounterSettings):
-    """What is audited, and where it is told."""
+    """What is audited, and where it is said."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

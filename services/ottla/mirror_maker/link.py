@@ -73,7 +73,7 @@ RETRY_SECONDS: Final = 1.0
 SCHEMAS: Final = "_schemas"
 # A worker that finds its slot taken, although it has the znode, shares the configuration with one that has another ZooKeeper, or none.
 LOST_SECONDS: Final = 10.0
-# The target stamps what is said there: it may refuse the time of a worker whose clock is another. Whoever opens a slot reads all of its
+# The target stamps what is said there: it may refuse the time of a worker whose clock is another. Who opens a slot reads all of its
 # map, so what was written again is to go soon, of which the cleaner takes no active segment, and the markers of transactions too.
 MAP_SETTINGS: Final = {
     "cleanup.policy": "compact",
@@ -229,7 +229,7 @@ class Link:
                     await event.wait()
 
     async def _attempt(self, action: Callable[[], Awaitable[None]]) -> bool:
-        """Does it, and gives whether that was possible. What keeps it from that is told when it begins, and when it ends."""
+        """Does it, and gives whether that was possible. What keeps it from that is said when it begins, and when it ends."""
         doing = _WHAT_IS_DONE[action.__name__]
         try:
             await action()

@@ -1,4 +1,4 @@
-"""What a stream's sink decides: each batch is committed in all its transactions or in none, whoever dies in between.
+"""What a stream's sink decides: each batch is committed in all its transactions or in none, no matter who dies in between.
 
     begin ──► tasks ──► decide ──────────────► end ──────────► ended
       │         │          │                     │

@@ -69,7 +69,7 @@ class Turn:
     Attributes:
         name: of the query, that its transactional ids begin with.
         driver: who may decide; another `begin` of the name ends that.
-        query: whose checkpoint the name belongs to; None: nobody's yet.
+        query: whose checkpoint the name belongs to; None: no one's yet.
         done: the last batch that is committed.
         timeout_ms: `transaction.timeout.ms` of the tasks.
     """
@@ -92,7 +92,7 @@ class SinkCommits:
     Args:
         cluster: is the caller's to close.
         name: of the query.
-        at: is told each step when it is done.
+        at: hears of each step when it is done.
     """
 
     def __init__(self, cluster: Cluster, name: str, at: Callable[[Step], None] = _nothing, clock: Clock | None = None) -> None:
@@ -103,14 +103,14 @@ class SinkCommits:
         self._place = TopicPartition(TOPIC, partition_of(name))
 
     async def begin(self, query: str | None, timeout_ms: int) -> Turn:
-        """Takes the query over from whoever had it, ends what was decided and aborts what was not.
+        """Takes the query over from who had it, ends what was decided and aborts what was not.
 
         Args:
             query: the id in its checkpoint, if that is known here.
 
         Raises:
-            CheckpointFenced: the name is another query's, which goes on undisturbed.
-            TransactionLost: something that was decided can not be ended.
+            CheckpointFenced: the name is another query's, which continues undisturbed.
+            TransactionLost: something that was decided cannot be ended.
             CommitsUnreadable, ApiError, OSError
         """
         await self._make_topic()
@@ -146,7 +146,7 @@ class SinkCommits:
         Raises:
             TransactionLost: with what that means.
             ProducerFenced, InvalidProducerEpoch: another driver has taken over; nothing was decided.
-            ApiError, OSError: nobody knows whether it was decided. `recover` finds out.
+            ApiError, OSError: no one knows whether it was decided. `recover` finds out.
         """
         check_time(turn.began_ms, self._clock.time_ms(), turn.timeout_ms)
         check_prepared(decision.slots, await _each(decision.slots, self._open))

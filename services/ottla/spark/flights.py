@@ -3,7 +3,7 @@
     ottla spark submit flights hourly-departures --into departures
 
 Each reads the topic as a stream from its beginning, and appends what it finds to a Delta table exactly once, or writes it into another
-topic. It ends when it has read what is there, or goes on with `--every`; started again with its checkpoint it reads what is new.
+topic. It ends when it has read what is there, or continues with `--every`; started again with its checkpoint it reads what is new.
 
 A program of its own, which `spark-submit` runs: nothing imports it.
 """

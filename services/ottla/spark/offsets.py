@@ -226,7 +226,7 @@ class Condition:
 def narrowed(one: OffsetRange, conditions: Iterable[Condition]) -> OffsetRange | None:
     """What is left of a range under conditions on topic, partition and offset; None if that is nothing.
 
-    Conditions on other columns are left to whoever looks at the rows.
+    Conditions on other columns are left to the reader of the rows.
     """
     start, end = one.start, one.end
     for condition in conditions:

@@ -331,7 +331,7 @@ class _Fetching:
                 while not (arrived := await fetcher.poll(_POLL_SECONDS)):
                     pass
         except FetchFailed as failure:
-            raise ReadFailed(f"{failure}; it cannot be put into quarantine, as nobody can say where it ends") from failure
+            raise ReadFailed(f"{failure}; it cannot be put into quarantine, as no one can say where it ends") from failure
         fetched = arrived[0]
         next_offset = one.start
         for position, header in batches(fetched.records):

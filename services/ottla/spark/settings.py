@@ -1,7 +1,7 @@
 """The options of the source `ottla`: those of Spark's Kafka source, under the same names, and a few more.
 
 `OPTIONS` is the table; docs/spark.md is compared with it. `SourceSettings.of` reads what a query gives. What Spark's source refuses
-is refused in the same words, and a name that nobody knows is refused too, where Spark's source ignores it.
+is refused in the same words, and a name that no one knows is refused too, where Spark's source ignores it.
 
 Pure: no I/O, no time, and no pyspark. A value of this can be pickled, so that an executor connects as the driver does.
 """

@@ -371,7 +371,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`stream.writeStream.format("ottla")`: made anew for each batch, in one process of the driver for `write`, in another for the rest.
+    """`stream.writeStream.format("ottla")`: made again for each batch, in one process of the driver for `write`, in another for the rest.
 
     Args:
         turn: what `begin` gave; None at least once, and where nothing is written.

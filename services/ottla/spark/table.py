@@ -1,6 +1,6 @@
 """Appends to a Delta table that happen exactly once, from Spark and from `ottla load`.
 
-Tasks write Parquet files that nobody sees. One commit of the table's own log makes them part of it, together with the version that the
+Tasks write Parquet files that no one sees. One commit of the table's own log makes them part of it, together with the version that the
 application has reached and whatever it has to remember (a load: its offsets). So data and offsets are there together or not at all, and a
 program that was killed leaves files that no reader knows and `vacuum` removes. Two drivers of an application that began from the same
 snapshot cannot both commit: the log refuses the second.
@@ -156,7 +156,7 @@ class Table:
         return {entry.name: entry.type for entry in schema}
 
     def widen(self, columns: Mapping[str, Any], application: str) -> None:
-        """Adds columns, which are null in every row that is there. A commit of its own: whoever is killed after it has changed no row.
+        """Adds columns, which are null in every row that is there. A commit of its own: who is killed after it has changed no row.
 
         Args:
             columns: the `pyarrow.DataType` of each.

@@ -68,7 +68,7 @@ class ClusterSettings:
     Attributes:
         security: TLS and SASL.
         request_timeout_seconds: how long one request may take (`request.timeout.ms`).
-        api_timeout_seconds: how long `with_…` goes on trying (`default.api.timeout.ms`).
+        api_timeout_seconds: how long `with_…` keeps trying (`default.api.timeout.ms`).
         metadata_max_age_seconds: a topic of which more time ago was heard is asked for again (`metadata.max.age.ms`).
         retry_backoff_seconds, retry_backoff_max_seconds: the first pause, which doubles, and the longest (KIP-580).
         setup_timeout_seconds: to open a connection (`socket.connection.setup.timeout.ms`).

@@ -6,12 +6,12 @@
         base_offset = await written
 
 A partition's batches stand in a row. Those at its front may be on their way, at most `max_in_flight` of them; when one of these is
-refused in a way that time heals, the row is held until all that are on their way have been answered, and goes on from its front,
+refused in a way that time heals, the row is held until all that are on their way have been answered, and continues from its front,
 each batch with the sequence that it had: the broker knows which of them it has (KIP-98). So the order holds whatever happens. Without
 idempotence one batch of a partition is on its way at a time, and a batch whose answer was lost may be written twice.
 
     OUT_OF_ORDER_SEQUENCE    sent again, unless the batch is the first of the row: then something that was acknowledged is gone,
-                             the batch fails and the partition goes on in a new epoch, from sequence 0 (KIP-360)
+                             the batch fails and the partition continues in a new epoch, from sequence 0 (KIP-360)
     UNKNOWN_PRODUCER_ID      the broker has forgotten the producer: sent again in a new epoch
     DUPLICATE_SEQUENCE       written before; at which offset is not known any more: -1
     NOT_LEADER and the like  sent to the new leader, at once if the refusal names it (KIP-951)
@@ -202,7 +202,7 @@ class _Row:
         self.in_flight = 0
         self.is_known = False  # whether the broker has one of these batches
         self.is_held = False  # until nothing is on its way any more
-        self.renews = False  # goes on in a new epoch then
+        self.renews = False  # continues in a new epoch then
         self.gap: _Batch | None = None  # the first that was refused for good: those behind it move up to its sequence then
         self.is_stale = False  # what is known of its leader is to be refreshed
         self.producer_epoch = producer_epoch

@@ -11,7 +11,7 @@
                       └──(a batch failed)── failed ──abort──► ready
     fenced from anywhere, for good: another process has opened the transactional id
 
-After something has failed the producer goes on in a new epoch, which its coordinator gives it after the abort (KIP-360): so what is
+After something has failed the producer continues in a new epoch, which its coordinator gives it after the abort (KIP-360): so what is
 still on its way to brokers cannot be taken for what comes. `end_transaction` ends one that another process has begun, given who that was:
 `prepare` leaves it open for that.
 """

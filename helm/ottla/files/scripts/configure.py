@@ -33,7 +33,7 @@ Ask = Callable[[str], dict[str, Any]]
 
 
 class Problem(Exception):
-    """The pod can not be configured. The text says what to do."""
+    """The pod cannot be configured. The text says what to do."""
 
 
 def ask_api_server(path: str, environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> dict[str, Any]:

@@ -30,7 +30,7 @@ ANSWER_SECONDS = 10.0
 
 
 class Load(threading.Thread):
-    """Numbered messages, one after another, until it is told to stop. An idempotent producer, so nothing may come twice."""
+    """Numbered messages, one after another, until it is asked to stop. An idempotent producer, so nothing may come twice."""
 
     def __init__(self, client: Mapping[str, str], topic: str) -> None:
         super().__init__(name="load", daemon=True)

@@ -29,7 +29,7 @@ def ask(method: str, url: str, body: Any = None, offset: str = "0") -> tuple[Any
 
 
 def until_answered(deadline: float, method: str, url: str, body: Any) -> tuple[Any, str]:
-    """The first answer that is no failure of the registry's; right after an installation nobody may lead yet."""
+    """The first answer that is no failure of the registry's; right after an installation no one may lead yet."""
     while True:
         try:
             return ask(method, url, body)

@@ -25,7 +25,7 @@ PAUSE_SECONDS = 1.0
 
 
 def write_keystore(into: Path, parts: Sequence[Path]) -> None:
-    """Key and certificate in one file, which nobody else may read."""
+    """Key and certificate in one file, which no one else may read."""
     path = into / "keystore.pem"
     path.touch(mode=0o600)
     path.write_bytes(b"\n".join(part.read_bytes().strip() for part in parts) + b"\n")

@@ -1,6 +1,6 @@
 """Refuses an upgrade to fewer brokers while those that would go still hold replicas.
 
-Kubernetes would simply take the last pods away, and partitions would be short of replicas, or gone, until somebody noticed.
+Kubernetes would simply take the last pods away, and partitions would be short of replicas, or gone, until someone noticed.
 Run by a pre-upgrade hook, in the broker's image.
 
     scale_down_check.py BOOTSTRAP_SERVER FIRST END SECONDS
@@ -38,7 +38,7 @@ def verdict(held: Mapping[int, int], kept: int) -> str:
 
 
 def cluster_seen_from(bootstrap_server: str, properties: Mapping[str, str], seconds: float) -> dict[str, Any] | str:
-    """What `ottla cluster` says, asked again while nobody answers; in the end why nobody does."""
+    """What `ottla cluster` says, asked again while no one answers; in the end why no one does."""
     command = ["ottla", "cluster", "--json", "--bootstrap-server", bootstrap_server]
     for name, value in properties.items():
         command += ["--property", f"{name}={value}"]

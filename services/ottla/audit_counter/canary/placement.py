@@ -1,6 +1,6 @@
 """Which brokers have the partitions of `__canary`: one is led by each broker that is alive.
 
-A broker that is gone keeps its partition, which another replica leads meanwhile: nobody can say that it does not come back. Its partition
+A broker that is gone keeps its partition, which another replica leads meanwhile: no one can say that it does not come back. Its partition
 is taken over when a new broker has none. So there are as many partitions as there ever were brokers at a time, and a rolling restart moves
 nothing. Nothing here does I/O.
 """

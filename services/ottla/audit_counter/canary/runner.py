@@ -68,7 +68,7 @@ class Canary:
     """The canary of one counter; it sends between `begin` and `end`.
 
     Args:
-        cluster: of its own, so that it finds leaders as any client does; closed by whoever made it.
+        cluster: of its own, so that it finds leaders as any client does; closed by its maker.
     """
 
     def __init__(self, cluster: Cluster, schedule: CanarySchedule, clock: Clock) -> None:

@@ -65,7 +65,7 @@ _SEND_SECONDS: Final = 30.0
 _FINAL_SECONDS: Final = 5.0
 # A topic without messages is spoken of in each third report: often enough to be alive.
 _IDLE_REPORTS: Final = 3
-# Of a log that nobody has counted yet, and of one that somebody has.
+# Of a log that no one has counted yet, and of one that someone has.
 _MOST_UNKNOWN: Final = 1 << 20
 _MOST_RECOUNTED: Final = 1 << 26
 _READ_BYTES: Final = 4 * 1024 * 1024
@@ -413,7 +413,7 @@ class AuditTier:
                 for key, known in self._known.items()
                 if known.said is not None and key in self._partitions and self._partitions[key].log.directory.parent == directory
             }
-            with suppress(OSError):  # a disk that fails is found out by whoever writes logs to it
+            with suppress(OSError):  # a disk that fails is found out by who writes logs to it
                 await self._offload(write_offsets, directory / CHECKPOINT, here)
 
     # What leaders say.

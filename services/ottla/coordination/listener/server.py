@@ -236,7 +236,7 @@ class _Connection:
         """Writes a frame; a client that takes nothing any more is cut off."""
         self._writer.write(jute.framed(payload))
         backlog = self.backlog
-        if backlog > LARGEST_BACKLOG or (backlog > SMALL_FRAME and sum(each.backlog for each in self._all_connections) > BACKLOG_OF_ALL):
+        if backlog > LARGEST_BACKLOG or (backlog > SMALL_FRAME and sum(one.backlog for one in self._all_connections) > BACKLOG_OF_ALL):
             self.cut()
 
     @property

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ControllerStub:
-    """Every broker serves it; one that is not the controller answers NOT_CONTROLLER (41). A caller that has registered anew
+    """Every broker serves it; one that is not the controller answers NOT_CONTROLLER (41). A caller that has registered again
     since is refused with STALE_BROKER_EPOCH (77), one that knows of a newer controller with STALE_CONTROLLER_EPOCH (11).
     """
 
@@ -99,7 +99,7 @@ class ControllerStub:
 
 
 class ControllerServicer:
-    """Every broker serves it; one that is not the controller answers NOT_CONTROLLER (41). A caller that has registered anew
+    """Every broker serves it; one that is not the controller answers NOT_CONTROLLER (41). A caller that has registered again
     since is refused with STALE_BROKER_EPOCH (77), one that knows of a newer controller with STALE_CONTROLLER_EPOCH (11).
     """
 
@@ -118,7 +118,7 @@ class ControllerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelControlledShutdown(self, request, context):
-        """A broker that handed over goes on running, and may lead and be in sync again.
+        """A broker that handed over continues to run, and may lead and be in sync again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -253,7 +253,7 @@ def add_ControllerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Controller:
-    """Every broker serves it; one that is not the controller answers NOT_CONTROLLER (41). A caller that has registered anew
+    """Every broker serves it; one that is not the controller answers NOT_CONTROLLER (41). A caller that has registered again
     since is refused with STALE_BROKER_EPOCH (77), one that knows of a newer controller with STALE_CONTROLLER_EPOCH (11).
     """
 

@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ControllerStub:
-    """Every broker serves it; one that is not the controller answers NOT_CONTROLLER (41). A caller that has registered anew
+    """Every broker serves it; one that is not the controller answers NOT_CONTROLLER (41). A caller that has registered again
     since is refused with STALE_BROKER_EPOCH (77), one that knows of a newer controller with STALE_CONTROLLER_EPOCH (11).
     """
 
@@ -40,7 +40,7 @@ class ControllerStub:
     ControlledShutdown: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ControlledShutdownRequest, _controller_pb2.ControlledShutdownResponse]
     """A broker that is about to stop hands over what it leads."""
     CancelControlledShutdown: _grpc.UnaryUnaryMultiCallable[_controller_pb2.CancelControlledShutdownRequest, _controller_pb2.CancelControlledShutdownResponse]
-    """A broker that handed over goes on running, and may lead and be in sync again."""
+    """A broker that handed over continues to run, and may lead and be in sync again."""
     AllocateProducerIds: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AllocateProducerIdsRequest, _controller_pb2.AllocateProducerIdsResponse]
     """A block of producer ids."""
     CreateTopic: _grpc.UnaryUnaryMultiCallable[_controller_pb2.CreateTopicRequest, _controller_pb2.CreateTopicResponse]
@@ -56,7 +56,7 @@ class ControllerStub:
 
 @_typing.type_check_only
 class ControllerAsyncStub(ControllerStub):
-    """Every broker serves it; one that is not the controller answers NOT_CONTROLLER (41). A caller that has registered anew
+    """Every broker serves it; one that is not the controller answers NOT_CONTROLLER (41). A caller that has registered again
     since is refused with STALE_BROKER_EPOCH (77), one that knows of a newer controller with STALE_CONTROLLER_EPOCH (11).
     """
 
@@ -66,7 +66,7 @@ class ControllerAsyncStub(ControllerStub):
     ControlledShutdown: _aio.UnaryUnaryMultiCallable[_controller_pb2.ControlledShutdownRequest, _controller_pb2.ControlledShutdownResponse]  # type: ignore[assignment]
     """A broker that is about to stop hands over what it leads."""
     CancelControlledShutdown: _aio.UnaryUnaryMultiCallable[_controller_pb2.CancelControlledShutdownRequest, _controller_pb2.CancelControlledShutdownResponse]  # type: ignore[assignment]
-    """A broker that handed over goes on running, and may lead and be in sync again."""
+    """A broker that handed over continues to run, and may lead and be in sync again."""
     AllocateProducerIds: _aio.UnaryUnaryMultiCallable[_controller_pb2.AllocateProducerIdsRequest, _controller_pb2.AllocateProducerIdsResponse]  # type: ignore[assignment]
     """A block of producer ids."""
     CreateTopic: _aio.UnaryUnaryMultiCallable[_controller_pb2.CreateTopicRequest, _controller_pb2.CreateTopicResponse]  # type: ignore[assignment]
@@ -81,7 +81,7 @@ class ControllerAsyncStub(ControllerStub):
     ListPartitionReassignments: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListPartitionReassignmentsRequest, _controller_pb2.ListPartitionReassignmentsResponse]  # type: ignore[assignment]
 
 class ControllerServicer(metaclass=_abc_1.ABCMeta):
-    """Every broker serves it; one that is not the controller answers NOT_CONTROLLER (41). A caller that has registered anew
+    """Every broker serves it; one that is not the controller answers NOT_CONTROLLER (41). A caller that has registered again
     since is refused with STALE_BROKER_EPOCH (77), one that knows of a newer controller with STALE_CONTROLLER_EPOCH (11).
     """
 
@@ -107,7 +107,7 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.CancelControlledShutdownRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.CancelControlledShutdownResponse, _abc.Awaitable[_controller_pb2.CancelControlledShutdownResponse]]:
-        """A broker that handed over goes on running, and may lead and be in sync again."""
+        """A broker that handed over continues to run, and may lead and be in sync again."""
 
     @_abc_1.abstractmethod
     def AllocateProducerIds(

@@ -119,7 +119,7 @@ class MirrorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """End a link that was made so. What it has copied stays, and so does its map: made again, it goes on.
+        """End a link that was made so. What it has copied stays, and so does its map: made again, it continues.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,7 +46,7 @@ class MirrorStub:
     Create: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.MirrorCreateRequest, _mirror_pb2.MirrorCreateResponse]
     """Make a link between two clusters that the workers' file names, at all workers that share a ZooKeeper."""
     Delete: _grpc.UnaryUnaryMultiCallable[_mirror_pb2.MirrorDeleteRequest, _mirror_pb2.MirrorDeleteResponse]
-    """End a link that was made so. What it has copied stays, and so does its map: made again, it goes on."""
+    """End a link that was made so. What it has copied stays, and so does its map: made again, it continues."""
 
 @_typing.type_check_only
 class MirrorAsyncStub(MirrorStub):
@@ -66,7 +66,7 @@ class MirrorAsyncStub(MirrorStub):
     Create: _aio.UnaryUnaryMultiCallable[_mirror_pb2.MirrorCreateRequest, _mirror_pb2.MirrorCreateResponse]  # type: ignore[assignment]
     """Make a link between two clusters that the workers' file names, at all workers that share a ZooKeeper."""
     Delete: _aio.UnaryUnaryMultiCallable[_mirror_pb2.MirrorDeleteRequest, _mirror_pb2.MirrorDeleteResponse]  # type: ignore[assignment]
-    """End a link that was made so. What it has copied stays, and so does its map: made again, it goes on."""
+    """End a link that was made so. What it has copied stays, and so does its map: made again, it continues."""
 
 class MirrorServicer(metaclass=_abc_1.ABCMeta):
     """Every worker with `rpc.listener` serves it. A worker speaks of the slots that it holds; pauses hold at all workers of a link."""
@@ -125,6 +125,6 @@ class MirrorServicer(metaclass=_abc_1.ABCMeta):
         request: _mirror_pb2.MirrorDeleteRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_mirror_pb2.MirrorDeleteResponse, _abc.Awaitable[_mirror_pb2.MirrorDeleteResponse]]:
-        """End a link that was made so. What it has copied stays, and so does its map: made again, it goes on."""
+        """End a link that was made so. What it has copied stays, and so does its map: made again, it continues."""
 
 def add_MirrorServicer_to_server(servicer: MirrorServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -73,7 +73,7 @@ class SchemaRegistryStatusResponse(_message.Message):
     """Where the node answers by HTTP."""
     is_leader: _builtins.bool
     leader_url: _builtins.str
-    """Empty when nobody is known to lead."""
+    """Empty when no one is known to lead."""
     leader_rpc: _builtins.str
     epoch: _builtins.int
     """The highest that a record had."""

@@ -4,7 +4,7 @@ All records of one schema are decoded side by side. A field is read from every r
 record has come to; then the next field. What varies from record to record (the branch of a union, the number of an array's items) makes
 the vectors shorter, and not the way another one.
 
-A record that is damaged costs nobody else anything: it is marked, its cursor stops, and the caller says what is done about it. Every length
+A record that is damaged costs no one else anything: it is marked, its cursor stops, and the caller says what is done about it. Every length
 and count is compared with the bytes that are left. Pure: no I/O.
 
 Types: as Spark's `from_avro`, with `int` as int32. Logical types that are known: date, timestamp-millis, timestamp-micros, decimal; others

@@ -72,7 +72,7 @@ class LoadSettings:
         max_records: at most so many offsets in one load.
         group: consumer group whose offsets are committed afterwards, for tools that show lag; None: none is.
         decoding: how values become columns; None: they stay bytes.
-        audit_window_ms: windows by which the audit is told of what was loaded, the counter's `audit.window.ms`; None: it is not.
+        audit_window_ms: windows by which the audit hears of what was loaded, the counter's `audit.window.ms`; None: it is not.
     """
 
     source: SourceSettings
@@ -140,7 +140,7 @@ class Executor(Protocol):
     """Who runs a load's tasks."""
 
     def run(self, tasks: Sequence[WriteTask], done: Callable[[int], None]) -> list[RangeFacts]:
-        """Runs them, each at least once, and gives what one run of each says; `done` is told how many are, as they are."""
+        """Runs them, each at least once, and gives what one run of each says; `done` hears how many are, as they are."""
         ...
 
 
@@ -236,8 +236,8 @@ def load(
     """Loads what there is. Committed before it returns; where there is nothing, nothing is.
 
     Args:
-        at: is told each step when it is done.
-        progress: is told how many tasks are done, of how many.
+        at: hears of each step when it is done.
+        progress: hears how many tasks are done, of how many.
 
     Raises:
         TableConflict: another driver of the job was first.

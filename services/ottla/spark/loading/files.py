@@ -214,7 +214,7 @@ class _Written:
         )
 
     def abandon(self) -> None:
-        """Closes what is still open after an error; nobody will know of it."""
+        """Closes what is still open after an error; no one will know of it."""
         for found in self._open.values():
             with suppress(OSError):
                 found.file.close()

@@ -1,6 +1,6 @@
 """What a load shows of itself: to Prometheus while it runs, and in a file that node-exporter reads when it has ended.
 
-A load is a job and no server: with a file, the time of its last success outlives it, and goes on when it fails.
+A load is a job and no server: with a file, the time of its last success outlives it, and continues when it fails.
 """
 
 from __future__ import annotations
