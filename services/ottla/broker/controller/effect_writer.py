@@ -105,10 +105,9 @@ class EffectWriter:
 
     async def send_new(self, partitions: Sequence[TopicPartition]) -> None:
         """Sends partitions that the driver itself took into the state, however many."""
-        for start in range(0, len(partitions), _AT_ONCE):
-            if start:
-                await asyncio.sleep(0)
-            self.send(new_partitions=partitions[start : start + _AT_ONCE])
+        for part in request_batch.whole_topics(partitions, request_batch.AT_ONCE):
+            self.send(new_partitions=part)
+            await asyncio.sleep(0)
 
     async def send_everything(self, broker_ids: Collection[BrokerId], *, metadata_first: bool = False) -> None:
         """Sends some brokers everything; with `metadata_first` what is for clients before what is for their replicas."""

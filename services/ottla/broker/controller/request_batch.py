@@ -8,6 +8,9 @@ follow, then metadata. A broker that has just registered leads nothing that othe
 replicas, of which it may have thousands (KafkaController.onBrokerStartup). What is newer replaces what still waits, so a broker that
 was away gets the latest state and not its history.
 
+A topic goes to clients as a whole, up to as many partitions as are in a request: one that saw the first half of a topic would
+send records of a key to another partition than all others, and look for a group in another one of the offsets topic.
+
 A stop and a leadership of one replica keep their order: a stop removes what waits for that replica, and a leadership
 that comes after a stop waits behind it. So with the deletion of a topic and a new topic of its name.
 
@@ -16,9 +19,10 @@ Invariant: no I/O, and the state is only read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import Final, TypeVar
 
 from ottla.broker.controller.effects import Decision
@@ -135,7 +139,7 @@ class BrokerRequestBatch:
 
     def _take_metadata(self) -> BrokerRequestBatch:
         """The next UpdateMetadata. What completes the broker's view comes with the last part."""
-        metadata = _some(self.metadata)
+        metadata = {key: self.metadata.pop(key) for key in next(whole_topics(self.metadata, AT_ONCE), ())}
         is_last = not self.metadata
         taken = BrokerRequestBatch(
             metadata=metadata,
@@ -165,6 +169,22 @@ def _some(waiting: dict[TopicPartition, T]) -> dict[TopicPartition, T]:
     """Takes out the first of what waits, as many as go into a request."""
     keys = list(islice(waiting, AT_ONCE))
     return {key: waiting.pop(key) for key in keys}
+
+
+def whole_topics(partitions: Iterable[TopicPartition], most: int) -> Iterator[list[TopicPartition]]:
+    """The partitions in parts of at most so many, of which each has all of a topic; a topic that is larger takes several."""
+    part: list[TopicPartition] = []
+    for _, of_topic in groupby(partitions, attrgetter("topic")):
+        keys = list(of_topic)
+        if part and len(part) + len(keys) > most:
+            yield part
+            part = []
+        part += keys
+        while len(part) >= most:
+            yield part[:most]
+            part = part[most:]
+    if part:
+        yield part
 
 
 def request_of(
@@ -253,12 +273,12 @@ def full_batches(state: ClusterState, broker_ids: Collection[BrokerId]) -> Itera
     """
     receivers = [broker_id for broker_id in broker_ids if broker_id in state.brokers]
     partitions = [key for topic in state.topics.values() if not topic.is_deleting for key in topic.topic_partitions()]
-    for start in range(0, max(1, len(partitions)), SLICE):
+    for index, part in enumerate(whole_topics(partitions, SLICE) if partitions else ([],)):
         gathered = _Gathered(state, receivers, skips_offline=False)
-        for topic_partition in partitions[start : start + SLICE]:
+        for topic_partition in part:
             gathered.add(topic_partition, False, False, {})
         yield {
-            broker_id: BrokerRequestBatch({}, gathered.own[broker_id], gathered.metadata, brokers_changed=start == 0)
+            broker_id: BrokerRequestBatch({}, gathered.own[broker_id], gathered.metadata, brokers_changed=index == 0)
             for broker_id in receivers
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from uuid import UUID
@@ -169,6 +170,18 @@ def test_many_partitions_are_told_in_several_requests() -> None:
     while (taken := waiting.next_request()) is not None:
         sizes.append((len(taken.metadata), len(taken.deleted_topics), taken.all_topics))
     assert sizes == [(AT_ONCE, 1, False), (AT_ONCE, 0, False), (1, 0, True)]
+
+
+def test_a_topic_is_told_as_a_whole() -> None:
+    """One that hears of a half of it sends a key's records elsewhere, and takes a group for one of another partition's."""
+    waiting = BrokerRequestBatch()
+    counts = {"a": AT_ONCE - 1, "b": 2, "c": AT_ONCE, "d": AT_ONCE + 1, "e": 1}
+    keys = [TopicPartition(name, index) for name, count in counts.items() for index in range(count)]
+    add(waiting, metadata=map(assigned, keys))
+    told = []
+    while (taken := waiting.next_request()) is not None:
+        told.append(dict(Counter(key.topic for key in taken.metadata)))
+    assert told == [{"a": AT_ONCE - 1}, {"b": 2}, {"c": AT_ONCE}, {"d": AT_ONCE}, {"d": 1, "e": 1}]
 
 
 def kinds(waiting: BrokerRequestBatch) -> list[tuple[int, bool, int, bool]]:

@@ -23,10 +23,10 @@ from ottla.errors import (
     TopicDeletionDisabled,
     UnknownTopicOrPartition,
 )
-from ottla.interbroker.calls import NewTopic
+from ottla.interbroker.calls import NewTopic, UpdateMetadataRequest
 from ottla.model import ZERO_TOPIC_ID, PartitionState, TopicDescription, TopicPartition
 
-from .clusters import ONE, Cluster, Dies, MortalSession, clustered, looked_again
+from .clusters import ONE, TWO, Cluster, Dies, MortalSession, clustered, looked_again
 
 
 async def test_a_topic_is_written_in_kafkas_shape_and_then_told(cluster: Cluster) -> None:
@@ -240,3 +240,19 @@ async def test_topics_asked_for_together_are_written_together_and_one_that_is_re
     assert counted[0].transactions - before < 38, "alone each costs a note and a removal"
     assert list(cluster.broker.topics()) == ["t-20"]
     assert await cluster.paths("/admin/delete_topics") == []
+
+
+async def test_clients_see_a_new_topic_as_a_whole(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer that learned of the first 500 partitions only would send records of a key elsewhere than all others."""
+    _, two, _ = await cluster.start_three()
+    told = cluster.brokers[TWO]
+    update_metadata, seen = told.update_metadata, set[int]()
+
+    async def seeing(request: UpdateMetadataRequest) -> None:
+        await update_metadata(request)
+        seen.update(len(topic.partitions) for topic in told.topics().values())
+
+    monkeypatch.setattr(told, "update_metadata", seeing)
+    await two.create_topic(NewTopic("a", assignments=dict.fromkeys(range(700), (ONE,))))
+    await cluster.settled(1, 2, 3)
+    assert seen == {700}
