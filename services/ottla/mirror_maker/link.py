@@ -614,8 +614,12 @@ class Link:
         """Has a partition that failed go on, behind a gap if it must, or one begin again; False if it is none of this worker's.
 
         Raises:
-            InvalidRequest: it is paused, or cannot be emptied without what others have copied there.
+            InvalidRequest: the target cannot have it, it is paused or has not failed, or it cannot be emptied for it alone.
         """
+        if partition in self.refused:
+            raise InvalidRequest(
+                f"{partition} cannot be copied: {self.refused[partition]}; the target or naming has to change"
+            )
         if how == "truncate":
             topic = self.target_of(partition)
             others = [one for one, to in self._wanted.items() if to.topic == topic and one != partition]

@@ -237,7 +237,7 @@ class MapContents:
 
     cluster_id: str = ""
     writers: dict[int, str] = field(default_factory=dict)  # by producer id, the cluster that it copies from
-    pages: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)  # as they are in the topic; each can be read
+    pages: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)  # as they are in the topic
     gaps: dict[TopicPartition, dict[int, Gap]] = field(default_factory=dict)
     said: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -266,7 +266,7 @@ class MapContents:
             if value is None:
                 pages.pop(number, None)
             else:
-                decode_page(value)
+                _head_of(value)  # its ranges are read when they are asked for: a day's would take seconds of whoever opens a slot
                 pages[number] = value
         elif kind == _GAP:
             _, offset, partition = _GAP_KEY.unpack_from(key)
@@ -329,31 +329,41 @@ def decode_page(value: bytes) -> Page:
     """The reverse.
 
     Raises:
-        InvalidRecord: of another version, or with ranges that overlap.
-        struct.error, IndexError: cut short.
+        InvalidRecord: of another version, with ranges that overlap, or cut short.
     """
-    version, topic_id, next_offset, leader_epoch = _PAGE_HEAD.unpack_from(value)
-    if version != VERSION:
-        raise InvalidRecord(f"a page of version {version}; {VERSION} is read")
+    topic_id, next_offset, leader_epoch = _head_of(value)
     ranges = []
     source = target = 0
     position = _PAGE_HEAD.size
-    while position < len(value):
-        gap, position = decode_varint(value, position)
-        partition, position = decode_varint(value, position)
-        distance, position = decode_varint(value, position)
-        count, position = decode_varint(value, position)
-        found = Range(source + gap, partition, target + distance, count)
-        if count < 1 or partition < 0 or found.target < 0 or found.source < source:
-            raise InvalidRecord(f"a page with the range {found} behind offset {source}")
-        ranges.append(found)
-        source, target = found.source + count, found.target + count
+    try:
+        while position < len(value):
+            gap, position = decode_varint(value, position)
+            partition, position = decode_varint(value, position)
+            distance, position = decode_varint(value, position)
+            count, position = decode_varint(value, position)
+            found = Range(source + gap, partition, target + distance, count)
+            if count < 1 or partition < 0 or found.target < 0 or found.source < source:
+                raise InvalidRecord(f"a page with the range {found} behind offset {source}")
+            ranges.append(found)
+            source, target = found.source + count, found.target + count
+    except IndexError:
+        raise InvalidRecord(f"a page of {len(value)} bytes that ends within a range") from None
     return Page(UUID(bytes=topic_id), next_offset, leader_epoch, tuple(ranges))
+
+
+def _head_of(page: bytes) -> tuple[bytes, int, int]:
+    version, topic_id, next_offset, leader_epoch = _PAGE_HEAD.unpack_from(page)
+    if version != VERSION:
+        raise InvalidRecord(f"a page of version {version}; {VERSION} is read")
+    return topic_id, next_offset, leader_epoch
 
 
 def _first_source(page: bytes) -> int | None:
     """Where the first range of a page begins, in the source; None if it has none."""
-    return decode_varint(page, _PAGE_HEAD.size)[0] if len(page) > _PAGE_HEAD.size else None
+    try:
+        return decode_varint(page, _PAGE_HEAD.size)[0] if len(page) > _PAGE_HEAD.size else None
+    except IndexError:
+        raise InvalidRecord(f"a page of {len(page)} bytes that ends within a range") from None
 
 
 def _follows(former: Range, new: Range) -> bool:

@@ -29,7 +29,7 @@ from tests.unit.mirror_maker.test_server import arrives, publish, worker
 from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.config.mirror import MirrorSettings
-from ottla.errors import ConfigurationError, OffsetOutOfRange, TopicAuthorizationFailed
+from ottla.errors import ConfigurationError, InvalidRequest, OffsetOutOfRange, TopicAuthorizationFailed
 from ottla.mirror_maker.merge import slot
 from ottla.mirror_maker.merge.slot import LOST_ATTEMPTS, Destination
 from ottla.mirror_maker.partition_states import PartitionState
@@ -317,6 +317,8 @@ async def test_topics_that_the_target_cannot_have_or_whose_settings_are_not_told
             await arrives(b, TopicPartition("A.views", 0), b"1")
             refused = one.links["A-B"].statuses[TopicPartition(long_name, 0)]
             assert refused.state is PartitionState.FAILED and "InvalidTopic" in refused.reason
+            with pytest.raises(InvalidRequest, match="cannot be copied: InvalidTopic"):
+                one.links["A-B"].repair(TopicPartition(long_name, 0), "restart")
             found = await topics.own_settings(b.cluster, ["A.clicks", "A.views"], re.compile("(?!)"))
             assert {name: settings.get("retention.ms") for name, settings in found.items()} == {"A.clicks": "12345678", "A.views": None}
 

@@ -7,7 +7,7 @@ import logging
 import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -35,7 +35,7 @@ from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.clock import Clock
 from ottla.config.mirror import MirrorSettings
-from ottla.errors import InvalidRecord
+from ottla.errors import InvalidRecord, InvalidRequest
 from ottla.mirror_maker import server
 from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus
 from ottla.mirror_maker.server import MirrorMaker
@@ -358,7 +358,8 @@ def test_a_source_that_lies_harms_no_other_link_and_is_copied_again_when_it_says
                         status = lying.statuses.get(partition, PENDING)
                         if status.state is PartitionState.FAILED:
                             assert status.reason
-                            lying.repair(partition, "accept gap")
+                            with suppress(InvalidRequest):  # by what it says of its topics, the target cannot have it at the moment
+                                lying.repair(partition, "accept gap")
                     sent += 1
                     assert sent < 2000, liar.lies
                     await asyncio.sleep(0.02)

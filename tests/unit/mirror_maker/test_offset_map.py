@@ -202,3 +202,20 @@ def test_a_page_of_a_later_release_is_refused() -> None:
     assert decode_page(page).ranges == (Range(0, 0, 0, 4),)
     with pytest.raises(InvalidRecord, match="version 1"):
         decode_page(b"\x01" + page[1:])
+
+
+def test_a_damaged_page_is_refused_by_whoever_reads_its_ranges() -> None:
+    """The last one at once, as it is the position; another one when an offset in it is asked for, and no other is minded."""
+    pages = [Page(TOPIC_ID, 400 * number + 400, 0, (Range(400 * number, 3, 400 * number, 400),)) for number in range(3)]
+    for damaged in range(3):
+        log: list[MapRecord] = []
+        for number, page in enumerate(pages):
+            log.append((page_key(CLICKS, number), encode_page(page)[: -1 if number == damaged else None]))
+        if damaged == 2:
+            with pytest.raises(InvalidRecord, match="ends within a range"):
+                again(log)
+            continue
+        found = again(log)
+        assert (found.next_offset, found.translate(900)) == (1200, 900)
+        with pytest.raises(InvalidRecord, match="ends within a range"):
+            found.translate(400 * damaged + 1)
