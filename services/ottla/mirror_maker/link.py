@@ -617,9 +617,7 @@ class Link:
             InvalidRequest: the target cannot have it, it is paused or has not failed, or it cannot be emptied for it alone.
         """
         if partition in self.refused:
-            raise InvalidRequest(
-                f"{partition} cannot be copied: {self.refused[partition]}; the target or naming has to change"
-            )
+            raise InvalidRequest(f"{partition} cannot be copied: {self.refused[partition]}; the target or naming has to change")
         if how == "truncate":
             topic = self.target_of(partition)
             others = [one for one, to in self._wanted.items() if to.topic == topic and one != partition]

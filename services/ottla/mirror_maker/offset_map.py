@@ -266,7 +266,7 @@ class MapContents:
             if value is None:
                 pages.pop(number, None)
             else:
-                _head_of(value)  # its ranges are read when they are asked for: a day's would take seconds of whoever opens a slot
+                _head_of(value)  # its ranges are read when they are asked for: a day's would take seconds when a slot is opened
                 pages[number] = value
         elif kind == _GAP:
             _, offset, partition = _GAP_KEY.unpack_from(key)

@@ -451,6 +451,31 @@ async def test_a_paused_partition_waits_and_goes_on_where_it_was(tmp_path: Path)
             await until(lambda: CLICKS not in one.statuses)
 
 
+async def test_a_topic_that_goes_while_its_partition_is_started_ends_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for, and is not wanted any more when the answer comes: the slot had ended there, and the others waited ten seconds."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks", 2)
+        await create_both(a, b, "views")
+        await create_map(b)
+        views = TopicPartition("views", 0)
+        async with BatchProducer(a.cluster) as plain:
+            await plain.send(views, batch(b"1"))
+        one, really = copier(a, b), a.cluster.topic
+        one.want({**same(2, "clicks"), **same(1, "views")})
+
+        async def goes(name: str) -> object:
+            one.want(same(1, "views"))
+            return await really(name)
+
+        monkeypatch.setattr(a.cluster, "topic", goes)
+        running_one = asyncio.ensure_future(one.run())
+        try:
+            await until(lambda: running_one.done() or one.counts.records == 1)
+            assert not running_one.done(), running_one.exception()
+        finally:
+            await ended(running_one)
+
+
 async def test_a_throttle_has_what_comes_next_wait_for_what_was_copied(tmp_path: Path) -> None:
     """`throttle.bytes.per.second`: 300 kB at 500 kB a second."""
     async with two_sides(tmp_path) as (a, b):

@@ -406,7 +406,10 @@ class SlotCopier:
         for partition in fetcher.assigned.keys() - (self._wanted.keys() - self._paused):
             fetcher.unassign(partition)
         now = asyncio.get_running_loop().time()
-        for partition, status in list(self._statuses.items()):
+        for partition in list(self._statuses):
+            status = self._statuses.get(partition)
+            if status is None:
+                continue  # not wanted any more, since the source was asked about another one
             if partition in self._paused:
                 if status.state is not PartitionState.FAILED:
                     self._go(partition, PartitionState.PAUSED)
@@ -427,6 +430,8 @@ class SlotCopier:
             await self._said(self._source.refresh((partition.topic,)))
         topic_id = (await self._said(self._source.topic(partition.topic))).topic_id
         self._check_source()
+        if partition not in self._statuses:
+            return  # not wanted any more, since the source was asked
         if known.topic_id != ZERO_TOPIC_ID and topic_id not in (None, known.topic_id):
             reason = UnknownTopicId(f"the topic was made again: its id was {known.topic_id} and is {topic_id}")
             await self._lost(producer, fetcher, partition, reason)
@@ -766,7 +771,8 @@ class SlotCopier:
         """The source has had less than was copied for long: what it writes until it has come there would be skipped."""
         del self._short_since[partition]
         end = fetcher.watermarks(partition)[2] if partition in fetcher.assigned else -1
-        if not 0 <= end < self._statuses[partition].next_offset:
+        status = self._statuses.get(partition)
+        if status is None or not 0 <= end < status.next_offset:
             return
         try:
             if not await self._refuses_offsets(partition):
