@@ -476,10 +476,15 @@ class CreateTopicRequest(ControllerRequest[TopicDescription]):
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopicRequest(ControllerRequest[None]):
-    """Delete a topic."""
+    """Delete a topic.
+
+    `topic_id` says which one is meant: the request may arrive late, or a second time, when there is another of that name. None from a
+    release that did not say.
+    """
 
     name: str
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,9 +571,9 @@ class ClusterOperations:
         """Makes a topic; only says what it would be like with `validate_only`."""
         return await self.call(CreateTopicRequest(new_topic, validate_only, timeout_seconds))
 
-    async def delete_topic(self, name: str, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
-        """Deletes a topic."""
-        return await self.call(DeleteTopicRequest(name, timeout_seconds))
+    async def delete_topic(self, name: str, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS, topic_id: UUID | None = None) -> None:
+        """Deletes a topic; with `topic_id` no other one of that name."""
+        return await self.call(DeleteTopicRequest(name, timeout_seconds, topic_id))
 
     async def create_partitions(
         self,

@@ -134,6 +134,7 @@ TO_THE_CONTROLLER: Final[tuple[Sample, ...]] = (
     ),
     ("create_topic", (NewTopic("nævne", 3, 2), False, 30.0), TopicDescription("nævne", UUID(int=0), ())),
     ("delete_topic", ("orders", 0.25), None),
+    ("delete_topic", ("orders", 0.25, UUID(int=7)), None),
     ("create_partitions", ("orders", 4, ((ONE, TWO), ()), True, 3.0), DESCRIPTION),
     ("create_partitions", ("orders", 4, (), False, 3.0), DESCRIPTION),
     ("create_partitions", ("orders", 4, None, False, 0.001), DESCRIPTION),

@@ -376,7 +376,9 @@ class TopicOperations:
             try:
                 if request.name in deleted:
                     raise UnknownTopicOrPartition(f"The topic '{request.name}' does not exist.")
-                self.state.topic(request.name)
+                topic = self.state.topic(request.name)
+                if request.topic_id not in (None, ZERO_TOPIC_ID, topic.topic_id):
+                    raise UnknownTopicOrPartition(f"The topic '{request.name}' that was meant does not exist: another one has its name.")
                 if not self.state.settings.delete_topic_enable:
                     raise TopicDeletionDisabled("Topic deletion is disabled.")
             except ApiError as error:

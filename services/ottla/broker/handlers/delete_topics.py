@@ -60,7 +60,10 @@ async def delete_topics(request: DeleteTopicsRequest, context: RequestContext, p
             if name in deleted or times_named[each] > 1:
                 raise InvalidRequest(f"Duplicate topic {name}")
             deleted.add(name)
-            await deadline.wait(parts.controller.delete_topic(name, deadline.seconds_left()), f"deleting {name}")
+            # By its id: another topic of that name may have been made since this broker, or the client, has heard of it.
+            await deadline.wait(parts.controller.delete_topic(name, deadline.seconds_left(), topic_id), f"deleting {name}")
+        except UnknownTopicOrPartition as error:
+            error_code, error_message = UnknownTopicId.code if each.topic_id is not None else error.code, error.message
         except ApiError as error:
             error_code, error_message = error.code, error.message
         return schema("DeletableTopicResult", name=name, topic_id=topic_id, error_code=error_code, error_message=error_message)

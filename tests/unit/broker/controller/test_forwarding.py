@@ -112,6 +112,32 @@ async def test_an_extension_and_a_deletion_that_were_done_are_done(cluster: Clus
         await asking.delete_topic("a")
 
 
+async def test_a_deletion_that_comes_again_leaves_another_topic_of_that_name_alone(cluster: Cluster) -> None:
+    """The first was carried out and its answer lost. Who made the topic again had records acknowledged in it."""
+    _, two, three = await cluster.start_three()
+    former = await two.create_topic(NewTopic("a", 1, 3))
+    calls = 0
+
+    async def carry(call: Call, perform: Perform) -> object:
+        nonlocal calls
+        calls += call.method == "delete_topic"
+        answer = await perform()
+        if call.method == "delete_topic" and calls == 1:
+            await two.create_topic(NewTopic("a", 1, 3))
+            raise RequestTimedOut("no answer")
+        return answer
+
+    cluster.hub.carry = carry
+    await three.delete_topic("a", topic_id=former.topic_id)
+    assert calls == 2
+    assert cluster.controller.active is not None
+    again = cluster.controller.active.state.topic("a")
+    assert again.topic_id != former.topic_id
+    with pytest.raises(UnknownTopicOrPartition):
+        await three.delete_topic("a", topic_id=former.topic_id)
+    await three.delete_topic("a", topic_id=again.topic_id)
+
+
 async def test_an_election_that_was_held_was_held(cluster: Cluster) -> None:
     _, _, three = await cluster.start_three()
     key = TopicPartition("a", 0)

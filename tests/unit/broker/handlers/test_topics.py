@@ -174,6 +174,21 @@ async def test_topics_are_deleted_by_id(broker: Any) -> None:
     assert [topic.name for topic in broker.parts.metadata.topics()] == ["hidden", "kept"]
 
 
+async def test_the_topic_that_is_meant_is_deleted_and_no_other_one_of_its_name(broker: Any) -> None:
+    """A broker that has not heard of it yet would delete, by the former one's id, a topic that was made again."""
+    await broker.create("flights")
+    known = broker.parts.metadata.topic("flights")
+    former = replace(known, topic_id=uuid.uuid4())
+    broker.parts.metadata.put_topic(former)
+    response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": None, "topic_id": former.topic_id}])
+    assert [answer.error_code for answer in response.responses] == [100]
+    response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "flights"}])
+    assert [answer.error_code for answer in response.responses] == [3]
+    broker.parts.metadata.put_topic(known)
+    response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": None, "topic_id": known.topic_id}])
+    assert [answer.error_code for answer in response.responses] == [0]
+
+
 async def test_a_topic_given_twice_or_by_name_and_id_is_not_deleted(broker: Any) -> None:
     await broker.create("flights")
     topic_id = broker.parts.metadata.topic("flights").topic_id
