@@ -545,7 +545,10 @@ class Link:
     def statuses(self) -> dict[TopicPartition, PartitionStatus]:
         """Of the partitions of the slots that are held here, and of those that cannot be copied at all."""
         found = {partition: status for copier in self.slots.values() for partition, status in copier.statuses.items()}
-        return found | {partition: PartitionStatus(PartitionState.FAILED, reason) for partition, reason in self.refused.items()}
+        for partition, reason in self.refused.items():
+            if slot_of(partition, self.settings.slots) in self.slots:
+                found[partition] = PartitionStatus(PartitionState.FAILED, reason)
+        return found
 
     @property
     def counts(self) -> Counts:

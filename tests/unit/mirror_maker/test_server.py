@@ -26,7 +26,7 @@ from ottla.mirror_maker.membership import LINKS, ROOT, MadeLinks
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import Collector, MirrorMaker
 from ottla.mirror_maker.sync.topics import own_settings
-from ottla.model import TopicPartition
+from ottla.model import MAX_TOPIC_NAME_LENGTH, TopicPartition
 from ottla.testing.certificates import Authority
 from ottla.wire.admin import ConfigResource, ResourceType, create_partitions, describe_configs
 from ottla.wire.fetching import FetchFailed
@@ -165,6 +165,7 @@ async def test_workers_share_the_slots_and_take_those_of_one_that_is_gone(tmp_pa
     """By ephemeral znodes; what is copied is copied once, whoever has the slot."""
     async with two_sides(tmp_path) as (a, b):
         await create_topic(a.cluster, "clicks", 4)
+        await create_topic(a.cluster, "x" * MAX_TOPIC_NAME_LENGTH)  # with a prefix before it, it is no name
         zookeeper = EmbeddedZooKeeper(tmp_path / "coordination", SystemClock())
         partitions = [TopicPartition("clicks", number) for number in range(4)]
         copies = [TopicPartition("A.clicks", number) for number in range(4)]
@@ -187,13 +188,13 @@ async def test_workers_share_the_slots_and_take_those_of_one_that_is_gone(tmp_pa
                     assert not first.links["A-B"].slots.keys() & second.links["A-B"].slots.keys()
                     code, output = await command(second, "pause", "A-B")
                     assert (code, output) == (0, "A-B is paused\n")
-                    async with asyncio.timeout(SECONDS):
-                        while any(s.state is not PartitionState.PAUSED for s in first.links["A-B"].statuses.values()):  # noqa: ASYNC110
-                            await asyncio.sleep(0.02)
+                    held = first.links["A-B"]
+                    await until(lambda: {held.statuses[one].state for one in partitions if one in held.statuses} == {PartitionState.PAUSED})
                     assert await command(second, "resume", "A-B") == (0, "A-B is copying\n")
                     both = f"127.0.0.1:{first.rpc_port},127.0.0.1:{second.rpc_port}"
-                    found = await run_command("list", "--rpc", both)
-                    assert found[0] == 0 and "4/4" in found[1]
+                    code, output = await run_command("list", "--json", "--rpc", both)
+                    (found,) = json.loads(output)
+                    assert (code, found["held"], found["partitions"], found["failed"]) == (0, 4, 5, 1), "each of them at one worker"
                     code, output = await run_command("list", "--rpc", f"127.0.0.1:1,{both}")
                     assert code == 1 and "4/4" in output, "what there is, and that it may not be all"
                     assert "the mirror maker at 127.0.0.1:1: " in output
