@@ -89,6 +89,7 @@ class Commits:
         # Topics that are gone, and of which groups here may have offsets; with the number of the last deletion of each.
         self._deleted: dict[str, int] = {}
         self._deletions = 0
+        self._are_topics_known = False  # all of them, as of a time when this partition was led already
 
     def loaded(self, entry: GroupEntry) -> None:
         """A group was read: notes its undecided transactions."""
@@ -99,6 +100,7 @@ class Commits:
 
     def topics_known(self) -> None:
         """All topics are known as of now: offsets of others are found, and the ids of topics noted where records had none."""
+        self._are_topics_known = True
         for entry in self._entries:
             self.topics_deleted(partition.topic for partition in entry.offsets.deleted(self._topic_id))
             entry.offsets.know_topics(self._topic_id)
@@ -237,7 +239,7 @@ class Commits:
         """What the group has committed; nothing for one that is not known. A member of a consumer group says its epoch.
 
         Raises:
-            ApiError: why a member gets no answer; or an offset of a deleted topic could not be removed.
+            ApiError: why a member gets no answer; or an offset may be of a deleted topic, or could not be removed with it.
         """
         entry = self._entries.get(group_id)
         if entry is None:
@@ -245,6 +247,9 @@ class Commits:
         if isinstance(entry.group, ConsumerGroup):
             check_consumer_fetch(entry.group, member_id, member_epoch)
         self._advance(entry)
+        if not self._are_topics_known and entry.offsets.deleted(lambda name: self._topic_id(name) or ZERO_TOPIC_ID):
+            # The topic that is known here may be the former one of its name, or the one that took its place.
+            raise CoordinatorLoadInProgress(f"group {group_id}: of which topics its offsets are is not known yet")
         if self._deleted:
             try:
                 self._remove_deleted(entry, self._deleted)

@@ -220,6 +220,27 @@ def test_a_coordinator_that_is_not_told_of_topics_serves_after_a_while_and_remov
     run(test)
 
 
+def test_an_offset_of_another_topic_of_its_name_is_not_answered_before_it_is_known_which_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of the new one would be skipped up to there. And it is not removed: the topic that is known here may be the former one."""
+    monkeypatch.setattr(shard_module, "TOPICS_KNOWN_SECONDS", 0.01)
+
+    async def test(world: World) -> None:
+        first = await world.coordinator()
+        await commit(first, ORDERS, 40)
+        await commit(first, SALES, 7, group="reports")
+        world.topics.delete("orders")
+        world.topics.make("orders", 3)
+        second = shard_of(world.log, epoch=7, topics=world.topics)
+        await second.load(offload_nothing)
+        with pytest.raises(CoordinatorLoadInProgress):
+            second.offsets("billing")
+        assert offset_of(second, SALES, group="reports") == 7
+        second.topics_known()
+        assert offset_of(second, ORDERS) is None
+
+    run(test)
+
+
 async def test_a_topic_that_is_gone_takes_no_commits() -> None:
     """It may go between a request's check and the coordinator's answer of whose transaction it is."""
     world = World()
