@@ -102,6 +102,7 @@ class Origins:
                     contents.take(key, value)
                 except InvalidRecord as error:
                     log.warning("%s: %s", partition, error)
+            contents.pages.clear()  # where each record is is not asked here, and it may be a lot
 
 
 def batches_of(records: Sequence[MapRecord], time_ms: int) -> Iterator[bytes]:
