@@ -125,7 +125,7 @@ PRODUCER_ID_BLOCK: Final = Znode(
     "/latest_producer_id_block",
     PERSISTENT,
     "The block of producer ids that was handed out last, and to which broker.",
-    b'{"version":1,"broker":1,"block_start":"0","block_end":"999"}',
+    b'{"version":1,"broker":1,"block_start":"1704067200000000","block_end":"1704067200000999"}',
 )
 ISR_CHANGES: Final = Znode("/isr_change_notification", PERSISTENT, "Notices of changed in-sync replicas are its children.")
 ISR_CHANGE: Final = Znode(

@@ -23,7 +23,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "znodes.md"
 REGISTRATION = BrokerRegistration(BrokerId(1), (Endpoint("PLAINTEXT", "kafka.example", 9092),), "r1", control_endpoint="kafka.example:9093")
 STATE = PartitionState(BrokerId(1), 0, (BrokerId(1), BrokerId(2)), (BrokerId(1), BrokerId(2)), 1)
 ASSIGNMENT = TopicAssignment(UUID("ad3e57c1-447c-42c6-8515-24d46cf19c35"), ((BrokerId(1), BrokerId(2)), (BrokerId(2), BrokerId(1))))
-BLOCK = ProducerIdBlock(BrokerId(1), 0, 999)
+BLOCK = ProducerIdBlock(BrokerId(1), 1_704_067_200_000_000, 1_704_067_200_000_999)
 
 DECODERS: list[Callable[..., Any]] = [
     znodes.decode_broker,
