@@ -1,27 +1,9 @@
-"""Tests that are coroutines, and the clock of their loop."""
+"""The loop of a test that is a coroutine: waiting in it, and its clock."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from functools import wraps
-from typing import ParamSpec
-
-P = ParamSpec("P")
-
-
-def in_a_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Runs the test in an event loop of its own, for two minutes at most."""
-
-    @wraps(test)
-    def run(*arguments: P.args, **keywords: P.kwargs) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(120):
-                await test(*arguments, **keywords)
-
-        asyncio.run(bounded())
-
-    return run
+from collections.abc import Callable
 
 
 class LoopClock:

@@ -6,13 +6,14 @@ import asyncio
 import errno
 import resource
 import sys
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.chaos import brokers
 from tests.chaos.brokers import BrokerProcess, BrokerTrouble, Ports
+from tests.loops import until
 
 Ended = asyncio.Queue[tuple[int, int]]
 
@@ -38,32 +39,27 @@ sys.exit(5 if behaviour == "ends badly" else 0)
 """
 
 
-def with_broker(tmp_path: Path, behaviour: str, scenario: Callable[[BrokerProcess, Ended], Awaitable[None]]) -> None:
-    tmp_path.mkdir(exist_ok=True)
+@asynccontextmanager
+async def broker_that(tmp_path: Path, behaviour: str) -> AsyncIterator[tuple[BrokerProcess, Ended]]:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-
-    async def run() -> None:
-        ended: Ended = asyncio.Queue()
-        broker = BrokerProcess(
-            7,
-            tmp_path / "broker",
-            Ports(1, 2, 3),
-            {"behaviour": behaviour},
-            (sys.executable, str(program)),
-            ended=lambda broker_id, code: ended.put_nowait((broker_id, code)),
-        )
-        try:
-            async with asyncio.timeout(120):
-                await scenario(broker, ended)
-        finally:
-            await broker.close()
-
-    asyncio.run(run())
+    ended: Ended = asyncio.Queue()
+    broker = BrokerProcess(
+        7,
+        tmp_path / "broker",
+        Ports(1, 2, 3),
+        {"behaviour": behaviour},
+        (sys.executable, str(program)),
+        ended=lambda broker_id, code: ended.put_nowait((broker_id, code)),
+    )
+    try:
+        yield broker, ended
+    finally:
+        await broker.close()
 
 
-def test_it_is_killed_and_started_again_and_nobody_is_told_of_what_was_meant(tmp_path: Path) -> None:
-    async def scenario(broker: BrokerProcess, ended: Ended) -> None:
+async def test_it_is_killed_and_started_again_and_nobody_is_told_of_what_was_meant(tmp_path: Path) -> None:
+    async with broker_that(tmp_path, "runs") as (broker, ended):
         await broker.launch()
         await broker.ready()
         first = broker.process_id
@@ -80,11 +76,9 @@ def test_it_is_killed_and_started_again_and_nobody_is_told_of_what_was_meant(tmp
         assert log.count("in the log") == 2
         assert f"--- process {first} ended with -9" in log
 
-    with_broker(tmp_path, "runs", scenario)
 
-
-def test_one_that_is_frozen_can_be_killed(tmp_path: Path) -> None:
-    async def scenario(broker: BrokerProcess, ended: Ended) -> None:
+async def test_one_that_is_frozen_can_be_killed(tmp_path: Path) -> None:
+    async with broker_that(tmp_path, "runs") as (broker, _):
         await broker.launch()
         await broker.ready()
         broker.freeze()
@@ -92,46 +86,37 @@ def test_one_that_is_frozen_can_be_killed(tmp_path: Path) -> None:
         broker.thaw()  # of what is not there any more
         assert not broker.is_running
 
-    with_broker(tmp_path, "runs", scenario)
 
-
-def test_an_end_that_nobody_meant_is_told(tmp_path: Path) -> None:
-    async def scenario(broker: BrokerProcess, ended: Ended) -> None:
+async def test_an_end_that_nobody_meant_is_told(tmp_path: Path) -> None:
+    async with broker_that(tmp_path, "ends later") as (broker, ended):
         await broker.launch()
         assert await ended.get() == (7, 4)
         assert not broker.is_running
 
-    with_broker(tmp_path, "ends later", scenario)
 
-
-def test_one_that_finds_no_zookeeper_is_started_again_as_an_orchestrator_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_finds_no_zookeeper_is_started_again_as_an_orchestrator_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It ends with an error after `zookeeper.connection.timeout.ms`, as Kafka's does: that is no trouble, and is counted."""
     monkeypatch.setattr(brokers, "_RESTART_SECONDS", 0.05)
-
-    async def scenario(broker: BrokerProcess, ended: Ended) -> None:
+    async with broker_that(tmp_path, "finds no ZooKeeper") as (broker, ended):
         await broker.launch()
         await broker.ready()
         assert broker.is_running
         assert (broker.restarts, ended.empty()) == (1, True)
         await broker.terminate()
 
-    with_broker(tmp_path, "finds no ZooKeeper", scenario)
 
-
-def test_one_that_does_not_start_or_does_not_stop_cleanly_is_a_trouble(tmp_path: Path) -> None:
-    async def never_ready(broker: BrokerProcess, ended: Ended) -> None:
+async def test_one_that_does_not_start_or_does_not_stop_cleanly_is_a_trouble(tmp_path: Path) -> None:
+    async with broker_that(tmp_path, "ends") as (broker, _):
         await broker.launch()
         with pytest.raises(BrokerTrouble, match="broker 7 ended while it started"):
             await broker.ready()
-
-    async def badly_stopped(broker: BrokerProcess, ended: Ended) -> None:
+    async with broker_that(tmp_path, "ends badly") as (broker, _):
         await broker.launch()
         await broker.ready()
         with pytest.raises(BrokerTrouble, match="ended with 5 after SIGTERM"):
             await broker.terminate()
-
-    with_broker(tmp_path / "one", "ends", never_ready)
-    with_broker(tmp_path / "two", "ends badly", badly_stopped)
 
 
 async def test_it_can_open_no_file_and_goes_on_with_those_that_it_has(tmp_path: Path) -> None:
@@ -156,15 +141,6 @@ with open(f"{sys.argv[3]}.open", "ab", buffering=0) as opened:
     def last(broker: BrokerProcess) -> list[str]:
         return broker.log_file.read_text().splitlines()[-1].split()
 
-    def look_until(what: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 120
-        while not what():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-    async def until(what: Callable[[], bool]) -> None:
-        await asyncio.to_thread(look_until, what)
-
     broker = BrokerProcess(7, tmp_path / "broker", Ports(1, 2, 3), {}, (sys.executable, str(program)))
     try:
         await broker.launch()
@@ -181,8 +157,8 @@ with open(f"{sys.argv[3]}.open", "ab", buffering=0) as opened:
         await broker.close()
 
 
-def test_its_disk_is_full_until_it_is_emptied(tmp_path: Path) -> None:
-    async def scenario(broker: BrokerProcess, ended: Ended) -> None:
+async def test_its_disk_is_full_until_it_is_emptied(tmp_path: Path) -> None:
+    async with broker_that(tmp_path, "runs") as (broker, _):
         await broker.launch()
         await broker.ready()
         process_id = broker.process_id
@@ -192,5 +168,3 @@ def test_its_disk_is_full_until_it_is_emptied(tmp_path: Path) -> None:
         assert resource.prlimit(process_id, resource.RLIMIT_FSIZE) == (0, before[1])
         broker.empty_disk()
         assert resource.prlimit(process_id, resource.RLIMIT_FSIZE) == (before[1], before[1])
-
-    with_broker(tmp_path, "runs", scenario)

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.chaos.network import Cut, Proxy, Wires
 from tests.chaos.sockets import owner_of_port
-from tests.loops import in_a_loop
 
 THIS, OTHER, THIRD = 1, 2, 3
 BOTH = {(THIS, OTHER), (OTHER, THIS)}
@@ -52,7 +51,6 @@ async def is_silent(reader: asyncio.StreamReader) -> bool:
     return not done
 
 
-@in_a_loop
 async def test_bytes_pass_both_ways_and_ends_do_too() -> None:
     answers: list[bytes] = []
     async with proxied(Wires(), answers) as port:
@@ -65,7 +63,6 @@ async def test_bytes_pass_both_ways_and_ends_do_too() -> None:
 
 
 @pytest.mark.parametrize("directions", [BOTH, {(THIS, OTHER)}, {(OTHER, THIS)}])
-@in_a_loop
 async def test_a_dropped_connection_is_silent_and_goes_on_when_it_is_healed(directions: set[tuple[int, int]]) -> None:
     wires = Wires()
     async with proxied(wires) as port:
@@ -78,7 +75,6 @@ async def test_a_dropped_connection_is_silent_and_goes_on_when_it_is_healed(dire
         assert await reader.readexactly(6) == b"during"
 
 
-@in_a_loop
 async def test_a_connection_that_is_opened_during_a_cut_comes_about_after_it() -> None:
     wires = Wires()
     wires.cut({(OTHER, THIS)}, Cut.DROPPED)
@@ -90,7 +86,6 @@ async def test_a_connection_that_is_opened_during_a_cut_comes_about_after_it() -
         assert await reader.readexactly(5) == b"early"
 
 
-@in_a_loop
 async def test_a_reset_ends_connections_and_refuses_new_ones_until_it_is_healed() -> None:
     wires = Wires()
     async with proxied(wires) as port:
@@ -109,7 +104,6 @@ async def test_a_reset_ends_connections_and_refuses_new_ones_until_it_is_healed(
         assert await exchange(reader, writer, b"after") == b"after"
 
 
-@in_a_loop
 async def test_cuts_between_others_concern_nobody_else() -> None:
     wires = Wires()
     wires.cut({(THIS, THIRD), (THIRD, OTHER)}, Cut.RESET)

@@ -92,80 +92,68 @@ async def check_verdicts_at_the_end(server: AuditServer, canary: Canary) -> None
     assert not [said for _, said in summary.verdicts if said.verdict in WRONG]
 
 
-def test_a_broker_that_is_killed_one_that_comes_back_and_one_that_is_new_lead_what_they_should(tmp_path: Path) -> None:
+async def test_a_broker_that_is_killed_one_that_comes_back_and_one_that_is_new_lead_what_they_should(tmp_path: Path) -> None:
     """Each broker that is alive leads a partition, messages go through all of them, and none is lost or doubled."""
-
-    async def scene() -> None:
-        async with three_brokers(tmp_path, audit_canary_timeout_ms="60000") as (running, server, canary):
-            await running.kill(BrokerId(2))
-            await until("brokers 1 and 3 lead all", lambda: led(canary) == {1, 3})
-            await until("messages come back from each partition", partial(comes_back, canary, consumed(canary)))
-            assert len(canary.partitions) == 3, "a broker that is away keeps its partition"
-            await running.start_broker(BrokerId(2))
-            await until("broker 2 leads again", lambda: led(canary) == {1, 2, 3})
-            await running.start_broker(BrokerId(4))
-            await until("broker 4 leads one too", lambda: led(canary) == {1, 2, 3, 4})
-            assert (len(canary.partitions), canary.brokers_without_partition) == (4, ())
-            await until("messages come back from each partition", partial(comes_back, canary, consumed(canary)))
-            assert [(ledger.lost, ledger.doubled) for ledger in canary.ledgers.values()] == [(0, 0)] * 4
-            await check_verdicts_at_the_end(server, canary)
-
-    asyncio.run(asyncio.wait_for(scene(), WAIT_SECONDS))
+    async with three_brokers(tmp_path, audit_canary_timeout_ms="60000") as (running, server, canary):
+        await running.kill(BrokerId(2))
+        await until("brokers 1 and 3 lead all", lambda: led(canary) == {1, 3})
+        await until("messages come back from each partition", partial(comes_back, canary, consumed(canary)))
+        assert len(canary.partitions) == 3, "a broker that is away keeps its partition"
+        await running.start_broker(BrokerId(2))
+        await until("broker 2 leads again", lambda: led(canary) == {1, 2, 3})
+        await running.start_broker(BrokerId(4))
+        await until("broker 4 leads one too", lambda: led(canary) == {1, 2, 3, 4})
+        assert (len(canary.partitions), canary.brokers_without_partition) == (4, ())
+        await until("messages come back from each partition", partial(comes_back, canary, consumed(canary)))
+        assert [(ledger.lost, ledger.doubled) for ledger in canary.ledgers.values()] == [(0, 0)] * 4
+        await check_verdicts_at_the_end(server, canary)
 
 
-def test_a_partition_without_a_leader_is_not_available_and_the_others_are(tmp_path: Path) -> None:
+async def test_a_partition_without_a_leader_is_not_available_and_the_others_are(tmp_path: Path) -> None:
     """With one copy of each, what is not acknowledged in time has failed: IN_DOUBT at most, and never a loss."""
-
-    async def scene() -> None:
-        changes = {"audit_canary_replication_factor": "1", "audit_canary_timeout_ms": "2000"}
-        async with three_brokers(tmp_path, **changes) as (running, server, canary):
-            number = next(number for number, partition in canary.partitions.items() if partition.leader == 2)
-            failed, others = canary.ledgers[number].failed, {key: count for key, count in consumed(canary).items() if key != number}
-            await running.kill(BrokerId(2))
-            await until("messages fail", lambda: canary.ledgers[number].failed > failed)
-            share, _ = canary.availability(number)
-            assert share is not None
-            assert share < 1.0
-            await until("the others answer", lambda: all(canary.ledgers[key].consumed > count for key, count in others.items()))
-            await until("nobody leads it", lambda: canary.partitions[number].leader == -1)  # heard of when the canary looks next
-            await running.start_broker(BrokerId(2))
-            await until("it is led again", lambda: led(canary) == {1, 2, 3})
-            await until("messages come back from each partition", partial(comes_back, canary, consumed(canary)))
-            assert [(ledger.lost, ledger.doubled) for ledger in canary.ledgers.values()] == [(0, 0)] * 3
-            await check_verdicts_at_the_end(server, canary)
-
-    asyncio.run(asyncio.wait_for(scene(), WAIT_SECONDS))
+    changes = {"audit_canary_replication_factor": "1", "audit_canary_timeout_ms": "2000"}
+    async with three_brokers(tmp_path, **changes) as (running, server, canary):
+        number = next(number for number, partition in canary.partitions.items() if partition.leader == 2)
+        failed, others = canary.ledgers[number].failed, {key: count for key, count in consumed(canary).items() if key != number}
+        await running.kill(BrokerId(2))
+        await until("messages fail", lambda: canary.ledgers[number].failed > failed)
+        share, _ = canary.availability(number)
+        assert share is not None
+        assert share < 1.0
+        await until("the others answer", lambda: all(canary.ledgers[key].consumed > count for key, count in others.items()))
+        await until("nobody leads it", lambda: canary.partitions[number].leader == -1)  # heard of when the canary looks next
+        await running.start_broker(BrokerId(2))
+        await until("it is led again", lambda: led(canary) == {1, 2, 3})
+        await until("messages come back from each partition", partial(comes_back, canary, consumed(canary)))
+        assert [(ledger.lost, ledger.doubled) for ledger in canary.ledgers.values()] == [(0, 0)] * 3
+        await check_verdicts_at_the_end(server, canary)
 
 
-def test_of_two_canaries_at_a_time_none_counts_what_the_other_has_counted(tmp_path: Path) -> None:
+async def test_of_two_canaries_at_a_time_none_counts_what_the_other_has_counted(tmp_path: Path) -> None:
     """A counter that was stopped and does not know yet that another is active: whoever reads on begins where the other had reported."""
-
-    async def scene() -> None:
-        async with AsyncExitStack() as stack:
-            running = await stack.enter_async_context(brokers(tmp_path))
-            cluster = await stack.enter_async_context(cluster_of(running))
-            settings = settings_of(servers(running), tmp_path / "audit", audit_session_timeout_ms="5000")
-            server = await stack.enter_async_context(server_of(settings))
-            canaries = []
-            for _ in range(2):
-                own = await stack.enter_async_context(Cluster(servers(running)))
-                canaries.append(Canary(own, CanarySchedule(interval_seconds=0.02, commit_seconds=0.2), SystemClock()))
-                stack.push_async_callback(canaries[-1].close)
-            for canary in canaries:
-                canary.begin()
-                await until("it has reported", partial(has_reported, canary))
-            await until("they fence each other", lambda: sum(canary.reports.failures for canary in canaries) > 2)
-            await canaries[0].close()
-            await until("the other one goes on", partial(has_reported, canaries[1], canaries[1].reports.commit_seconds.snapshot().count))
-            await canaries[1].close()
-            summary = await server.counter.summary(CANARY_TOPIC, 0, 1 << 60, ("log", "consumer:__canary"), WAIT_SECONDS)
-            assert summary.is_known
-            assert not [said for _, said in summary.verdicts if said.verdict in WRONG]
-            end = (await committed_offsets(cluster, "__canary"))[TopicPartition(CANARY_TOPIC, 0)].offset
-            counted = {tier: count for topic, tier, count in (await server.counter.standing()).totals if topic == CANARY_TOPIC}
-            assert counted["consumer:__canary"] == end
-
-    asyncio.run(asyncio.wait_for(scene(), WAIT_SECONDS))
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(brokers(tmp_path))
+        cluster = await stack.enter_async_context(cluster_of(running))
+        settings = settings_of(servers(running), tmp_path / "audit", audit_session_timeout_ms="5000")
+        server = await stack.enter_async_context(server_of(settings))
+        canaries = []
+        for _ in range(2):
+            own = await stack.enter_async_context(Cluster(servers(running)))
+            canaries.append(Canary(own, CanarySchedule(interval_seconds=0.02, commit_seconds=0.2), SystemClock()))
+            stack.push_async_callback(canaries[-1].close)
+        for canary in canaries:
+            canary.begin()
+            await until("it has reported", partial(has_reported, canary))
+        await until("they fence each other", lambda: sum(canary.reports.failures for canary in canaries) > 2)
+        await canaries[0].close()
+        await until("the other one goes on", partial(has_reported, canaries[1], canaries[1].reports.commit_seconds.snapshot().count))
+        await canaries[1].close()
+        summary = await server.counter.summary(CANARY_TOPIC, 0, 1 << 60, ("log", "consumer:__canary"), WAIT_SECONDS)
+        assert summary.is_known
+        assert not [said for _, said in summary.verdicts if said.verdict in WRONG]
+        end = (await committed_offsets(cluster, "__canary"))[TopicPartition(CANARY_TOPIC, 0)].offset
+        counted = {tier: count for topic, tier, count in (await server.counter.standing()).totals if topic == CANARY_TOPIC}
+        assert counted["consumer:__canary"] == end
 
 
 def test_a_canary_can_be_asked_for_and_goes_on_from_where_it_had_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,21 +197,15 @@ def test_a_canary_can_be_asked_for_and_goes_on_from_where_it_had_reported(tmp_pa
     assert "commits: p50" in printed
 
 
-def test_a_canary_sends_and_reads_over_tls(tmp_path: Path) -> None:
+async def test_a_canary_sends_and_reads_over_tls(tmp_path: Path) -> None:
     """Brokers that speak TLS alone, with each other too: messages, commits and the audit of them."""
     keystore, truststore = (str(path) for path in Authority("tests").write(tmp_path, "broker"))
     own: dict[str, Any] = {"ssl_keystore_location": keystore, "ssl_keystore_type": "PEM", "listeners": "SSL://127.0.0.1:0"}
     others: dict[str, Any] = {"ssl_truststore_location": truststore, "ssl_truststore_type": "PEM", "security_inter_broker_protocol": "SSL"}
-
-    async def scene() -> None:
-        async with brokers(tmp_path, audit_enable="true", audit_report_interval_ms="1000", **own, **others) as running:
-            trusted = {"security_protocol": "SSL", "ssl_truststore_location": truststore, "audit_tiers": "producer,broker"}
-            async with server_of(settings_of(servers(running), tmp_path / "audit", **FAST, **trusted)) as server:
-                canary = server.canary
-                assert canary is not None
-                await until(
-                    "messages come back and are reported", lambda: led(canary) == {1} and comes_back(canary) and has_reported(canary)
-                )
-                await check_verdicts_at_the_end(server, canary)
-
-    asyncio.run(asyncio.wait_for(scene(), WAIT_SECONDS))
+    async with brokers(tmp_path, audit_enable="true", audit_report_interval_ms="1000", **own, **others) as running:
+        trusted = {"security_protocol": "SSL", "ssl_truststore_location": truststore, "audit_tiers": "producer,broker"}
+        async with server_of(settings_of(servers(running), tmp_path / "audit", **FAST, **trusted)) as server:
+            canary = server.canary
+            assert canary is not None
+            await until("messages come back and are reported", lambda: led(canary) == {1} and comes_back(canary) and has_reported(canary))
+            await check_verdicts_at_the_end(server, canary)

@@ -68,51 +68,47 @@ def _says_that_it_is_fenced(log: Path) -> bool:
     return "another worker has taken ottla-mirror-A-B" in log.read_text()
 
 
-def test_each_record_is_there_once_when_workers_are_killed_and_stopped(tmp_path: Path) -> None:
+async def test_each_record_is_there_once_when_workers_are_killed_and_stopped(tmp_path: Path) -> None:
     """kill -9 in the middle of whatever it does, and SIGSTOP for as long as another one takes to have the slots, which then wakes up."""
     log = tmp_path / "workers.log"
     config = tmp_path / "mm2.properties"
     total = PARTITIONS * BATCHES * RECORDS
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_both(a, b, "clicks", PARTITIONS)
-            config.write_text(
-                f"clusters = A, B\nA.bootstrap.servers = {servers(a.brokers)}\nB.bootstrap.servers = {servers(b.brokers)}\n"
-                "A->B.enabled = true\nnaming = identity\nslots = 2\nreplication.factor = 1\nrefresh.topics.interval.seconds = 1\n"
-            )
-            publishing = asyncio.create_task(publish(a))
-            workers = [Worker(config, log)]
-            try:
-                for share in (1, 2, 3):
-                    await reaches(b, total * share // 8, log)
-                    workers[-1].signal(signal.SIGKILL)
-                    workers.append(Worker(config, log))
-                await reaches(b, total * 4 // 8, log)
-                sleeper = workers[-1]
-                sleeper.signal(signal.SIGSTOP)
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks", PARTITIONS)
+        config.write_text(
+            f"clusters = A, B\nA.bootstrap.servers = {servers(a.brokers)}\nB.bootstrap.servers = {servers(b.brokers)}\n"
+            "A->B.enabled = true\nnaming = identity\nslots = 2\nreplication.factor = 1\nrefresh.topics.interval.seconds = 1\n"
+        )
+        publishing = asyncio.create_task(publish(a))
+        workers = [Worker(config, log)]
+        try:
+            for share in (1, 2, 3):
+                await reaches(b, total * share // 8, log)
+                workers[-1].signal(signal.SIGKILL)
                 workers.append(Worker(config, log))
-                await reaches(b, total * 6 // 8, log)
-                sleeper.signal(signal.SIGCONT)
-                await publishing
-                expected = {partition: values_of(partition) for partition in WANTED}
-                # Who has slept finds out with the first transaction that it means to commit, so there is something to copy until then.
-                async with asyncio.timeout(60), BatchProducer(a.cluster) as producer:
-                    while not _says_that_it_is_fenced(log):
-                        for partition in WANTED:
-                            expected[partition].append(b"more %d" % len(expected[partition]))
-                            await producer.send(partition, batch(expected[partition][-1]))
-                        await asyncio.sleep(0.1)
-                await reaches(b, sum(map(len, expected.values())), log)
-                found = await committed(b, *WANTED)
-                for partition in WANTED:
-                    assert [record.value for record in found[partition]] == expected[partition]
-                workers[-1].signal(signal.SIGTERM)
-                await asyncio.get_running_loop().run_in_executor(None, workers[-1].process.wait, 20)
-                assert workers[-1].process.returncode == 0
-            finally:
-                publishing.cancel()
-                for worker in workers:
-                    worker.close()
-
-    asyncio.run(main())
+            await reaches(b, total * 4 // 8, log)
+            sleeper = workers[-1]
+            sleeper.signal(signal.SIGSTOP)
+            workers.append(Worker(config, log))
+            await reaches(b, total * 6 // 8, log)
+            sleeper.signal(signal.SIGCONT)
+            await publishing
+            expected = {partition: values_of(partition) for partition in WANTED}
+            # Who has slept finds out with the first transaction that it means to commit, so there is something to copy until then.
+            async with asyncio.timeout(60), BatchProducer(a.cluster) as producer:
+                while not _says_that_it_is_fenced(log):
+                    for partition in WANTED:
+                        expected[partition].append(b"more %d" % len(expected[partition]))
+                        await producer.send(partition, batch(expected[partition][-1]))
+                    await asyncio.sleep(0.1)
+            await reaches(b, sum(map(len, expected.values())), log)
+            found = await committed(b, *WANTED)
+            for partition in WANTED:
+                assert [record.value for record in found[partition]] == expected[partition]
+            workers[-1].signal(signal.SIGTERM)
+            await asyncio.get_running_loop().run_in_executor(None, workers[-1].process.wait, 20)
+            assert workers[-1].process.returncode == 0
+        finally:
+            publishing.cancel()
+            for worker in workers:
+                worker.close()

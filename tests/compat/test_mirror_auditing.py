@@ -77,93 +77,82 @@ async def edge(counter: AuditCounter, name: str, topic: str = "clicks", count: i
             await asyncio.sleep(0.05)
 
 
-def test_each_edge_of_a_link_is_complete_and_brokers_and_mirror_agree_on_every_window(tmp_path: Path) -> None:
+async def test_each_edge_of_a_link_is_complete_and_brokers_and_mirror_agree_on_every_window(tmp_path: Path) -> None:
     """Batches that are copied as they are, joined ones, compressed ones, and some with times in several windows."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path, 1, **AUDITING) as (a, b), counters(tmp_path, a, b) as (at_source, at_target):
-            await create_both(a, b, "clicks", 2)
-            start = SystemClock().time_ms() // MINUTE * MINUTE - 10 * MINUTE
-            count = 0
-            async with worker(a, b, audit_enable="true", naming="identity"), BatchProducer(a.cluster) as producer:
-                for number in range(30):
-                    batches = [
-                        stamped(start + number * 7_000),
-                        stamped(*range(start, start + (SMALL_RECORDS + 8) * 1000, 1000)),
-                        stamped(start + 5 * MINUTE - 1, start + 5 * MINUTE, start + 2 * MINUTE),
-                        build_batch([Record(0, start + number, b"k", b"v" * 100), Record(1, start + 2 * MINUTE, b"k", b"v")], codec=3),
-                    ]
-                    for batch in batches:
-                        producer.send(TopicPartition("clicks", number % 2), batch)
-                    count += 1 + SMALL_RECORDS + 8 + 3 + 2
-                await producer.flush()
-                await all_is_complete((at_source, at_target), count)
-                for counter, name in ((at_source, AT_SOURCE), (at_target, AT_TARGET)):
-                    assert {one.evidence for one in await edge(counter, name)} == {"offsets"}
-                # A mirrored topic has no producer that would have to report; the source has, and none of this test does.
-                edges = {one.edge for _, one in (await at_target.summary("clicks", 0, 1 << 60)).verdicts}
-                assert edges == {AT_TARGET}
-
-    asyncio.run(main())
+    async with two_sides(tmp_path, 1, **AUDITING) as (a, b), counters(tmp_path, a, b) as (at_source, at_target):
+        await create_both(a, b, "clicks", 2)
+        start = SystemClock().time_ms() // MINUTE * MINUTE - 10 * MINUTE
+        count = 0
+        async with worker(a, b, audit_enable="true", naming="identity"), BatchProducer(a.cluster) as producer:
+            for number in range(30):
+                batches = [
+                    stamped(start + number * 7_000),
+                    stamped(*range(start, start + (SMALL_RECORDS + 8) * 1000, 1000)),
+                    stamped(start + 5 * MINUTE - 1, start + 5 * MINUTE, start + 2 * MINUTE),
+                    build_batch([Record(0, start + number, b"k", b"v" * 100), Record(1, start + 2 * MINUTE, b"k", b"v")], codec=3),
+                ]
+                for batch in batches:
+                    producer.send(TopicPartition("clicks", number % 2), batch)
+                count += 1 + SMALL_RECORDS + 8 + 3 + 2
+            await producer.flush()
+            await all_is_complete((at_source, at_target), count)
+            for counter, name in ((at_source, AT_SOURCE), (at_target, AT_TARGET)):
+                assert {one.evidence for one in await edge(counter, name)} == {"offsets"}
+            # A mirrored topic has no producer that would have to report; the source has, and none of this test does.
+            edges = {one.edge for _, one in (await at_target.summary("clicks", 0, 1 << 60)).verdicts}
+            assert edges == {AT_TARGET}
 
 
-def test_a_copier_that_is_killed_again_and_again_has_each_message_counted_once(tmp_path: Path) -> None:
+async def test_a_copier_that_is_killed_again_and_again_has_each_message_counted_once(tmp_path: Path) -> None:
     """The next one counts again what this one has read and not said."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path, 1, **AUDITING) as (a, b), counters(tmp_path, a, b) as (at_source, at_target):
-            await create_both(a, b, "clicks")
-            await create_map(b)
-            then = SystemClock().time_ms() - 10 * MINUTE
-            async with BatchProducer(a.cluster) as producer:
-                for number in range(200):
-                    await producer.room()
-                    producer.send(CLICKS, stamped(then, number=number))
-                await producer.flush()
-            merge = settings(a, b, audit_window_ms=MINUTE)
-            for milliseconds in (20, 40, 60, 80, 120):  # wherever that is
-                one = copier(a, b, merge)
-                one.want(same(1, "clicks"))
-                async with running(one):
-                    await asyncio.sleep(milliseconds / 1000)
+    async with two_sides(tmp_path, 1, **AUDITING) as (a, b), counters(tmp_path, a, b) as (at_source, at_target):
+        await create_both(a, b, "clicks")
+        await create_map(b)
+        then = SystemClock().time_ms() - 10 * MINUTE
+        async with BatchProducer(a.cluster) as producer:
+            for number in range(200):
+                await producer.room()
+                producer.send(CLICKS, stamped(then, number=number))
+            await producer.flush()
+        merge = settings(a, b, audit_window_ms=MINUTE)
+        for milliseconds in (20, 40, 60, 80, 120):  # wherever that is
             one = copier(a, b, merge)
             one.want(same(1, "clicks"))
             async with running(one):
-                await caught_up(one, await ends_of(a, CLICKS))
-                for counter, name in ((at_source, AT_SOURCE), (at_target, AT_TARGET)):
-                    (said,) = await edge(counter, name, count=200)
-                    assert said.verdict in (Verdict.COMPLETE, Verdict.LATE) and said.downstream_count == 200, said
+                await asyncio.sleep(milliseconds / 1000)
+        one = copier(a, b, merge)
+        one.want(same(1, "clicks"))
+        async with running(one):
+            await caught_up(one, await ends_of(a, CLICKS))
+            for counter, name in ((at_source, AT_SOURCE), (at_target, AT_TARGET)):
+                (said,) = await edge(counter, name, count=200)
+                assert said.verdict in (Verdict.COMPLETE, Verdict.LATE) and said.downstream_count == 200, said
 
-    asyncio.run(main())
 
-
-def test_records_that_the_source_has_deleted_before_they_were_copied_are_a_loss_of_the_mirrors_edge(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with two_sides(tmp_path, 1, **AUDITING) as (a, b), counters(tmp_path, a, b) as (at_source, at_target):
-            await create_both(a, b, "clicks")
-            await create_map(b)
-            then = SystemClock().time_ms() - 10 * MINUTE
-            merge = settings(a, b, audit_window_ms=MINUTE, on_truncation="gap")
-            async with BatchProducer(a.cluster) as producer:
-                await producer.send(CLICKS, stamped(then, then))
-                one = copier(a, b, merge)
+async def test_records_that_the_source_has_deleted_before_they_were_copied_are_a_loss_of_the_mirrors_edge(tmp_path: Path) -> None:
+    async with two_sides(tmp_path, 1, **AUDITING) as (a, b), counters(tmp_path, a, b) as (at_source, at_target):
+        await create_both(a, b, "clicks")
+        await create_map(b)
+        then = SystemClock().time_ms() - 10 * MINUTE
+        merge = settings(a, b, audit_window_ms=MINUTE, on_truncation="gap")
+        async with BatchProducer(a.cluster) as producer:
+            await producer.send(CLICKS, stamped(then, then))
+            one = copier(a, b, merge)
+            one.want(same(1, "clicks"))
+            async with running(one):
+                await caught_up(one, {CLICKS: 2})
+                await edge(at_source, AT_SOURCE, count=2)
+                one.want(same(1, "clicks"), [CLICKS])
+                await reached(one, CLICKS, PartitionState.PAUSED)
+                await producer.send(CLICKS, stamped(then, then, then))
+                await edge_counts(at_source, 5)
+                await delete_records(a.cluster, {CLICKS: 4})
                 one.want(same(1, "clicks"))
-                async with running(one):
-                    await caught_up(one, {CLICKS: 2})
-                    await edge(at_source, AT_SOURCE, count=2)
-                    one.want(same(1, "clicks"), [CLICKS])
-                    await reached(one, CLICKS, PartitionState.PAUSED)
-                    await producer.send(CLICKS, stamped(then, then, then))
-                    await edge_counts(at_source, 5)
-                    await delete_records(a.cluster, {CLICKS: 4})
-                    one.want(same(1, "clicks"))
-                    await caught_up(one, {CLICKS: 5})
-                    (said,) = [one for one in await edge(at_source, AT_SOURCE, count=5) if one.downstream_count]
-                    assert (said.verdict, said.missing) == (Verdict.LOSS, 2), said
-                    (said,) = await edge(at_target, AT_TARGET, count=3)
-                    assert said.verdict in (Verdict.COMPLETE, Verdict.LATE), said
-
-    asyncio.run(main())
+                await caught_up(one, {CLICKS: 5})
+                (said,) = [one for one in await edge(at_source, AT_SOURCE, count=5) if one.downstream_count]
+                assert (said.verdict, said.missing) == (Verdict.LOSS, 2), said
+                (said,) = await edge(at_target, AT_TARGET, count=3)
+                assert said.verdict in (Verdict.COMPLETE, Verdict.LATE), said
 
 
 async def edge_counts(counter: AuditCounter, count: int) -> None:
@@ -208,28 +197,24 @@ def test_what_the_sources_audit_topic_does_not_take_holds_nothing_up_and_is_said
     asyncio.run(main())
 
 
-def test_by_key_what_two_slots_write_into_one_partition_is_counted_once(tmp_path: Path) -> None:
+async def test_by_key_what_two_slots_write_into_one_partition_is_counted_once(tmp_path: Path) -> None:
     """Each source partition has records for all partitions of the target, so ranges of offsets there lie in each other."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path, 1, **AUDITING) as (a, b), counters(tmp_path, a, b) as (at_source, at_target):
-            await create_topic(a.cluster, "clicks", 3)
-            await create_topic(b.cluster, "clicks", 2)
-            then = SystemClock().time_ms() - 10 * MINUTE
-            count = 0
-            async with worker(a, b, audit_enable="true", naming="identity", partition_by="key"), BatchProducer(a.cluster) as producer:
-                for number in range(40):
-                    for partition in range(3):
-                        records = [Record(index, then + number * 3000, b"key %d" % (number + index), b"value") for index in range(5)]
-                        producer.send(TopicPartition("clicks", partition), build_batch(records))
-                        count += len(records)
-                    await asyncio.sleep(0.01)
-                await producer.flush()
-                await all_is_complete((at_source, at_target), count)
-                ends = await ends_of(b, *(TopicPartition("clicks", number) for number in range(2)))
-                assert all(end > count // 4 for end in ends.values()), "both have some"
-
-    asyncio.run(main())
+    async with two_sides(tmp_path, 1, **AUDITING) as (a, b), counters(tmp_path, a, b) as (at_source, at_target):
+        await create_topic(a.cluster, "clicks", 3)
+        await create_topic(b.cluster, "clicks", 2)
+        then = SystemClock().time_ms() - 10 * MINUTE
+        count = 0
+        async with worker(a, b, audit_enable="true", naming="identity", partition_by="key"), BatchProducer(a.cluster) as producer:
+            for number in range(40):
+                for partition in range(3):
+                    records = [Record(index, then + number * 3000, b"key %d" % (number + index), b"value") for index in range(5)]
+                    producer.send(TopicPartition("clicks", partition), build_batch(records))
+                    count += len(records)
+                await asyncio.sleep(0.01)
+            await producer.flush()
+            await all_is_complete((at_source, at_target), count)
+            ends = await ends_of(b, *(TopicPartition("clicks", number) for number in range(2)))
+            assert all(end > count // 4 for end in ends.values()), "both have some"
 
 
 async def all_is_complete(counters: tuple[AuditCounter, AuditCounter], count: int) -> None:
@@ -239,26 +224,22 @@ async def all_is_complete(counters: tuple[AuditCounter, AuditCounter], count: in
         assert sum(one.downstream_count for one in said) == count
 
 
-def test_a_source_that_stamps_records_itself_is_counted_by_its_clock_on_both_sides(tmp_path: Path) -> None:
+async def test_a_source_that_stamps_records_itself_is_counted_by_its_clock_on_both_sides(tmp_path: Path) -> None:
     """Records of long ago, in a topic with `LogAppendTime`: in the target they have the times that the source gave them, as their own."""
     window_ms = 10_000
-
-    async def main() -> None:
-        auditing = {**AUDITING, "audit_window_ms": str(window_ms)}
-        asked = CounterSettings(window_ms, expected=("producer", "broker"), verify="never")
-        async with two_sides(tmp_path, 1, **auditing) as (a, b), counters(tmp_path, a, b, asked) as (at_source, at_target):
-            await create_topic(a.cluster, "clicks", message_timestamp_type="LogAppendTime")
-            given = {"audit_enable": "true", "audit_window_ms": str(window_ms), "naming": "identity"}
-            async with worker(a, b, None, **given), BatchProducer(a.cluster) as producer:
-                for number in range(40):
-                    await producer.send(CLICKS, stamped(1_000_000, 2_000_000, number=number))
-                    await asyncio.sleep(1.2 * window_ms / 1000 / 40)
-                await all_is_complete((at_source, at_target), 80)
-                assert {one.evidence for one in await edge(at_target, AT_TARGET)} == {"offsets"}
-                values = (await committed(b, CLICKS))[CLICKS]
-                assert len(values) == 80 and all(record.timestamp > 2_000_000 for record in values)
-
-    asyncio.run(main())
+    auditing = {**AUDITING, "audit_window_ms": str(window_ms)}
+    asked = CounterSettings(window_ms, expected=("producer", "broker"), verify="never")
+    async with two_sides(tmp_path, 1, **auditing) as (a, b), counters(tmp_path, a, b, asked) as (at_source, at_target):
+        await create_topic(a.cluster, "clicks", message_timestamp_type="LogAppendTime")
+        given = {"audit_enable": "true", "audit_window_ms": str(window_ms), "naming": "identity"}
+        async with worker(a, b, None, **given), BatchProducer(a.cluster) as producer:
+            for number in range(40):
+                await producer.send(CLICKS, stamped(1_000_000, 2_000_000, number=number))
+                await asyncio.sleep(1.2 * window_ms / 1000 / 40)
+            await all_is_complete((at_source, at_target), 80)
+            assert {one.evidence for one in await edge(at_target, AT_TARGET)} == {"offsets"}
+            values = (await committed(b, CLICKS))[CLICKS]
+            assert len(values) == 80 and all(record.timestamp > 2_000_000 for record in values)
 
 
 @pytest.mark.timeout(600)

@@ -130,118 +130,108 @@ async def until_as_many(b: Side, count: int, log: Path) -> dict[TopicPartition, 
     return found
 
 
-def test_each_record_of_a_broker_of_another_kind_is_there_once_as_it_was_and_groups_follow(tmp_path: Path) -> None:
+async def test_each_record_of_a_broker_of_another_kind_is_there_once_as_it_was_and_groups_follow(tmp_path: Path) -> None:
     """All codecs; the worker and the source are killed in the middle."""
     config, log = tmp_path / "mm2.properties", tmp_path / "workers.log"
-
-    async def main() -> None:
-        async with between(tmp_path) as (nisshi, a, b):
-            await create_topic(a.cluster, "clicks", len(WANTED))
-            config.write_text(
-                f"clusters = A, B\nA.bootstrap.servers = {nisshi.address}\nB.bootstrap.servers = {servers(b.brokers)}\n"
-                "A->B.enabled = true\nnaming = identity\nslots = 2\nreplication.factor = 1\nrefresh.topics.interval.seconds = 1\n"
-                "emit.checkpoints.interval.seconds = 1\n"
-            )
-            workers = [Worker(config, log)]
-            try:
-                for index, codec in enumerate(CODECS):
-                    await asyncio.to_thread(produce, nisshi.address, index * OF_A_CODEC, codec)
-                    if index == len(CODECS) // 2:
-                        await until_as_many(b, OF_A_CODEC, log)
-                        workers[-1].signal(signal.SIGKILL)
-                        workers.append(Worker(config, log))
-                        nisshi.kill()
-                        nisshi.start()
-                await asyncio.to_thread(consume, nisshi.address, OF_A_CODEC // 2)
-                found = await until_as_many(b, len(CODECS) * OF_A_CODEC, log)
-                there = await committed(a, *WANTED)
-                for partition in WANTED:
-                    assert [replace(record, offset=0) for record in found[partition]] == [
-                        replace(record, offset=0) for record in there[partition]
-                    ]
-                stands = {key: place.offset for key, place in (await committed_offsets(a.cluster, GROUP)).items() if place.offset >= 0}
-                assert stands
-                async with asyncio.timeout(SECONDS):
-                    while True:
-                        moved = await committed_offsets(b.cluster, GROUP)
-                        if stands.keys() <= {key for key, place in moved.items() if place.offset >= 0}:
-                            break
-                        await asyncio.sleep(0.1)
-                for partition, offset in stands.items():
-                    before = moved.get(partition, CommittedOffset(-1)).offset
-                    assert sum(record.offset < before for record in found[partition]) == offset
-            finally:
-                for worker in workers:
-                    worker.close()
-
-    asyncio.run(main())
+    async with between(tmp_path) as (nisshi, a, b):
+        await create_topic(a.cluster, "clicks", len(WANTED))
+        config.write_text(
+            f"clusters = A, B\nA.bootstrap.servers = {nisshi.address}\nB.bootstrap.servers = {servers(b.brokers)}\n"
+            "A->B.enabled = true\nnaming = identity\nslots = 2\nreplication.factor = 1\nrefresh.topics.interval.seconds = 1\n"
+            "emit.checkpoints.interval.seconds = 1\n"
+        )
+        workers = [Worker(config, log)]
+        try:
+            for index, codec in enumerate(CODECS):
+                await asyncio.to_thread(produce, nisshi.address, index * OF_A_CODEC, codec)
+                if index == len(CODECS) // 2:
+                    await until_as_many(b, OF_A_CODEC, log)
+                    workers[-1].signal(signal.SIGKILL)
+                    workers.append(Worker(config, log))
+                    nisshi.kill()
+                    nisshi.start()
+            await asyncio.to_thread(consume, nisshi.address, OF_A_CODEC // 2)
+            found = await until_as_many(b, len(CODECS) * OF_A_CODEC, log)
+            there = await committed(a, *WANTED)
+            for partition in WANTED:
+                assert [replace(record, offset=0) for record in found[partition]] == [
+                    replace(record, offset=0) for record in there[partition]
+                ]
+            stands = {key: place.offset for key, place in (await committed_offsets(a.cluster, GROUP)).items() if place.offset >= 0}
+            assert stands
+            async with asyncio.timeout(SECONDS):
+                while True:
+                    moved = await committed_offsets(b.cluster, GROUP)
+                    if stands.keys() <= {key for key, place in moved.items() if place.offset >= 0}:
+                        break
+                    await asyncio.sleep(0.1)
+            for partition, offset in stands.items():
+                before = moved.get(partition, CommittedOffset(-1)).offset
+                assert sum(record.offset < before for record in found[partition]) == offset
+        finally:
+            for worker in workers:
+                worker.close()
 
 
 @pytest.mark.parametrize("on_truncation", ["fail", "gap"])
-def test_a_source_that_was_restored_without_its_last_records_is_no_silence(
+async def test_a_source_that_was_restored_without_its_last_records_is_no_silence(
     tmp_path: Path, on_truncation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It refuses no offset behind its end, and would continue behind what its log has lost."""
     monkeypatch.setattr(slot, "SHORT_SECONDS", 1.0)
-
-    async def main() -> None:
-        async with between(tmp_path) as (nisshi, a, b):
-            await create_both(a, b, "clicks", len(WANTED))
-            await create_map(b)
-            await asyncio.to_thread(produce, nisshi.address, 0, "lz4")
+    async with between(tmp_path) as (nisshi, a, b):
+        await create_both(a, b, "clicks", len(WANTED))
+        await create_map(b)
+        await asyncio.to_thread(produce, nisshi.address, 0, "lz4")
+        nisshi.kill()
+        shutil.copytree(nisshi.directory, tmp_path / "backup")
+        nisshi.start()
+        await asyncio.to_thread(produce, nisshi.address, OF_A_CODEC, "lz4")
+        one = copier(a, b, merge_settings(a, b, on_truncation=on_truncation))
+        one.want(same(len(WANTED), "clicks"))
+        async with running(one):
+            await caught_up(one, dict.fromkeys(WANTED, OF_A_CODEC))
             nisshi.kill()
-            shutil.copytree(nisshi.directory, tmp_path / "backup")
+            shutil.rmtree(nisshi.directory)
+            shutil.copytree(tmp_path / "backup", nisshi.directory)
             nisshi.start()
-            await asyncio.to_thread(produce, nisshi.address, OF_A_CODEC, "lz4")
-            one = copier(a, b, merge_settings(a, b, on_truncation=on_truncation))
-            one.want(same(len(WANTED), "clicks"))
-            async with running(one):
+            if on_truncation == "fail":
+                await until(lambda: all("and has for long" in one.statuses[key].reason for key in WANTED))
+            else:
+                await until(lambda: len(one.gaps) == len(WANTED))
+                assert {(gap.offset, gap.next_offset) for _, gap in one.gaps} == {(OF_A_CODEC // 2, OF_A_CODEC)}
+                await asyncio.to_thread(produce, nisshi.address, OF_A_CODEC, "none")
                 await caught_up(one, dict.fromkeys(WANTED, OF_A_CODEC))
-                nisshi.kill()
-                shutil.rmtree(nisshi.directory)
-                shutil.copytree(tmp_path / "backup", nisshi.directory)
-                nisshi.start()
-                if on_truncation == "fail":
-                    await until(lambda: all("and has for long" in one.statuses[key].reason for key in WANTED))
-                else:
-                    await until(lambda: len(one.gaps) == len(WANTED))
-                    assert {(gap.offset, gap.next_offset) for _, gap in one.gaps} == {(OF_A_CODEC // 2, OF_A_CODEC)}
-                    await asyncio.to_thread(produce, nisshi.address, OF_A_CODEC, "none")
-                    await caught_up(one, dict.fromkeys(WANTED, OF_A_CODEC))
-                    assert {len(records) for records in (await committed(b, *WANTED)).values()} == {OF_A_CODEC // 2 * 3}
-
-    asyncio.run(main())
+                assert {len(records) for records in (await committed(b, *WANTED)).values()} == {OF_A_CODEC // 2 * 3}
 
 
 @pytest.mark.parametrize("on_truncation", ["fail", "gap"])
-def test_what_the_retention_of_another_kind_of_broker_took_before_it_was_copied_is_no_silence(tmp_path: Path, on_truncation: str) -> None:
+async def test_what_the_retention_of_another_kind_of_broker_took_before_it_was_copied_is_no_silence(
+    tmp_path: Path, on_truncation: str
+) -> None:
     """It gives what lies behind as an answer for the offset that is gone, and says in the answer that its log begins at 0."""
     long_ago_ms = BEGIN_MS - 30 * 86_400_000
-
-    async def main() -> None:
-        async with between(tmp_path) as (nisshi, a, b):
-            await create_both(a, b, "clicks", len(WANTED))
-            await create_map(b)
-            await asyncio.to_thread(produce, nisshi.address, 0, "lz4", long_ago_ms)
-            one = copier(a, b, merge_settings(a, b, on_truncation=on_truncation))
-            one.want(same(len(WANTED), "clicks"))
-            async with running(one):
-                await caught_up(one, dict.fromkeys(WANTED, OF_A_CODEC // 2))
-            await asyncio.to_thread(produce, nisshi.address, OF_A_CODEC, "lz4", long_ago_ms)
-            await asyncio.to_thread(produce, nisshi.address, 2 * OF_A_CODEC, "lz4")
-            nisshi.kill()
-            nisshi.start()
-            begin = OF_A_CODEC  # of each partition, once what is old has gone
-            async with asyncio.timeout(SECONDS):
-                while {one.offset for one in (await list_offsets(a.cluster, dict.fromkeys(WANTED, EARLIEST))).values()} != {begin}:  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
-            async with running(one):
-                if on_truncation == "fail":
-                    await until(lambda: all(f"the source begins at offset {begin}" in one.statuses[key].reason for key in WANTED))
-                    for partition in WANTED:
-                        one.repair(partition, "accept gap")
-                await caught_up(one, dict.fromkeys(WANTED, OF_A_CODEC // 2 * 3))
-                assert {(gap.offset, gap.next_offset) for _, gap in one.gaps} == {(OF_A_CODEC // 2, begin)}
-            assert {len(records) for records in (await committed(b, *WANTED)).values()} == {OF_A_CODEC}
-
-    asyncio.run(main())
+    async with between(tmp_path) as (nisshi, a, b):
+        await create_both(a, b, "clicks", len(WANTED))
+        await create_map(b)
+        await asyncio.to_thread(produce, nisshi.address, 0, "lz4", long_ago_ms)
+        one = copier(a, b, merge_settings(a, b, on_truncation=on_truncation))
+        one.want(same(len(WANTED), "clicks"))
+        async with running(one):
+            await caught_up(one, dict.fromkeys(WANTED, OF_A_CODEC // 2))
+        await asyncio.to_thread(produce, nisshi.address, OF_A_CODEC, "lz4", long_ago_ms)
+        await asyncio.to_thread(produce, nisshi.address, 2 * OF_A_CODEC, "lz4")
+        nisshi.kill()
+        nisshi.start()
+        begin = OF_A_CODEC  # of each partition, once what is old has gone
+        async with asyncio.timeout(SECONDS):
+            while {one.offset for one in (await list_offsets(a.cluster, dict.fromkeys(WANTED, EARLIEST))).values()} != {begin}:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        async with running(one):
+            if on_truncation == "fail":
+                await until(lambda: all(f"the source begins at offset {begin}" in one.statuses[key].reason for key in WANTED))
+                for partition in WANTED:
+                    one.repair(partition, "accept gap")
+            await caught_up(one, dict.fromkeys(WANTED, OF_A_CODEC // 2 * 3))
+            assert {(gap.offset, gap.next_offset) for _, gap in one.gaps} == {(OF_A_CODEC // 2, begin)}
+        assert {len(records) for records in (await committed(b, *WANTED)).values()} == {OF_A_CODEC}

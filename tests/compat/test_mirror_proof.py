@@ -295,36 +295,32 @@ def _is_complete(said: list[EdgeVerdict], count: int) -> bool:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
-def test_each_record_is_there_once_and_in_order_whoever_is_killed(tmp_path: Path) -> None:
+async def test_each_record_is_there_once_and_in_order_whoever_is_killed(tmp_path: Path) -> None:
     files = tmp_path / "mm2.properties", tmp_path / "workers.log"
     numbered = Numbered()
     assert numbered.read(memoryview(numbered.made(1 << 40)))[-1] == (1 << 40) + OF_A_BATCH - 1
-
-    async def main() -> None:
-        with ZooKeeperServer(tmp_path / "zookeeper") as zookeeper:
-            async with side(tmp_path / "a", zookeeper) as a, side(tmp_path / "b", zookeeper) as b:
-                await create_topics(a.cluster, [NewTopic("clicks", len(PARTITIONS), 2, {})])
-                await create_topics(b.cluster, [NewTopic("clicks", len(PARTITIONS), 2, {})])
-                addresses = [",".join(broker.address for broker in one.brokers.values()) for one in (a, b)]
-                files[0].write_text(
-                    f"clusters = A, B\nA.bootstrap.servers = {addresses[0]}\nB.bootstrap.servers = {addresses[1]}\nA->B.enabled = true\n"
-                    f"topics = clicks\nnaming = identity\nslots = 4\nreplication.factor = 2\naudit.enable = true\n"
-                    f"zookeeper.session.timeout.ms = {SESSION_SECONDS * 1000:.0f}\nzookeeper.connect = 127.0.0.1:{zookeeper.port}/b\n"
-                )
-                workers = [Worker(*files), Worker(*files)]
-                progress = Progress()
-                try:
-                    async with asyncio.TaskGroup() as tasks:
-                        tasks.create_task(publish(a, numbered, progress))
-                        tasks.create_task(harm(zookeeper, {"source": a, "target": b}, workers, files, progress))
-                    assert progress.total >= MESSAGES
-                    batches = await judge(b, numbered, progress.sent)
-                    sys.stdout.write(f"{progress.total} records in {batches} batches, each once and in order\n")
-                    await audited(a, tmp_path / "a.db", ["broker->mirror:A-B"], progress.total)
-                    await audited(b, tmp_path / "b.db", ["mirrored:A-B->broker"], progress.total)
-                    sys.stdout.write("both edges of the mirror are COMPLETE\n")
-                finally:
-                    for worker in workers:
-                        worker.close()
-
-    asyncio.run(main())
+    with ZooKeeperServer(tmp_path / "zookeeper") as zookeeper:
+        async with side(tmp_path / "a", zookeeper) as a, side(tmp_path / "b", zookeeper) as b:
+            await create_topics(a.cluster, [NewTopic("clicks", len(PARTITIONS), 2, {})])
+            await create_topics(b.cluster, [NewTopic("clicks", len(PARTITIONS), 2, {})])
+            addresses = [",".join(broker.address for broker in one.brokers.values()) for one in (a, b)]
+            files[0].write_text(
+                f"clusters = A, B\nA.bootstrap.servers = {addresses[0]}\nB.bootstrap.servers = {addresses[1]}\nA->B.enabled = true\n"
+                f"topics = clicks\nnaming = identity\nslots = 4\nreplication.factor = 2\naudit.enable = true\n"
+                f"zookeeper.session.timeout.ms = {SESSION_SECONDS * 1000:.0f}\nzookeeper.connect = 127.0.0.1:{zookeeper.port}/b\n"
+            )
+            workers = [Worker(*files), Worker(*files)]
+            progress = Progress()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(publish(a, numbered, progress))
+                    tasks.create_task(harm(zookeeper, {"source": a, "target": b}, workers, files, progress))
+                assert progress.total >= MESSAGES
+                batches = await judge(b, numbered, progress.sent)
+                sys.stdout.write(f"{progress.total} records in {batches} batches, each once and in order\n")
+                await audited(a, tmp_path / "a.db", ["broker->mirror:A-B"], progress.total)
+                await audited(b, tmp_path / "b.db", ["mirrored:A-B->broker"], progress.total)
+                sys.stdout.write("both edges of the mirror are COMPLETE\n")
+            finally:
+                for worker in workers:
+                    worker.close()

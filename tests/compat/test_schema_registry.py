@@ -225,15 +225,12 @@ def test_the_whole_client(client: SchemaRegistryClient, ottla_topic: str) -> Non
     assert client.delete_subject(f"{subject}-2") == [1] == client.delete_subject(f"{subject}-2", permanent=True)
 
 
-def test_asyncio(ottla_schema_registry_url: str, ottla_topic: str) -> None:
-    async def run() -> None:
-        async with AsyncSchemaRegistryClient({"url": ottla_schema_registry_url}) as client:
-            serializer = await AsyncAvroSerializer(client, CLICK)
-            value = await serializer({"user": "ada", "at": 7}, context_of(ottla_topic))
-            deserializer = await AsyncAvroDeserializer(client)
-            assert await deserializer(value, context_of(ottla_topic)) == {"user": "ada", "at": 7}
-            assert (await client.get_latest_version(f"{ottla_topic}-value")).version == 1
-            ids = await asyncio.gather(*(client.register_schema(f"{ottla_topic}-{n}", Schema(CLICK, "AVRO")) for n in range(20)))
-            assert len(set(ids)) == 1
-
-    asyncio.run(run())
+async def test_asyncio(ottla_schema_registry_url: str, ottla_topic: str) -> None:
+    async with AsyncSchemaRegistryClient({"url": ottla_schema_registry_url}) as client:
+        serializer = await AsyncAvroSerializer(client, CLICK)
+        value = await serializer({"user": "ada", "at": 7}, context_of(ottla_topic))
+        deserializer = await AsyncAvroDeserializer(client)
+        assert await deserializer(value, context_of(ottla_topic)) == {"user": "ada", "at": 7}
+        assert (await client.get_latest_version(f"{ottla_topic}-value")).version == 1
+        ids = await asyncio.gather(*(client.register_schema(f"{ottla_topic}-{n}", Schema(CLICK, "AVRO")) for n in range(20)))
+        assert len(set(ids)) == 1

@@ -34,46 +34,43 @@ PRODUCERS: Final = 2
 
 @pytest.mark.timeout(4 * SECONDS)
 @pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable()))
-def test_each_edge_of_a_whole_pipeline_is_complete(spark: SparkSession, tmp_path: Path) -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        with (
-            ZooKeeperServer(tmp_path / "zookeeper") as zookeeper,
-            ProcessPoolExecutor(PRODUCERS + 1, mp_context=get_context("spawn")) as clients,
-        ):
-            async with side(tmp_path / "a", zookeeper) as a, side(tmp_path / "b", zookeeper) as b:
-                for one in (a, b):
-                    await create_topics(one.cluster, [NewTopic("clicks", PARTITIONS, 2, {})])
-                servers = [",".join(broker.address for broker in one.brokers.values()) for one in (a, b)]
-                config = tmp_path / "mm2.properties"
-                config.write_text(
-                    f"clusters = A, B\nA.bootstrap.servers = {servers[0]}\nB.bootstrap.servers = {servers[1]}\nA->B.enabled = true\n"
-                    "topics = clicks\nnaming = identity\nslots = 4\nreplication.factor = 2\n"
-                    f"zookeeper.connect = 127.0.0.1:{zookeeper.port}/b\naudit.enable = true\n"
+async def test_each_edge_of_a_whole_pipeline_is_complete(spark: SparkSession, tmp_path: Path) -> None:
+    loop = asyncio.get_running_loop()
+    with (
+        ZooKeeperServer(tmp_path / "zookeeper") as zookeeper,
+        ProcessPoolExecutor(PRODUCERS + 1, mp_context=get_context("spawn")) as clients,
+    ):
+        async with side(tmp_path / "a", zookeeper) as a, side(tmp_path / "b", zookeeper) as b:
+            for one in (a, b):
+                await create_topics(one.cluster, [NewTopic("clicks", PARTITIONS, 2, {})])
+            servers = [",".join(broker.address for broker in one.brokers.values()) for one in (a, b)]
+            config = tmp_path / "mm2.properties"
+            config.write_text(
+                f"clusters = A, B\nA.bootstrap.servers = {servers[0]}\nB.bootstrap.servers = {servers[1]}\nA->B.enabled = true\n"
+                "topics = clicks\nnaming = identity\nslots = 4\nreplication.factor = 2\n"
+                f"zookeeper.connect = 127.0.0.1:{zookeeper.port}/b\naudit.enable = true\n"
+            )
+            worker = Worker(config, tmp_path / "worker.log")
+            try:
+                each = MESSAGES // PRODUCERS
+                reading = loop.run_in_executor(clients, consume, servers[0])
+                await asyncio.gather(
+                    *(loop.run_in_executor(clients, produce, servers[0], number * each, each) for number in range(PRODUCERS))
                 )
-                worker = Worker(config, tmp_path / "worker.log")
-                try:
-                    each = MESSAGES // PRODUCERS
-                    reading = loop.run_in_executor(clients, consume, servers[0])
-                    await asyncio.gather(
-                        *(loop.run_in_executor(clients, produce, servers[0], number * each, each) for number in range(PRODUCERS))
-                    )
-                    assert await reading == MESSAGES
-                    settings = LoadSettings.of(
-                        {"kafka.bootstrap.servers": servers[1], "subscribe": "clicks"},
-                        str(tmp_path / "table"),
-                        "nightly",
-                        audit_window_ms=WINDOW_MS,
-                    )
-                    rows = 0
-                    async with asyncio.timeout(SECONDS):
-                        while rows < MESSAGES:
-                            rows += (await asyncio.to_thread(load, settings, SparkExecutor(lambda: spark))).rows
-                    assert rows == MESSAGES
-                    await audited(a, tmp_path / "a.db", ["producer->broker", "broker->consumer:billing", "broker->mirror:A-B"], MESSAGES)
-                    await audited(b, tmp_path / "b.db", ["mirrored:A-B->broker", "broker->load:nightly"], MESSAGES)
-                    sys.stdout.write(f"{MESSAGES} messages: five edges are COMPLETE\n")
-                finally:
-                    worker.close()
-
-    asyncio.run(main())
+                assert await reading == MESSAGES
+                settings = LoadSettings.of(
+                    {"kafka.bootstrap.servers": servers[1], "subscribe": "clicks"},
+                    str(tmp_path / "table"),
+                    "nightly",
+                    audit_window_ms=WINDOW_MS,
+                )
+                rows = 0
+                async with asyncio.timeout(SECONDS):
+                    while rows < MESSAGES:
+                        rows += (await asyncio.to_thread(load, settings, SparkExecutor(lambda: spark))).rows
+                assert rows == MESSAGES
+                await audited(a, tmp_path / "a.db", ["producer->broker", "broker->consumer:billing", "broker->mirror:A-B"], MESSAGES)
+                await audited(b, tmp_path / "b.db", ["mirrored:A-B->broker", "broker->load:nightly"], MESSAGES)
+                sys.stdout.write(f"{MESSAGES} messages: five edges are COMPLETE\n")
+            finally:
+                worker.close()

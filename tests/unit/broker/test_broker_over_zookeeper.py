@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
@@ -24,14 +24,6 @@ from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
 from ottla.errors import ConfigurationError
 from ottla.testing.zookeeper import ZooKeeperServer
 from ottla.testing.zookeeper_proxy import ZooKeeperProxy
-
-
-def run(scenario: Coroutine[object, object, None]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(120):
-            await scenario
-
-    asyncio.run(main())
 
 
 def properties_for(directory: Path, connect: str, **properties: str) -> dict[str, str]:
@@ -107,113 +99,99 @@ async def owner_of(tool: Coordination, path: str) -> int:
     return 0 if stat is None else stat.ephemeral_owner
 
 
-def test_the_znodes_are_kafkas(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+async def test_the_znodes_are_kafkas(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
     """docs/znodes.md, seen from outside and below a chroot: what zkCli would show."""
-
-    async def scenario() -> None:
-        connect = f"{zookeeper_server.address}/{uuid4().hex}"
-        async with broker_with(properties_for(tmp_path, connect, **{"broker.rack": "r1"})) as broker, tool_at(connect) as tool:
-            publisher = Publisher(broker, "made-by-use")
-            await publisher.more(1)
-            await publisher.stop()
-            data, stat = await tool.get("/brokers/ids/1")
-            registration = znodes.decode_broker("/brokers/ids/1", data)
-            assert (registration.endpoints[0].port, registration.rack) == (broker.port(), "r1")
-            assert stat.ephemeral_owner == await owner_of(tool, "/controller") != 0
-            assert znodes.decode_controller("/controller", (await tool.get("/controller"))[0]) == 1
-            assert (await tool.get("/controller_epoch"))[0] == b"1"
-            assert await tool.children("/brokers/topics/made-by-use/partitions") == ["0"]
-            for path in znodes.SKELETON:
-                assert await tool.exists(path) is not None, path
-        async with tool_at(connect) as tool:
-            assert await tool.children("/brokers/ids") == []
-            assert await tool.exists("/controller") is None
-
-    run(scenario())
+    connect = f"{zookeeper_server.address}/{uuid4().hex}"
+    async with broker_with(properties_for(tmp_path, connect, **{"broker.rack": "r1"})) as broker, tool_at(connect) as tool:
+        publisher = Publisher(broker, "made-by-use")
+        await publisher.more(1)
+        await publisher.stop()
+        data, stat = await tool.get("/brokers/ids/1")
+        registration = znodes.decode_broker("/brokers/ids/1", data)
+        assert (registration.endpoints[0].port, registration.rack) == (broker.port(), "r1")
+        assert stat.ephemeral_owner == await owner_of(tool, "/controller") != 0
+        assert znodes.decode_controller("/controller", (await tool.get("/controller"))[0]) == 1
+        assert (await tool.get("/controller_epoch"))[0] == b"1"
+        assert await tool.children("/brokers/topics/made-by-use/partitions") == ["0"]
+        for path in znodes.SKELETON:
+            assert await tool.exists(path) is not None, path
+    async with tool_at(connect) as tool:
+        assert await tool.children("/brokers/ids") == []
+        assert await tool.exists("/controller") is None
 
 
-def test_a_session_that_expires_stops_a_leader_until_it_has_registered_anew_and_its_clients_wait(
+async def test_a_session_that_expires_stops_a_leader_until_it_has_registered_anew_and_its_clients_wait(
     zookeeper_server: ZooKeeperServer, tmp_path: Path
 ) -> None:
     """Method: the broker's only way to ZooKeeper is cut until its registration is gone, as when a network is lost."""
-
-    async def scenario() -> None:
-        chroot = f"/{uuid4().hex}"
-        proxy = ZooKeeperProxy(zookeeper_server.port)
-        await proxy.start()
-        try:
-            async with (
-                broker_with(properties_for(tmp_path, f"127.0.0.1:{proxy.port}{chroot}")) as broker,
-                tool_at(zookeeper_server.address + chroot) as tool,
-            ):
-                publisher = Publisher(broker, "events")
-                await publisher.more()
-                before = await owner_of(tool, "/brokers/ids/1")
-                gone = asyncio.Event()
-                await tool.exists("/brokers/ids/1", lambda _: gone.set())
-                proxy.refuses = True
-                proxy.cut()
-                await gone.wait()
-                proxy.refuses = False
-
-                while await owner_of(tool, "/controller") == 0:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-                assert await owner_of(tool, "/brokers/ids/1") == await owner_of(tool, "/controller") != before
-                assert (await tool.get("/controller_epoch"))[0] == b"2"
-                await publisher.more()
-                after = Publisher(broker, "made-afterwards")
-                await after.more(1)
-                for client in (publisher, after):
-                    await client.stop()
-                    assert client.errors == []
-        finally:
-            await proxy.close()
-
-    run(scenario())
-
-
-@pytest.mark.parametrize("how", ["killed and restarted", "frozen"])
-def test_publishing_goes_on_while_zookeeper_is_away(own_zookeeper_server: ZooKeeperServer, tmp_path: Path, how: str) -> None:
-    """Issue: 'a ZooKeeper that is away for a while does not stop produce and fetch on partitions that need no change'."""
-
-    async def scenario(server: ZooKeeperServer) -> None:
-        properties = properties_for(tmp_path / "log", server.address, **{"zookeeper.session.timeout.ms": "20000"})
-        async with broker_with(properties) as broker, tool_at(server.address) as tool:
+    chroot = f"/{uuid4().hex}"
+    proxy = ZooKeeperProxy(zookeeper_server.port)
+    await proxy.start()
+    try:
+        async with (
+            broker_with(properties_for(tmp_path, f"127.0.0.1:{proxy.port}{chroot}")) as broker,
+            tool_at(zookeeper_server.address + chroot) as tool,
+        ):
             publisher = Publisher(broker, "events")
             await publisher.more()
             before = await owner_of(tool, "/brokers/ids/1")
-            server.pause() if how == "frozen" else await asyncio.to_thread(server.kill)
-            await publisher.more(100)
-            server.resume() if how == "frozen" else await asyncio.to_thread(server.start)
+            gone = asyncio.Event()
+            await tool.exists("/brokers/ids/1", lambda _: gone.set())
+            proxy.refuses = True
+            proxy.cut()
+            await gone.wait()
+            proxy.refuses = False
+
+            while await owner_of(tool, "/controller") == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert await owner_of(tool, "/brokers/ids/1") == await owner_of(tool, "/controller") != before
+            assert (await tool.get("/controller_epoch"))[0] == b"2"
             await publisher.more()
-            assert await owner_of(tool, "/brokers/ids/1") == await owner_of(tool, "/controller") == before
             after = Publisher(broker, "made-afterwards")
             await after.more(1)
             for client in (publisher, after):
                 await client.stop()
                 assert client.errors == []
+    finally:
+        await proxy.close()
 
-    run(scenario(own_zookeeper_server))
+
+@pytest.mark.parametrize("how", ["killed and restarted", "frozen"])
+async def test_publishing_goes_on_while_zookeeper_is_away(own_zookeeper_server: ZooKeeperServer, tmp_path: Path, how: str) -> None:
+    """Issue: 'a ZooKeeper that is away for a while does not stop produce and fetch on partitions that need no change'."""
+    properties = properties_for(tmp_path / "log", own_zookeeper_server.address, **{"zookeeper.session.timeout.ms": "20000"})
+    async with broker_with(properties) as broker, tool_at(own_zookeeper_server.address) as tool:
+        publisher = Publisher(broker, "events")
+        await publisher.more()
+        before = await owner_of(tool, "/brokers/ids/1")
+        own_zookeeper_server.pause() if how == "frozen" else await asyncio.to_thread(own_zookeeper_server.kill)
+        await publisher.more(100)
+        own_zookeeper_server.resume() if how == "frozen" else await asyncio.to_thread(own_zookeeper_server.start)
+        await publisher.more()
+        assert await owner_of(tool, "/brokers/ids/1") == await owner_of(tool, "/controller") == before
+        after = Publisher(broker, "made-afterwards")
+        await after.more(1)
+        for client in (publisher, after):
+            await client.stop()
+            assert client.errors == []
 
 
-def test_the_same_id_twice_is_refused(zookeeper_server: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_same_id_twice_is_refused(zookeeper_server: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_EXPIRY_SLACK_SECONDS", 0.2)
-
-    async def scenario() -> None:
-        connect = f"{zookeeper_server.address}/{uuid4().hex}"
-        async with broker_with(properties_for(tmp_path / "first", connect)) as first:
-            properties = properties_for(tmp_path / "second", connect, **{"zookeeper.session.timeout.ms": "1000"})
-            second = Broker(BrokerSettings.from_properties(properties))
-            with pytest.raises(ConfigurationError, match=r"broker\.id 1 is taken: /brokers/ids/1 .* after 1\.2 s"):
-                await second.start()
-            publisher = Publisher(first, "undisturbed")
-            await publisher.more(1)
-            await publisher.stop()
-
-    run(scenario())
+    connect = f"{zookeeper_server.address}/{uuid4().hex}"
+    async with broker_with(properties_for(tmp_path / "first", connect)) as first:
+        properties = properties_for(tmp_path / "second", connect, **{"zookeeper.session.timeout.ms": "1000"})
+        second = Broker(BrokerSettings.from_properties(properties))
+        with pytest.raises(ConfigurationError, match=r"broker\.id 1 is taken: /brokers/ids/1 .* after 1\.2 s"):
+            await second.start()
+        publisher = Publisher(first, "undisturbed")
+        await publisher.more(1)
+        await publisher.stop()
 
 
-def test_a_broker_that_is_killed_and_back_at_once_waits_for_its_own_old_session(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+async def test_a_broker_that_is_killed_and_back_at_once_waits_for_its_own_old_session(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> None:
     """traps.md: kill -9, back in 0.3 s, session 6 s: wait up to the session timeout, saying so."""
     connect = f"{zookeeper_server.address}/{uuid4().hex}"
     configuration = tmp_path / "server.properties"
@@ -235,24 +213,21 @@ def test_a_broker_that_is_killed_and_back_at_once_waits_for_its_own_old_session(
             assert process.poll() is None, output.read_text()
             await asyncio.sleep(0.05)
 
-    async def scenario() -> None:
-        processes = []
-        try:
-            async with tool_at(connect) as tool:
-                processes.append(start())
-                first = await registered(tool, None, processes[-1])
-                processes[-1].kill()
-                processes[-1].wait()
-                processes.append(start())
-                second = await registered(tool, first, processes[-1])
-                assert second.ephemeral_owner != first.ephemeral_owner
-                assert "/brokers/ids/1 is still there, of session" in output.read_text()
-                assert (await tool.get("/controller_epoch"))[0] == b"2"
-                processes[-1].send_signal(signal.SIGTERM)
-                await asyncio.to_thread(processes[-1].wait, 20)
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-
-    run(scenario())
+    processes = []
+    try:
+        async with tool_at(connect) as tool:
+            processes.append(start())
+            first = await registered(tool, None, processes[-1])
+            processes[-1].kill()
+            processes[-1].wait()
+            processes.append(start())
+            second = await registered(tool, first, processes[-1])
+            assert second.ephemeral_owner != first.ephemeral_owner
+            assert "/brokers/ids/1 is still there, of session" in output.read_text()
+            assert (await tool.get("/controller_epoch"))[0] == b"2"
+            processes[-1].send_signal(signal.SIGTERM)
+            await asyncio.to_thread(processes[-1].wait, 20)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

@@ -209,15 +209,12 @@ async def test_znodes_that_are_no_json_stop_nobody(tmp_path: Path) -> None:
             assert await take(stream, 1) == [b"a"]
 
 
-def test_settings_and_places_that_are_wrong_are_refused() -> None:
-    async def main() -> None:
-        zookeeper = EmbeddedZooKeeper(None, SystemClock())
-        async with AsyncConsumerConnector(ConsumerSettings(group_id="g"), open_session=zookeeper.session) as connector:
-            with pytest.raises(BrokerNotAvailable, match="is the chroot right"):
-                await connector.create_message_streams({"clicks": 1})
-        await zookeeper.close()
-
-    asyncio.run(main())
+async def test_settings_and_places_that_are_wrong_are_refused() -> None:
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    async with AsyncConsumerConnector(ConsumerSettings(group_id="g"), open_session=zookeeper.session) as connector:
+        with pytest.raises(BrokerNotAvailable, match="is the chroot right"):
+            await connector.create_message_streams({"clicks": 1})
+    await zookeeper.close()
     with pytest.raises(ConfigurationError, match="no name of a znode"):
         AsyncConsumerConnector(ConsumerSettings(group_id="a/b"))
     with pytest.raises(ConfigurationError, match=r"did you mean 'auto\.commit\.enable'"):

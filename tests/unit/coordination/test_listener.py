@@ -178,49 +178,38 @@ async def test_frames_that_lie_end_their_connection_and_no_other(sent: bytes) ->
         assert struct.unpack_from(">iqi", unknown)[2] == -6
 
 
-def test_one_znode_read_again_and_again_in_one_request_is_not_answered() -> None:
+async def test_one_znode_read_again_and_again_in_one_request_is_not_answered() -> None:
     """Fourteen bytes for each time: 75,000 fit into a frame, and would be 67 GB."""
     read = struct.pack(">i?i", GET_DATA, False, -1) + string("/large") + b"\0"
     times = LARGEST_BACKLOG // LARGE + 1
-
-    async def main() -> None:
-        async with listening() as (zookeeper, listener):
-            await (await zookeeper.session()).create("/large", bytes(LARGE))
-            client, *_ = await Client.connected(listener.port)
-            client.writer.write(framed(struct.pack(">ii", 1, MULTI_READ) + read * times + struct.pack(">i?i", -1, True, -1)))
-            assert await client.is_cut()
-
-    asyncio.run(main())
+    async with listening() as (zookeeper, listener):
+        await (await zookeeper.session()).create("/large", bytes(LARGE))
+        client, *_ = await Client.connected(listener.port)
+        client.writer.write(framed(struct.pack(">ii", 1, MULTI_READ) + read * times + struct.pack(">i?i", -1, True, -1)))
+        assert await client.is_cut()
 
 
-def test_a_client_that_has_not_said_who_it_is_sends_small_frames_only() -> None:
-    async def main() -> None:
-        async with listening(DigestCredentials("me", "secret")) as (_, listener):
-            stranger = Client(*await asyncio.open_connection("127.0.0.1", listener.port))
-            stranger.writer.write(framed(OPEN + bytes(SMALL_FRAME)))
-            assert await stranger.is_cut()
-            unauthorized, *_ = await Client.connected(listener.port)
-            unauthorized.writer.write(framed(struct.pack(">ii", -2, 11) + bytes(SMALL_FRAME)))
-            assert await unauthorized.is_cut()
-
-    asyncio.run(main())
+async def test_a_client_that_has_not_said_who_it_is_sends_small_frames_only() -> None:
+    async with listening(DigestCredentials("me", "secret")) as (_, listener):
+        stranger = Client(*await asyncio.open_connection("127.0.0.1", listener.port))
+        stranger.writer.write(framed(OPEN + bytes(SMALL_FRAME)))
+        assert await stranger.is_cut()
+        unauthorized, *_ = await Client.connected(listener.port)
+        unauthorized.writer.write(framed(struct.pack(">ii", -2, 11) + bytes(SMALL_FRAME)))
+        assert await unauthorized.is_cut()
 
 
-def test_a_client_that_takes_no_answers_is_cut_with_its_session() -> None:
+async def test_a_client_that_takes_no_answers_is_cut_with_its_session() -> None:
     """Of its connection nothing is left, also what it had not taken."""
-
-    async def main() -> None:
-        async with listening() as (zookeeper, listener):
-            await (await zookeeper.session()).create("/large", bytes(LARGE))
-            client, *_ = await Client.connected(listener.port)
-            client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a stream's transport reads
-            ask = framed(struct.pack(">ii", 1, GET_DATA) + string("/large") + b"\0")
-            client.writer.write(ask * 20)
-            async with asyncio.timeout(120):
-                while listener._connections:  # noqa: ASYNC110  (no one tells)
-                    await asyncio.sleep(0.05)
-
-    asyncio.run(main())
+    async with listening() as (zookeeper, listener):
+        await (await zookeeper.session()).create("/large", bytes(LARGE))
+        client, *_ = await Client.connected(listener.port)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a stream's transport reads
+        ask = framed(struct.pack(">ii", 1, GET_DATA) + string("/large") + b"\0")
+        client.writer.write(ask * 20)
+        async with asyncio.timeout(120):
+            while listener._connections:  # noqa: ASYNC110  (no one tells)
+                await asyncio.sleep(0.05)
 
 
 @given(st.binary(max_size=60))

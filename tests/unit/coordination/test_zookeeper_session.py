@@ -30,14 +30,6 @@ from ottla.testing.zookeeper_proxy import ZooKeeperProxy
 Events = list[WatchedEvent]
 
 
-def run(scenario: Coroutine[object, object, None]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(120):
-            await scenario
-
-    asyncio.run(main())
-
-
 def options_for(address: str, session_timeout: float = 10.0, connection_timeout: float = 10.0, **more: object) -> ZooKeeperOptions:
     return ZooKeeperOptions(ConnectString.parse(address), session_timeout, connection_timeout, **more)  # type: ignore[arg-type]
 
@@ -73,264 +65,221 @@ def events_of(session: ZooKeeperSession) -> tuple[list[SessionEvent], Callable[[
     return seen, until
 
 
-def test_a_watch_hears_after_the_reconnection_what_it_missed(zookeeper_server: ZooKeeperServer) -> None:
+async def test_a_watch_hears_after_the_reconnection_what_it_missed(zookeeper_server: ZooKeeperServer) -> None:
     """'When a client reconnects, any previously registered watches will be reregistered and triggered if needed'.
 
     Each kind of change is made while the session is cut off, and the first thing that it asks afterwards is a read.
     """
-
-    async def scenario() -> None:
-        chroot = f"/{uuid4().hex}"
-        async with (
-            proxy_to(zookeeper_server) as proxy,
-            session_with(options_for(f"127.0.0.1:{proxy.port}{chroot}")) as session,
-            session_with(options_for(zookeeper_server.address + chroot)) as other,
-        ):
-            for path in ("/changed", "/deleted", "/parent", "/emptied", "/untouched", "/replaced"):
-                await session.create(path, b"old")
-            await session.create("/emptied/child")
-            told: dict[str, Events] = {}
-            for path in ("/changed", "/deleted", "/created", "/untouched", "/replaced"):
-                await session.exists(path, told.setdefault(path, []).append)
-            for path in ("/parent", "/emptied", "/untouched"):
-                await session.children(path, told.setdefault(path, []).append)
-            seen, until = events_of(session)
-            proxy.refuses = True
-            proxy.cut()
-            await until(SessionEvent.SUSPENDED)
-            reading = asyncio.ensure_future(session.get("/changed"))
-            await other.set("/changed", b"new")
-            for path in ("/deleted", "/replaced", "/emptied/child"):
-                await other.delete(path)
-            for path in ("/created", "/parent/child", "/replaced"):
-                await other.create(path)
-            proxy.refuses = False
-            assert (await reading)[0] == b"new"
-            assert told.pop("/changed") == [WatchedEvent(EventType.CHANGED, "/changed")]
-            await session.exists("/")
-            assert told == {
-                "/deleted": [WatchedEvent(EventType.DELETED, "/deleted")],
-                "/created": [WatchedEvent(EventType.CREATED, "/created")],
-                "/replaced": [WatchedEvent(EventType.CHANGED, "/replaced")],
-                "/parent": [WatchedEvent(EventType.CHILDREN, "/parent")],
-                "/emptied": [WatchedEvent(EventType.CHILDREN, "/emptied")],
-                "/untouched": [],
-            }
-            assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
-            await other.set("/untouched", b"touched")
-            await other.create("/untouched/child")
-            await session.exists("/")
-            assert told["/untouched"] == [WatchedEvent(EventType.CHANGED, "/untouched"), WatchedEvent(EventType.CHILDREN, "/untouched")]
-
-    run(scenario())
+    chroot = f"/{uuid4().hex}"
+    async with (
+        proxy_to(zookeeper_server) as proxy,
+        session_with(options_for(f"127.0.0.1:{proxy.port}{chroot}")) as session,
+        session_with(options_for(zookeeper_server.address + chroot)) as other,
+    ):
+        for path in ("/changed", "/deleted", "/parent", "/emptied", "/untouched", "/replaced"):
+            await session.create(path, b"old")
+        await session.create("/emptied/child")
+        told: dict[str, Events] = {}
+        for path in ("/changed", "/deleted", "/created", "/untouched", "/replaced"):
+            await session.exists(path, told.setdefault(path, []).append)
+        for path in ("/parent", "/emptied", "/untouched"):
+            await session.children(path, told.setdefault(path, []).append)
+        seen, until = events_of(session)
+        proxy.refuses = True
+        proxy.cut()
+        await until(SessionEvent.SUSPENDED)
+        reading = asyncio.ensure_future(session.get("/changed"))
+        await other.set("/changed", b"new")
+        for path in ("/deleted", "/replaced", "/emptied/child"):
+            await other.delete(path)
+        for path in ("/created", "/parent/child", "/replaced"):
+            await other.create(path)
+        proxy.refuses = False
+        assert (await reading)[0] == b"new"
+        assert told.pop("/changed") == [WatchedEvent(EventType.CHANGED, "/changed")]
+        await session.exists("/")
+        assert told == {
+            "/deleted": [WatchedEvent(EventType.DELETED, "/deleted")],
+            "/created": [WatchedEvent(EventType.CREATED, "/created")],
+            "/replaced": [WatchedEvent(EventType.CHANGED, "/replaced")],
+            "/parent": [WatchedEvent(EventType.CHILDREN, "/parent")],
+            "/emptied": [WatchedEvent(EventType.CHILDREN, "/emptied")],
+            "/untouched": [],
+        }
+        assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
+        await other.set("/untouched", b"touched")
+        await other.create("/untouched/child")
+        await session.exists("/")
+        assert told["/untouched"] == [WatchedEvent(EventType.CHANGED, "/untouched"), WatchedEvent(EventType.CHILDREN, "/untouched")]
 
 
-def test_an_event_does_not_pass_the_answer_that_set_its_watch(zookeeper_server: ZooKeeperServer) -> None:
+async def test_an_event_does_not_pass_the_answer_that_set_its_watch(zookeeper_server: ZooKeeperServer) -> None:
     """Not even where the loop's thread stands still between sending the read and waiting for it, as a busy machine has it."""
+    async with session_with(options_for(f"{zookeeper_server.address}/{uuid4().hex}")) as session:
+        await session.create("/a")
+        client, told = session._client, Events()
+        exists_async = client.exists_async
 
-    async def scenario() -> None:
-        async with session_with(options_for(f"{zookeeper_server.address}/{uuid4().hex}")) as session:
-            await session.create("/a")
-            client, told = session._client, Events()
-            exists_async = client.exists_async
+        def stands_still(*arguments: object) -> object:
+            answer, changed = exists_async(*arguments), client.set_async(session._absolute("/a"), b"new")
+            answer.get()
+            changed.wait(0.5)  # the event comes before this answer, so both have to wait
+            return answer
 
-            def stands_still(*arguments: object) -> object:
-                answer, changed = exists_async(*arguments), client.set_async(session._absolute("/a"), b"new")
-                answer.get()
-                changed.wait(0.5)  # the event comes before this answer, so both have to wait
-                return answer
-
-            client.exists_async = stands_still
-            assert await session.exists("/a", told.append) is not None
-            assert await session.get("/a")
-            assert told == [WatchedEvent(EventType.CHANGED, "/a")]
-
-    run(scenario())
+        client.exists_async = stands_still
+        assert await session.exists("/a", told.append) is not None
+        assert await session.get("/a")
+        assert told == [WatchedEvent(EventType.CHANGED, "/a")]
 
 
-def test_a_session_that_is_silent_for_its_timeout_expires(zookeeper_server: ZooKeeperServer) -> None:
-    async def scenario() -> None:
-        chroot = f"/{uuid4().hex}"
-        async with (
-            proxy_to(zookeeper_server) as proxy,
-            session_with(options_for(f"127.0.0.1:{proxy.port}{chroot}", 0.8, 10)) as session,
-            session_with(options_for(zookeeper_server.address + chroot)) as other,
-        ):
-            await session.create("/live", ephemeral=True)
-            gone = asyncio.Event()
-            await other.exists("/live", lambda _: gone.set())
-            _, until = events_of(session)
-            proxy.refuses = True
-            proxy.cut()
-            await until(SessionEvent.SUSPENDED)
-            with pytest.raises(ConnectionLoss, match=r"/live: no answer of ZooKeeper within 0\.8 s"):
-                await session.exists("/live")
-            await gone.wait()
-            proxy.refuses = False
-            await until(SessionEvent.EXPIRED)
-            with pytest.raises(SessionExpired):
-                await session.exists("/live")
-
-    run(scenario())
+async def test_a_session_that_is_silent_for_its_timeout_expires(zookeeper_server: ZooKeeperServer) -> None:
+    chroot = f"/{uuid4().hex}"
+    async with (
+        proxy_to(zookeeper_server) as proxy,
+        session_with(options_for(f"127.0.0.1:{proxy.port}{chroot}", 0.8, 10)) as session,
+        session_with(options_for(zookeeper_server.address + chroot)) as other,
+    ):
+        await session.create("/live", ephemeral=True)
+        gone = asyncio.Event()
+        await other.exists("/live", lambda _: gone.set())
+        _, until = events_of(session)
+        proxy.refuses = True
+        proxy.cut()
+        await until(SessionEvent.SUSPENDED)
+        with pytest.raises(ConnectionLoss, match=r"/live: no answer of ZooKeeper within 0\.8 s"):
+            await session.exists("/live")
+        await gone.wait()
+        proxy.refuses = False
+        await until(SessionEvent.EXPIRED)
+        with pytest.raises(SessionExpired):
+            await session.exists("/live")
 
 
-def test_a_session_outlives_a_restart_of_the_server(own_zookeeper_server: ZooKeeperServer) -> None:
+async def test_a_session_outlives_a_restart_of_the_server(own_zookeeper_server: ZooKeeperServer) -> None:
     """Ephemerals, watches and what was asked meanwhile: all are there when the server is."""
-
-    async def scenario() -> None:
-        async with session_with(options_for(own_zookeeper_server.address, 20)) as session:
-            await session.create("/live", b"1", ephemeral=True)
-            told: Events = []
-            await session.get("/live", told.append)
-            seen, until = events_of(session)
-            await asyncio.to_thread(own_zookeeper_server.kill)
-            await until(SessionEvent.SUSPENDED)
-            reading = asyncio.ensure_future(session.get("/live"))
-            await asyncio.to_thread(own_zookeeper_server.start)
-            data, stat = await reading
-            assert (data, stat.ephemeral_owner) == (b"1", session.session_id)
-            await session.set("/live", b"2")
-            assert told == [WatchedEvent(EventType.CHANGED, "/live")]
-            assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
-
-    run(scenario())
+    async with session_with(options_for(own_zookeeper_server.address, 20)) as session:
+        await session.create("/live", b"1", ephemeral=True)
+        told: Events = []
+        await session.get("/live", told.append)
+        seen, until = events_of(session)
+        await asyncio.to_thread(own_zookeeper_server.kill)
+        await until(SessionEvent.SUSPENDED)
+        reading = asyncio.ensure_future(session.get("/live"))
+        await asyncio.to_thread(own_zookeeper_server.start)
+        data, stat = await reading
+        assert (data, stat.ephemeral_owner) == (b"1", session.session_id)
+        await session.set("/live", b"2")
+        assert told == [WatchedEvent(EventType.CHANGED, "/live")]
+        assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
 
 
-def test_a_session_outlives_a_connection_that_is_taken_and_never_answered(zookeeper_server: ZooKeeperServer) -> None:
+async def test_a_session_outlives_a_connection_that_is_taken_and_never_answered(zookeeper_server: ZooKeeperServer) -> None:
     """A ZooKeeper that has just started leaves about one connection in fifty like that; the next one is answered."""
-
-    async def scenario() -> None:
-        async with proxy_to(zookeeper_server) as proxy, session_with(options_for(f"127.0.0.1:{proxy.port}", 4)) as session:
-            seen, until = events_of(session)
-            proxy.silent_connections = 1
-            proxy.cut()
-            await until(SessionEvent.CONNECTED)
-            assert proxy.silent_connections == 0
-            assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
-
-    run(scenario())
+    async with proxy_to(zookeeper_server) as proxy, session_with(options_for(f"127.0.0.1:{proxy.port}", 4)) as session:
+        seen, until = events_of(session)
+        proxy.silent_connections = 1
+        proxy.cut()
+        await until(SessionEvent.CONNECTED)
+        assert proxy.silent_connections == 0
+        assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
 
 
-def test_a_frozen_server_holds_nobody_up_for_longer_than_the_timeout(
+async def test_a_frozen_server_holds_nobody_up_for_longer_than_the_timeout(
     own_zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even the end of the session: that goes without an answer."""
     monkeypatch.setattr(zookeeper_session, "CLOSE_SECONDS", 0.2)
-
-    async def scenario() -> None:
-        session = await open_session(options_for(own_zookeeper_server.address, 1.5))
-        await session.create("/a", b"0")
-        own_zookeeper_server.pause()
-        writing = asyncio.ensure_future(session.set("/a", b"1"))
-        with pytest.raises(ConnectionLoss):
-            await writing
-        closed, until = events_of(session)
-        await session.close()
-        await until(SessionEvent.CLOSED)
-        assert closed[-1] is SessionEvent.CLOSED
-        own_zookeeper_server.resume()
-
-    run(scenario())
+    session = await open_session(options_for(own_zookeeper_server.address, 1.5))
+    await session.create("/a", b"0")
+    own_zookeeper_server.pause()
+    writing = asyncio.ensure_future(session.set("/a", b"1"))
+    with pytest.raises(ConnectionLoss):
+        await writing
+    closed, until = events_of(session)
+    await session.close()
+    await until(SessionEvent.CLOSED)
+    assert closed[-1] is SessionEvent.CLOSED
+    own_zookeeper_server.resume()
 
 
-def test_nobody_there_is_told_with_the_address_and_the_timeout() -> None:
-    async def scenario() -> None:
-        with pytest.raises(ConnectionLoss, match=r"zookeeper\.connect = 127\.0\.0\.1:1/x: no ZooKeeper gave a session within 0\.2 s"):
-            await open_session(options_for("127.0.0.1:1/x", 5, 0.2))
-
-    run(scenario())
+async def test_nobody_there_is_told_with_the_address_and_the_timeout() -> None:
+    with pytest.raises(ConnectionLoss, match=r"zookeeper\.connect = 127\.0\.0\.1:1/x: no ZooKeeper gave a session within 0\.2 s"):
+        await open_session(options_for("127.0.0.1:1/x", 5, 0.2))
 
 
-def test_the_chroot_is_made_and_shared(zookeeper_server: ZooKeeperServer) -> None:
-    async def scenario() -> None:
-        chroot = f"/{uuid4().hex}/kafka"
-        async with session_with(options_for(zookeeper_server.address + chroot)) as first:
-            assert await first.children("/") == []
-            async with session_with(options_for(zookeeper_server.address + chroot)) as second:
-                path = await second.create("/", sequential=True)
-                assert path == "/0000000000"
-                assert await first.transaction([Create("/", sequential=True)]) == ["/0000000001"]
-            async with session_with(options_for(zookeeper_server.address)) as outside:
-                assert sorted(await outside.children(chroot)) == ["0000000000", "0000000001"]
-
-    run(scenario())
+async def test_the_chroot_is_made_and_shared(zookeeper_server: ZooKeeperServer) -> None:
+    chroot = f"/{uuid4().hex}/kafka"
+    async with session_with(options_for(zookeeper_server.address + chroot)) as first:
+        assert await first.children("/") == []
+        async with session_with(options_for(zookeeper_server.address + chroot)) as second:
+            path = await second.create("/", sequential=True)
+            assert path == "/0000000000"
+            assert await first.transaction([Create("/", sequential=True)]) == ["/0000000001"]
+        async with session_with(options_for(zookeeper_server.address)) as outside:
+            assert sorted(await outside.children(chroot)) == ["0000000000", "0000000001"]
 
 
 @pytest.mark.parametrize("set_acl", [False, True])
-def test_a_transaction_of_the_largest_size_is_taken_below_a_chroot(zookeeper_server: ZooKeeperServer, set_acl: bool) -> None:
+async def test_a_transaction_of_the_largest_size_is_taken_below_a_chroot(zookeeper_server: ZooKeeperServer, set_acl: bool) -> None:
     """ZooKeeper drops the connection at a larger one, without a word: each path has the chroot before it, and each znode an ACL.
 
     Found with a topic of 10,000 partitions.
     """
-
-    async def scenario() -> None:
-        ours = DigestCredentials("ottla", "secret")
-        chroot = f"/{uuid4().hex}/a-cluster-with-a-long-name"
-        async with session_with(options_for(zookeeper_server.address + chroot, credentials=ours, set_acl=set_acl)) as session:
-            assert session.chroot_size == len(chroot)
-            operations = (Create(f"/n{index:05d}") for index in range(20_000))
-            run_of_largest_size = Run(chroot_size=session.chroot_size)
-            largest = next(full for operation in operations if (full := run_of_largest_size.add(operation)))
-            assert len(await session.transaction(largest)) == len(largest) > 5_000
-            with pytest.raises(RequestTooLarge):
-                await session.transaction([Create(f"/m{index:05d}") for index in range(len(largest) + 1)])
-
-    run(scenario())
+    ours = DigestCredentials("ottla", "secret")
+    chroot = f"/{uuid4().hex}/a-cluster-with-a-long-name"
+    async with session_with(options_for(zookeeper_server.address + chroot, credentials=ours, set_acl=set_acl)) as session:
+        assert session.chroot_size == len(chroot)
+        operations = (Create(f"/n{index:05d}") for index in range(20_000))
+        run_of_largest_size = Run(chroot_size=session.chroot_size)
+        largest = next(full for operation in operations if (full := run_of_largest_size.add(operation)))
+        assert len(await session.transaction(largest)) == len(largest) > 5_000
+        with pytest.raises(RequestTooLarge):
+            await session.transaction([Create(f"/m{index:05d}") for index in range(len(largest) + 1)])
 
 
-def test_with_set_acl_others_only_read_and_not_the_brokers_settings(zookeeper_server: ZooKeeperServer) -> None:
+async def test_with_set_acl_others_only_read_and_not_the_brokers_settings(zookeeper_server: ZooKeeperServer) -> None:
     """Kafka's ZkData: creator all and world read, but nothing for others below /config/brokers."""
-
-    async def scenario() -> None:
-        address = f"{zookeeper_server.address}/{uuid4().hex}"
-        ours = DigestCredentials("ottla", "secret")
-        async with (
-            session_with(options_for(address, credentials=ours, set_acl=True)) as owner,
-            session_with(options_for(address, credentials=ours)) as same,
-            session_with(options_for(address, credentials=DigestCredentials("ottla", "wrong"))) as other,
+    address = f"{zookeeper_server.address}/{uuid4().hex}"
+    ours = DigestCredentials("ottla", "secret")
+    async with (
+        session_with(options_for(address, credentials=ours, set_acl=True)) as owner,
+        session_with(options_for(address, credentials=ours)) as same,
+        session_with(options_for(address, credentials=DigestCredentials("ottla", "wrong"))) as other,
+    ):
+        await owner.create("/config/brokers/1", b"settings", make_parents=True)
+        await owner.transaction([Create("/topic", b"0")])
+        assert (await other.get("/topic"))[0] == b"0"
+        for refused in (
+            lambda: other.set("/topic", b"1"),
+            lambda: other.create("/topic/child"),
+            lambda: other.get("/config/brokers/1"),
+            lambda: other.transaction([SetData("/topic", b"1")]),
         ):
-            await owner.create("/config/brokers/1", b"settings", make_parents=True)
-            await owner.transaction([Create("/topic", b"0")])
-            assert (await other.get("/topic"))[0] == b"0"
-            for refused in (
-                lambda: other.set("/topic", b"1"),
-                lambda: other.create("/topic/child"),
-                lambda: other.get("/config/brokers/1"),
-                lambda: other.transaction([SetData("/topic", b"1")]),
-            ):
-                with pytest.raises(NotAuthorized):
-                    await refused()
-            await same.set("/topic", b"1")
-            assert (await same.get("/config/brokers/1"))[0] == b"settings"
-
-    run(scenario())
+            with pytest.raises(NotAuthorized):
+                await refused()
+        await same.set("/topic", b"1")
+        assert (await same.get("/config/brokers/1"))[0] == b"settings"
 
 
-def test_many_requests_in_flight_keep_their_order(zookeeper_server: ZooKeeperServer) -> None:
+async def test_many_requests_in_flight_keep_their_order(zookeeper_server: ZooKeeperServer) -> None:
     """zookeeper.max.in.flight.requests bounds what is sent, and changes no order."""
-
-    async def scenario() -> None:
-        async with session_with(options_for(f"{zookeeper_server.address}/{uuid4().hex}", max_in_flight_requests=2)) as session:
-            await session.create("/a")
-            stats = await asyncio.gather(*(session.set("/a", b"%d" % index) for index in range(50)))
-            assert [stat.version for stat in stats] == list(range(1, 51))
-            results = await asyncio.gather(*(session.create("/a") for _ in range(5)), return_exceptions=True)
-            assert all(isinstance(result, NodeExists) for result in results)
-
-    run(scenario())
+    async with session_with(options_for(f"{zookeeper_server.address}/{uuid4().hex}", max_in_flight_requests=2)) as session:
+        await session.create("/a")
+        stats = await asyncio.gather(*(session.set("/a", b"%d" % index) for index in range(50)))
+        assert [stat.version for stat in stats] == list(range(1, 51))
+        results = await asyncio.gather(*(session.create("/a") for _ in range(5)), return_exceptions=True)
+        assert all(isinstance(result, NodeExists) for result in results)
 
 
-def test_a_server_that_knows_no_multi_read_is_asked_one_by_one(zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_knows_no_multi_read_is_asked_one_by_one(
+    zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """ZooKeeper before 3.6 answers a request of a type that it does not know so, and ends the connection; so does this one."""
     monkeypatch.setattr(MultiRead, "type", 77)
-
-    async def scenario() -> None:
-        async with session_with(options_for(f"{zookeeper_server.address}/{uuid4().hex}")) as session:
-            await session.create("/a", b"0")
-            found = await session.get_many(["/a", "/missing"])
-            assert found == [await session.get("/a"), None]
-
-    run(scenario())
+    async with session_with(options_for(f"{zookeeper_server.address}/{uuid4().hex}")) as session:
+        await session.create("/a", b"0")
+        found = await session.get_many(["/a", "/missing"])
+        assert found == [await session.get("/a"), None]
 
 
 def test_no_log_level_that_is_set_while_a_broker_runs_shows_the_requests_with_their_credentials(caplog: pytest.LogCaptureFixture) -> None:

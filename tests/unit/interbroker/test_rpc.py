@@ -233,7 +233,7 @@ async def test_a_broker_that_is_forgotten_keeps_nobody_waiting() -> None:
             await call
 
 
-def test_brokers_with_certificates_of_one_authority_call_each_other_and_others_do_not(tmp_path: Path) -> None:
+async def test_brokers_with_certificates_of_one_authority_call_each_other_and_others_do_not(tmp_path: Path) -> None:
     """`control.security.protocol=SSL` is mutual. Files for one broker and PEM in the settings for the other."""
     ours, strangers = Authority("ours"), Authority("strangers")
     keystore, truststore = ours.write(tmp_path, "broker-1")
@@ -249,28 +249,24 @@ def test_brokers_with_certificates_of_one_authority_call_each_other_and_others_d
     }
     stranger_keystore, _ = strangers.write(tmp_path, "stranger")
     stranger = {**tls, "ssl.keystore.location": stranger_keystore, "ssl.truststore.location": truststore}
-
-    async def run() -> None:
-        async with two_brokers(properties=(one, two)) as (control, registration):
+    async with two_brokers(properties=(one, two)) as (control, registration):
+        await control.broker(registration).drain()
+    async with two_brokers(properties=(one, stranger)) as (control, registration):
+        with pytest.raises(BrokerNotAvailable):
             await control.broker(registration).drain()
-        async with two_brokers(properties=(one, stranger)) as (control, registration):
-            with pytest.raises(BrokerNotAvailable):
-                await control.broker(registration).drain()
-        async with two_brokers(properties=(one, PLAIN)) as (control, registration):
-            with pytest.raises(BrokerNotAvailable):
-                await control.broker(registration).drain()
-        consumer_keystore, _ = ours.write(tmp_path, "some-consumer")
-        async with two_brokers(properties=(one, {**one, "ssl.keystore.location": consumer_keystore})) as (control, registration):
-            with pytest.raises(ClusterAuthorizationFailed, match="'some-consumer' is none of"):
-                await control.broker(registration).drain()
-        own_name = {**one, "control.allowed.principals": ""}
-        async with two_brokers(properties=(own_name, own_name)) as (control, registration):
+    async with two_brokers(properties=(one, PLAIN)) as (control, registration):
+        with pytest.raises(BrokerNotAvailable):
             await control.broker(registration).drain()
-        async with two_brokers(properties=(own_name, two)) as (control, registration):
-            with pytest.raises(ClusterAuthorizationFailed):
-                await control.broker(registration).drain()
-
-    asyncio.run(run())
+    consumer_keystore, _ = ours.write(tmp_path, "some-consumer")
+    async with two_brokers(properties=(one, {**one, "ssl.keystore.location": consumer_keystore})) as (control, registration):
+        with pytest.raises(ClusterAuthorizationFailed, match="'some-consumer' is none of"):
+            await control.broker(registration).drain()
+    own_name = {**one, "control.allowed.principals": ""}
+    async with two_brokers(properties=(own_name, own_name)) as (control, registration):
+        await control.broker(registration).drain()
+    async with two_brokers(properties=(own_name, two)) as (control, registration):
+        with pytest.raises(ClusterAuthorizationFailed):
+            await control.broker(registration).drain()
 
 
 async def test_in_plain_text_a_caller_shows_that_it_has_read_the_registration() -> None:

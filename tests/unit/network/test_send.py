@@ -264,21 +264,19 @@ async def test_a_cold_region_is_copied_by_a_thread_on_tls(tls: Wire, tmp_path: P
 
 
 @pytest.mark.parametrize("resident", [True, False])
-def test_cold_and_resident_regions_from_real_threads(wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resident: bool) -> None:
+async def test_cold_and_resident_regions_from_real_threads(
+    wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resident: bool
+) -> None:
     monkeypatch.setattr(send, "is_resident", lambda *_: resident)
     data = numbered(3 * MIB)
     region = region_of(tmp_path / "segment", data, warm=False)
     threads = ThreadOffload(2, "test")
-
-    async def scenario() -> None:
-        async with serving(wire, offload=threads) as server:
-            peers = [await server.connect_and_see() for _ in range(4)]
-            for _, receiver in peers:
-                receiver.connection.send([region])
-            for peer, _ in peers:
-                assert await peer.read(len(data)) == data
-
-    asyncio.run(scenario())
+    async with serving(wire, offload=threads) as server:
+        peers = [await server.connect_and_see() for _ in range(4)]
+        for _, receiver in peers:
+            receiver.connection.send([region])
+        for peer, _ in peers:
+            assert await peer.read(len(data)) == data
     threads.close()
 
 
@@ -300,7 +298,7 @@ async def test_a_connection_that_ends_while_its_region_is_brought_in(wire: Wire,
         disk.set()
 
 
-def test_a_disk_that_fails_under_a_region_closes_the_connection_and_is_told(
+async def test_a_disk_that_fails_under_a_region_closes_the_connection_and_is_told(
     wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(send, "is_resident", lambda *_: False)
@@ -309,12 +307,9 @@ def test_a_disk_that_fails_under_a_region_closes_the_connection_and_is_told(
     async def broken(function: Callable[..., object], /, *arguments: object) -> object:
         raise OSError(5, "Input/output error")
 
-    async def scenario() -> None:
-        async with serving(wire, offload=broken) as server:  # type: ignore[arg-type]
-            peer, receiver = await server.connect_and_see()
-            receiver.connection.send([b"head", region, b"never"])
-            assert b"head".startswith(await peer.read_to_the_end())
-            await until(lambda: receiver.lost)
-
-    asyncio.run(scenario())
+    async with serving(wire, offload=broken) as server:  # type: ignore[arg-type]
+        peer, receiver = await server.connect_and_see()
+        receiver.connection.send([b"head", region, b"never"])
+        assert b"head".startswith(await peer.read_to_the_end())
+        await until(lambda: receiver.lost)
     assert "Input/output error" in caplog.text

@@ -33,11 +33,11 @@ async def talk(wire: Wire) -> str:
         return version
 
 
-def test_a_keystore_may_be_given_as_text(certificate: Path) -> None:
+async def test_a_keystore_may_be_given_as_text(certificate: Path) -> None:
     """ssl.keystore.certificate.chain and ssl.keystore.key."""
-    key, _, chain = certificate.read_text().partition("-----BEGIN CERTIFICATE-----")
+    key, _, chain = certificate.read_text().partition("-----BEGIN CERTIFICATE-----")  # noqa: ASYNC240
     settings = TlsSettings(keystore_certificate_chain="-----BEGIN CERTIFICATE-----" + chain, keystore_key=key)
-    assert asyncio.run(talk(Wire(server_context(settings), client_of(certificate)))) == "TLSv1.3"
+    assert await talk(Wire(server_context(settings), client_of(certificate))) == "TLSv1.3"
 
 
 def test_an_encrypted_key_is_opened_by_its_password_and_nobody_is_asked_for_it(certificate: Path, tmp_path: Path) -> None:
@@ -55,26 +55,22 @@ def test_an_encrypted_key_is_opened_by_its_password_and_nobody_is_asked_for_it(c
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
-def test_only_the_enabled_protocols_are_spoken(certificate: Path, version: str) -> None:
+async def test_only_the_enabled_protocols_are_spoken(certificate: Path, version: str) -> None:
     server = server_context(TlsSettings(keystore_location=str(certificate), enabled_protocols=(version,)))
-    assert asyncio.run(talk(Wire(server, client_of(certificate)))) == version
+    assert await talk(Wire(server, client_of(certificate))) == version
 
 
-def test_a_client_must_show_a_trusted_certificate_where_that_is_required(certificate: Path) -> None:
+async def test_a_client_must_show_a_trusted_certificate_where_that_is_required(certificate: Path) -> None:
     server = server_context(TlsSettings(keystore_location=str(certificate), truststore_location=str(certificate), client_auth="required"))
     known = client_of(certificate)
     known.load_cert_chain(certificate)
-    assert asyncio.run(talk(Wire(server, known)))
-
-    async def stranger() -> None:
-        async with serving(Wire(server, client_of(certificate))) as listening:
-            with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
-                peer = await listening.connect()
-                await peer.send(frame(b"hello"))
-                assert await peer.read(1)
-            assert listening.receivers == []
-
-    asyncio.run(stranger())
+    assert await talk(Wire(server, known))
+    async with serving(Wire(server, client_of(certificate))) as listening:
+        with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
+            peer = await listening.connect()
+            await peer.send(frame(b"hello"))
+            assert await peer.read(1)
+        assert listening.receivers == []
 
 
 @pytest.mark.parametrize(
@@ -123,9 +119,9 @@ def test_a_keystore_given_as_text_leaves_no_file(certificate: Path, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_broker_shows_its_keystore_to_other_brokers_and_trusts_their_authority(certificate: Path) -> None:
+async def test_a_broker_shows_its_keystore_to_other_brokers_and_trusts_their_authority(certificate: Path) -> None:
     settings = TlsSettings(keystore_location=str(certificate), truststore_location=str(certificate), client_auth="required")
-    assert asyncio.run(talk(Wire(server_context(settings), client_context(settings, check_host_name=True)))) == "TLSv1.3"
+    assert await talk(Wire(server_context(settings), client_context(settings, check_host_name=True))) == "TLSv1.3"
 
 
 async def test_without_a_truststore_a_broker_trusts_the_systems_authorities_only(certificate: Path) -> None:
@@ -135,12 +131,12 @@ async def test_without_a_truststore_a_broker_trusts_the_systems_authorities_only
             await server.connect()
 
 
-def test_a_client_needs_no_certificate_of_its_own(certificate: Path) -> None:
+async def test_a_client_needs_no_certificate_of_its_own(certificate: Path) -> None:
     """A keystore is for listeners that ask for one; without it the listener's own certificate is checked all the same."""
     server = server_context(TlsSettings(keystore_location=str(certificate)))
     trusting = TlsSettings(truststore_location=str(certificate))
-    assert asyncio.run(talk(Wire(server, client_context(trusting, check_host_name=True)))) == "TLSv1.3"
+    assert await talk(Wire(server, client_context(trusting, check_host_name=True))) == "TLSv1.3"
     with pytest.raises(ssl.SSLCertVerificationError):
-        asyncio.run(talk(Wire(server, client_context(TlsSettings(), check_host_name=True))))
+        await talk(Wire(server, client_context(TlsSettings(), check_host_name=True)))
     with pytest.raises(ConfigurationError, match=r"ssl.keystore.location"):
         server_context(trusting)

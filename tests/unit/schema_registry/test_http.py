@@ -51,120 +51,91 @@ def get(path: str, *, close: bool = False) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: x\r\n{'Connection: close' if close else 'X: y'}\r\n\r\n".encode()
 
 
-def test_requests_of_a_connection_are_answered_in_their_order() -> None:
-    async def run() -> None:
-        async with listening() as (_, client):
-            answers = await client.raw(get("/1") + get("/slow") + get("/2") + get("/slow") + get("/3", close=True))
-            bodies = [part.partition(b"\r\n\r\n")[2] for part in answers.split(b"HTTP/1.1 200 OK")[1:]]
-            assert bodies == [b"GET /1 ", b"slow", b"GET /2 ", b"slow", b"GET /3 "]
-
-    asyncio.run(run())
+async def test_requests_of_a_connection_are_answered_in_their_order() -> None:
+    async with listening() as (_, client):
+        answers = await client.raw(get("/1") + get("/slow") + get("/2") + get("/slow") + get("/3", close=True))
+        bodies = [part.partition(b"\r\n\r\n")[2] for part in answers.split(b"HTTP/1.1 200 OK")[1:]]
+        assert bodies == [b"GET /1 ", b"slow", b"GET /2 ", b"slow", b"GET /3 "]
 
 
-def test_many_requests_at_once_are_all_answered() -> None:
+async def test_many_requests_at_once_are_all_answered() -> None:
     """More than are kept waiting: reading pauses, and goes on."""
-
-    async def run() -> None:
-        async with listening(HttpLimits()) as (_, client):
-            answers = await client.raw(get("/slow") + get("/x") * 500 + get("/end", close=True))
-            assert answers.count(b"HTTP/1.1 200 OK") == 502
-
-    asyncio.run(run())
+    async with listening(HttpLimits()) as (_, client):
+        answers = await client.raw(get("/slow") + get("/x") * 500 + get("/end", close=True))
+        assert answers.count(b"HTTP/1.1 200 OK") == 502
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
-    async def run() -> None:
-        async with listening() as (_, client):
-            announced = await client.raw(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10001\r\n\r\n")
-            assert parsed(announced).content == b"body too large" and b"connection: close" in announced
-            chunked = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1000\r\n" + b"x" * 4096 + b"\r\n"
-            assert parsed(await client.raw(chunked + (b"1000\r\n" + b"x" * 4096 + b"\r\n") * 3)).content == b"body too large"
-            fits = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 10000\r\n\r\n" + b"y" * 10_000
-            assert parsed(await client.raw(fits)).status == 200
-
-    asyncio.run(run())
+async def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
+    async with listening() as (_, client):
+        announced = await client.raw(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10001\r\n\r\n")
+        assert parsed(announced).content == b"body too large" and b"connection: close" in announced
+        chunked = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1000\r\n" + b"x" * 4096 + b"\r\n"
+        assert parsed(await client.raw(chunked + (b"1000\r\n" + b"x" * 4096 + b"\r\n") * 3)).content == b"body too large"
+        fits = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 10000\r\n\r\n" + b"y" * 10_000
+        assert parsed(await client.raw(fits)).status == 200
 
 
-def test_of_half_bodies_that_are_too_much_together_the_largest_is_cut_and_others_are_served() -> None:
+async def test_of_half_bodies_that_are_too_much_together_the_largest_is_cut_and_others_are_served() -> None:
     """2 MB each of 10,000 connections would be 20 GB."""
 
     def post(size: int, body: bytes) -> bytes:
         return b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % size + body
 
-    async def run() -> None:
-        limits = HttpLimits(connections=100, deadline_seconds=3_600, body_bytes=100_000, bodies_bytes=1_000_000)
-        async with listening(limits) as (listener, client):
-            small_reader, small = await asyncio.open_connection("127.0.0.1", client.port)
-            small.write(post(10, b"12345"))
-            half = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(50)]
-            for _, writer in half:
-                writer.write(post(100_000, bytes(90_000)))
-            async with asyncio.timeout(120):
-                while listener.connection_count > 12:  # noqa: ASYNC110  (no one tells)
-                    await asyncio.sleep(0.02)
-                small.write(b"67890")
-                assert await small_reader.readuntil(b"1234567890")
-            for _, writer in (*half, (small_reader, small)):
-                writer.close()
-
-    asyncio.run(run())
-
-
-def test_a_head_that_is_too_large_is_refused() -> None:
-    async def run() -> None:
-        async with listening() as (_, client):
-            assert (
-                parsed(await client.raw(b"GET / HTTP/1.1\r\nHost: x\r\nLong: " + b"y" * 3_000 + b"\r\n\r\n")).content == b"head too large"
-            )
-            assert parsed(await client.raw(b"GET /" + b"z" * 3_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")).content == b"head too large"
-
-    asyncio.run(run())
-
-
-def test_a_client_that_waits_to_be_told_is_told_to_continue() -> None:
-    """curl does so with bodies from 1 MiB on."""
-
-    async def run() -> None:
-        async with listening() as (_, client):
-            reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
-            writer.write(b"POST /p HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\nConnection: close\r\n\r\n")
-            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-            writer.write(b"ok")
-            assert parsed(await reader.read()).content == b"POST /p ok"
+    limits = HttpLimits(connections=100, deadline_seconds=3_600, body_bytes=100_000, bodies_bytes=1_000_000)
+    async with listening(limits) as (listener, client):
+        small_reader, small = await asyncio.open_connection("127.0.0.1", client.port)
+        small.write(post(10, b"12345"))
+        half = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(50)]
+        for _, writer in half:
+            writer.write(post(100_000, bytes(90_000)))
+        async with asyncio.timeout(120):
+            while listener.connection_count > 12:  # noqa: ASYNC110  (no one tells)
+                await asyncio.sleep(0.02)
+            small.write(b"67890")
+            assert await small_reader.readuntil(b"1234567890")
+        for _, writer in (*half, (small_reader, small)):
             writer.close()
 
-    asyncio.run(run())
+
+async def test_a_head_that_is_too_large_is_refused() -> None:
+    async with listening() as (_, client):
+        assert parsed(await client.raw(b"GET / HTTP/1.1\r\nHost: x\r\nLong: " + b"y" * 3_000 + b"\r\n\r\n")).content == b"head too large"
+        assert parsed(await client.raw(b"GET /" + b"z" * 3_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n")).content == b"head too large"
 
 
-def test_an_offer_of_http_2_is_not_taken_up() -> None:
+async def test_a_client_that_waits_to_be_told_is_told_to_continue() -> None:
+    """curl does so with bodies from 1 MiB on."""
+    async with listening() as (_, client):
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        writer.write(b"POST /p HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\nConnection: close\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"ok")
+        assert parsed(await reader.read()).content == b"POST /p ok"
+        writer.close()
+
+
+async def test_an_offer_of_http_2_is_not_taken_up() -> None:
     """Java's HttpClient sends one with each first request."""
-
-    async def run() -> None:
-        async with listening() as (_, client):
-            upgrade = b"GET /1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n\r\n"
-            answers = await client.raw(upgrade + get("/2", close=True))
-            assert b"GET /1 " in answers and b"GET /2 " in answers
-
-    asyncio.run(run())
+    async with listening() as (_, client):
+        upgrade = b"GET /1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n\r\n"
+        answers = await client.raw(upgrade + get("/2", close=True))
+        assert b"GET /1 " in answers and b"GET /2 " in answers
 
 
-def test_slow_clients_are_cut_and_others_are_served_meanwhile() -> None:
-    async def run() -> None:
-        clock = LoopClock()
-        async with listening() as (listener, client):
-            slow = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(3)]
-            slow[0][1].write(b"GET / HT")
-            slow[1][1].write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
-            assert parsed(await client.raw(get("/", close=True))).status == 200
-            assert listener.connection_count == 3
-            clock.put_forward(seconds=61)
-            async with asyncio.timeout(120):
-                assert [await reader.read() for reader, _ in slow] == [b"", b"", b""]
-            assert listener.connection_count == 0
-            for _, writer in slow:
-                writer.close()
-
-    asyncio.run(run())
+async def test_slow_clients_are_cut_and_others_are_served_meanwhile() -> None:
+    clock = LoopClock()
+    async with listening() as (listener, client):
+        slow = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(3)]
+        slow[0][1].write(b"GET / HT")
+        slow[1][1].write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
+        assert parsed(await client.raw(get("/", close=True))).status == 200
+        assert listener.connection_count == 3
+        clock.put_forward(seconds=61)
+        async with asyncio.timeout(120):
+            assert [await reader.read() for reader, _ in slow] == [b"", b"", b""]
+        assert listener.connection_count == 0
+        for _, writer in slow:
+            writer.close()
 
 
 def test_a_client_that_takes_no_answers_is_cut() -> None:
@@ -191,27 +162,21 @@ def test_a_client_that_takes_no_answers_is_cut() -> None:
     asyncio.run(run())
 
 
-def test_of_too_many_connections_the_one_that_waits_for_longest_goes() -> None:
-    async def run() -> None:
-        async with listening() as (listener, client):
-            idle = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(LIMITS.connections)]
-            assert parsed(await client.raw(get("/new", close=True))).content == b"GET /new "
-            async with asyncio.timeout(120):
-                assert await idle[0][0].read() == b""
-            assert listener.connection_count <= LIMITS.connections
-            for _, writer in idle:
-                writer.close()
-
-    asyncio.run(run())
+async def test_of_too_many_connections_the_one_that_waits_for_longest_goes() -> None:
+    async with listening() as (listener, client):
+        idle = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(LIMITS.connections)]
+        assert parsed(await client.raw(get("/new", close=True))).content == b"GET /new "
+        async with asyncio.timeout(120):
+            assert await idle[0][0].read() == b""
+        assert listener.connection_count <= LIMITS.connections
+        for _, writer in idle:
+            writer.close()
 
 
-def test_a_port_that_is_taken_is_told() -> None:
-    async def run() -> None:
-        async with listening() as (listener, _):
-            with pytest.raises(OttlaError, match=str(listener.port)):
-                await HttpListener(echo).start("127.0.0.1", listener.port)
-
-    asyncio.run(run())
+async def test_a_port_that_is_taken_is_told() -> None:
+    async with listening() as (listener, _):
+        with pytest.raises(OttlaError, match=str(listener.port)):
+            await HttpListener(echo).start("127.0.0.1", listener.port)
 
 
 def test_a_request_at_work_is_answered_when_the_listener_closes() -> None:
@@ -237,25 +202,21 @@ def test_a_request_at_work_is_answered_when_the_listener_closes() -> None:
     asyncio.run(run())
 
 
-def test_tls(tmp_path: Path) -> None:
+async def test_tls(tmp_path: Path) -> None:
     keystore, truststore = Authority("tests").write(tmp_path, "registry")
-
-    async def run() -> None:
-        serving, computed_by = server_context(TlsSettings(keystore_location=keystore)), list[int]()
-        serving.sni_callback = lambda *_: computed_by.append(threading.get_ident())
-        listener = HttpListener(echo, LIMITS, serving)
-        await listener.start("127.0.0.1", 0)
-        _, stopped_half_way = await asyncio.open_connection("127.0.0.1", listener.port)
-        context = ssl.create_default_context(cafile=truststore)
-        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context, server_hostname="localhost")
-        writer.write(get("/x", close=True))
-        assert parsed(await reader.read()).content == b"GET /x "
-        assert len(computed_by) == 1 and computed_by != [threading.get_ident()], "a stranger's handshakes would cost the loop"
-        writer.close()
-        await listener.close()
-        stopped_half_way.close()
-
-    asyncio.run(run())
+    serving, computed_by = server_context(TlsSettings(keystore_location=keystore)), list[int]()
+    serving.sni_callback = lambda *_: computed_by.append(threading.get_ident())
+    listener = HttpListener(echo, LIMITS, serving)
+    await listener.start("127.0.0.1", 0)
+    _, stopped_half_way = await asyncio.open_connection("127.0.0.1", listener.port)
+    context = ssl.create_default_context(cafile=truststore)
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context, server_hostname="localhost")
+    writer.write(get("/x", close=True))
+    assert parsed(await reader.read()).content == b"GET /x "
+    assert len(computed_by) == 1 and computed_by != [threading.get_ident()], "a stranger's handshakes would cost the loop"
+    writer.close()
+    await listener.close()
+    stopped_half_way.close()
 
 
 def test_handshakes_under_way_are_bounded_in_all_and_of_each_address(tmp_path: Path) -> None:
@@ -336,14 +297,11 @@ def test_bytes_that_are_no_http_end_the_connection_and_nothing_else(pieces: list
     assert listener.connection_count == 0
 
 
-def test_a_large_schema_is_42209_whatever_comes_of_its_bytes() -> None:
-    async def run() -> None:
-        async with node(MemoryLog(), limits=HttpLimits(body_bytes=5_000), body_bytes=5_000) as registry:
-            large = record("R", *(f"field_{number}" for number in range(1_000)))
-            reply = await registry.client.post("/subjects/a/versions", {"schema": str(large)})
-            assert (reply.status, reply.code) == (422, 42209)
-            packed = gzip.compress(b'{"schema":"' + b"x" * 20_000 + b'"}')
-            reply = await registry.client.ask("POST", "/subjects/a/versions", packed, {"Content-Encoding": "gzip"})
-            assert reply.code == 42209
-
-    asyncio.run(run())
+async def test_a_large_schema_is_42209_whatever_comes_of_its_bytes() -> None:
+    async with node(MemoryLog(), limits=HttpLimits(body_bytes=5_000), body_bytes=5_000) as registry:
+        large = record("R", *(f"field_{number}" for number in range(1_000)))
+        reply = await registry.client.post("/subjects/a/versions", {"schema": str(large)})
+        assert (reply.status, reply.code) == (422, 42209)
+        packed = gzip.compress(b'{"schema":"' + b"x" * 20_000 + b'"}')
+        reply = await registry.client.ask("POST", "/subjects/a/versions", packed, {"Content-Encoding": "gzip"})
+        assert reply.code == 42209

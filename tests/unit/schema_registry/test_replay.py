@@ -249,21 +249,18 @@ def test_a_batch_gives_each_new_schema_its_id_and_the_same_schema_the_same_one()
     assert asyncio.run(run()) == [1, 2, 1, 1]
 
 
-def test_a_draft_is_not_good_for_a_subject_that_has_changed() -> None:
-    async def run() -> None:
-        state, drafts = State(), Drafts(Formats())
-        draft = await drafts.draft(state, Registration("a", text='"int"'))
-        put(state, "a", 1, 1, '"string"')
-        with pytest.raises(Stale):
-            decisions.register(state, draft, Batch())
-        draft = await drafts.draft(state, Registration("a", text='"string"'))
-        assert decisions.register(state, draft, Batch()).changes == ()
-
-    asyncio.run(run())
+async def test_a_draft_is_not_good_for_a_subject_that_has_changed() -> None:
+    state, drafts = State(), Drafts(Formats())
+    draft = await drafts.draft(state, Registration("a", text='"int"'))
+    put(state, "a", 1, 1, '"string"')
+    with pytest.raises(Stale):
+        decisions.register(state, draft, Batch())
+    draft = await drafts.draft(state, Registration("a", text='"string"'))
+    assert decisions.register(state, draft, Batch()).changes == ()
 
 
 @pytest.mark.parametrize("length", [1, 2, 400])
-def test_references_that_lead_in_a_circle_or_very_far_end(length: int) -> None:
+async def test_references_that_lead_in_a_circle_or_very_far_end(length: int) -> None:
     """No registration makes a circle; records of another writer may."""
     state = State()
     for number in range(length):
@@ -274,17 +271,13 @@ def test_references_that_lead_in_a_circle_or_very_far_end(length: int) -> None:
         state.apply(number, 1, change.key, change.value, {})
     version = state.versions("s0")[0]
     assert [referrer.subject for referrer in state.referrers("s0", 1)] == [f"s{length - 1}"]
-
-    async def run() -> None:
-        drafts = Drafts(Formats())
-        if length > 100:
-            with pytest.raises(InvalidSchema, match="deep"):
-                await drafts.parsed(state, "s0", version.schema)
-        else:
-            with contextlib.suppress(InvalidSchema):
-                await drafts.parsed(state, "s0", version.schema)
-
-    asyncio.run(run())
+    drafts = Drafts(Formats())
+    if length > 100:
+        with pytest.raises(InvalidSchema, match="deep"):
+            await drafts.parsed(state, "s0", version.schema)
+    else:
+        with contextlib.suppress(InvalidSchema):
+            await drafts.parsed(state, "s0", version.schema)
 
 
 def test_import_takes_only_an_empty_scope_unless_it_is_forced() -> None:

@@ -54,432 +54,340 @@ def interferes(log: MemoryLog, subject: str) -> None:
     log.before_append = interfere
 
 
-def run(test: Any) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(120):
-            await test()
-
-    asyncio.run(bounded())
-
-
-def test_what_comes_while_others_are_written_is_written_as_one_batch() -> None:
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log) as store:
-            texts = [str(record(f"R{number}", "a")).replace("'", '"') for number in range(200)]
-            found = await asyncio.gather(*(store.register(registration(f"s{number}", text)) for number, text in enumerate(texts)))
-            assert sorted(version.id for version in found) == list(range(1, 201))
-            assert store.batch_count < 20
-            assert {version.id: version.schema.text for version in found} == {
-                number: schema.text for number, schema in store.state.context(".").schemas.items()
-            }
-
-    run(test)
+async def test_what_comes_while_others_are_written_is_written_as_one_batch() -> None:
+    log = MemoryLog()
+    async with store_of(log) as store:
+        texts = [str(record(f"R{number}", "a")).replace("'", '"') for number in range(200)]
+        found = await asyncio.gather(*(store.register(registration(f"s{number}", text)) for number, text in enumerate(texts)))
+        assert sorted(version.id for version in found) == list(range(1, 201))
+        assert store.batch_count < 20
+        assert {version.id: version.schema.text for version in found} == {
+            number: schema.text for number, schema in store.state.context(".").schemas.items()
+        }
 
 
-def test_those_who_were_answered_together_come_again_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_those_who_were_answered_together_come_again_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that ask one after the other fall into step; a batch waits for no more than were there, so an hour is never used up."""
     monkeypatch.setattr("ottla.schema_registry.store.replaying.GATHER_SECONDS", 3600.0)
+    log = MemoryLog()
+    async with store_of(log) as store:
+        topic = store._topic
+        assert isinstance(topic, MemoryTopic)
 
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log) as store:
-            topic = store._topic
-            assert isinstance(topic, MemoryTopic)
+        async def client(number: int) -> None:
+            for turn in itertools.count():
+                await store.register(registration(f"s{number}-{turn}", json.dumps(record(f"R{number}_{turn}", "a"))))
 
-            async def client(number: int) -> None:
-                for turn in itertools.count():
-                    await store.register(registration(f"s{number}-{turn}", json.dumps(record(f"R{number}_{turn}", "a"))))
-
-            topic.may_read.clear()
-            clients = [asyncio.ensure_future(client(0))]
-            await until(lambda: any(b"s0-0" in (found.key or b"") for found in log.records))
-            clients += [asyncio.ensure_future(client(number)) for number in range(1, 7)]
-            await until(lambda: len(store._queue) == 6)
-            topic.may_read.set()  # the one is answered, and the six wait for it
-            await until(lambda: store.written_count > 70)
-            assert store.written_count - 1 == 7 * (store.batch_count - 1)
-            for waiting in clients:
-                waiting.cancel()
-            store._timeout_seconds = 0.1  # there is no one to wait for
-
-    run(test)
+        topic.may_read.clear()
+        clients = [asyncio.ensure_future(client(0))]
+        await until(lambda: any(b"s0-0" in (found.key or b"") for found in log.records))
+        clients += [asyncio.ensure_future(client(number)) for number in range(1, 7)]
+        await until(lambda: len(store._queue) == 6)
+        topic.may_read.set()  # the one is answered, and the six wait for it
+        await until(lambda: store.written_count > 70)
+        assert store.written_count - 1 == 7 * (store.batch_count - 1)
+        for waiting in clients:
+            waiting.cancel()
+        store._timeout_seconds = 0.1  # there is no one to wait for
 
 
-def test_a_batch_waits_for_those_who_have_gone_for_a_moment_only() -> None:
-    async def test() -> None:
-        async with store_of(MemoryLog()) as store:
-            await asyncio.gather(*(store.register(registration(f"s{number}")) for number in range(5)))
-            assert (await store.register(registration("alone", '"long"'))).id == 2
-
-    run(test)
+async def test_a_batch_waits_for_those_who_have_gone_for_a_moment_only() -> None:
+    async with store_of(MemoryLog()) as store:
+        await asyncio.gather(*(store.register(registration(f"s{number}")) for number in range(5)))
+        assert (await store.register(registration("alone", '"long"'))).id == 2
 
 
-def test_the_same_schema_from_many_clients_at_once_has_one_id_and_one_version_for_each_subject() -> None:
-    async def test() -> None:
-        async with store_of(MemoryLog()) as store:
-            found = await asyncio.gather(*(store.register(registration(f"s{number % 5}")) for number in range(100)))
-            assert {version.id for version in found} == {1}
-            assert all(len(store.state.versions(f"s{number}")) == 1 for number in range(5))
-
-    run(test)
+async def test_the_same_schema_from_many_clients_at_once_has_one_id_and_one_version_for_each_subject() -> None:
+    async with store_of(MemoryLog()) as store:
+        found = await asyncio.gather(*(store.register(registration(f"s{number % 5}")) for number in range(100)))
+        assert {version.id for version in found} == {1}
+        assert all(len(store.state.versions(f"s{number}")) == 1 for number in range(5))
 
 
-def test_registrations_of_one_subject_are_decided_one_after_the_other() -> None:
+async def test_registrations_of_one_subject_are_decided_one_after_the_other() -> None:
     """Each is compared with those before it: of two that are incompatible one is refused."""
-
-    async def test() -> None:
-        async with store_of(MemoryLog()) as store:
-            texts = [json.dumps(record("R", name)) for name in "abcd"]
-            done = await asyncio.gather(*(store.register(registration("s", text)) for text in texts), return_exceptions=True)
-            assert sum(isinstance(outcome, Version) for outcome in done) == 1
-            assert sum(isinstance(outcome, Incompatible) for outcome in done) == 3
-
-    run(test)
+    async with store_of(MemoryLog()) as store:
+        texts = [json.dumps(record("R", name)) for name in "abcd"]
+        done = await asyncio.gather(*(store.register(registration("s", text)) for text in texts), return_exceptions=True)
+        assert sum(isinstance(outcome, Version) for outcome in done) == 1
+        assert sum(isinstance(outcome, Incompatible) for outcome in done) == 3
 
 
-def test_nothing_is_answered_before_it_is_replayed() -> None:
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log, timeout_seconds=0.3) as store:
-            hidden: list[Any] = []
+async def test_nothing_is_answered_before_it_is_replayed() -> None:
+    log = MemoryLog()
+    async with store_of(log, timeout_seconds=0.3) as store:
+        hidden: list[Any] = []
 
-            def hide(records: Sequence[Record]) -> None:
-                hidden.extend(log.records[-len(records) :])
-                del log.records[-len(records) :]
+        def hide(records: Sequence[Record]) -> None:
+            hidden.extend(log.records[-len(records) :])
+            del log.records[-len(records) :]
 
-            log.after_append = hide
-            with pytest.raises(StoreTimedOut):
-                await store.register(registration("a"))
-            assert store.state.versions("a") == ()
-
-    run(test)
+        log.after_append = hide
+        with pytest.raises(StoreTimedOut):
+            await store.register(registration("a"))
+        assert store.state.versions("a") == ()
 
 
-def test_a_new_leader_refuses_the_former_one_and_has_what_that_wrote() -> None:
-    async def test() -> None:
-        log = MemoryLog()
-        told: list[str] = []
-        async with store_of(log, fenced=told.append) as former:
-            await former.register(registration("a"))
-            async with store_of(log, epoch=2) as leader:
-                assert leader.state.versions("a")
-                with pytest.raises(LeaderUnknown):
-                    await former.register(registration("b", '"long"'))
-                assert told and not former.is_writing
-                assert (await leader.register(registration("b", '"string"'))).id == 2
-                await former.wait_for(len(log.records))
-                assert former.state.versions("b")[0].schema.text == '"string"'
-
-    run(test)
-
-
-def test_a_new_leader_decides_nothing_before_it_has_read_what_the_former_one_wrote() -> None:
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log) as former, store_of(log, epoch=None) as leader:
-            slow = leader._topic
-            assert isinstance(slow, MemoryTopic)
-            slow.may_read.clear()
-            await former.register(registration("a"))
-            leading = asyncio.ensure_future(leader.lead(2, lambda _: None))
-            await asyncio.sleep(0.05)
-            assert not leading.done()
-            registering = asyncio.ensure_future(leader.register(registration("b", '"long"')))
-            await asyncio.sleep(0.05)
-            slow.may_read.set()
-            await leading
-            assert (await registering).id == 2 and leader.state.versions("a")
-
-    run(test)
-
-
-def test_a_leader_that_lingers_does_not_take_the_lead_back() -> None:
-    """Its write failed, and before it begins once more another node has led."""
-
-    async def test() -> None:
-        log = MemoryLog()
-        told: list[str] = []
-        async with store_of(log, fenced=told.append) as former, store_of(log, epoch=None) as leader:
-            former._has_begun = False
-            await leader.lead(2, lambda _: None)
-            await leader.register(registration("a"))
-            await former.wait_for(len(log.records))
-            epoch = log.epoch
+async def test_a_new_leader_refuses_the_former_one_and_has_what_that_wrote() -> None:
+    log = MemoryLog()
+    told: list[str] = []
+    async with store_of(log, fenced=told.append) as former:
+        await former.register(registration("a"))
+        async with store_of(log, epoch=2) as leader:
+            assert leader.state.versions("a")
             with pytest.raises(LeaderUnknown):
                 await former.register(registration("b", '"long"'))
-            assert told and log.epoch == epoch
-            assert (await leader.register(registration("b", '"long"'))).id == 2
+            assert told and not former.is_writing
+            assert (await leader.register(registration("b", '"string"'))).id == 2
+            await former.wait_for(len(log.records))
+            assert former.state.versions("b")[0].schema.text == '"string"'
 
-    run(test)
+
+async def test_a_new_leader_decides_nothing_before_it_has_read_what_the_former_one_wrote() -> None:
+    log = MemoryLog()
+    async with store_of(log) as former, store_of(log, epoch=None) as leader:
+        slow = leader._topic
+        assert isinstance(slow, MemoryTopic)
+        slow.may_read.clear()
+        await former.register(registration("a"))
+        leading = asyncio.ensure_future(leader.lead(2, lambda _: None))
+        await asyncio.sleep(0.05)
+        assert not leading.done()
+        registering = asyncio.ensure_future(leader.register(registration("b", '"long"')))
+        await asyncio.sleep(0.05)
+        slow.may_read.set()
+        await leading
+        assert (await registering).id == 2 and leader.state.versions("a")
 
 
-def test_a_former_leader_refuses_nothing_for_what_it_has_not_read() -> None:
+async def test_a_leader_that_lingers_does_not_take_the_lead_back() -> None:
+    """Its write failed, and before it begins once more another node has led."""
+    log = MemoryLog()
+    told: list[str] = []
+    async with store_of(log, fenced=told.append) as former, store_of(log, epoch=None) as leader:
+        former._has_begun = False
+        await leader.lead(2, lambda _: None)
+        await leader.register(registration("a"))
+        await former.wait_for(len(log.records))
+        epoch = log.epoch
+        with pytest.raises(LeaderUnknown):
+            await former.register(registration("b", '"long"'))
+        assert told and log.epoch == epoch
+        assert (await leader.register(registration("b", '"long"'))).id == 2
+
+
+async def test_a_former_leader_refuses_nothing_for_what_it_has_not_read() -> None:
     """Found by the simulation: the other node has deleted the subject, and this one says that it was never deleted."""
-
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log) as former, store_of(log, epoch=None) as leader:
-            await former.register(registration("a"))
-            slow = former._topic
-            assert isinstance(slow, MemoryTopic)
-            slow.may_read.clear()
-            await leader.lead(2, lambda _: None)
-            assert await leader.change(lambda state: decisions.delete_subject(state, "a", is_permanent=False)) == [1]
-            deleting = asyncio.ensure_future(former.change(lambda state: decisions.delete_subject(state, "a", is_permanent=True)))
-            await asyncio.sleep(0.05)
-            assert not deleting.done()
-            slow.may_read.set()
-            with pytest.raises(LeaderUnknown):
-                await deleting
-
-    run(test)
+    log = MemoryLog()
+    async with store_of(log) as former, store_of(log, epoch=None) as leader:
+        await former.register(registration("a"))
+        slow = former._topic
+        assert isinstance(slow, MemoryTopic)
+        slow.may_read.clear()
+        await leader.lead(2, lambda _: None)
+        assert await leader.change(lambda state: decisions.delete_subject(state, "a", is_permanent=False)) == [1]
+        deleting = asyncio.ensure_future(former.change(lambda state: decisions.delete_subject(state, "a", is_permanent=True)))
+        await asyncio.sleep(0.05)
+        assert not deleting.done()
+        slow.may_read.set()
+        with pytest.raises(LeaderUnknown):
+            await deleting
 
 
-def test_what_was_refused_for_want_of_a_record_is_decided_again() -> None:
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log) as store:
-            slow = store._topic
-            assert isinstance(slow, MemoryTopic)
-            slow.may_read.clear()
-            late = encode(PutVersion(Version("b", 1, 9, Schema.of("AVRO", '"bytes"'), False, 0)))
-            log.put([Record(late.key, late.value, (("ottla.epoch", b"1"),))])
-            deleting = asyncio.ensure_future(store.change(lambda state: decisions.delete_subject(state, "b", is_permanent=False)))
-            await asyncio.sleep(0.05)
-            slow.may_read.set()
-            assert await deleting == [1]
-            with pytest.raises(SubjectNotFound):
-                await store.change(lambda state: decisions.delete_subject(state, "c", is_permanent=False))
-
-    run(test)
+async def test_what_was_refused_for_want_of_a_record_is_decided_again() -> None:
+    log = MemoryLog()
+    async with store_of(log) as store:
+        slow = store._topic
+        assert isinstance(slow, MemoryTopic)
+        slow.may_read.clear()
+        late = encode(PutVersion(Version("b", 1, 9, Schema.of("AVRO", '"bytes"'), False, 0)))
+        log.put([Record(late.key, late.value, (("ottla.epoch", b"1"),))])
+        deleting = asyncio.ensure_future(store.change(lambda state: decisions.delete_subject(state, "b", is_permanent=False)))
+        await asyncio.sleep(0.05)
+        slow.may_read.set()
+        assert await deleting == [1]
+        with pytest.raises(SubjectNotFound):
+            await store.change(lambda state: decisions.delete_subject(state, "c", is_permanent=False))
 
 
-def test_what_a_former_leader_had_under_way_is_dropped_by_its_epoch() -> None:
+async def test_what_a_former_leader_had_under_way_is_dropped_by_its_epoch() -> None:
     """Where the brokers do not refuse it: the record comes after the NOOP of the next leader, with a lower epoch."""
-
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log, epoch=5) as leader:
-            await leader.register(registration("a"))
-            late = encode(PutVersion(Version("b", 1, 2, Schema.of("AVRO", '"bytes"'), False, 0)))
-            log.put([Record(late.key, late.value, (("ottla.epoch", b"4"),))])
-            assert (await leader.register(registration("c", '"long"'))).id == 2
-            assert leader.state.versions("b") == () and leader.state.dropped_count == 1
-
-    run(test)
+    log = MemoryLog()
+    async with store_of(log, epoch=5) as leader:
+        await leader.register(registration("a"))
+        late = encode(PutVersion(Version("b", 1, 2, Schema.of("AVRO", '"bytes"'), False, 0)))
+        log.put([Record(late.key, late.value, (("ottla.epoch", b"4"),))])
+        assert (await leader.register(registration("c", '"long"'))).id == 2
+        assert leader.state.versions("b") == () and leader.state.dropped_count == 1
 
 
-def test_a_term_that_begins_while_the_former_one_still_ends_has_one_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_term_that_begins_while_the_former_one_still_ends_has_one_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The node's session ended during a write, and the next one leads at once: the former writer does not go on beside its own.
 
     Seed 38 of the simulation's profile `registry` has found it.
     """
+    log = MemoryLog()
+    async with store_of(log) as store:
+        append, may_write = store._topic.append, asyncio.Event()
 
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log) as store:
-            append, may_write = store._topic.append, asyncio.Event()
+        async def held(records: Sequence[Record]) -> int:
+            await may_write.wait()
+            return await append(records)
 
-            async def held(records: Sequence[Record]) -> int:
-                await may_write.wait()
-                return await append(records)
-
-            monkeypatch.setattr(store._topic, "append", held)
-            under_way = asyncio.ensure_future(store.register(registration("a")))
-            await asyncio.sleep(0.01)
-            ending = asyncio.ensure_future(store.abdicate("the session has ended"))
-            await asyncio.sleep(0.01)
-            leading = asyncio.ensure_future(store.lead(2, lambda _: None))
-            await asyncio.sleep(0.01)
-            may_write.set()
-            await asyncio.gather(ending, leading, under_way)
-            clients = [store.register(registration(f"s{number}", json.dumps(record(f"R{number}", "a")))) for number in range(20)]
-            found = [await client for client in asyncio.as_completed(clients)]
-            again = [store.register(registration(f"t{number}", json.dumps(record(f"T{number}", "a")))) for number in range(20)]
-            found += await asyncio.gather(*again)
-            assert sorted(version.id for version in found) == list(range(2, 42))
-            assert store.state.conflict_count == 0
-
-    run(test)
+        monkeypatch.setattr(store._topic, "append", held)
+        under_way = asyncio.ensure_future(store.register(registration("a")))
+        await asyncio.sleep(0.01)
+        ending = asyncio.ensure_future(store.abdicate("the session has ended"))
+        await asyncio.sleep(0.01)
+        leading = asyncio.ensure_future(store.lead(2, lambda _: None))
+        await asyncio.sleep(0.01)
+        may_write.set()
+        await asyncio.gather(ending, leading, under_way)
+        clients = [store.register(registration(f"s{number}", json.dumps(record(f"R{number}", "a")))) for number in range(20)]
+        found = [await client for client in asyncio.as_completed(clients)]
+        again = [store.register(registration(f"t{number}", json.dumps(record(f"T{number}", "a")))) for number in range(20)]
+        found += await asyncio.gather(*again)
+        assert sorted(version.id for version in found) == list(range(2, 42))
+        assert store.state.conflict_count == 0
 
 
-def test_a_write_that_every_replay_drops_is_not_acknowledged() -> None:
+async def test_a_write_that_every_replay_drops_is_not_acknowledged() -> None:
     """The brokers have lost the producer, so they take what a former leader writes after the NOOP of the next one.
 
     That one has given the subject, the version and the id to another schema: what is found is not what was written.
     """
+    log = MemoryLog()
+    reasons: list[str] = []
+    theirs = encode(PutVersion(Version("a", 1, 1, Schema.of("AVRO", '"bytes"'), False, 0)))
 
-    async def test() -> None:
-        log = MemoryLog()
-        reasons: list[str] = []
-        theirs = encode(PutVersion(Version("a", 1, 1, Schema.of("AVRO", '"bytes"'), False, 0)))
+    def lead(_: Sequence[Record]) -> None:
+        log.before_append = lambda _: None
+        log.put([Record(theirs.key, theirs.value, (("ottla.epoch", b"2"),))])
 
-        def lead(_: Sequence[Record]) -> None:
-            log.before_append = lambda _: None
-            log.put([Record(theirs.key, theirs.value, (("ottla.epoch", b"2"),))])
-
-        async with store_of(log, fenced=reasons.append) as former:
-            log.before_append = lead
-            with pytest.raises(LeaderUnknown):
-                await former.register(registration("a"))
-            assert former.state.dropped_count == 1 and former.state.versions("a")[0].schema.text == '"bytes"'
-            assert not former.is_writing and len(reasons) == 1
-        log = MemoryLog()
-        async with store_of(log) as former:
-            log.before_append = lead
-            with pytest.raises(LeaderUnknown):
-                await former.change(lambda state: decisions.put_config(state, "a", {"compatibility": "NONE"}))
-            assert former.state.config("a") is None
-
-    run(test)
+    async with store_of(log, fenced=reasons.append) as former:
+        log.before_append = lead
+        with pytest.raises(LeaderUnknown):
+            await former.register(registration("a"))
+        assert former.state.dropped_count == 1 and former.state.versions("a")[0].schema.text == '"bytes"'
+        assert not former.is_writing and len(reasons) == 1
+    log = MemoryLog()
+    async with store_of(log) as former:
+        log.before_append = lead
+        with pytest.raises(LeaderUnknown):
+            await former.change(lambda state: decisions.put_config(state, "a", {"compatibility": "NONE"}))
+        assert former.state.config("a") is None
 
 
-def test_a_schema_that_another_writer_has_put_in_the_place_is_not_answered_with_its_id() -> None:
+async def test_a_schema_that_another_writer_has_put_in_the_place_is_not_answered_with_its_id() -> None:
     """Another registry gives the same subject, version and id to another schema while ours decides."""
-
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log) as store:
-            interferes(log, "a")
-            with pytest.raises(StoreFailed, match="another record"):
-                await store.register(registration("a"))
-            assert store.state.conflict_count == 1 and store.state.versions("a")[0].schema.text == '"bytes"'
-
-    run(test)
-
-
-def test_an_election_that_began_to_count_anew_does_not_lose_writes() -> None:
-    """ZooKeeper was set up again: its epoch is lower than that of the topic."""
-
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log, epoch=7) as store:
+    log = MemoryLog()
+    async with store_of(log) as store:
+        interferes(log, "a")
+        with pytest.raises(StoreFailed, match="another record"):
             await store.register(registration("a"))
-        async with store_of(log, epoch=1) as store:
-            assert (await store.register(registration("b", '"long"'))).id == 2
-            assert store.state.epoch == 8
-
-    run(test)
+        assert store.state.conflict_count == 1 and store.state.versions("a")[0].schema.text == '"bytes"'
 
 
-def test_a_write_that_the_producer_gives_up_first_is_one_that_took_too_long() -> None:
+async def test_an_election_that_began_to_count_anew_does_not_lose_writes() -> None:
+    """ZooKeeper was set up again: its epoch is lower than that of the topic."""
+    log = MemoryLog()
+    async with store_of(log, epoch=7) as store:
+        await store.register(registration("a"))
+    async with store_of(log, epoch=1) as store:
+        assert (await store.register(registration("b", '"long"'))).id == 2
+        assert store.state.epoch == 8
+
+
+async def test_a_write_that_the_producer_gives_up_first_is_one_that_took_too_long() -> None:
     """Its `delivery.timeout.ms` is `kafkastore.timeout.ms`, so either of them may end the wait: 50002 both times."""
+    log = MemoryLog()
+    async with store_of(log) as store:
 
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log) as store:
+        def give_up(records: Sequence[Record]) -> None:
+            raise RequestTimedOut("a batch could not be written within 2 s")
 
-            def give_up(records: Sequence[Record]) -> None:
-                raise RequestTimedOut("a batch could not be written within 2 s")
-
-            log.before_append = give_up
-            with pytest.raises(StoreTimedOut, match="within 2 s"):
-                await store.register(registration("a"))
-
-    run(test)
+        log.before_append = give_up
+        with pytest.raises(StoreTimedOut, match="within 2 s"):
+            await store.register(registration("a"))
 
 
 @pytest.mark.parametrize("is_written", [False, True])
-def test_a_write_whose_outcome_is_unknown_is_refused_and_the_next_ones_are_right(is_written: bool) -> None:
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log) as store:
-            failures = [OSError("the connection was lost")]
+async def test_a_write_whose_outcome_is_unknown_is_refused_and_the_next_ones_are_right(is_written: bool) -> None:
+    log = MemoryLog()
+    async with store_of(log) as store:
+        failures = [OSError("the connection was lost")]
 
-            def fail(records: Sequence[Record]) -> None:
-                if failures and any(b"SCHEMA" in record.key for record in records):
-                    raise failures.pop()
+        def fail(records: Sequence[Record]) -> None:
+            if failures and any(b"SCHEMA" in record.key for record in records):
+                raise failures.pop()
 
-            if is_written:
-                log.after_append = fail
-            else:
-                log.before_append = fail
-            with pytest.raises(StoreFailed):
-                await store.register(registration("a"))
-            again = await store.register(registration("a"))
-            other = await store.register(registration("b", '"long"'))
-            assert (again.id, other.id) == (1, 2) and log.epoch == 2
-            assert len(store.state.versions("a")) == 1
-
-    run(test)
-
-
-def test_a_topic_that_was_cut_stops_writes_and_not_reads() -> None:
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log) as store:
+        if is_written:
+            log.after_append = fail
+        else:
+            log.before_append = fail
+        with pytest.raises(StoreFailed):
             await store.register(registration("a"))
-            del log.records[1:]
-            with pytest.raises(StoreFailed, match="cut"):
-                await store.register(registration("b", '"long"'))
-            assert store.fault and store.state.versions("a")
-            with pytest.raises(StoreFailed):
-                await store.change(lambda state: decisions.delete_subject(state, "a", is_permanent=False))
-
-    run(test)
+        again = await store.register(registration("a"))
+        other = await store.register(registration("b", '"long"'))
+        assert (again.id, other.id) == (1, 2) and log.epoch == 2
+        assert len(store.state.versions("a")) == 1
 
 
-def test_an_id_that_another_writer_took_is_not_given_to_somebody_else() -> None:
+async def test_a_topic_that_was_cut_stops_writes_and_not_reads() -> None:
+    log = MemoryLog()
+    async with store_of(log) as store:
+        await store.register(registration("a"))
+        del log.records[1:]
+        with pytest.raises(StoreFailed, match="cut"):
+            await store.register(registration("b", '"long"'))
+        assert store.fault and store.state.versions("a")
+        with pytest.raises(StoreFailed):
+            await store.change(lambda state: decisions.delete_subject(state, "a", is_permanent=False))
+
+
+async def test_an_id_that_another_writer_took_is_not_given_to_somebody_else() -> None:
     """A registry of another maker writes to the same topic while ours decides."""
-
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log) as store:
-            interferes(log, "x")
-            with pytest.raises(StoreFailed, match="another record"):
-                await store.register(registration("a"))
-            assert store.state.conflict_count == 1
-            assert (await store.register(registration("a"))).id == 2
-
-    run(test)
+    log = MemoryLog()
+    async with store_of(log) as store:
+        interferes(log, "x")
+        with pytest.raises(StoreFailed, match="another record"):
+            await store.register(registration("a"))
+        assert store.state.conflict_count == 1
+        assert (await store.register(registration("a"))).id == 2
 
 
-def test_deletions_and_configs_wait_for_what_was_before_them() -> None:
-    async def test() -> None:
-        async with store_of(MemoryLog()) as store:
-            registering = [asyncio.ensure_future(store.register(registration(f"s{number}"))) for number in range(5)]
-            await asyncio.gather(*registering)
-            deleting = store.change(lambda state: decisions.delete_subject(state, "s0", is_permanent=False))
-            after = store.register(registration("s0"))
-            assert await deleting == [1]
-            assert (await after).version in (1, 2)
-
-    run(test)
+async def test_deletions_and_configs_wait_for_what_was_before_them() -> None:
+    async with store_of(MemoryLog()) as store:
+        registering = [asyncio.ensure_future(store.register(registration(f"s{number}"))) for number in range(5)]
+        await asyncio.gather(*registering)
+        deleting = store.change(lambda state: decisions.delete_subject(state, "s0", is_permanent=False))
+        after = store.register(registration("s0"))
+        assert await deleting == [1]
+        assert (await after).version in (1, 2)
 
 
-def test_who_does_not_lead_writes_nothing() -> None:
-    async def test() -> None:
-        async with store_of(MemoryLog(), epoch=None) as store:
-            with pytest.raises(LeaderUnknown):
-                await store.register(registration("a"))
-        async with store_of(MemoryLog()) as store:
-            await store.abdicate("for a test")
-            with pytest.raises(LeaderUnknown):
-                await store.register(registration("a"))
-
-    run(test)
+async def test_who_does_not_lead_writes_nothing() -> None:
+    async with store_of(MemoryLog(), epoch=None) as store:
+        with pytest.raises(LeaderUnknown):
+            await store.register(registration("a"))
+    async with store_of(MemoryLog()) as store:
+        await store.abdicate("for a test")
+        with pytest.raises(LeaderUnknown):
+            await store.register(registration("a"))
 
 
-def test_a_leader_that_is_silent_writes_a_noop_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_leader_that_is_silent_writes_a_noop_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker forgets a producer that does not write for long (`producer.id.expiration.ms`)."""
     monkeypatch.setattr("ottla.schema_registry.store.replaying.NOOP_SECONDS", 0.05)
-
-    async def test() -> None:
-        log = MemoryLog()
-        async with store_of(log) as store:
-            await store.wait_for(3)
-            assert all(record.key == b'{"keytype":"NOOP","magic":0}' for record in log.records)
-
-    run(test)
+    log = MemoryLog()
+    async with store_of(log) as store:
+        await store.wait_for(3)
+        assert all(record.key == b'{"keytype":"NOOP","magic":0}' for record in log.records)
 
 
-def test_a_client_that_goes_leaves_its_write_behind() -> None:
-    async def test() -> None:
-        async with store_of(MemoryLog()) as store:
-            gone = asyncio.ensure_future(store.register(registration("a")))
-            await asyncio.sleep(0)
-            gone.cancel()
-            assert (await store.register(registration("b", '"long"'))).id in (1, 2)
-
-    run(test)
+async def test_a_client_that_goes_leaves_its_write_behind() -> None:
+    async with store_of(MemoryLog()) as store:
+        gone = asyncio.ensure_future(store.register(registration("a")))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert (await store.register(registration("b", '"long"'))).id in (1, 2)

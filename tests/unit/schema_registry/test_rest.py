@@ -40,26 +40,23 @@ def on_a_registry(test: Callable[[Client], Awaitable[None]], **options: Any) -> 
     asyncio.run(run())
 
 
-def test_the_same_schema_again_is_the_same_id_across_subjects_and_is_not_written() -> None:
-    async def run() -> None:
-        log = MemoryLog()
-        async with node(log) as registry:
-            client = registry.client
-            assert await client.register("a-value", A) == 1
-            size = len(log.records)
-            assert await client.register("a-value", A) == 1
-            assert await client.register("a-value", json.dumps(json.loads(A), indent=4)) == 1  # canonical, so the notation does not matter
-            assert len(log.records) == size
-            assert await client.register("b-value", A) == 1
-            assert await client.register("a-value", B_DEFAULTS) == 2
-            assert (await client.get("/subjects/a-value/versions")).json == [1, 2]
-            assert (await client.get("/schemas/ids/1/subjects")).json == ["a-value", "b-value"]
-            assert (await client.get("/schemas/ids/1/versions")).json == [
-                {"subject": "a-value", "version": 1},
-                {"subject": "b-value", "version": 1},
-            ]
-
-    asyncio.run(run())
+async def test_the_same_schema_again_is_the_same_id_across_subjects_and_is_not_written() -> None:
+    log = MemoryLog()
+    async with node(log) as registry:
+        client = registry.client
+        assert await client.register("a-value", A) == 1
+        size = len(log.records)
+        assert await client.register("a-value", A) == 1
+        assert await client.register("a-value", json.dumps(json.loads(A), indent=4)) == 1  # canonical, so the notation does not matter
+        assert len(log.records) == size
+        assert await client.register("b-value", A) == 1
+        assert await client.register("a-value", B_DEFAULTS) == 2
+        assert (await client.get("/subjects/a-value/versions")).json == [1, 2]
+        assert (await client.get("/schemas/ids/1/subjects")).json == ["a-value", "b-value"]
+        assert (await client.get("/schemas/ids/1/versions")).json == [
+            {"subject": "a-value", "version": 1},
+            {"subject": "b-value", "version": 1},
+        ]
 
 
 def test_what_is_answered_has_confluents_fields() -> None:
@@ -583,78 +580,64 @@ def test_an_id_is_answered_for_ever_and_compressed_where_that_helps() -> None:
     on_a_registry(test)
 
 
-def test_a_kept_answer_is_given_no_longer_once_the_schema_is_gone() -> None:
-    async def run() -> None:
-        async with node(MemoryLog()) as registry:
-            client = registry.client
-            await client.register("a", A)
-            data = (
-                b"GET /schemas/ids/1 HTTP/1.1\r\nHost: x\r\n\r\n" * 3
-                + b"GET /schemas/ids/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-            )
-            answers = await client.raw(data)
-            assert answers.count(b"HTTP/1.1 200 OK") == 4 and registry.application.counts.cached == 2
-            await client.delete("/subjects/a")
-            await client.delete("/subjects/a?permanent=true")
-            assert (await client.get("/schemas/ids/1")).code == 40403
-
-    asyncio.run(run())
+async def test_a_kept_answer_is_given_no_longer_once_the_schema_is_gone() -> None:
+    async with node(MemoryLog()) as registry:
+        client = registry.client
+        await client.register("a", A)
+        data = (
+            b"GET /schemas/ids/1 HTTP/1.1\r\nHost: x\r\n\r\n" * 3 + b"GET /schemas/ids/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        )
+        answers = await client.raw(data)
+        assert answers.count(b"HTTP/1.1 200 OK") == 4 and registry.application.counts.cached == 2
+        await client.delete("/subjects/a")
+        await client.delete("/subjects/a?permanent=true")
+        assert (await client.get("/schemas/ids/1")).code == 40403
 
 
-def test_a_follower_answers_what_it_has_and_waits_for_what_was_written() -> None:
-    async def run() -> None:
-        log = MemoryLog()
-        leaders: list[Node] = []
+async def test_a_follower_answers_what_it_has_and_waits_for_what_was_written() -> None:
+    log = MemoryLog()
+    leaders: list[Node] = []
 
-        async with node(log) as leader:
-            leaders.append(leader)
-            async with node(log, leads=False) as follower:
-                written = await leader.client.post("/subjects/a/versions", {"schema": A})
-                offset = written.headers["x-registry-offset"]
-                found = await follower.client.get("/subjects/a/versions/1", X_Registry_Offset=offset)
-                assert found.json["id"] == 1
-                assert await follower.client.register("a", A) == 1  # it is there, so no leader is needed
-                assert (await follower.client.post("/subjects/a/versions", {"schema": B_DEFAULTS})).code == 50004
-                assert (await follower.client.post("/subjects/a/versions?dryRun=true", {"schema": A_AND_B})).code == 409
-
-    asyncio.run(run())
+    async with node(log) as leader:
+        leaders.append(leader)
+        async with node(log, leads=False) as follower:
+            written = await leader.client.post("/subjects/a/versions", {"schema": A})
+            offset = written.headers["x-registry-offset"]
+            found = await follower.client.get("/subjects/a/versions/1", X_Registry_Offset=offset)
+            assert found.json["id"] == 1
+            assert await follower.client.register("a", A) == 1  # it is there, so no leader is needed
+            assert (await follower.client.post("/subjects/a/versions", {"schema": B_DEFAULTS})).code == 50004
+            assert (await follower.client.post("/subjects/a/versions?dryRun=true", {"schema": A_AND_B})).code == 409
 
 
-def test_a_follower_that_lags_refuses_nothing_that_the_leader_takes() -> None:
+async def test_a_follower_that_lags_refuses_nothing_that_the_leader_takes() -> None:
     """A config and a schema that others refer to were written through another node a moment ago. Method: a follower that reads nothing."""
-
-    async def run() -> None:
-        log = MemoryLog()
-        async with node(log) as leader, node(log, leads=False, timeout_seconds=0.2) as follower:
-            await leader.client.register("a", A)
-            await follower.store.wait_for(len(log.records))
-            follower.leadership._leader = leader.leadership.leader
-            follower.topic.may_read.clear()
-            await leader.client.put("/config/a", {"compatibility": "NONE"})
-            assert await follower.client.register("a", '"int"') == 2
-            await leader.client.register("type", {"type": "enum", "name": "E", "symbols": ["X"]})
-            refers = {"type": "record", "name": "R", "fields": [{"name": "e", "type": "E"}]}
-            references = [{"name": "E", "subject": "type", "version": 1}]
-            assert await follower.client.register("r", refers, references=references) == 4
-            assert follower.state.versions("r") == ()
-            refused = await follower.client.post("/subjects/a/versions", {"schema": "no schema"})
-            assert (refused.status, refused.code) == (422, 42201)
-
-    asyncio.run(run())
+    log = MemoryLog()
+    async with node(log) as leader, node(log, leads=False, timeout_seconds=0.2) as follower:
+        await leader.client.register("a", A)
+        await follower.store.wait_for(len(log.records))
+        follower.leadership._leader = leader.leadership.leader
+        follower.topic.may_read.clear()
+        await leader.client.put("/config/a", {"compatibility": "NONE"})
+        assert await follower.client.register("a", '"int"') == 2
+        await leader.client.register("type", {"type": "enum", "name": "E", "symbols": ["X"]})
+        refers = {"type": "record", "name": "R", "fields": [{"name": "e", "type": "E"}]}
+        references = [{"name": "E", "subject": "type", "version": 1}]
+        assert await follower.client.register("r", refers, references=references) == 4
+        assert follower.state.versions("r") == ()
+        refused = await follower.client.post("/subjects/a/versions", {"schema": "no schema"})
+        assert (refused.status, refused.code) == (422, 42201)
 
 
-def test_a_follower_has_read_what_it_forwarded() -> None:
-    async def run() -> None:
-        log = MemoryLog()
-        async with node(log) as leader, node(log, leads=False) as follower:
-            follower.leadership._leader = leader.leadership.leader
-            for number in range(5):
-                schema_id = await follower.client.register(f"s{number}", record(f"R{number}", "a"))
-                assert (await follower.client.get(f"/schemas/ids/{schema_id}")).status == 200
-                assert (await follower.client.delete(f"/subjects/s{number}")).json == [1]
-                assert (await follower.client.get(f"/subjects/s{number}/versions/1")).code == 40401
-
-    asyncio.run(run())
+async def test_a_follower_has_read_what_it_forwarded() -> None:
+    log = MemoryLog()
+    async with node(log) as leader, node(log, leads=False) as follower:
+        follower.leadership._leader = leader.leadership.leader
+        for number in range(5):
+            schema_id = await follower.client.register(f"s{number}", record(f"R{number}", "a"))
+            assert (await follower.client.get(f"/schemas/ids/{schema_id}")).status == 200
+            assert (await follower.client.delete(f"/subjects/s{number}")).json == [1]
+            assert (await follower.client.get(f"/subjects/s{number}/versions/1")).code == 40401
 
 
 def test_an_offset_that_does_not_come_is_waited_for_in_vain() -> None:

@@ -318,7 +318,7 @@ def test_a_topic_that_is_deleted_or_made_again_stops_writes_and_not_reads(tmp_pa
     run(test, tmp_path)
 
 
-def test_a_broker_that_does_not_know_the_topic_yet_has_not_lost_it() -> None:
+async def test_a_broker_that_does_not_know_the_topic_yet_has_not_lost_it() -> None:
     """It has just started, and the controller has not told it of any topic. Method: a broker that is a function, and a clock."""
     is_known = False
 
@@ -338,21 +338,17 @@ def test_a_broker_that_does_not_know_the_topic_yet_has_not_lost_it() -> None:
         broker = asked.schema("MetadataResponseBroker", node_id=1, host="broker", port=9092, rack=None)
         return asked.answer(throttle_time=0, brokers=[broker], cluster_id="c", controller_id=1, topics=[found])
 
-    async def test() -> None:
-        nonlocal is_known
-        clock = ManualClock()
-        topic = KafkaTopic(TopicSettings("broker:9092", ClusterSettings()), clock, connect=connecting(answer))
-        topic._topic_id = str(UUID(int=7))
-        for seconds, is_known in [(20.0, True), (20.0, False), (UNKNOWN_SECONDS - 1, False), (2.0, True), (20.0, False)]:
-            clock.advance(seconds=seconds)
-            with nullcontext() if is_known else pytest.raises(UnknownTopicOrPartition):
-                await topic._check_identity()
-        clock.advance(seconds=UNKNOWN_SECONDS)
-        with pytest.raises(TopicChanged, match="deleted"):
+    clock = ManualClock()
+    topic = KafkaTopic(TopicSettings("broker:9092", ClusterSettings()), clock, connect=connecting(answer))
+    topic._topic_id = str(UUID(int=7))
+    for seconds, is_known in [(20.0, True), (20.0, False), (UNKNOWN_SECONDS - 1, False), (2.0, True), (20.0, False)]:
+        clock.advance(seconds=seconds)
+        with nullcontext() if is_known else pytest.raises(UnknownTopicOrPartition):
             await topic._check_identity()
-        await topic.close()
-
-    asyncio.run(test())
+    clock.advance(seconds=UNKNOWN_SECONDS)
+    with pytest.raises(TopicChanged, match="deleted"):
+        await topic._check_identity()
+    await topic.close()
 
 
 def test_a_topic_that_was_made_again_is_another_one(tmp_path: Path) -> None:
@@ -516,29 +512,25 @@ def test_writes_are_forwarded_over_tls_and_with_the_password_that_came(tmp_path:
     run(test, tmp_path)
 
 
-def test_the_topic_is_reached_over_tls(tmp_path: Path) -> None:
+async def test_the_topic_is_reached_over_tls(tmp_path: Path) -> None:
     keystore, truststore = Authority("tests").write(tmp_path, "broker")
-
-    async def bounded() -> None:
-        tls: dict[str, Any] = {"listeners": "SSL://127.0.0.1:0", "ssl_keystore_location": keystore, "ssl_keystore_type": "PEM"}
-        more: dict[str, Any] = {
-            "security_inter_broker_protocol": "SSL",
-            "ssl_truststore_location": truststore,
-            "ssl_truststore_type": "PEM",
+    tls: dict[str, Any] = {"listeners": "SSL://127.0.0.1:0", "ssl_keystore_location": keystore, "ssl_keystore_type": "PEM"}
+    more: dict[str, Any] = {
+        "security_inter_broker_protocol": "SSL",
+        "ssl_truststore_location": truststore,
+        "ssl_truststore_type": "PEM",
+    }
+    async with asyncio.timeout(120), brokers(tmp_path, **tls, **more) as running, AsyncExitStack() as stack:
+        settings = {
+            "listeners": "http://127.0.0.1:0",
+            "kafkastore.bootstrap.servers": f"SSL://{servers(running)}",
+            "kafkastore.security.protocol": "SSL",
+            "kafkastore.ssl.truststore.location": truststore,
         }
-        async with asyncio.timeout(120), brokers(tmp_path, **tls, **more) as running, AsyncExitStack() as stack:
-            settings = {
-                "listeners": "http://127.0.0.1:0",
-                "kafkastore.bootstrap.servers": f"SSL://{servers(running)}",
-                "kafkastore.security.protocol": "SSL",
-                "kafkastore.ssl.truststore.location": truststore,
-            }
-            registry = SchemaRegistry(RegistrySettings.from_properties(settings))
-            await registry.start()
-            stack.push_async_callback(registry.stop)
-            assert await client_of(registry).register("a", '"int"') == 1
-
-    asyncio.run(bounded())
+        registry = SchemaRegistry(RegistrySettings.from_properties(settings))
+        await registry.start()
+        stack.push_async_callback(registry.stop)
+        assert await client_of(registry).register("a", '"int"') == 1
 
 
 def test_a_session_that_ends_while_the_lead_is_given_up_makes_no_second_election(tmp_path: Path) -> None:

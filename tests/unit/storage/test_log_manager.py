@@ -18,43 +18,31 @@ from .brokers import CLICKS, Broker, run
 from .logs import batch_of, fill
 
 
-def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
+async def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
     """With their offsets, topic ids and high watermarks; and the next crash is not taken for a clean stop."""
     broker = Broker(tmp_path / "a", tmp_path / "b")
     topic_id = uuid4()
-
-    async def first() -> None:
-        logs = broker.manager()
-        await logs.start()
-        for key in CLICKS[:4]:
-            fill(logs.create(key, topic_id), key.partition + 1)
-        logs.high_watermarks = lambda: {CLICKS[3]: 3}
-        await logs.shutdown(broker_epoch=17)
-
-    run(first)
+    logs = broker.manager()
+    await logs.start()
+    for key in CLICKS[:4]:
+        fill(logs.create(key, topic_id), key.partition + 1)
+    logs.high_watermarks = lambda: {CLICKS[3]: 3}
+    await logs.shutdown(broker_epoch=17)
     for directory in broker.directories:
         assert json.loads((directory / ".kafka_cleanshutdown").read_text()) == {"version": 0, "brokerEpoch": 17}
-
-    async def second() -> None:
-        logs = broker.manager()
-        await logs.start()
-        assert logs.was_clean
-        assert not any((directory / ".kafka_cleanshutdown").exists() for directory in broker.directories)
-        assert {key: each.log_end_offset for key, each in logs.logs.items()} == {key: key.partition + 1 for key in CLICKS[:4]}
-        assert {log.topic_id for log in logs.logs.values()} == {topic_id}
-        assert [logs.recorded_high_watermark(key) for key in CLICKS[2:5]] == [None, 3, None]
-        await logs.shutdown(clean=False)
-
-    run(second)
-
-    async def third() -> None:
-        logs = broker.manager()
-        await logs.start()
-        assert not logs.was_clean
-        assert sum(log.log_end_offset for log in logs.logs.values()) == 10
-        await logs.shutdown()
-
-    run(third)
+    logs = broker.manager()
+    await logs.start()
+    assert logs.was_clean
+    assert not any((directory / ".kafka_cleanshutdown").exists() for directory in broker.directories)
+    assert {key: each.log_end_offset for key, each in logs.logs.items()} == {key: key.partition + 1 for key in CLICKS[:4]}
+    assert {log.topic_id for log in logs.logs.values()} == {topic_id}
+    assert [logs.recorded_high_watermark(key) for key in CLICKS[2:5]] == [None, 3, None]
+    await logs.shutdown(clean=False)
+    logs = broker.manager()
+    await logs.start()
+    assert not logs.was_clean
+    assert sum(log.log_end_offset for log in logs.logs.values()) == 10
+    await logs.shutdown()
 
 
 def test_a_clean_stop_that_names_no_epoch_is_known_as_one_if_every_directory_has_it(tmp_path: Path) -> None:
@@ -160,27 +148,19 @@ async def test_checkpoints_have_recovery_points_start_offsets_and_high_watermark
     await again.shutdown()
 
 
-def test_a_damaged_checkpoint_costs_time_and_no_data(tmp_path: Path) -> None:
+async def test_a_damaged_checkpoint_costs_time_and_no_data(tmp_path: Path) -> None:
     """Without recovery points everything is checked; the rest is found in the logs."""
     broker = Broker(tmp_path)
-
-    async def first() -> None:
-        logs = broker.manager()
-        await logs.start()
-        fill(logs.create(CLICKS[0], None), 5)
-        await logs.shutdown()
-
-    run(first)
-    for path in tmp_path.glob("*-checkpoint"):
+    logs = broker.manager()
+    await logs.start()
+    fill(logs.create(CLICKS[0], None), 5)
+    await logs.shutdown()
+    for path in tmp_path.glob("*-checkpoint"):  # noqa: ASYNC240
         path.write_text("nonsense")
-
-    async def second() -> None:
-        logs = broker.manager()
-        await logs.start()
-        assert logs.logs[CLICKS[0]].log_end_offset == 5
-        await logs.shutdown()
-
-    run(second)
+    logs = broker.manager()
+    await logs.start()
+    assert logs.logs[CLICKS[0]].log_end_offset == 5
+    await logs.shutdown()
 
 
 async def test_logs_are_flushed_when_their_records_have_waited_for_flush_ms(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import struct
 from dataclasses import replace
 
 import pytest
-from tests.loops import in_a_loop
 from tests.unit.broker.groups.consumer.clients import subscription
 from tests.unit.broker.groups.known_topics import KnownTopics
 from tests.unit.broker.groups.offsets_log import KEY, SETTINGS, OffsetsLog, loaded
@@ -80,7 +79,6 @@ async def classic_member(shard: GroupShard) -> str:
     return joined.member_id
 
 
-@in_a_loop
 async def test_an_answer_waits_until_what_it_says_is_committed() -> None:
     log = OffsetsLog()
     shard = await loaded(log, topics=TOPICS)
@@ -94,7 +92,6 @@ async def test_an_answer_waits_until_what_it_says_is_committed() -> None:
     assert (answer.member_epoch, count(answer.assignment)) == (1, 4)
 
 
-@in_a_loop
 async def test_a_log_that_refuses_has_nothing_happen() -> None:
     log = OffsetsLog()
     shard = await loaded(log, topics=TOPICS)
@@ -110,7 +107,6 @@ async def test_a_log_that_refuses_has_nothing_happen() -> None:
     assert set(consumer_group(shard).members) == {"a"}
 
 
-@in_a_loop
 async def test_a_group_goes_on_at_another_coordinator_where_it_was() -> None:
     log = OffsetsLog()
     first = await loaded(log, topics=TOPICS)
@@ -128,7 +124,6 @@ async def test_a_group_goes_on_at_another_coordinator_where_it_was() -> None:
     assert second.offsets("g", "a", 1).get(CLICKS) == CommittedOffset(7)
 
 
-@in_a_loop
 async def test_sessions_end_without_anybody_asking() -> None:
     log, clock = OffsetsLog(), ManualClock()
     shard = await loaded(log, clock, topics=TOPICS)
@@ -141,7 +136,6 @@ async def test_sessions_end_without_anybody_asking() -> None:
     assert consumer_group(await loaded(log, clock, epoch=1, topics=TOPICS)).state is ConsumerGroupState.EMPTY
 
 
-@in_a_loop
 async def test_offsets_are_committed_at_the_members_epoch() -> None:
     shard = await loaded(OffsetsLog(), topics=TOPICS)
     offsets = {CLICKS: CommittedOffset(1)}
@@ -163,7 +157,6 @@ async def test_offsets_are_committed_at_the_members_epoch() -> None:
     assert refused[VIEWS] is None
 
 
-@in_a_loop
 async def test_a_consumer_group_is_deleted_when_it_is_empty_and_expires() -> None:
     log, clock = OffsetsLog(), ManualClock()
     shard = await loaded(log, clock, topics=TOPICS)
@@ -188,7 +181,6 @@ async def test_a_consumer_group_is_deleted_when_it_is_empty_and_expires() -> Non
 # Conversion.
 
 
-@in_a_loop
 async def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets() -> None:
     log = OffsetsLog()
     shard = await loaded(log, topics=TOPICS)
@@ -206,7 +198,6 @@ async def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_off
     assert shard.offsets("g").get(CLICKS) == CommittedOffset(5)
 
 
-@in_a_loop
 async def test_a_live_classic_group_is_upgraded_and_goes_down_again() -> None:
     """KIP-848, online migration: the classic member continues by JoinGroup, SyncGroup and Heartbeat."""
 
@@ -251,7 +242,6 @@ async def test_a_live_classic_group_is_upgraded_and_goes_down_again() -> None:
     assert shard.offsets("g").get(CLICKS) == CommittedOffset(1)
 
 
-@in_a_loop
 async def test_whoever_waits_in_a_classic_group_that_is_upgraded_joins_again() -> None:
     shard = await loaded(OffsetsLog(), topics=TOPICS)
     old = await classic_member(shard)
@@ -272,7 +262,6 @@ async def test_whoever_waits_in_a_classic_group_that_is_upgraded_joins_again() -
     ],
     ids=["policy", "size", "connect", "malformed"],
 )
-@in_a_loop
 async def test_a_group_that_can_not_be_upgraded_stays_what_it_is(
     limits: ConsumerLimits, protocol_type: str, data: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,7 +275,6 @@ async def test_a_group_that_can_not_be_upgraded_stays_what_it_is(
     assert len(classic_group(shard)) == 1
 
 
-@in_a_loop
 async def test_a_group_that_may_not_be_downgraded_stays_a_consumer_group(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = ConsumerLimits(can_downgrade=False)
     monkeypatch.setattr("tests.unit.broker.groups.offsets_log.SETTINGS", replace(SETTINGS, consumer_limits=limits))
@@ -297,7 +285,6 @@ async def test_a_group_that_may_not_be_downgraded_stays_a_consumer_group(monkeyp
     assert set(consumer_group(shard).members) == {joined.member_id}
 
 
-@in_a_loop
 async def test_a_static_member_that_comes_back_with_the_classic_protocol_takes_the_group_with_it() -> None:
     log = OffsetsLog()
     shard = await loaded(log, topics=TOPICS)
@@ -312,7 +299,6 @@ async def test_a_static_member_that_comes_back_with_the_classic_protocol_takes_t
     assert answer.assignment is not None
 
 
-@in_a_loop
 async def test_members_that_speak_the_classic_protocol_are_judged_as_in_a_classic_group() -> None:
     shard = await loaded(OffsetsLog(), topics=TOPICS)
     await shard.consumer_heartbeat("g", beat("new"))
@@ -344,7 +330,6 @@ async def test_members_that_speak_the_classic_protocol_are_judged_as_in_a_classi
 # Corrupt records.
 
 
-@in_a_loop
 async def test_a_corrupt_record_is_counted_and_costs_only_what_it_said() -> None:
     """One bad record must not keep a thousand groups from their offsets, nor the coordinator from coming up."""
 
@@ -378,7 +363,6 @@ async def test_a_corrupt_record_is_counted_and_costs_only_what_it_said() -> None
     assert len(again.offsets("y")) == 1, "what follows a bad batch is read"
 
 
-@in_a_loop
 async def test_what_compaction_has_left_of_a_batch_is_read() -> None:
     """A cleaned batch keeps its last offset and has fewer records than offsets (KIP-98), which makes none of the others corrupt."""
 
@@ -390,7 +374,6 @@ async def test_what_compaction_has_left_of_a_batch_is_read() -> None:
     assert shard.corrupt_records == 0
 
 
-@in_a_loop
 async def test_what_makes_no_group_costs_its_members_a_join() -> None:
     """Each record can be read, and together they contradict themselves: two members of one id."""
 
@@ -407,7 +390,6 @@ async def test_what_makes_no_group_costs_its_members_a_join() -> None:
     assert (await again.join("g", join_request())).error is None
 
 
-@in_a_loop
 async def test_the_answer_of_a_heartbeat_without_changes_is_not_ahead_of_the_log() -> None:
     """A second heartbeat sees what the first one wrote, and must not be answered before it is committed."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.loops import in_a_loop
 from tests.unit.broker.groups.offsets_log import OffsetsLog, loaded, shard_of
 
 from ottla.broker.groups.classic.effects import Joined
@@ -53,7 +52,6 @@ async def one_member(shard: GroupShard, instance_id: str | None = None) -> Joine
     return joined
 
 
-@in_a_loop
 async def test_a_group_goes_on_at_another_coordinator_where_it_was() -> None:
     log = OffsetsLog()
     first = await loaded(log)
@@ -71,7 +69,6 @@ async def test_a_group_goes_on_at_another_coordinator_where_it_was() -> None:
     assert again.assignment == b"all"
 
 
-@in_a_loop
 async def test_members_that_are_gone_when_a_coordinator_takes_over_time_out_there() -> None:
     log, clock = OffsetsLog(), ManualClock()
     await one_member(await loaded(log, clock))
@@ -81,7 +78,6 @@ async def test_members_that_are_gone_when_a_coordinator_takes_over_time_out_ther
     assert group.next_deadline_ms == int(clock.monotonic() * 1000) + 10_000
 
 
-@in_a_loop
 async def test_nothing_is_served_before_the_partition_is_read_nor_after_it_is_given_up() -> None:
     shard = shard_of(OffsetsLog())
     with pytest.raises(CoordinatorLoadInProgress):
@@ -97,7 +93,6 @@ async def test_nothing_is_served_before_the_partition_is_read_nor_after_it_is_gi
         shard.heartbeat("g", leader.member_id, None, 1)
 
 
-@in_a_loop
 async def test_a_commit_is_seen_and_answered_when_it_is_committed() -> None:
     log = OffsetsLog()
     shard = await loaded(log)
@@ -119,7 +114,6 @@ async def test_a_commit_is_seen_and_answered_when_it_is_committed() -> None:
         (MessageTooLarge(""), InvalidCommitOffsetSize),
     ],
 )
-@in_a_loop
 async def test_a_commit_that_can_not_be_written_is_answered_as_kafka_does(error: Exception, answer: type[Exception]) -> None:
     log = OffsetsLog()
     shard = await loaded(log)
@@ -129,7 +123,6 @@ async def test_a_commit_that_can_not_be_written_is_answered_as_kafka_does(error:
     assert shard.offsets("g").get(CLICKS) is None
 
 
-@in_a_loop
 async def test_metadata_that_is_too_long_refuses_its_partition_only() -> None:
     shard = await loaded(OffsetsLog())
     offsets = {CLICKS: CommittedOffset(1, metadata="x" * 11), VIEWS: CommittedOffset(2, metadata="x" * 10)}
@@ -139,7 +132,6 @@ async def test_metadata_that_is_too_long_refuses_its_partition_only() -> None:
     assert shard.offsets("g").get(VIEWS) == CommittedOffset(2, metadata="x" * 10)
 
 
-@in_a_loop
 async def test_commits_are_refused_to_whoever_is_no_member() -> None:
     shard = await loaded(OffsetsLog())
     with pytest.raises(IllegalGeneration):
@@ -152,7 +144,6 @@ async def test_commits_are_refused_to_whoever_is_no_member() -> None:
         await shard.commit("g", joined.generation_id, joined.member_id, None, {CLICKS: CommittedOffset(1)})
 
 
-@in_a_loop
 async def test_an_assignment_that_can_not_be_written_is_given_to_nobody() -> None:
     log = OffsetsLog()
     shard = await loaded(log)
@@ -162,7 +153,6 @@ async def test_an_assignment_that_can_not_be_written_is_given_to_nobody() -> Non
     assert isinstance(synced.error, CoordinatorNotAvailable)
 
 
-@in_a_loop
 async def test_a_group_that_is_deleted_is_not_found_again() -> None:
     log = OffsetsLog()
     shard = await loaded(log)
@@ -179,7 +169,6 @@ async def test_a_group_that_is_deleted_is_not_found_again() -> None:
     assert len(second.offsets("g")) == 0
 
 
-@in_a_loop
 async def test_offsets_of_a_topic_that_members_read_are_not_deleted() -> None:
     log = OffsetsLog()
     shard = await loaded(log)
@@ -192,7 +181,6 @@ async def test_offsets_of_a_topic_that_members_read_are_not_deleted() -> None:
     assert dict(second.offsets("g").items()) == {CLICKS: CommittedOffset(1)}
 
 
-@in_a_loop
 async def test_an_empty_groups_offsets_expire_and_then_the_group() -> None:
     log, clock = OffsetsLog(), ManualClock()
     shard = await loaded(log, clock)
@@ -212,7 +200,6 @@ async def test_an_empty_groups_offsets_expire_and_then_the_group() -> None:
     assert list(second.groups()) == []
 
 
-@in_a_loop
 async def test_a_static_member_is_known_by_its_instance_at_the_next_coordinator() -> None:
     log = OffsetsLog()
     first = await one_member(await loaded(log), instance_id="printer")
@@ -223,7 +210,6 @@ async def test_a_static_member_is_known_by_its_instance_at_the_next_coordinator(
     assert synced.assignment == b"all"
 
 
-@in_a_loop
 async def test_a_coordinator_of_the_past_knows_that_it_can_not_tell_offsets() -> None:
     """Found by `make chaos SEED=41`: a copier that asked one went back to where it had been before the cut."""
 

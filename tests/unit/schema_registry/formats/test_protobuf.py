@@ -428,34 +428,30 @@ def test_changes_are_found_by_number_and_name() -> None:
 # The compiler's process
 
 
-def test_the_process_says_what_the_compiler_in_place_says() -> None:
+async def test_the_process_says_what_the_compiler_in_place_says() -> None:
     """One process for all, and it is gone after `close`."""
-
-    async def scene() -> None:
-        compiler = ProcessCompiler()
-        formats = Formats(compiler=compiler)
-        schema = await formats.parse(SchemaType.PROTOBUF, RICH, {})
-        inline = await parse(RICH, {}, Limits(), InlineCompiler())
-        process_id = compiler.process_id
-        assert process_id is not None
-        assert schema.canonical == inline.canonical
-        with pytest.raises(InvalidSchema) as refused:
-            await formats.parse(SchemaType.PROTOBUF, proto3("message A {", "  B b = 1; }"), {})
-        assert refused.value.place == "line 4 column 3"
-        normalized = await formats.parse(SchemaType.PROTOBUF, RICH, {}, normalize=True)
-        assert normalized.normalized == inline.normalized
-        assert compiler.process_id == process_id
-        os.kill(process_id, signal.SIGKILL)  # another is started for the next schema, if need be after an error
-        for _ in range(2):
-            try:
-                await formats.parse(SchemaType.PROTOBUF, proto3("message A {}"), {})
-            except InvalidSchema as error:
-                assert "did not survive" in str(error)
-        assert compiler.process_id not in (None, process_id)
-        await formats.close()
-        assert compiler.process_id is None
-
-    asyncio.run(scene())
+    compiler = ProcessCompiler()
+    formats = Formats(compiler=compiler)
+    schema = await formats.parse(SchemaType.PROTOBUF, RICH, {})
+    inline = await parse(RICH, {}, Limits(), InlineCompiler())
+    process_id = compiler.process_id
+    assert process_id is not None
+    assert schema.canonical == inline.canonical
+    with pytest.raises(InvalidSchema) as refused:
+        await formats.parse(SchemaType.PROTOBUF, proto3("message A {", "  B b = 1; }"), {})
+    assert refused.value.place == "line 4 column 3"
+    normalized = await formats.parse(SchemaType.PROTOBUF, RICH, {}, normalize=True)
+    assert normalized.normalized == inline.normalized
+    assert compiler.process_id == process_id
+    os.kill(process_id, signal.SIGKILL)  # another is started for the next schema, if need be after an error
+    for _ in range(2):
+        try:
+            await formats.parse(SchemaType.PROTOBUF, proto3("message A {}"), {})
+        except InvalidSchema as error:
+            assert "did not survive" in str(error)
+    assert compiler.process_id not in (None, process_id)
+    await formats.close()
+    assert compiler.process_id is None
 
 
 STRANGE = "import sys\nfor line in sys.stdin:\n  print('{}', flush=True) if 'directory' in line else "
@@ -485,20 +481,16 @@ def test_a_compiler_that_takes_too_long_or_dies_costs_one_schema(
     assert not [*tmp_path.glob("ottla-protobuf-*")]
 
 
-def test_the_process_has_a_bound_of_memory(tmp_path: Path) -> None:
+async def test_the_process_has_a_bound_of_memory(tmp_path: Path) -> None:
     """A schema that makes the compiler take more is refused, in that process."""
     asked = protobuf_process.answer_to({"name": "a.proto", "files": {"a.proto": "nonsense"}}, tmp_path)
     assert asked["place"] == "line 1 column 1"
-
-    async def scene() -> None:
-        compiler = ProcessCompiler()
-        await compiler.compile("a.proto", {"a.proto": proto3("message A {}")})
-        assert compiler.process_id is not None
-        if sys.platform == "linux":
-            assert resource.prlimit(compiler.process_id, resource.RLIMIT_AS)[0] < 4 * 1024**3
-        await compiler.close()
-
-    asyncio.run(scene())
+    compiler = ProcessCompiler()
+    await compiler.compile("a.proto", {"a.proto": proto3("message A {}")})
+    assert compiler.process_id is not None
+    if sys.platform == "linux":
+        assert resource.prlimit(compiler.process_id, resource.RLIMIT_AS)[0] < 4 * 1024**3
+    await compiler.close()
 
 
 # Compatible means that the reader reads what the writer wrote
