@@ -5,6 +5,7 @@ A task is held in the middle of what it writes until the other attempt of it is 
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from tests.spark.conftest import SETTINGS
 from tests.spark.killing import HELD, Killing
 from tests.spark.test_kills import SECONDS, contents, loaded, read, start
+from tests.unit.spark.test_exactly_once import connected
 from tests.unit.spark.test_reading import fill
 
 from ottla.testing import EmbeddedCluster
@@ -24,6 +26,7 @@ pytest.importorskip("deltalake")
 
 from ottla.spark.loading.driver import LoadSettings, SparkExecutor, load
 from ottla.spark.table import Table
+from ottla.wire.transactions import list_transactions
 
 pytestmark = pytest.mark.timeout(2 * SECONDS)
 
@@ -98,6 +101,13 @@ def test_a_load_and_a_streams_batch_whose_task_is_run_twice_at_a_time_have_every
     assert len({path.relative_to(table).as_posix() for path in table.rglob("*.parquet")} - known) == 1
     assert contents(read(cluster, sink, 2)) == contents(read(cluster, topic, 3))
     assert len(read(cluster, sink, 2, "read_uncommitted")) > 180
+    # Under one id the second attempt would abort what the first has prepared, whose word Spark may have taken.
+    assert any(one.endswith(".1") for one in asyncio.run(transactional_ids(cluster)))
+
+
+async def transactional_ids(cluster: EmbeddedCluster) -> list[str]:
+    async with connected(cluster) as connections:
+        return list(await list_transactions(connections, "CompleteCommit"))
 
 
 if __name__ == "__main__":

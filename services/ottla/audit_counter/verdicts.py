@@ -1,8 +1,8 @@
 """What is said of an edge: two tiers, one topic, one window. The table, first match:
 
     UNAUDITED    a tier does not report, or audit data is missing that may explain what differs: never COMPLETE by silence
-    PENDING      not known yet: a session may still have older messages, or the tier behind has not come so far, or something differs
-                 and the log is still to be read, or to be read again for what may have come to it since
+    PENDING      not known yet: a session may still have older messages, or the tier behind has not come so far, or something differs,
+                 or a broker should have come so far, and the log is still to be read, or to be read again for what may have come since
     LOSS         acknowledged messages that the tier behind does not have
     COMPENSATED  as many messages, and others
     DUPLICATE    more messages than were attempted
@@ -82,7 +82,7 @@ class EdgeVerdict:
     @property
     def waits_for_log(self) -> bool:
         """Whether the log has to be read before this is known, or to be read again."""
-        return self.verdict is Verdict.PENDING and self.reason in (_LOG_IS_TO_COME, _LOG_IS_OLD)
+        return self.verdict is Verdict.PENDING and self.reason in (_LOG_IS_TO_COME, _LOG_IS_OLD, _IS_OVERDUE)
 
     @property
     def is_open(self) -> bool:
@@ -137,6 +137,7 @@ _NOTHING: Final = Tally()
 _LOG_IS_TO_COME: Final = "something differs, and the log is still to be read"
 _BEHIND: Final = "has not come so far"
 _LOG_IS_OLD: Final = "the log is read again"
+_IS_OVERDUE: Final = f"{BROKER} {_BEHIND} though it has spoken since, and the log is still to be read"
 _MOST_RUNS: Final = 10
 _ALL: Final = MASK_64 >> 1
 
@@ -164,6 +165,8 @@ def judge(
         log = None  # more was written while it was read
     for edge in books.edges(expected):
         said = _judge_edge(books, joined, log, *edge)
+        if reads_logs and books.repeated is None and not books.is_log_gone and said.reason == f"{BROKER} {_BEHIND}" and _is_overdue(books):
+            said = _waiting(said, _IS_OVERDUE)
         former = (known or {}).get(said.edge)
         if log is None and former is not None:
             said = _as_the_log_told(former, said)
@@ -317,6 +320,12 @@ def _positions_of_mirrors(books: Books, last: Mapping[int, int]) -> dict[int, in
         for partition, offset in positions.items():
             found[partition] = max(offset, found.get(partition, 0))
     return found
+
+
+def _is_overdue(books: Books) -> bool:
+    """Whether brokers have spoken since those who wrote have: what they have not come to by then may have been cut off a log's end."""
+    writers = [session.reported_ms for tier, sessions in books.sessions.items() if is_writer(tier) for session in sessions]
+    return bool(books.sessions.get(BROKER)) and watermark_of(books.sessions[BROKER]) > max([books.end_ms, *writers])
 
 
 def _in_the_log(books: Books, last: Mapping[int, int]) -> dict[int, int]:

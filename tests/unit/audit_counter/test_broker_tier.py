@@ -72,6 +72,19 @@ async def test_what_was_acknowledged_and_never_appended_is_lost(tmp_path: Path) 
 
 
 @in_a_loop
+async def test_a_tail_that_was_acknowledged_and_cut_off_is_lost_though_the_log_never_comes_to_its_offsets(tmp_path: Path) -> None:
+    """As behind a leader that acknowledged early and died. Nothing comes after it, so the log is read once brokers have spoken again."""
+    async with pipeline(tmp_path, expected=EXPECTED, verify="doubt", **AUDITING) as running:
+        await running.produce(100, dropped=(96, 97, 98, 99))
+        await running.say_final()
+        summary = await running.summary()
+        said = {one.edge: one for _, one in summary.verdicts}
+        assert (said["producer->broker"].verdict, said["producer->broker"].missing) == (Verdict.LOSS, 4)
+        named = {(one.partition, one.offset) for one in said["producer->broker"].named}
+        assert named == {(partition, offset) for partition in (0, 1) for offset in (48, 49)}
+
+
+@in_a_loop
 async def test_a_restart_counts_nothing_twice_and_leaves_nothing_out(tmp_path: Path) -> None:
     """From its checkpoint on a broker counts again, and that takes the place of what it had said."""
     listeners = f"PLAINTEXT://127.0.0.1:{free_port()}"
