@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
 import re
 import socket
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final
@@ -29,6 +29,8 @@ TIMEOUT_SECONDS: Final = 30.0
 _WAIT_SECONDS: Final = 10.0  # of one question; longer waits ask again
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+log = logging.getLogger(__name__)
 
 app = commands("Ask an audit counter whether every message arrived.")
 
@@ -65,9 +67,10 @@ def audit_counter(
     - `ottla audit-counter --config audit-counter.properties`
     - `OTTLA_SETTING_BOOTSTRAP_SERVERS=localhost:9092 ottla audit-counter --override audit.directory=./audit`
     """
-    from ottla.cli.process import seconds_since_start, serve_service, settings_of
+    from ottla.cli.process import announce, serve_service, settings_of
 
-    with ends_told(set_up(log_level, log_format, default_level="info")):
+    chosen_format = set_up(log_level, log_format, default_level="info")
+    with ends_told(chosen_format):
         from ottla.audit_counter.server import AuditServer
         from ottla.config.audit import AuditSettings
 
@@ -75,8 +78,7 @@ def audit_counter(
         server = AuditServer(settings, name=f"{socket.gethostname()}:{os.getpid()}")
 
         def ready(url: str) -> None:
-            say(f"Ottla audit counter is ready on {url or 'no port'} ({seconds_since_start():.2f} s)")
-            sys.stdout.flush()
+            announce(log, f"Ottla audit counter is ready on {url or 'no port'}", chosen_format)
 
         serve_service("audit-counter", server, lambda: server.url, ready, pid_file)
 

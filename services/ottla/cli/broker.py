@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +17,6 @@ from ottla.cli.connection import pairs
 from ottla.cli.drain import drain, undrain
 from ottla.cli.errors import UsageError
 from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
-from ottla.cli.output import say
 
 if TYPE_CHECKING:
     pass
@@ -81,7 +79,7 @@ def broker(
     log_format: FormatOption = None,
 ) -> None:
     """Runs a broker until a signal stops it."""
-    from ottla.cli.process import seconds_since_start, serve, settings_of
+    from ottla.cli.process import announce, serve, settings_of
     from ottla.lifecycle import speaking
 
     chosen_format = set_up(log_level, log_format, default_level="info")
@@ -92,12 +90,7 @@ def broker(
 
         def ready(bootstrap_servers: str) -> None:
             name = f"broker {settings.broker_id}" if settings.broker_id >= 0 else "broker"  # one that made its id says so in its log
-            sentence = f"Ottla {name} is ready on {bootstrap_servers} ({seconds_since_start():.2f} s)"
-            if chosen_format == "json":
-                log.info("%s", sentence)
-            else:
-                say(sentence)
-                sys.stdout.flush()
+            announce(log, f"Ottla {name} is ready on {bootstrap_servers}", chosen_format)
 
         with speaking(settings.broker_id):
             serve(settings, ready, pid_file)

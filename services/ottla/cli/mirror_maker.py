@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 
 from ottla.cli.broker import ConfigOption, Overrides, PidFileOption
 from ottla.cli.connection import pairs
 from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
-from ottla.cli.output import say
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +29,7 @@ def mirror_maker(
     - `ottla mirror-maker --config mm2.properties`
     - `ottla mirror-maker --config mm2.properties --override "A->B.topics=clicks"`
     """
-    from ottla.cli.process import seconds_since_start, serve_service, settings_of
+    from ottla.cli.process import announce, serve_service, settings_of
 
     chosen_format = set_up(log_level, log_format, default_level="info")
     with ends_told(chosen_format):
@@ -42,11 +40,6 @@ def mirror_maker(
         worker = MirrorMaker(settings)
 
         def ready(address: str) -> None:
-            sentence = f"Ottla mirror maker copies {address} ({seconds_since_start():.2f} s)"
-            if chosen_format == "json":
-                log.info("%s", sentence)
-            else:
-                say(sentence)
-                sys.stdout.flush()
+            announce(log, f"Ottla mirror maker copies {address}", chosen_format)
 
         serve_service("mirror-maker", worker, lambda: worker.address, ready, pid_file)

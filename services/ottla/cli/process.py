@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.output import say
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerSettings
@@ -73,6 +75,16 @@ def seconds_since_start() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError, ValueError, IndexError):
         return time.monotonic() - _IMPORTED_AT
+
+
+def announce(logger: logging.Logger, sentence: str, log_format: str) -> None:
+    """Says that a service answers, and after how long: on stdout, or in its log where that is JSON and nothing else is to be seen."""
+    sentence = f"{sentence} ({seconds_since_start():.2f} s)"
+    if log_format == "json":
+        logger.info("%s", sentence)
+    else:
+        say(sentence)
+        sys.stdout.flush()
 
 
 def settings_of(service: type[S], command: str, config: Path | None, environment: Mapping[str, str], overrides: Mapping[str, str]) -> S:

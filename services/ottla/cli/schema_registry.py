@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 
 from ottla.cli.broker import ConfigOption, Overrides, PidFileOption
 from ottla.cli.connection import pairs
 from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
-from ottla.cli.output import say
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +30,7 @@ def schema_registry(
     - `ottla schema-registry --config schema-registry.properties`
     - `OTTLA_SETTING_KAFKASTORE_BOOTSTRAP_SERVERS=localhost:9092 ottla schema-registry`
     """
-    from ottla.cli.process import seconds_since_start, serve_service, settings_of
+    from ottla.cli.process import announce, serve_service, settings_of
 
     chosen_format = set_up(log_level, log_format, default_level="info")
     with ends_told(chosen_format):
@@ -43,11 +41,6 @@ def schema_registry(
         registry = SchemaRegistry(settings, host_name=socket.getfqdn())
 
         def ready(url: str) -> None:
-            sentence = f"Ottla schema registry is ready on {url} ({seconds_since_start():.2f} s)"
-            if chosen_format == "json":
-                log.info("%s", sentence)
-            else:
-                say(sentence)
-                sys.stdout.flush()
+            announce(log, f"Ottla schema registry is ready on {url}", chosen_format)
 
         serve_service("schema-registry", registry, lambda: registry.url, ready, pid_file)

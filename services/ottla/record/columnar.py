@@ -63,7 +63,6 @@ BATCH_BYTES: Final = 1_000_000
 
 _SMALLEST_RECORD: Final = 7  # length, attributes, two deltas, two lengths and a count, a byte each
 _LENGTH_BYTES: Final = 5
-_LONGEST_OF_ONE_BYTE: Final = 63
 _OF_ONE_BYTE: Final = np.array([byte >> 1 ^ -(byte & 1) for byte in range(0x80)], np.int64)
 _TIMESTAMP_BYTES: Final = 9  # 63 bits, so that no shift leaves an int64
 _LARGEST_BASE: Final = 1 << 62  # a delta of 63 bits less its sign can be added to it

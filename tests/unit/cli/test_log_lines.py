@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cli import log_lines
+from ottla.cli import log_lines, process
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.log_lines import TerminalLines, ends_told, json_lines, set_up
+from ottla.cli.main import run
 from ottla.errors import ConfigurationError
 from ottla.lifecycle import ThreadOffload, speaking
 
@@ -150,6 +151,18 @@ def test_a_formatter_of_text_does_not_import_that_of_json() -> None:
     assert isinstance(json_lines(), logging.Formatter)
 
 
+def test_an_audit_counter_that_is_ready_says_so_in_json_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "audit-counter.properties"
+    config.write_text(f"bootstrap.servers=127.0.0.1:9092\naudit.directory={tmp_path}\n")
+    monkeypatch.setattr(process, "serve_service", lambda name, served, address, when_ready, pid_file: when_ready("http://there"))
+    assert run(["audit-counter", "--config", str(config), "--log-format", "json"]) == 0
+    said, logged = capsys.readouterr()
+    assert said == ""
+    assert json.loads(logged)["message"].startswith("Ottla audit counter is ready on http://there (")
+
+
 def test_a_broker_by_variables_alone_speaks_json_and_nothing_else(tmp_path: Path) -> None:
     """What a container does: no file, every line of both streams an object, the last ones of its end too."""
     environment = {
@@ -159,20 +172,20 @@ def test_a_broker_by_variables_alone_speaks_json_and_nothing_else(tmp_path: Path
         "OTTLA_LOG_FORMAT": "json",
         "PYTHONPATH": ":".join(sys.path),
     }
-    process = subprocess.Popen(
+    broker = subprocess.Popen(
         [sys.executable, "-m", "ottla.cli", "broker"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
-        assert process.stdout is not None
+        assert broker.stdout is not None
         said = []
-        for line in process.stdout:
+        for line in broker.stdout:
             said.append(json.loads(line))
             if "is ready on 127.0.0.1:" in said[-1]["message"]:
-                process.terminate()
-        assert process.wait(120) == 0
+                broker.terminate()
+        assert broker.wait(120) == 0
     finally:
-        process.kill()
-        process.wait()
+        broker.kill()
+        broker.wait()
     assert any("SIGTERM" in line["message"] for line in said)
     assert {(line.get("service", "broker"), line["broker_id"]) for line in said} == {("broker", 5)}
     assert next(line for line in said if "is ready on" in line["message"])["service"] == "broker"
