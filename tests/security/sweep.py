@@ -26,7 +26,7 @@ from ottla.protocol import produce as produce_codec
 from ottla.protocol.api import ApiKey, max_elements
 from ottla.protocol.schemas import SchemaField, schema_fields, struct_writer
 
-from .victim import MIB, Victim, array, batch, must, request
+from .victim import MIB, Victim, array, batch, must, request, until
 
 # What is promised, and what is judged: CPU time is no constant on a machine whose caches others use too.
 SMALL_SECONDS: Final = 0.05
@@ -34,7 +34,8 @@ LARGE_SECONDS: Final = 1.0
 MAX_STRING: Final = 32_767
 LARGE: Final = 100 * MIB - 4096
 KNOWN: Final = 200  # topics that exist, with a partition each
-KINDS: Final = ("same", "unknown", "known", "long", "text")
+WIDE: Final = 5_000  # partitions of one more
+KINDS: Final = ("same", "unknown", "known", "wide", "long", "text")
 SETTINGS: Final = (
     "auto.create.topics.enable=false",
     "group.initial.rebalance.delay.ms=0",
@@ -82,8 +83,9 @@ def cases(key: ApiKey, version: int, size: int) -> Iterator[Case]:
     except LookupError:
         return  # of a version that is older than the schemas, as v0 of ListOffsets
     for path in _paths(schema, lambda field: field.is_array):
-        for kind in ("unknown", "known", "same", "long") if size <= MIB else ("long",):
-            yield Case(key, version, path, kind, size)
+        for kind in ("unknown", "known", "wide", "same", "long") if size <= MIB else ("long",):
+            if kind != "wide" or "partition" in path[-1]:
+                yield Case(key, version, path, kind, size)
     for path in _paths(schema, lambda field: field.wire_type in ("string", "bytes", "records") and not field.is_array):
         yield Case(key, version, path, "text", size)
 
@@ -117,7 +119,8 @@ class Filler:
             each = max(1.0, (len(self._body(66)) - least) / 64)
             # What is within an element counts, too.
             lists = sum(path[: len(case.path)] == case.path for path in _paths(self._schema, lambda field: field.is_array))
-            self._count = max(1, min(int((case.size - least) / each), (max_elements(case.key) - 8) // lists))
+            most = min((max_elements(case.key) - 8) // lists, WIDE if case.kind == "wide" else sys.maxsize)
+            self._count = max(1, min(int((case.size - least) / each), most))
         return request(case.key, case.version, self._body(self._count), client_id=b"sweep")
 
     def _body(self, count: int) -> bytes:
@@ -149,6 +152,8 @@ class Filler:
         number = self._number
         kind = field.wire_type
         if kind == "string":
+            if field.name == "transactional_id" and self._case.key is ApiKey.PRODUCE and path != self._case.path:
+                return None  # whose batches would be refused
             return self._text(field.name, number, path)
         if kind in ("bytes", "records"):
             if path == self._case.path:
@@ -177,10 +182,11 @@ class Filler:
             return f"n{number:x}"
         known = number % KNOWN if self._case.kind == "known" else 0
         if "topic" in name or name in ("name", "resource_name"):
-            return f"t{known}"
+            return "wide" if self._case.kind == "wide" else f"t{known}"
         if "group" in name or "coordinator" in name or name == "key":
             return f"g{known}"
-        return {"protocol_type": "consumer", "transactional_id": f"x{known}"}.get(name, f"s{known}")
+        member = "" if self._case.kind == "wide" else f"s{known}"  # offsets are committed by groups without members, too
+        return {"protocol_type": "consumer", "transactional_id": f"x{known}", "member_id": member}.get(name, f"s{known}")
 
     def _integer(self, name: str, number: int, bits: int) -> int:
         if name == "resource_type":
@@ -193,16 +199,21 @@ class Filler:
             return 1000
         if name in ("count", "num_partitions", "replication_factor"):
             return 1 if name != "count" else 2
-        value = number if self._case.kind == "unknown" else number % 7
+        value = number % WIDE if self._case.kind == "wide" else number if self._case.kind == "unknown" else number % 7
         return value & ((1 << bits - 1) - 1)
 
 
-def prepare(victim: Victim) -> None:
+def prepare(victim: Victim, *, wide: bool = False) -> None:
     """What the requests speak of: topics, and coordinators that have loaded."""
+    all_topics = request(ApiKey.METADATA, 1, struct.pack(">i", -1))
+    if wide:
+        victim.create_topic("wide", WIDE)
+        until(lambda: len(victim.ask(all_topics) or b"") > 10 * WIDE, "the wide topic is there")
     body = array(
         bytes((len(name) + 1,)) + name + struct.pack(">ih", 1, 1) + b"\1\1\0" for name in (b"t%d" % index for index in range(KNOWN))
     )
     assert victim.ask(request(ApiKey.CREATE_TOPICS, 7, body + struct.pack(">i?", 60_000, False) + b"\0")) is not None
+    until(lambda: b"t%d" % (KNOWN - 1) in (victim.ask(all_topics) or b""), "the topics are there")
     for kind in (b"\0", b"\1"):
         for _ in range(2):
             assert victim.ask(request(ApiKey.FIND_COORDINATOR, 4, kind + array([b"\3g0"]) + b"\0")) is not None
@@ -255,7 +266,7 @@ def main(arguments: list[str]) -> int:
     size, most = (LARGE, LARGE_SECONDS) if given.large else (MIB, SMALL_SECONDS)
     over = 0
     with Victim(*SETTINGS) as victim:
-        prepare(victim)
+        prepare(victim, wide="wide" in given.kinds)
         for case, cost in sweep(victim, most, given.api, given.kinds, size, last=given.last):
             over += cost.loop_seconds > most
             mark = "OVER" if cost.loop_seconds > most else "" if cost.is_answered else "closed"

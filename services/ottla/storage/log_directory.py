@@ -112,24 +112,17 @@ class LogDirDescription:
     error: str | None
     total_bytes: int
     usable_bytes: int
-    partitions: Mapping[TopicPartition, int]
 
 
-def described(
-    paths: Iterable[Path], offline: Mapping[Path, str], full: Collection[Path], logs: Iterable[tuple[TopicPartition, Path, int]]
-) -> list[LogDirDescription]:
-    """Log directories with the sizes of their partitions, and the space on their file systems.
+def described(paths: Iterable[Path], offline: Mapping[Path, str], full: Collection[Path]) -> list[LogDirDescription]:
+    """Log directories with the space on their file systems.
 
     Args:
         offline: those that have failed, and why.
         full: those in which nothing can be written for want of space; that may be a quota, of which the file system says nothing.
-        logs: each log's partition, log directory and size.
     """
-    sizes: dict[Path, dict[TopicPartition, int]] = {path: {} for path in paths}
-    for key, directory, size in logs:
-        sizes[directory][key] = size
     descriptions = []
-    for path in sizes:
+    for path in paths:
         reason = offline.get(path)
         total, usable = -1, -1
         if reason is None:
@@ -138,7 +131,7 @@ def described(
                 total, usable = space.f_blocks * space.f_frsize, 0 if path in full else space.f_bavail * space.f_frsize
             except OSError as error:
                 reason = str(error)
-        descriptions.append(LogDirDescription(path, reason, total, usable, sizes[path] if reason is None else {}))
+        descriptions.append(LogDirDescription(path, reason, total, usable))
     return descriptions
 
 

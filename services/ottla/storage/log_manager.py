@@ -190,9 +190,8 @@ class LogManager:
         return self._recorded_high_watermarks.get(topic_partition)
 
     def describe_directories(self) -> list[LogDirDescription]:
-        """Each directory with the sizes of its partitions."""
-        logs = ((key, partition_log.directory.parent, partition_log.size) for key, partition_log in self._logs.items())
-        return described(self._paths, self._offline, self._full.full, logs)
+        """Each directory, with the space that it has."""
+        return described(self._paths, self._offline, self._full.full)
 
     # Starting and stopping.
 

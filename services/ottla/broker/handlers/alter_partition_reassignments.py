@@ -6,13 +6,13 @@ it, and ListPartitionReassignments tells how far it is. Any broker takes the req
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import asked, grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.waiting import Deadline, in_slices
+from ottla.broker.handlers.waiting import Deadline, in_slices, portions
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
 from ottla.interbroker.calls import PartitionOutcome
@@ -32,17 +32,17 @@ async def alter_partition_reassignments(request: AlterPartitionReassignmentsRequ
         async for name, partition in in_slices(asked(request.topics))
     }
     error_code, error_message = NONE, None
-    outcomes: Mapping[TopicPartition, PartitionOutcome]
+    outcomes: dict[TopicPartition, PartitionOutcome] = {}
     try:
         if not cluster_allowed(parts, context, Operation.ALTER):
             raise ClusterAuthorizationFailed(DENIED)
         deadline = Deadline(request.timeout)
-        outcomes = await deadline.wait(
-            parts.controller.alter_partition_reassignments(requested, deadline.seconds_left()), "the change of reassignments"
-        )
+        for portion in portions(requested.items()):
+            alteration = parts.controller.alter_partition_reassignments(dict(portion), deadline.seconds_left())
+            outcomes |= await deadline.wait(alteration, "the change of reassignments")
     except ApiError as error:
         error_code, error_message = error.code, error.message
-        outcomes = dict.fromkeys(requested, PartitionOutcome(error.code, error.message))
+        outcomes = dict.fromkeys(requested, PartitionOutcome(error.code, error.message)) | outcomes
     answers = (
         (
             partition,

@@ -8,12 +8,15 @@ offsets it is behind.
 from __future__ import annotations
 
 from collections import defaultdict
+from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ClusterAuthorizationFailed, KafkaStorageError
+from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -31,15 +34,19 @@ def describe_log_dirs(request: DescribeLogDirsRequest, context: RequestContext, 
         for named in request.topics:
             yield
             asked.setdefault(named.topic, set()).update(named.partitions)
+    sizes: dict[Path, dict[TopicPartition, int]] = defaultdict(dict)
+    for (topic, index), partition_log in sorted(parts.logs.logs.items(), key=itemgetter(0)):
+        yield
+        if asked is None or index in asked.get(topic, ()):
+            sizes[partition_log.directory.parent][TopicPartition(topic, index)] = partition_log.size
     results = []
     for directory in parts.logs.describe_directories():
         topics: dict[str, list[Any]] = defaultdict(list)
-        for (topic, index), size in sorted(directory.partitions.items()):
+        for (topic, index), size in sizes[directory.path].items() if directory.error is None else ():
             yield
-            if asked is None or index in asked.get(topic, ()):
-                topics[topic].append(
-                    schema("DescribeLogDirsPartition", partition_index=index, partition_size=size, offset_lag=0, is_future_key=False)
-                )
+            topics[topic].append(
+                schema("DescribeLogDirsPartition", partition_index=index, partition_size=size, offset_lag=0, is_future_key=False)
+            )
         for (topic, index), future in sorted(parts.log_moves.ongoing.items()):
             if future.directory == directory.path and (asked is None or index in asked.get(topic, ())):
                 fields = {"partition_index": index, "partition_size": future.size, "offset_lag": future.offset_lag}

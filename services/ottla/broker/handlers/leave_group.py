@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ottla.broker.groups.classic.membership import Leaver
 from ottla.broker.handlers.authorization import group_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
+from ottla.broker.handlers.waiting import portions
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError
 from ottla.protocol.api import ApiKey
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from kio.schema.leave_group.v5.request import LeaveGroupRequest
 
 FIRST_WITH_SEVERAL: Final = 3
-# More than any group has members, and less than a slice's work.
-AT_ONCE: Final = 1_000
 
 
 @handles(ApiKey.LEAVE_GROUP, 0, 5)
@@ -46,6 +45,5 @@ def _leavers(request: LeaveGroupRequest, context: RequestContext) -> Iterator[li
     if context.api_version < FIRST_WITH_SEVERAL:
         yield [Leaver(cast("LeaveGroupRequestV2", request).member_id)]
         return
-    for start in range(0, max(1, len(request.members)), AT_ONCE):
-        members = request.members[start : start + AT_ONCE]
+    for members in portions(request.members) if request.members else ([],):
         yield [Leaver(member.member_id, member.group_instance_id, member.reason or "") for member in members]

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 # How long a client waits for a topic to be created by being asked for; then it is to ask again.
 AUTO_CREATION: Final = timedelta(seconds=5)
+# Partitions of a topic between which no one else has a turn.
+SEEN_AT_ONCE: Final = 500
 FIRST_WITH_LISTENER_NOT_FOUND: Final = 6
 WITH_CLUSTER_OPERATIONS: Final = range(8, 11)  # then DescribeCluster has them
 FIRST_WITH_TOPIC_IDS_IN_THE_REQUEST: Final = 12
@@ -97,7 +99,7 @@ async def metadata(request: MetadataRequest, context: RequestContext, parts: Bro
                 name=answer.name,
                 topic_id=answer.description.topic_id if answer.description else answer.topic_id,
                 is_internal=answer.name in INTERNAL_TOPICS,
-                partitions=[see(index, state) for index, state in enumerate(answer.description.partitions)] if answer.description else (),
+                partitions=await _partitions(answer.description, see) if answer.description else (),
                 topic_authorized_operations=authorized_operations(parts, context, topic(answer.name))
                 if want_operations and answer.description and answer.name
                 else NOT_ASKED,
@@ -108,6 +110,13 @@ async def metadata(request: MetadataRequest, context: RequestContext, parts: Bro
         if version in WITH_CLUSTER_OPERATIONS and cast("MetadataRequestV10", request).include_cluster_authorized_operations
         else NOT_ASKED,
     )
+
+
+async def _partitions(description: TopicDescription, see: PartitionView) -> list[Any]:
+    numbered = enumerate(description.partitions)
+    if len(description.partitions) <= SEEN_AT_ONCE:
+        return [see(index, state) for index, state in numbered]
+    return [see(index, state) async for index, state in in_slices(numbered)]
 
 
 def _just_gone(

@@ -13,7 +13,7 @@ from ottla.broker.groups.records import NO_EXPIRY, CommittedOffset
 from ottla.broker.handlers.authorization import check_group, topic_allowed
 from ottla.broker.handlers.by_topic import asked, grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.waiting import in_slices
+from ottla.broker.handlers.waiting import in_slices, portions
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.model import TopicPartition
@@ -44,13 +44,13 @@ async def offset_commit(request: OffsetCommitRequest, context: RequestContext, p
                 metadata = requested.committed_metadata or ""
                 leader_epoch = requested.committed_leader_epoch
                 offsets[partition] = CommittedOffset(requested.committed_offset, leader_epoch, metadata, now_ms, expire_timestamp)
-        if offsets:
+        async for portion in in_slices(portions(offsets.items())):
             outcomes |= await parts.groups.of_any(request.group_id).commit(
                 request.group_id,
                 request.generation_id_or_member_epoch,
                 request.member_id,
                 request.group_instance_id,
-                offsets,
+                dict(portion),
                 knows_epochs=context.api_version >= FIRST_WITH_EPOCHS,
             )
     except ApiError as error:

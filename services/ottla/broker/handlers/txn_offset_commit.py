@@ -15,7 +15,7 @@ from ottla.broker.handlers.authorization import check_group, check_transaction, 
 from ottla.broker.handlers.by_topic import asked
 from ottla.broker.handlers.offset_commit import answered_by_topic, refusal
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.waiting import in_slices
+from ottla.broker.handlers.waiting import in_slices, portions
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import (
     ApiError,
@@ -72,15 +72,18 @@ async def _commit(
     )
     if refusals:
         raise _as_commit_error(refusals[key])
-    return await shard.commit_in_transaction(
-        request.group_id,
-        request.producer_id,
-        request.producer_epoch,
-        request.generation_id,
-        request.member_id,
-        request.group_instance_id,
-        offsets,
-    )
+    outcomes: dict[TopicPartition, ApiError | None] = {}
+    async for portion in in_slices(portions(offsets.items())):
+        outcomes |= await shard.commit_in_transaction(
+            request.group_id,
+            request.producer_id,
+            request.producer_epoch,
+            request.generation_id,
+            request.member_id,
+            request.group_instance_id,
+            dict(portion),
+        )
+    return outcomes
 
 
 def _as_commit_error(error: ApiError) -> ApiError:

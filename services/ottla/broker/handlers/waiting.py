@@ -11,8 +11,9 @@ Nothing here knows what the work is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable, Iterator
 from datetime import timedelta
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from ottla.errors import ApiError, RequestTimedOut
@@ -25,6 +26,8 @@ SLICE_SECONDS: Final = 0.005
 # Enough to hide the exchanges, and for the controller to take many together; a request for thousands of topics must not put
 # thousands of others behind it.
 AT_ONCE: Final = 32
+# What the controller or a coordinator is asked for at once, of what a request may name a hundred thousand of.
+PORTION: Final = 500
 
 
 def begun(steps: Generator[None, None, T]) -> T | Awaitable[T]:
@@ -48,6 +51,13 @@ async def in_slices(items: Iterable[T], slice_seconds: float = SLICE_SECONDS) ->
             await asyncio.sleep(0)
             until = time() + slice_seconds
         yield item
+
+
+def portions(items: Iterable[T]) -> Iterator[list[T]]:
+    """The items, so many at a time that what is done with them at once takes the loop some milliseconds."""
+    left = iter(items)
+    while portion := list(islice(left, PORTION)):
+        yield portion
 
 
 async def side_by_side(act: Callable[[T], Awaitable[R]], items: Collection[T]) -> list[R]:

@@ -6,12 +6,12 @@ knows of any more (KIP-664). A marker for no partition is not answered, as in Ka
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handlers.authorization import cluster_allowed
 from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.waiting import in_slices
+from ottla.broker.handlers.waiting import in_slices, portions
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import ClusterAuthorizationFailed
 from ottla.interbroker.calls import TransactionMarker
@@ -20,10 +20,6 @@ from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from kio.schema.write_txn_markers.v1.request import WriteTxnMarkersRequest
-
-
-# Partitions whose markers wait for each other's: to begin more of them takes the loop too long.
-AT_ONCE: Final = 500
 
 
 @handles(ApiKey.WRITE_TXN_MARKERS, 1, 1)
@@ -37,13 +33,13 @@ async def write_txn_markers(request: WriteTxnMarkersRequest, context: RequestCon
         if not asked:
             continue
         codes = dict.fromkeys(asked, ClusterAuthorizationFailed.code)
-        for start in range(0, len(asked) if is_allowed else 0, AT_ONCE):
+        for portion in portions(asked if is_allowed else ()):
             marker = TransactionMarker(
                 requested.producer_id,
                 requested.producer_epoch,
                 requested.transaction_result,
                 requested.coordinator_epoch,
-                asked[start : start + AT_ONCE],
+                tuple(portion),
             )
             codes |= await parts.transactions.calls.write_transaction_marker(marker)
         answers = (

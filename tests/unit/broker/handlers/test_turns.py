@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,19 +16,22 @@ from dataclasses import replace
 from types import FrameType, GeneratorType
 from typing import Any
 from unittest import mock
+from uuid import uuid4
 
+import pytest
 from tests.security.sweep import Filler, cases, served
+from tests.security.victim import array, request
 
-from ottla.broker.handlers.registry import APIS, RequestContext
+from ottla.broker.handlers.registry import APIS, BrokerParts, RequestContext
 from ottla.broker.handlers.waiting import begun
 from ottla.lifecycle import ThreadOffload
-from ottla.model import ANONYMOUS
+from ottla.model import ANONYMOUS, BrokerId, PartitionState, TopicDescription
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey, is_flexible
-from ottla.protocol.primitives import decode_request_header
+from ottla.protocol.primitives import compact_string, decode_request_header, string
 
 # Some thousand elements. What takes more than a few lines for each, and does not give the loop back, is far over the bound.
-SIZE = 24 * 1024
+SIZE = 16 * 1024
 MOST_LINES = 40_000
 
 
@@ -68,28 +72,62 @@ def counting() -> Iterator[Turns]:
             turns.is_over = True
 
 
-async def test_no_request_keeps_the_loop_for_more_than_some_slices(broker: Any) -> None:
+async def turns_of(request: bytes, key: ApiKey, version: int, parts: BrokerParts) -> tuple[Turns, Any]:
+    """Has a request answered; gives the turns that it took, and the answer."""
+    api, frame = APIS[key], memoryview(request)
+    body = frame[decode_request_header(frame, 4, len(frame), flexible=is_flexible(key, version)).body_position :]
+    asked = api.decode(body, version) if api.decode else messages.request_reader(key, version, api.max_version)(body)
+    context = RequestContext(key, ANONYMOUS, "test", version, 5, "PLAINTEXT", "127.0.0.1")
+    with counting() as turns:
+        response = api.handle(asked, context, parts)
+        if isinstance(response, GeneratorType):
+            response = begun(response)
+        if inspect.isawaitable(response):
+            response = await response
+    return turns, response
+
+
+@pytest.fixture
+def offload() -> Iterator[ThreadOffload]:
+    """Lines of another thread do not count."""
+    found = ThreadOffload(1, "offload")
+    yield found
+    found.close()
+
+
+async def test_no_request_keeps_the_loop_for_more_than_some_slices(broker: Any, offload: ThreadOffload) -> None:
     for number in range(3):
         await broker.create(f"t{number}")
-    offload = ThreadOffload(1, "offload")
     parts = replace(broker.parts, offload=offload)
     over = []
     for key, _, version in served():
         for case in cases(key, version, SIZE):
             if case.kind != "unknown" or key is ApiKey.PRODUCE:
                 continue
-            frame = memoryview(Filler(case).frame())
-            api = APIS[key]
-            body = frame[decode_request_header(frame, 4, len(frame), flexible=is_flexible(key, version)).body_position :]
-            request = api.decode(body, version) if api.decode else messages.request_reader(key, version, api.max_version)(body)
-            context = RequestContext(key, ANONYMOUS, "test", version, 5, "PLAINTEXT", "127.0.0.1")
-            with counting() as turns:
-                response = api.handle(request, context, parts)
-                if isinstance(response, GeneratorType):
-                    response = begun(response)
-                if inspect.isawaitable(response):
-                    await response
+            turns, _ = await turns_of(Filler(case).frame(), key, version, parts)
             if turns.most > MOST_LINES:
                 over.append(f"{case}: {turns.most} lines of {turns.lines}")
-    offload.close()
     assert not over, "\n".join(over)
+
+
+async def test_partitions_that_exist_are_answered_committed_and_forgotten_in_slices(broker: Any, offload: ThreadOffload) -> None:
+    """A topic of 6,000 partitions, as metadata know it; none of them has a log here. A group without members commits for all of them."""
+    await broker.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=("g",))
+    await broker.pause()
+    count = 6_000
+    state = PartitionState(BrokerId(1), 0, (BrokerId(1),), (BrokerId(1),))
+    broker.parts.metadata.put_topic(TopicDescription("wide", uuid4(), (state,) * count))
+    parts = replace(broker.parts, offload=offload)
+    numbers = range(count)
+    offsets = array(struct.pack(">iqi", number, 1, -1) + b"\1\0" for number in numbers)
+    commit = compact_string("g") + struct.pack(">i", -1) + b"\1\0" + array([compact_string("wide") + offsets + b"\0"]) + b"\0"
+    delete = string("g") + struct.pack(">i", 1) + string("wide") + struct.pack(f">i{count}i", count, *numbers)
+    for key, version, body in (
+        (ApiKey.METADATA, 12, b"\0\0\0\0"),
+        (ApiKey.OFFSET_COMMIT, 8, commit),
+        (ApiKey.OFFSET_DELETE, 0, delete),
+    ):
+        turns, response = await turns_of(request(key, version, body), key, version, parts)
+        codes = [int(partition.error_code) for topic in response.topics for partition in topic.partitions if partition.error_code]
+        assert not codes, (key, len(codes), codes[:1])
+        assert turns.most <= 2 * MOST_LINES, f"{key.api_name}: {turns.most} lines of {turns.lines}"
