@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -703,6 +704,11 @@ def test_every_route_has_a_method_and_every_error_its_class() -> None:
         assert router.find(path).route(route.method) is route
         assert route.path == "/" or router.find(f"/contexts/.c{path}").route(route.method) is route
     assert all(error("").code == code for code, error in BY_CODE.items())
+
+
+def test_every_error_of_the_page_is_one_that_is_answered() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "services/ottla/schema_registry").rglob("*.py"))
+    assert [error.__name__ for error in BY_CODE.values() if not re.search(rf"(?<!class ){error.__name__}\(", sources)] == []
 
 
 def test_openapi_and_the_page_are_made_of_the_table() -> None:

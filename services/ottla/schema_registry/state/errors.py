@@ -73,12 +73,6 @@ class Incompatible(RegistryError):
     code = 409
 
 
-class BodyTooLarge(RegistryError):
-    """The request is larger than `max.request.bytes`."""
-
-    code = 413
-
-
 class UnsupportedMediaType(RegistryError):
     """The body is of a type that is not read."""
 
@@ -182,7 +176,7 @@ class InvalidSubject(RegistryError):
 
 
 class SchemaTooLarge(RegistryError):
-    """The schema is larger than is allowed."""
+    """The schema, or the request, is larger than is allowed."""
 
     code = 42209
 
