@@ -7,7 +7,6 @@ read leaves incomplete is kept per connection. That is what makes thousands of i
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -50,11 +49,12 @@ class ReceiveBuffers:
         self._in_use_bytes = 0
         self._in_use_limit = in_use_limit
         self._host_limit = host_limit or in_use_limit or 0
-        self._by_host: Counter[str] = Counter()
+        self._by_host: dict[str, int] = {}
         self._waiting: dict[Resume, tuple[str, int]] = {}  # who waits, in order, and for how much
         self.is_bounded: Final = in_use_limit is not None
         # Whether an address may have had its part, so that it has to be looked at: asked at each read, and seldom so.
         self.is_scarce = False
+        self._ample_bytes: Final = max(self._host_limit - SHARED_SIZE, 0)
 
     def take(self, size: int, former: memoryview | None = None, host: str = "") -> memoryview | None:
         """A buffer of at least `size` bytes, or None when the bound is reached.
@@ -75,7 +75,7 @@ class ReceiveBuffers:
         if more > 0 and not self._fits(more, host):
             return False
         self._add(host, more)
-        if more < 0:
+        if more < 0 and self._waiting:
             self._call_back()
         return True
 
@@ -86,10 +86,12 @@ class ReceiveBuffers:
     def _add(self, host: str, more: int) -> None:
         self._in_use_bytes += more
         if self._in_use_limit is not None:
-            self._by_host[host] += more
-            if not self._by_host[host]:
-                del self._by_host[host]
-            self.is_scarce = not self._is_ample(0)
+            held = self._by_host.get(host, 0) + more
+            if held:
+                self._by_host[host] = held
+            else:
+                self._by_host.pop(host, None)
+            self.is_scarce = self._in_use_bytes > self._ample_bytes
 
     def _reuse(self, size: int, host: str, released: int) -> memoryview | None:
         for index, idle in enumerate(self._idle):
@@ -130,11 +132,11 @@ class ReceiveBuffers:
 
     def _is_ample(self, more: int) -> bool:
         """Whether with so much more in use no address can have had its part."""
-        return self._in_use_limit is None or self._in_use_bytes + more <= max(self._host_limit - SHARED_SIZE, 0)
+        return self._in_use_limit is None or self._in_use_bytes + more <= self._ample_bytes
 
     def _fits(self, size: int, host: str, released: int = 0) -> bool:
-        if self._in_use_limit is None:
+        if self._in_use_limit is None or self._in_use_bytes + size - released <= self._ample_bytes:
             return True
         # A single frame may be larger than the bound, as in Kafka; it then comes alone.
-        others, of_host = self._in_use_bytes - released, self._by_host[host] - released
+        others, of_host = self._in_use_bytes - released, self._by_host.get(host, 0) - released
         return (others == 0 or others + size <= self._in_use_limit) and (of_host == 0 or of_host + size <= self._host_limit)
