@@ -1,8 +1,8 @@
 """What the audit costs: producing with the broker's tier on, beside the same with it off, and the counter at its work.
 
 Each round starts two fresh brokers, one after the other and in turns the other way round, so that what the machine does meanwhile
-falls on both. The counter's file is filled by what a thousand producers would report; nothing of it is measured over a network. How soon a
-verdict comes is measured at counters that run as processes: from the acknowledgement of a producer's last word, and from a kill -9.
+falls on both. The counter's file is filled by what a thousand producers would report, without a network. A day of windows, and how soon a
+verdict comes, is measured at counters that run as processes: from the acknowledgement of a producer's last word, and from a kill -9.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from tests.bench.produce import SHAPES, TOPIC, Shape, load_of, rate, run_load
 from tests.bench.servers import LOAD_CPU, free_port
 from tests.bench.user_load import AUDITED
 
-from ottla.audit_counter.rest.application import tier_row
 from ottla.audit_counter.store import Read, Store
 from ottla.client.auditing import ProducerAudit, new_session
 from ottla.model import TopicPartition
@@ -45,6 +44,9 @@ WINDOW_MS: Final = 60_000
 SESSIONS: Final = 1_000
 AT_ONCE: Final = 5_000  # records that one read of `__audit` brings
 VERDICTS, VERDICTS_QUICK = 200, 20
+DAY_TOPICS: Final = 50
+DAY_TIERS: Final = ("producer", "broker", "consumer:billing")
+DAY_WINDOWS: Final = 480  # of one record
 SESSION_MS: Final = 4_000  # of a counter's with ZooKeeper
 WAIT_SECONDS: Final = 120.0
 
@@ -114,33 +116,6 @@ def _counter(options: Options) -> list[Figure]:
     ]
 
 
-def _day(options: Options) -> Figure:
-    """What `/v1/topics/{t}/windows` answers of a day, of fifty topics in turn, with nothing folded."""
-    now_ms = time.time_ns() // 1_000_000
-    starts = range(now_ms - now_ms % WINDOW_MS - 86_400_000, now_ms, WINDOW_MS)
-    words = np.arange(100, dtype=np.uint64)
-    tally = Tally()
-    tally.count_messages(0, words.astype(np.int64), Identities(words, words), 20_000)
-    tally.latencies.add_all(np.arange(1, 100, dtype=np.int64))
-    seconds = []
-    with options.servers.data_directory("audit-day") as directory:
-        store = Store(directory / "audit.db", WINDOW_MS, 7 * 86_400_000)
-        for number in range(50):
-            sessions = [Session(f"{tier}-{number}", tier) for tier in ("producer", "broker", "consumer:billing")]
-            windows = dict.fromkeys(starts, tally)
-            said = [session.record(f"topic-{number}", 0, windows, watermark_ms=0, reported_ms=now_ms) for session in sessions]
-            store.apply([Read(0, 3 * number + index, one) for index, one in enumerate(said)], {0: 3 * number + 3}, now_ms)
-        for _ in range(2 if options.quick else 10):
-            for number in range(50):
-                began = time.perf_counter()
-                rows = [tier_row(*row) for row in store.tiers(f"topic-{number}", starts[0], now_ms)]
-                json.dumps(rows)
-                seconds.append(time.perf_counter() - began)
-                assert len(rows) == 3 * len(starts)
-        store.close()
-    return figure("audit, counter", "the windows of a day, 50 topics, p99", [1000 * percentile(seconds, 0.99)], "ms", at_most=100)
-
-
 def _clients(options: Options) -> Iterator[Figure]:
     """confluent-kafka's producer with the audit before it, and plain; and `Producer(audit=True)`. In turns, in large batches."""
     _, _, settings, _ = PRODUCERS[-1]
@@ -180,7 +155,7 @@ def _log(options: Options) -> list[Figure]:
 class _Counter:
     """A counter as a process."""
 
-    def __init__(self, options: Options, directory: Path, bootstrap_servers: str, zookeeper: str) -> None:
+    def __init__(self, options: Options, directory: Path, bootstrap_servers: str, zookeeper: str, **more: str) -> None:
         self.port = free_port()
         settings = {
             "bootstrap.servers": bootstrap_servers,
@@ -188,6 +163,7 @@ class _Counter:
             "audit.directory": str(directory),
             "audit.topic.replication.factor": "1",
             **({"zookeeper.connect": zookeeper, "zookeeper.session.timeout.ms": str(SESSION_MS)} if zookeeper else {}),
+            **more,
         }
         directory.mkdir()
         config = directory / "counter.properties"
@@ -229,7 +205,7 @@ class _Counter:
 
 
 @contextlib.contextmanager
-def _counters(options: Options, count: int, zookeeper: str = "") -> Iterator[tuple[list[_Counter], str]]:
+def _counters(options: Options, count: int, zookeeper: str = "", **more: str) -> Iterator[tuple[list[_Counter], str]]:
     """Counters beside a broker, and where that is."""
     with options.servers.data_directory("audit-verdicts") as directory, options.servers.running(directory) as server:
         with Connection(server.port) as connection:
@@ -237,7 +213,7 @@ def _counters(options: Options, count: int, zookeeper: str = "") -> Iterator[tup
         counters: list[_Counter] = []
         try:
             for number in range(count):
-                counter = _Counter(options, directory / f"counter-{number}", f"127.0.0.1:{server.port}", zookeeper)
+                counter = _Counter(options, directory / f"counter-{number}", f"127.0.0.1:{server.port}", zookeeper, **more)
                 counters.append(counter)
             yield counters, f"127.0.0.1:{server.port}"
         finally:
@@ -257,6 +233,45 @@ async def _produced(bootstrap_servers: str, start_ms: int) -> float:
             words = build_batch([Record(0, now_ms, TOPIC.encode(), encode(record))])
             await producer.send(TopicPartition(audit_records.TOPIC, 0), words)
         return time.perf_counter()
+
+
+def _day(options: Options) -> Iterator[Figure]:
+    """What `/v1/topics/{t}/windows` takes to answer of a day, of fifty topics in turn, by HTTP. No session is final: nothing is folded."""
+    now_ms = time.time_ns() // 1_000_000
+    starts = range(now_ms - now_ms % WINDOW_MS - 86_400_000, now_ms, WINDOW_MS)
+    words = np.arange(100, dtype=np.uint64)
+    tally = Tally()
+    tally.count_messages(0, words.astype(np.int64), Identities(words, words), 20_000)
+    tally.latencies.add_all(np.arange(1, 100, dtype=np.int64))
+    tally.sketch = None  # of the size of all the rest, and no part of the answer
+    seconds = []
+    with _counters(options, 1, **{"audit.session.timeout.ms": "3600000"}) as ([counter], servers):  # none is taken for dead
+        asyncio.run(_said(servers, starts, tally))
+        path = f"/v1/topics/topic-%d/windows?from={starts[0]}&to={now_ms}"
+        for _ in range(2 if options.quick else 6):
+            for number in range(DAY_TOPICS):
+                while not counter.ask("/v1/status?wait=10")["is_caught_up"]:
+                    counter.child.check()
+                began = time.perf_counter()
+                with counter.asking(path % number) as answer:
+                    text = answer.read()
+                seconds.append(time.perf_counter() - began)
+                assert len(json.loads(text)) == len(DAY_TIERS) * len(starts)
+    yield figure("audit, counter", "the windows of a day, 50 topics, p99", [1000 * percentile(seconds, 0.99)], "ms", at_most=100)
+
+
+async def _said(bootstrap_servers: str, starts: range, tally: Tally) -> None:
+    """Writes what tiers say of the same messages in each window of many topics."""
+    async with Cluster(bootstrap_servers) as cluster, BatchProducer(cluster) as producer:
+        for number in range(DAY_TOPICS):
+            topic = f"topic-{number}"
+            for tier in DAY_TIERS:
+                session = Session(f"{tier}-{number}", tier)
+                for first in range(0, len(starts), DAY_WINDOWS):
+                    windows = dict.fromkeys(starts[first : first + DAY_WINDOWS], tally)
+                    value = encode(session.record(topic, 0, windows, watermark_ms=0, reported_ms=starts[-1]))
+                    await producer.room()
+                    await producer.send(TopicPartition(audit_records.TOPIC, 0), build_batch([Record(0, starts[-1], topic.encode(), value)]))
 
 
 def _windows() -> Iterator[int]:
@@ -314,7 +329,7 @@ def run(options: Options) -> Iterator[Figure]:
     """The broker's tier, the counter, the log."""
     yield from _log(options)
     yield from _counter(options)
-    yield _day(options)
+    yield from _day(options)
     yield from _verdicts(options)
     yield from _standby(options)
     yield from _clients(options)

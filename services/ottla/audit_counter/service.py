@@ -82,6 +82,7 @@ _PURGE_SECONDS: Final = 60.0
 # Several times as long as a broker may wait before it says that there is nothing.
 _DEAF_SECONDS: Final = 2.0
 _WATCHER_EVENTS: Final = 1_000
+_JUDGED_AT_ONCE: Final = 100  # windows of a topic, some tens of milliseconds
 _MOST_DOUBTS: Final = 10_000
 _VERDICTS_AT_ONCE: Final = 500
 # A log that no one writes to any more still has to be read to its end.
@@ -358,7 +359,15 @@ class AuditCounter:
                 wanted.add(start_ms)
         for topic, starts in topics.items():
             starts |= self._open.get(topic, set())
-            events, unread = await self._in_store(self._judge_in_store, topic, sorted(starts), of_log)
+            events: list[Event] = []
+            unread: list[int] = []
+            # Some at a time: who asks the store meanwhile waits for these, and not for a day of windows that are open.
+            ordered = sorted(starts)
+            for first in range(0, len(ordered), _JUDGED_AT_ONCE):
+                some = ordered[first : first + _JUDGED_AT_ONCE]
+                said, doubtful = await self._in_store(self._judge_in_store, topic, some, of_log)
+                events += said
+                unread += doubtful
             await self._in_store(self._store.judged, [(topic, start_ms) for start_ms in (-1, *starts)])
             for event in events:
                 for watcher in list(self._watchers):
@@ -378,7 +387,7 @@ class AuditCounter:
         store, events, unread = self._store, [], []
         open_windows = self._open.setdefault(topic, set())
         known: dict[int, dict[str, EdgeVerdict]] = {}
-        for _, start_ms, verdict in store.verdicts(topic, starts[0], starts[-1] + 1) if starts else ():
+        for _, start_ms, verdict in store.verdicts(topic, starts[0], starts[-1] + 1):
             known.setdefault(start_ms, {})[verdict.edge] = verdict
         for start_ms in starts:
             books = self._books(topic, start_ms)

@@ -87,6 +87,7 @@ _COUNTS: Final = (
     "sketch",
     "latencies",
 )
+_COUNTS_TO_JUDGE: Final = ", ".join("x''" if name == "latencies" else name for name in _COUNTS)
 _PUT_COUNTS: Final = f"INSERT OR REPLACE INTO counts VALUES ({', '.join('?' * (6 + len(_COUNTS)))})"
 _GET_COUNTS: Final = f"SELECT {', '.join(_COUNTS)} FROM counts"
 _KEY: Final = "topic = ? AND start_ms = ? AND tier = ? AND partition = ? AND host = ? AND range_offset = ?"
@@ -326,12 +327,12 @@ class Store:
     # Books and verdicts.
 
     def books(self, topic: str, start_ms: int) -> Books:
-        """The books of a window."""
+        """The books of a window, without latencies."""
         connection = self._connection
         books = Books(topic, start_ms, self._window_ms)
         where = "WHERE topic = ? AND start_ms = ?"
         for tier, partition, host, range_offset, *values in connection.execute(
-            f"SELECT tier, partition, host, range_offset, {', '.join(_COUNTS)} FROM counts {where}",
+            f"SELECT tier, partition, host, range_offset, {_COUNTS_TO_JUDGE} FROM counts {where}",
             (topic, start_ms),
         ):
             books.add(tier, partition, host, _tally(values))
