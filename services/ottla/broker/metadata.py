@@ -71,6 +71,10 @@ class MetadataCache:
         """The topics that a group may subscribe to by a pattern. Internal ones are subscribed to by name, or not at all."""
         return [topic.name for topic in self.topics() if topic.name not in INTERNAL_TOPICS]
 
+    def topic_id(self, name: str) -> UUID | None:
+        found = self._topics.get(name)
+        return None if found is None else found.topic_id
+
     def topic_name(self, topic_id: UUID) -> str | None:
         return self._names.get(topic_id)
 

@@ -245,6 +245,7 @@ class Broker:
             self._make_transport or transport_of(settings, self._host),
             self._settings_changed,
             self._controller_changed,
+            metadata,
             former_session_seconds(settings),
         )
         transport = service.transport

@@ -143,7 +143,7 @@ class LeaderAndIsrRequest(BrokerRequest[LeaderAndIsrResponse]):
     broker_epoch: int
     partitions: tuple[PartitionAssignment, ...]
     live_leaders: tuple[BrokerRegistration, ...]
-    topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of its topics that set any for themselves
+    topic_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of its topics, also that one sets nothing
     all_replicas: AllReplicas | None = None  # None says nothing of others
     all_topics_known: bool = False  # whether no UpdateMetadata waits to be sent to the broker
     request_number: int = 0

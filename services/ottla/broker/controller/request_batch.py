@@ -201,9 +201,8 @@ def request_of(
     brokers = tuple(state.brokers[broker_id] for broker_id in sorted(state.brokers))
     if batch.leader_and_isr or batch.all_replicas:
         partitions = tuple(batch.leader_and_isr.values())
-        new_topics = {assignment.topic for assignment in partitions if assignment.is_new}
-        overrides = {assignment.topic: _overrides(state, assignment.topic) for assignment in partitions}
-        configs = {topic: changed for topic, changed in overrides.items() if changed or topic in new_topics}
+        # Also that a topic sets nothing: a broker may know what it set before.
+        configs = {topic: _overrides(state, topic) for topic in dict.fromkeys(assignment.topic for assignment in partitions)}
         all_replicas = state.all_replicas(receiver.broker_id) if batch.all_replicas else None
         return LeaderAndIsrRequest(*header, partitions, brokers, configs, all_replicas, batch.all_topics_known, request_number)
     configs = {topic: _overrides(state, topic) for topic in batch.topic_configs}

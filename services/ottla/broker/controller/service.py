@@ -22,7 +22,7 @@ from ottla.broker.controller import configs, membership
 from ottla.broker.controller.active import ActiveController
 from ottla.broker.controller.event_queue import ControllerCounts
 from ottla.broker.controller.membership import CONTROLLER, ControllerTerm
-from ottla.broker.controller.settings_watch import SettingsChange, SettingsWatch
+from ottla.broker.controller.settings_watch import SettingsChange, SettingsWatch, Topics
 from ottla.broker.controller.topics import validate_topic_name
 from ottla.broker.controller.znode_reader import load_topic
 from ottla.broker.controller.znode_writes import coordination_errors_as_api_errors
@@ -92,6 +92,7 @@ class ControllerService(ClusterOperations):
         make_transport: makes the way to the other brokers, and to this one; the service does not close it.
         config_changed: called with settings that changed, of a topic or of this broker.
         controller_changed: called with the controller's broker (NO_LEADER: none), and the latest epoch that is known.
+        topics: that the controller has told this broker of.
         session_timeout_seconds: how long a former self of this broker may still seem alive.
     """
 
@@ -104,6 +105,7 @@ class ControllerService(ClusterOperations):
         make_transport: MakeTransport,
         config_changed: Callable[[SettingsChange], None],
         controller_changed: Callable[[BrokerId, int], None],
+        topics: Topics,
         session_timeout_seconds: float = SESSION_TIMEOUT_SECONDS,
     ) -> None:
         self.cluster_id = ""
@@ -120,7 +122,7 @@ class ControllerService(ClusterOperations):
         self._forwarder = Forwarder(self._locator)
         self._controller_changed = controller_changed
         self._session_timeout_seconds = session_timeout_seconds
-        self._known = SettingsWatch(settings, config_changed, self._settings_noticed)
+        self._known = SettingsWatch(settings, config_changed, self._settings_noticed, topics)
         self._elector: Election | None = None
         self._epoch = 0
         self._former: ActiveController | None = None

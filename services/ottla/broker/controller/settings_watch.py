@@ -2,7 +2,8 @@
 
 Everything is read once. From then on each change leaves a notice under `/config/changes`, whichever tool made it, and the
 entity that it names is read again. The controller also says what topics set along with their partitions
-(`learn_topics`), which is quicker and comes before anything that depends on it.
+(`learn_topics`), which is quicker and comes before anything that depends on it. A read may come later than that, or from a server that
+is behind: what a former topic of the same name set is not taken for the one's that the controller has told of since.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
+from uuid import UUID
 
 from ottla.broker.controller import configs
-from ottla.broker.controller.znode_reader import acceptable_overrides, load_broker_configs, load_config, load_topic_overrides
+from ottla.broker.controller.znode_reader import acceptable_overrides, load_broker_configs, load_topic_config, load_topic_overrides
 from ottla.config.broker import DYNAMIC_SETTINGS, BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode, SessionExpired
 from ottla.coordination.interface import Coordination, WatchedEvent
 from ottla.errors import ConfigurationError, InvalidRequest, OttlaError
-from ottla.model import BrokerId
+from ottla.model import ZERO_TOPIC_ID, BrokerId
 
 log: Final = logging.getLogger(__name__)
 
@@ -46,6 +48,14 @@ class BrokerConfigChanged:
 SettingsChange: TypeAlias = TopicConfigChanged | BrokerConfigChanged
 
 
+class Topics(Protocol):
+    """The topics that the controller has told this broker of: `ottla.broker.metadata.MetadataCache`."""
+
+    def topic_id(self, name: str) -> UUID | None:
+        """The id of the topic that has a name."""
+        ...
+
+
 # Between two attempts to read what could not be read.
 _PAUSE_SECONDS: Final = 1.0
 _TOPICS: Final = "topics/"
@@ -59,14 +69,20 @@ class SettingsWatch:
         static: what the broker was started with.
         changed: called with settings that changed, once `start` was called.
         noticed: called with every entity (`topics/[topic]`, `brokers/[id]`) that a notice names.
+        topics: that the controller has told this broker of.
     """
 
     def __init__(
-        self, static: BrokerSettings, changed: Callable[[SettingsChange], None], noticed: Callable[[str], None] = lambda _: None
+        self,
+        static: BrokerSettings,
+        changed: Callable[[SettingsChange], None],
+        noticed: Callable[[str], None],
+        topics: Topics,
     ) -> None:
         self._static = static
         self._changed = changed
         self._noticed = noticed
+        self._told = topics
         self._settings = static
         self._broker_id = BrokerId(static.broker_id)
         self._defaults: Mapping[str, str] = {}
@@ -155,8 +171,9 @@ class SettingsWatch:
         try:
             if entity.startswith(_TOPICS):
                 name = entity.removeprefix(_TOPICS)
-                overrides = await load_config(coordination, znodes.TOPIC_CONFIG.path(name))
-                if overrides or name in self._topics:
+                topic_id, overrides = await load_topic_config(coordination, name)
+                is_another = self._told.topic_id(name) not in (None, ZERO_TOPIC_ID, topic_id)
+                if not is_another and (overrides or name in self._topics):
                     self.learn_topics({name: overrides})
             elif entity in (f"{_BROKERS}{self._broker_id}", f"{_BROKERS}{znodes.DEFAULT_ENTITY}"):
                 defaults, own = await self._load_broker(coordination)

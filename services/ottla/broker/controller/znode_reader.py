@@ -114,6 +114,14 @@ async def load_config(coordination: Coordination, path: str) -> dict[str, str]:
         return {}
 
 
+async def load_topic_config(coordination: Coordination, name: str) -> tuple[UUID | None, dict[str, str]]:
+    """The settings of a topic, and the id of the topic that has them."""
+    path, config_path = znodes.TOPIC.path(name), znodes.TOPIC_CONFIG.path(name)
+    topic, config = await coordination.get_many([path, config_path])
+    overrides = {} if config is None else znodes.decode_config(config_path, config[0])
+    return None if topic is None else znodes.decode_topic(path, topic[0]).topic_id, overrides
+
+
 async def load_broker_configs(coordination: Coordination, broker_id: BrokerId) -> tuple[dict[str, str], dict[str, str]]:
     """What was changed for all brokers, and what for this one."""
     return (

@@ -132,7 +132,7 @@ class LeaderAndIsrRequest(_message.Message):
     def live_leaders(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.BrokerRegistration]: ...
     @_builtins.property
     def topic_configs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicConfig]:
-        """All that a topic sets for itself, for those of `topics` that set anything."""
+        """All that each of `topics` sets for itself, also if that is nothing. A release before left such a topic out."""
 
     @_builtins.property
     def all_replicas(self) -> Global___AllReplicas:

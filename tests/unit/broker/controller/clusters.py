@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 from typing import cast
+from uuid import UUID
 
 import pytest
 from tests.loops import until
@@ -85,6 +86,10 @@ class FakeBroker(BrokerControl):
             name: TopicDescription(name, partitions[0].topic_id, tuple(partition.state for partition in partitions))
             for name, partitions in found.items()
         }
+
+    def topic_id(self, name: str) -> UUID | None:
+        topics = self.topics()
+        return topics[name].topic_id if name in topics else None
 
     def leads(self) -> list[TopicPartition]:
         """The partitions that it was told to lead."""
@@ -190,6 +195,7 @@ class Cluster:
             self.hub.transport,
             self.changes.append,
             lambda controller_id, _: broker.controllers.append(controller_id),
+            broker,
             timeout,
         )
         self._all.append(service)

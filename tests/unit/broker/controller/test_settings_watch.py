@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
+import pytest
 from tests.loops import until
 
+from ottla.broker.controller.operations import CONFIG_CHANGE_LIFETIME_MS
 from ottla.broker.controller.settings_watch import BrokerConfigChanged, TopicConfigChanged
+from ottla.coordination.interface import Stat
 from ottla.interbroker.calls import NewTopic
+from ottla.model import BrokerRegistration, Endpoint
 
 from .clusters import ONE, THREE, TWO, Cluster
 
@@ -26,6 +33,50 @@ async def test_what_one_broker_alters_all_of_them_know(cluster: Cluster) -> None
     assert [type(change) for change in cluster.changes[1:]] == [BrokerConfigChanged, BrokerConfigChanged]
     await two.delete_topic("a")
     assert [service.topic_overrides("a") for service in cluster.services.values()] == [{}] * 3
+
+
+async def test_settings_of_a_topic_are_not_taken_for_those_of_one_that_was_made_again_under_its_name(cluster: Cluster) -> None:
+    """Two's ZooKeeper answers late. What the former topic was to delete at once would be deleted of the new one, and no notice comes."""
+    _, two, three = await cluster.start_three()
+    await three.create_topic(NewTopic("a", 1, 3))
+    may_go, is_read = asyncio.Event(), asyncio.Event()
+    get_many = two._coordination.get_many
+
+    async def late(paths: Sequence[str]) -> list[tuple[bytes, Stat] | None]:
+        found = await get_many(paths)
+        if "/config/topics/a" in paths:
+            is_read.set()
+            await may_go.wait()
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(two._coordination, "get_many", late)
+        await three.alter_topic_configs("a", {"retention.ms": "1"})
+        await is_read.wait()
+        await three.delete_topic("a")
+        await until(lambda: not cluster.controller.active.state.topics)  # type: ignore[union-attr]
+        await three.create_topic(NewTopic("a", 1, 3))
+        await until(lambda: "a" in cluster.brokers[TWO].topics() and two.topic_overrides("a") == {})
+        may_go.set()
+        await three.alter_broker_configs(None, {"log.retention.ms": "77"})
+        await until(lambda: two.settings.log_retention_ms == 77)  # whose notice came behind
+    assert two.topic_overrides("a") == {}
+
+
+async def test_a_setting_that_was_taken_back_while_a_broker_checked_its_logs_is_not_kept_there(cluster: Cluster) -> None:
+    """It reads settings first, and checks logs for longer than notices are kept."""
+    one, _, _ = await cluster.start_three()
+    await one.create_topic(NewTopic("a", 1, 3, configs={"retention.ms": "1"}))
+    await cluster.kill(TWO)
+    two, broker = await cluster.make(TWO)
+    await two.load()
+    assert two.topic_overrides("a") == {"retention.ms": "1"}
+    await one.alter_topic_configs("a", {})
+    cluster.clock.advance(milliseconds=CONFIG_CHANGE_LIFETIME_MS + 1)
+    await one.alter_broker_configs(None, {"log.retention.ms": "77"})
+    await two.start(BrokerRegistration(TWO, (Endpoint("PLAINTEXT", "broker.test", 9093),)))
+    await until(lambda: "update_metadata, all" in broker.heard)
+    assert two.topic_overrides("a") == {}
 
 
 async def test_what_another_tool_writes_is_read_at_its_notice_by_brokers_and_controller(cluster: Cluster) -> None:
