@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +19,14 @@ from ottla.schema_registry.formats import Formats
 from ottla.schema_registry.state import decisions
 from ottla.schema_registry.state.decisions import Registration
 from ottla.schema_registry.state.drafts import Drafts
-from ottla.schema_registry.state.errors import Incompatible, LeaderUnknown, StoreFailed, StoreTimedOut, SubjectNotFound
+from ottla.schema_registry.state.errors import (
+    Incompatible,
+    LeaderUnknown,
+    OperationNotPermitted,
+    StoreFailed,
+    StoreTimedOut,
+    SubjectNotFound,
+)
 from ottla.schema_registry.state.records import PutVersion, Record, encode
 from ottla.schema_registry.state.replay import State
 from ottla.schema_registry.state.schemas import Schema, Version
@@ -208,6 +216,70 @@ async def test_what_was_refused_for_want_of_a_record_is_decided_again() -> None:
         assert await deleting == [1]
         with pytest.raises(SubjectNotFound):
             await store.change(lambda state: decisions.delete_subject(state, "c", is_permanent=False))
+
+
+async def test_what_is_to_be_decided_again_when_the_term_ends_is_refused() -> None:
+    """It was put back in the queue after the queue had been emptied, and its client waited for ever."""
+    log = MemoryLog()
+    async with store_of(log) as store:
+        slow = store._topic
+        assert isinstance(slow, MemoryTopic)
+        slow.may_read.clear()
+        log.put([decisions.noop(store.state)])
+        deleting = asyncio.ensure_future(store.change(lambda state: decisions.delete_subject(state, "b", is_permanent=False)))
+        await until(lambda: store._waiters)
+        ending = asyncio.ensure_future(store.abdicate("the session has ended"))
+        await asyncio.sleep(0)
+        slow.may_read.set()
+        await ending
+        async with asyncio.timeout(60):
+            with pytest.raises(LeaderUnknown):
+                await deleting
+
+
+async def test_a_write_that_is_given_up_at_the_end_of_a_term_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = MemoryLog()
+    async with store_of(log) as store:
+
+        async def held(_: Sequence[Record]) -> int:
+            store._timeout_seconds = 0.05  # for the end of the term; the write's own time is longer
+            await asyncio.Event().wait()
+            return 0
+
+        monkeypatch.setattr(store._topic, "append", held)
+        under_way = asyncio.ensure_future(store.register(registration("a")))
+        await until(lambda: store._timeout_seconds < 1)
+        await store.abdicate("the session has ended")
+        async with asyncio.timeout(60):
+            with pytest.raises(LeaderUnknown):
+                await under_way
+
+
+async def test_a_write_that_cannot_be_encoded_fails_alone() -> None:
+    """Half of a surrogate pair is no text. Those that were taken from the queue with it were never answered."""
+    async with store_of(MemoryLog()) as store:
+        others = [asyncio.ensure_future(store.register(registration(f"s{number}"))) for number in range(3)]
+        await asyncio.sleep(0)
+        bad = asyncio.ensure_future(store.change(lambda state: decisions.put_config(state, "a", {"alias": "\ud800"})))
+        others.append(asyncio.ensure_future(store.register(registration("s9"))))
+        async with asyncio.timeout(60):
+            assert {version.id for version in await asyncio.gather(*others)} == {1}
+            with pytest.raises(StoreFailed):
+                await bad
+
+
+async def test_an_id_that_is_brought_to_two_schemas_at_once_is_given_to_one() -> None:
+    """IMPORT mode: both were decided for one batch, and the second was written as a conflict."""
+    log = MemoryLog()
+    async with store_of(log) as store:
+        for subject in "abc":
+            await store.change(partial(decisions.put_mode, scope=subject, mode="IMPORT", force=False, may_change=True))
+        texts = {"a": '"int"', "b": '"long"', "c": '"int"', "new": '"bytes"'}
+        requests = [Registration(name, text=text, schema_id=None if name == "new" else 1) for name, text in texts.items()]
+        found = await asyncio.gather(*(store.register(request) for request in reversed(requests)), return_exceptions=True)
+        assert sum(isinstance(outcome, Version) and outcome.id == 1 for outcome in found) in (1, 2)
+        assert all(isinstance(outcome, (Version, OperationNotPermitted)) for outcome in found), found
+        assert store.state.conflict_count == 0
 
 
 async def test_what_a_former_leader_had_under_way_is_dropped_by_its_epoch() -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from ottla.schema_registry.formats import CompatibilityLevel, CompatibilityPolicy, EntityType, SchemaEntity, SchemaType, changes_between
 from ottla.schema_registry.formats import InvalidSchema as UnreadableSchema
 from ottla.schema_registry.rest.routes import Parameter, Route
-from ottla.schema_registry.state import decisions, names
+from ottla.schema_registry.state import decisions, names, records
 from ottla.schema_registry.state.decisions import Batch, Registration, Stale
 from ottla.schema_registry.state.drafts import Drafts, refused
 from ottla.schema_registry.state.errors import (
@@ -48,7 +48,7 @@ from ottla.schema_registry.state.schemas import (
 
 T = TypeVar("T")
 
-HIGHEST_ID: Final = decisions.HIGHEST_ID
+HIGHEST_ID: Final = records.HIGHEST_ID
 ATTEMPTS: Final = 10
 Tags: TypeAlias = Mapping[SchemaEntity, frozenset[str]]
 Answer: TypeAlias = Json | Awaitable[Json]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from ottla.errors import OttlaError
 from ottla.schema_registry.state import names
@@ -36,6 +35,7 @@ from ottla.schema_registry.state.errors import (
     version_not_found,
 )
 from ottla.schema_registry.state.records import (
+    HIGHEST_ID,
     Change,
     ClearSubjects,
     DeleteSubject,
@@ -70,8 +70,6 @@ from ottla.schema_registry.state.schemas import (
     updated_config,
     with_confluent_version,
 )
-
-HIGHEST_ID: Final = 2**31 - 1
 
 
 class Stale(OttlaError):
@@ -139,6 +137,7 @@ class Batch:
     subjects: set[str] = field(default_factory=set)
     contexts: set[str] = field(default_factory=set)
     ids: dict[tuple[str, tuple[str, bytes]], int] = field(default_factory=dict)
+    holders: dict[tuple[str, int], tuple[str, bytes]] = field(default_factory=dict)
     highest: dict[str, int] = field(default_factory=dict)
 
     def note(self, state: State, registered: Registered) -> None:
@@ -148,6 +147,7 @@ class Batch:
         self.subjects.add(version.subject)
         self.contexts.add(context)
         self.ids[context, version.schema.identity] = version.id
+        self.holders[context, version.id] = version.schema.identity
         self.highest[context] = max(version.id, self.highest.get(context, state.context(context).highest_id))
 
 
@@ -246,7 +246,7 @@ def register(state: State, draft: Draft, batch: Batch) -> Registered:
     """Decides a registration.
 
     Raises:
-        Stale: the draft is to be made once more; or the subject is part of the batch, and this one is decided after that.
+        Stale: the draft is to be made once more; or the subject, or the id, is part of the batch, and this one is decided after that.
         Incompatible, OperationNotPermitted, InvalidSchema: it is refused.
     """
     request, schema = draft.request, draft.schema
@@ -273,6 +273,8 @@ def register(state: State, draft: Draft, batch: Batch) -> Registered:
         schema_id = _known_id(state, batch, context, schema) or _next_id(state, batch, context)
     elif (holder := state.context(context).schemas.get(schema_id)) is not None and holder != schema:
         raise OperationNotPermitted(f"Overwrite new schema with id {schema_id} in context {names.parse(subject).scope} is not permitted.")
+    elif batch.holders.get((context, schema_id), schema.identity) != schema.identity:
+        raise Stale(f"id {schema_id} is about to be given to another schema")
     version = Version(subject, number, schema_id, schema, False, 0)
     changes: list[Change] = []
     if context != names.DEFAULT_CONTEXT and context not in state.named_contexts and context not in batch.contexts:

@@ -35,6 +35,7 @@ from ottla.schema_registry.state.schemas import (
     rule_set_of,
 )
 
+HIGHEST_ID: Final = 2**31 - 1
 TENANT: Final = "default"
 _MAGIC: Final = {"SCHEMA": (0, 1)}  # others: 0
 
@@ -190,14 +191,16 @@ def decode(key: bytes | None, value: bytes | None, timestamp_ms: int) -> Change:
     try:
         fields = _object(key)
         return _decoded(fields, key or b"", value, timestamp_ms)
-    except (ValueError, KeyError, TypeError, OttlaError) as error:
+    except Exception as error:  # anyone may have written it: nesting, numbers and types of all kinds
         raise UnreadableRecord(f"key {(key or b'')[:200]!r}: {error!r}") from error
 
 
 def _object(text: bytes | None) -> Json:
-    found = json.loads(text or b"")
+    found = json.loads((text or b"").decode())
     if not isinstance(found, dict):
         raise ValueError("not an object")
+    if text is not None and (b"\\ud" in text or b"\\uD" in text):
+        _dumped(found)  # half of a surrogate pair could not be written again
     return found
 
 
@@ -246,4 +249,7 @@ def _version_of(subject: str, number: int, value: Json, timestamp_ms: int) -> Ve
         rule_set_of(value.get("ruleSet"), is_new=False),
         base64.b64decode(fingerprint) if fingerprint else None,
     )
-    return Version(subject, number, int(value["id"]), schema, bool(value.get("deleted")), timestamp_ms)
+    schema_id = int(value["id"])
+    if not 0 <= schema_id <= HIGHEST_ID or not 0 <= number <= HIGHEST_ID:
+        raise ValueError(f"version {number} with id {schema_id}")
+    return Version(subject, number, schema_id, schema, bool(value.get("deleted")), timestamp_ms)

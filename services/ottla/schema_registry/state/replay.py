@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from ottla.schema_registry.state import names
 from ottla.schema_registry.state.records import (
+    HIGHEST_ID,
     Change,
     ClearSubjects,
     DeleteSubject,
@@ -45,7 +46,6 @@ READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD = "READWRITE", "READONLY
 MODES: Final = (READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD)
 
 CONFLICTS_KEPT: Final = 1_000
-_HIGHEST_ID: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class State:
         try:
             highest = json.loads(header)
             for context, number in highest.items():
-                if isinstance(number, int) and 0 <= number <= _HIGHEST_ID:
+                if isinstance(number, int) and 0 <= number <= HIGHEST_ID:
                     found = self._context_named(context)
                     found.highest_id = max(found.highest_id, number)
         except (ValueError, AttributeError):

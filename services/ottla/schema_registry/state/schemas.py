@@ -158,7 +158,7 @@ def references_of(value: object) -> tuple[Reference, ...]:
     found = []
     for reference in value:
         match reference:
-            case {"name": str(name), "subject": str(subject), "version": int(version)}:
+            case {"name": str(name), "subject": str(subject), "version": int(version)} if -1 <= version < 2**31:
                 found.append(Reference(name, subject, version))
             case _:
                 raise MalformedRequest("a reference is an object of name, subject and version")
@@ -179,8 +179,8 @@ def metadata_of(value: object) -> Json | None:
     if not (isinstance(tags, dict) and isinstance(properties, dict) and isinstance(sensitive, list)):
         raise MalformedRequest("metadata has tags and properties, which are objects, and sensitive, which is a list")
     found = {
-        "tags": {key: _sorted_texts(tags[key], "metadata.tags") for key in sorted(tags)},
-        "properties": {key: _text(properties[key], "metadata.properties") for key in sorted(properties)},
+        "tags": {_whole(key, "metadata.tags"): _sorted_texts(tags[key], "metadata.tags") for key in sorted(tags)},
+        "properties": {_whole(key, "metadata.properties"): _text(properties[key], "metadata.properties") for key in sorted(properties)},
         "sensitive": _sorted_texts(sensitive, "metadata.sensitive"),
     }
     return {key: part for key, part in found.items() if part}
@@ -230,7 +230,7 @@ def _rule_of(rule: Mapping[str, Any]) -> Json:
         elif field == "params":
             if not isinstance(value, dict):
                 raise MalformedRequest("a rule's params are not an object")
-            found[field] = {key: _text(value[key], "a rule's params") for key in sorted(value)}
+            found[field] = {_whole(key, "a rule's params"): _text(value[key], "a rule's params") for key in sorted(value)}
         else:
             found[field] = _text(value, f"a rule's {field}")
     return found
@@ -256,12 +256,20 @@ def _check_rule(rule: Json, field: str, names: set[str]) -> None:
 def _text(value: object, what: str) -> str:
     """A text; a number or a truth value is taken for its text, as Jackson takes it."""
     if isinstance(value, str):
-        return value
+        return _whole(value, what)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float)):
         return str(value)
     raise MalformedRequest(f"{what}: not a text")
+
+
+def _whole(text: str, what: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MalformedRequest(f"{what}: half of a surrogate pair stands alone") from None
+    return text
 
 
 def _sorted_texts(value: object, what: str) -> list[str]:

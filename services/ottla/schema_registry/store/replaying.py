@@ -348,12 +348,14 @@ class Store:
             await self.wait_for(await self._topic.begin())
             if not is_first:
                 self._check_epoch(self._epoch)
-            if self._epoch is not None and self.state.epoch > self._epoch:
+            if self._epoch is None:
+                raise LeaderUnknown("Leader not known: the term ended while it began")
+            if self.state.epoch > self._epoch:
                 log.info(
                     "epoch %d instead of %d, as the topic has records of epoch %d", self.state.epoch + 1, self._epoch, self.state.epoch
                 )
                 self._epoch = self.state.epoch + 1
-            offset = await self._append([decisions.noop(self.state)])
+            offset = await self._append([decisions.noop(self.state)], self._epoch)
             await self.wait_for(offset + 1)
         self._has_begun = True
 
@@ -361,8 +363,8 @@ class Store:
         if epoch is not None and self.state.epoch > epoch:
             raise Fenced(f"the topic has records of epoch {self.state.epoch}, and this node leads with {epoch}")
 
-    async def _append(self, records: Sequence[Record]) -> int:
-        header = EPOCH_HEADER, str(self._epoch).encode()
+    async def _append(self, records: Sequence[Record], epoch: int | None) -> int:
+        header = EPOCH_HEADER, str(epoch).encode()
         expected = self.state.next_offset
         offset = await self._topic.append([Record(record.key, record.value, (*record.headers, header)) for record in records])
         if offset < expected:
@@ -394,7 +396,7 @@ class Store:
                     continue
                 if records:
                     async with asyncio.timeout(self._timeout_seconds):
-                        offset = await self._append(records)
+                        offset = await self._append(records, epoch)
                     await self.wait_for(offset + len(records))
                     # What was written after the NOOP of another leader is in the topic, and every replay drops it.
                     self._check_epoch(epoch)
@@ -423,6 +425,11 @@ class Store:
             except Exception as error:  # where writes end
                 log.exception("a write failed in a way that was not foreseen")
                 self._failed(writes, StoreFailed(repr(error)))
+            except asyncio.CancelledError:
+                self._fail_all(writes, LeaderUnknown("Leader not known: the term ended before the topic took the write"))
+                raise
+        # What was put back to be decided again, after all that waited was refused.
+        self._refuse_queue(StoreFailed(self.fault) if self.fault else LeaderUnknown("Leader not known: the term has ended"))
 
     async def _was_behind(self, epoch: int | None) -> bool:
         """Whether the topic had more than was replayed. It is replayed then."""
@@ -485,13 +492,17 @@ class Store:
                 else:
                     assert write.decide is not None
                     answer, changes = write.decide(self.state)  # type: ignore[assignment]  # a result of any type
+                added = decisions.records_of(self.state, changes, batch)
             except RegistryError as error:
                 writes.append((write, error))
                 continue
             except Stale as error:
                 _fail(write, error)
                 continue
-            added = decisions.records_of(self.state, changes, batch)
+            except Exception as error:  # where a write ends: the others of the batch are written
+                log.exception("a write failed in a way that was not foreseen")
+                _fail(write, StoreFailed(repr(error)))
+                continue
             records += added
             size += sum(len(record.key) + len(record.value or b"") for record in added)
             writes.append((write, answer))
