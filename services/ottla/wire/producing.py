@@ -16,7 +16,7 @@ idempotence one batch of a partition is on its way at a time, and a batch whose 
     DUPLICATE_SEQUENCE       written before; at which offset is not known any more: -1
     NOT_LEADER and the like  sent to the new leader, at once if the refusal names it (KIP-951)
     PRODUCER_FENCED, INVALID_PRODUCER_EPOCH   everything fails: another has taken over
-    others                   the batch fails, and what is behind it moves up
+    others                   the batch fails, and what is behind it moves up; in a new epoch, if it may be written all the same
 
 A new epoch is only taken by a producer that got its id here and belongs to no transactional id: the epochs of these are the
 coordinator's to give. Theirs fails altogether where a new epoch would be needed; so does one in a transaction when any batch fails.
@@ -402,6 +402,10 @@ class BatchProducer:
                 if is_hinted:
                     row.ready_at = 0.0
                 self.rehome(row, is_stale=not is_hinted)
+        elif batch.is_doubtful and self.settings.idempotent:
+            # It may be in the log: a batch that moved up to its sequence would be taken for it.
+            self._fail(row, batch, error)
+            self._renew_epoch(row, error)
         else:
             if self.settings.idempotent:
                 row.is_held = True
@@ -509,9 +513,13 @@ class BatchProducer:
             row.is_stale = True
             if is_healed_by_time(error) and row.batches:
                 return
+            self._homeless.pop(row.partition, None)
+            was_sent = any(batch.attempts for batch in row.batches)
             for batch in list(row.batches):
                 self._fail(row, batch, error)
-            self._homeless.pop(row.partition, None)
+            if was_sent and self.settings.idempotent:  # they may be in the log, or have left a gap
+                self._renew_epoch(row, error)
+                self._drain(row)
             return
         row.is_stale = False
         self._homeless.pop(row.partition, None)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.wire.fakes import Asked, api_versions, connecting, one_partition
 
-from ottla.errors import ApiError, MessageTooLarge, OutOfOrderSequenceNumber
+from ottla.errors import ApiError, MessageTooLarge, OutOfOrderSequenceNumber, TopicAuthorizationFailed
 from ottla.model import TopicPartition
 from ottla.protocol import produce
 from ottla.protocol.api import ApiKey
@@ -25,6 +25,8 @@ from ottla.wire.producing import BatchProducer, ProduceSettings
 TOO_LARGE = b"too large"
 # What may become of a request besides being answered as it should be.
 CLEAN = ("not enough replicas",)
+REFUSED = "not allowed"  # for good, this once
+REFUSALS = {"not leader": (6, -1), "not enough replicas": (19, -1), REFUSED: (29, -1)}
 DOUBTFUL = (*CLEAN, "not leader", "lost before", "lost after", "timed out", "not enough replicas any more")
 
 
@@ -65,7 +67,7 @@ class ModelBroker:
         fault = self.random.choice(self.faults) if self.random.random() < self.share else ""
         if fault == "lost before":
             return ConnectionError(fault)
-        code, offset = {"not leader": (6, -1), "not enough replicas": (19, -1)}.get(fault) or self.append(frame[data.start : data.stop])
+        code, offset = REFUSALS.get(fault) or self.append(frame[data.start : data.stop])
         if fault == "lost after":
             return ConnectionError(fault)
         if code == 0 and fault in ("timed out", "not enough replicas any more"):
@@ -167,6 +169,48 @@ def test_with_both_nothing_is_written_twice_and_the_order_holds(seed: int, count
     assert len(set(broker.log)) == len(broker.log)
     assert [value for value in values if value in broker.log] == broker.log
     assert set(acknowledged) <= set(broker.log)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 40))
+def test_no_batch_gets_the_sequence_of_one_that_is_refused_and_may_be_written(seed: int, count: int) -> None:
+    """The broker would take it for that one, and acknowledge what it does not store."""
+    random = Random(seed)
+    broker = ModelBroker(random, (*DOUBTFUL, REFUSED), 0.4)
+    values = numbered(count, set())
+    said = run(broker, values, random)
+    assert all(isinstance(result, int | TopicAuthorizationFailed | OutOfOrderSequenceNumber) for result in said)
+    acknowledged = [value for value, result in zip(values, said, strict=True) if isinstance(result, int)]
+    assert [value for value in values if value in broker.log] == broker.log
+    assert set(acknowledged) <= set(broker.log)
+
+
+async def test_batches_behind_some_that_failed_as_their_topic_was_refused_are_written() -> None:
+    """A sequence that was sent and is not in the log leaves a gap that no later batch may stand behind."""
+
+    class Refusing(ModelBroker):
+        refuses = False
+
+        def __call__(self, asked: Asked) -> bytes | Exception | None:
+            if self.refuses and asked.key is ApiKey.METADATA:
+                self.refuses = False
+                return one_partition(asked, None, error_code=29)
+            return super().__call__(asked)
+
+    broker = Refusing(Random(1), ("lost before",), 0.0)
+    async with (
+        Cluster("broker:9092", random=Random(1), connect=connecting(broker)) as cluster,
+        BatchProducer(cluster) as producer,
+    ):
+        send = [build_batch([Record(0, 0, None, b"%d" % index)]) for index in range(3)]
+        clicks = TopicPartition("clicks", 0)
+        assert await producer.send(clicks, send[0]) == 0
+        broker.refuses, broker.share = True, 1.0
+        with pytest.raises(TopicAuthorizationFailed):
+            await producer.send(clicks, send[1])
+        broker.share = 0.0
+        assert await producer.send(clicks, send[2]) == 1
+        assert broker.log == [b"0", b"2"]
 
 
 async def test_when_what_was_acknowledged_is_gone_one_batch_fails_and_the_rest_goes_on_in_a_new_epoch() -> None:
