@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
+from uuid import UUID
 
 from ottla.clock import Clock, SystemClock
 from ottla.errors import (
@@ -334,6 +335,24 @@ class Cluster:
         if heard is None or name not in self.metadata.topics or self.clock.monotonic() - heard > self.settings.metadata_max_age_seconds:
             await self.refresh((name,))
         return self.metadata.topic(name)
+
+    async def topic_ids(self, name: str, timeout_seconds: float) -> set[UUID]:
+        """The ids of the topic that has this name, by the account of each broker that answers in time: one may know a former topic still.
+
+        Raises:
+            ApiError: a broker does not speak to us.
+        """
+
+        async def of(broker_id: BrokerId) -> set[UUID]:
+            try:
+                async with asyncio.timeout(timeout_seconds):
+                    answer = await self.ask(broker_id, ApiKey.METADATA, METADATA_VERSIONS, lambda api: self._metadata_request(api, [name]))
+            except OSError as error:
+                log.info("broker %d does not say which topic %s is: %s", broker_id, name, error or "timed out")
+                return set()
+            return {topic.topic_id for topic in answer.topics if getattr(topic, "topic_id", None) is not None}
+
+        return set().union(*await asyncio.gather(*map(of, self.metadata.brokers)))
 
     async def leader(self, partition: TopicPartition) -> BrokerId:
         """Who leads a partition.

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.loops import until
 from tests.unit.mirror_maker.mirrors import (
+    MAX_BATCH,
+    Side,
     batch,
     caught_up,
     committed,
@@ -30,12 +33,13 @@ from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.config.mirror import MirrorSettings
 from ottla.errors import ConfigurationError, InvalidRequest, OffsetOutOfRange, TopicAuthorizationFailed
+from ottla.interbroker.calls import ControlledShutdownRequest
 from ottla.mirror_maker.merge import slot
 from ottla.mirror_maker.merge.slot import LOST_ATTEMPTS, Destination
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import MirrorMaker
 from ottla.mirror_maker.sync import topics
-from ottla.model import MAX_TOPIC_NAME_LENGTH, TopicPartition
+from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import MAGIC_POSITION, read_header
 from ottla.wire import broker_connection, fetching, offsets
@@ -369,3 +373,73 @@ async def test_brokers_that_are_no_addresses_are_refused_by_the_settings_name() 
     given = {"clusters": "A,B", "A.bootstrap.servers": "nowhere", "B.bootstrap.servers": "b:9092", "A->B.enabled": "true"}
     with pytest.raises(ConfigurationError, match=r"A\.bootstrap\.servers: 'nowhere' is not host:port"):
         await MirrorMaker(MirrorSettings.from_properties(given)).start()
+
+
+@asynccontextmanager
+async def cut_off(a: Side) -> AsyncIterator[tuple[TopicPartition, Side, Side]]:
+    """A partition with two records and two that came under a leader of which the former one has not heard; what either of them says."""
+    await create_topic(a.cluster, "clicks", 3, 2)
+    partitions = a.cluster.metadata.topic("clicks").partitions
+    (number, former), *_ = [(number, known.leader) for number, known in partitions.items() if known.leader != 1]
+    (leader,) = [replica for replica in partitions[number].replicas if replica != former]
+    clicks = TopicPartition("clicks", number)
+    async with cluster_at(a, leader) as good, cluster_at(a, former) as bad:
+        await publish(good, clicks, b"0", b"1")
+        a.brokers.hub.partition(BrokerId(1), former)
+        controller = a.brokers.running[BrokerId(1)].parts.controller
+        await controller.call(ControlledShutdownRequest(former, -1))
+        await good.cluster.refresh(["clicks"])
+        await publish(good, clicks, b"2", b"3")
+        try:
+            yield clicks, good, bad
+        finally:
+            a.brokers.hub.heal()
+
+
+@asynccontextmanager
+async def cluster_at(a: Side, broker_id: BrokerId) -> AsyncIterator[Side]:
+    async with Cluster(a.brokers.running[broker_id].bootstrap_servers, a.cluster.settings) as cluster:
+        await cluster.refresh(["clicks"])
+        yield Side(a.brokers, cluster, a.cluster_id)
+
+
+async def test_a_leader_that_has_not_heard_of_its_successor_makes_no_gap(tmp_path: Path) -> None:
+    """Its log ends where the successor's begins. What was copied from there on would be copied again."""
+    async with side(tmp_path / "a", 3, min_insync_replicas="1", controlled_shutdown_enable="false") as a, side(tmp_path / "b") as b:
+        await create_topic(b.cluster, "clicks", 3)
+        await create_map(b)
+        async with cut_off(a) as (clicks, good, bad):
+            wanted = {clicks: Destination("clicks", 3, MAX_BATCH)}
+            one = copier(good, b, settings(a, b, on_truncation="gap"))
+            one.want(wanted)
+            async with running(one):
+                await caught_up(one, {clicks: 4})
+            again = copier(bad, b, settings(a, b, on_truncation="gap"))
+            again.want(wanted)
+            async with running(again):
+                await until(lambda: again._refusals[clicks] > LOST_ATTEMPTS or bool(again.gaps))
+                assert again.gaps == []
+        assert [record.value for record in (await committed(b, clicks))[clicks]] == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_broker_that_has_not_heard_of_a_topic_made_again_makes_no_gap(tmp_path: Path) -> None:
+    """It says that the topic is the former one. All of the new one would be copied again."""
+    async with side(tmp_path / "a", 2) as a, side(tmp_path / "b") as b:
+        await create_both(a, b, "clicks")
+        await create_map(b)
+        former = a.brokers.running[BrokerId(2)].metadata.topic("clicks")
+        assert former is not None
+        await delete_topics(a.cluster, ["clicks"])
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0", b"1")
+        one = copier(a, b, settings(a, b, on_truncation="gap"))
+        one.want(same(1, "clicks"))
+        async with running(one):
+            await caught_up(one, {CLICKS: 2})
+        a.brokers.running[BrokerId(2)].metadata.put_topic(former)
+        async with cluster_at(a, BrokerId(2)) as bad:
+            again = copier(bad, b, settings(a, b, on_truncation="gap"))
+            again.want(same(1, "clicks"))
+            async with running(again):
+                await until(lambda: CLICKS in again._due or bool(again.gaps))
+                assert again.gaps == []

@@ -801,8 +801,17 @@ class SlotCopier:
             self._fail(partition, f"{type(cause).__name__} at offset {known.next_offset}: {cause}")
             return
         topic_id, begin = await self._begin_of(fetcher, partition)
+        is_another = ZERO_TOPIC_ID not in (topic_id, known.topic_id) and topic_id != known.topic_id
+        # A leader that was replaced while it was cut off does not know that: neither where the log ends, nor of a topic made since.
+        if is_another:
+            is_of_before = known.topic_id in await self._said(self._source.topic_ids(partition.topic, ASK_SECONDS / 2))
+        else:
+            is_of_before = 0 <= self._source.metadata.partition(partition).leader_epoch < known.leader_epoch
+        if is_of_before:
+            self._ask_again(partition, cause, self._refusals[partition])
+            return
         former = max(known.next_offset, 0)
-        if topic_id != known.topic_id and known.topic_id != ZERO_TOPIC_ID:
+        if is_another:
             gap = Gap(former, begin, self._clock.time_ms(), f"the topic was made again, with id {topic_id}")
             records = known.stage_other_topic(topic_id, begin)
         elif former < begin:
