@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -615,6 +615,7 @@ class _Sender:
     def _send(self, batch: list[tuple[ProducerRecord, Delivery]]) -> None:
         records: list[ProducerRecord] = []
         owners: list[Delivery] = []
+        counts = Counter(delivery for _, delivery in batch)
         after = self._callbacks.after_dequeuing
         try:
             for record, delivery in batch:
@@ -623,14 +624,14 @@ class _Sender:
                 owners.append(delivery)
                 if len(found) != 1:
                     delivery.grown(len(found) - 1)
+                    counts[delivery] += len(found) - 1
                     owners[-1:] = [delivery] * len(found)
             self._deliver(self._callbacks.before_sending(records), records, owners)
         except Exception as error:
             # The handler is the application's. The batch has failed, and the thread continues with the next.
             failure = DeliveryFailed(f"a handler raised {type(error).__name__}: {error}", -1)
             failure.__cause__ = error
-            for delivery in {id(delivery): delivery for _, delivery in batch}.values():
-                count = sum(one is delivery for _, one in batch)
+            for delivery, count in counts.items():
                 delivery.failed(failure, min(count, delivery.left))
 
     def _deliver(self, to_send: Sequence[ProducerRecord], records: Sequence[ProducerRecord], owners: Sequence[Delivery]) -> None:
@@ -652,7 +653,8 @@ class _Sender:
         for record, delivery in zip(to_send, owners, strict=True):
             try:
                 self._hand_over(record, delivery)
-            except (OttlaError, ValueError, TypeError) as error:
+            except Exception as error:
+                # librdkafka's, or the application's partitioner's. Those before it are on their way.
                 failure = DeliveryFailed(f"{record.topic}: {type(error).__name__}: {error}", -1)
                 failure.__cause__ = error
                 delivery.failed(failure)

@@ -157,6 +157,33 @@ def test_a_handler_that_raises_fails_its_batch_and_not_the_next(cluster: Embedde
     assert written(reader, topic, 0) == [b"good"]
 
 
+def test_a_message_that_librdkafka_does_not_take_fails_alone(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
+    """Those of its batch that stand before it are on their way by then: to call them failed too has them sent twice."""
+    with Producer(settings(cluster, "async"), callback_handler=CallbackHandler()) as producer:
+        delivery = producer.send(topic, [b"a", bytes(2_000_000), b"b"], partition=0)
+        with pytest.raises(DeliveryFailed, match="too large"):
+            producer.flush()
+        assert (delivery.left, len(delivery._written)) == (0, 2)
+    assert written(reader, topic, 0) == [b"a", b"b"]
+
+
+def test_a_handler_that_raises_behind_one_message_that_became_two_leaves_none_that_is_waited_for(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
+) -> None:
+    class Raising(CallbackHandler):
+        def after_dequeuing(self, record: ProducerRecord) -> Sequence[ProducerRecord]:
+            if record.value == b"bad":
+                raise RuntimeError("no")
+            return (record, record)
+
+    with Producer(settings(cluster, "async"), callback_handler=Raising()) as producer:
+        delivery = producer.send(topic, [b"good", b"bad"], partition=0)
+        with pytest.raises(DeliveryFailed, match="RuntimeError: no"):
+            producer.flush()
+        assert delivery.left == 0
+    assert written(reader, topic, 0) == []
+
+
 def test_an_event_handler_sends_instead_of_the_producer(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
     class Keeping:
         def __init__(self) -> None:
