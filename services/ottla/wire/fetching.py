@@ -174,7 +174,6 @@ class _Place:
     """Where the reading of a partition stands."""
 
     __slots__ = (
-        "first_refused",
         "high_watermark",
         "is_stale",
         "last_epoch",
@@ -190,6 +189,7 @@ class _Place:
         "ready_at",
         "refusals",
         "topic_id",
+        "unknown_since",
     )
 
     def __init__(self, partition: TopicPartition, offset: int, last_epoch: int, max_bytes: int) -> None:
@@ -205,7 +205,7 @@ class _Place:
         self.read_at = asyncio.get_running_loop().time()  # when a broker said last what there is, or that there is nothing
         self.is_stale = False  # what is known of its leader is to be refreshed
         self.refusals = 0  # in a row
-        self.first_refused = 0.0
+        self.unknown_since: float | None = None  # without a pause, by whoever was asked
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 
 
@@ -429,11 +429,16 @@ class Fetcher:
         return True
 
     def is_refused_for_long(self, place: _Place, now: float, error: ApiError) -> bool:
-        """Counts a refusal; True when the topic has been unknown for as long as one waits for an answer."""
-        if not place.refusals:
-            place.first_refused = now
+        """Counts a refusal; True when the topic has been unknown, and nothing else, for as long as one waits for an answer."""
+        is_unknown = isinstance(error, UnknownTopicOrPartition)
+        if not place.refusals or not is_unknown:
+            place.unknown_since = None
         place.refusals += 1
-        return isinstance(error, UnknownTopicOrPartition) and now - place.first_refused > self.cluster.settings.api_timeout_seconds
+        if not is_unknown:
+            return False
+        if place.unknown_since is None:
+            place.unknown_since = now
+        return now - place.unknown_since > self.cluster.settings.api_timeout_seconds
 
     def _has_changed(self) -> None:
         if self._arrived:

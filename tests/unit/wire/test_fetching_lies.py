@@ -105,3 +105,33 @@ def test_what_is_delivered_is_the_log_however_the_broker_lies(seed: int, share: 
     got = asyncio.run(main())
     assert [bytes(fetched.records) for fetched in got] == LOG
     assert [fetched.next_offset for fetched in got] == [read_header(batch).last_offset + 1 for batch in LOG]
+
+
+async def test_a_partition_that_no_one_led_for_long_is_read_on_when_its_leader_does_not_know_it_at_first() -> None:
+    """A broker that starts has not been told of its partitions yet; only a topic that stays unknown is gone."""
+
+    class Starting(Liar):
+        answers = iter((3, 0))
+        led_from = 0.0
+
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            request = fetch.decode_request(asked.frame[asked.body_position :], asked.version)
+            if not request.topics:
+                return self.answer(asked, [], 70)
+            code = 6 if asyncio.get_running_loop().time() < self.led_from else next(self.answers, 0)
+            if not code:
+                return super().fetch(asked)
+            return self.answer(asked, [(request.topics[0][0], [FetchAnswer(0, code, -1, -1, 0)])])
+
+    starting = Starting(Random(1), 0.0)
+    quick = ClusterSettings(retry_backoff_seconds=0.001, retry_backoff_max_seconds=0.002, api_timeout_seconds=0.05)
+    async with (
+        Cluster("broker:9092", quick, random=Random(1), connect=connecting(starting)) as cluster,
+        Fetcher(cluster) as fetcher,
+        asyncio.timeout(120),
+    ):
+        starting.led_from = asyncio.get_running_loop().time() + 2 * quick.api_timeout_seconds
+        fetcher.assign(CLICKS, 0)
+        while not (arrived := await fetcher.poll(5.0)):
+            pass
+        assert arrived[0].offset == 0
