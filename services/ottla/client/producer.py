@@ -31,7 +31,7 @@ from ottla.client.partitioners import Partitioner
 from ottla.client.producer_handlers import CallbackHandler, EventHandler, ProducerRecord
 from ottla.clock import Clock, SystemClock
 from ottla.config.client import ProducerSettings
-from ottla.errors import ConfigurationError, OttlaError
+from ottla.errors import ConfigurationError
 from ottla.model import TopicPartition
 
 if TYPE_CHECKING:

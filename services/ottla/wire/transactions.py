@@ -411,6 +411,7 @@ class TransactionalProducer:
             if self._is_begun:
                 with suppress(InvalidTransactionState):  # it was aborted before, or did not begin: no one could say
                     await end_transaction(self._cluster, self.identity, commit=False)
+                self._is_begun = False  # in the new epoch, which may be taken without our hearing of it, this one asks for nothing more
             # What is still on its way has sequences that no one counts any more.
             self.identity = await init_producer_id(
                 self._cluster, self.identity.transactional_id, transaction_timeout_ms=self._transaction_timeout_ms, former=self.identity

@@ -224,6 +224,32 @@ async def test_a_commit_that_nobody_answered_can_only_be_asked_again(tmp_path: P
         assert await committed(cluster, CLICKS) == [b"once"]
 
 
+async def test_an_abort_that_did_not_hear_of_its_new_epoch_is_asked_again_and_no_one_is_fenced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction is aborted by then; to end it once more in the former epoch is what a replaced producer would do."""
+    async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
+        ask = cluster.ask
+
+        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: object, **keywords: object) -> object:
+            answer = await ask(broker_id, key, *arguments, **keywords)  # type: ignore[arg-type]
+            if key is ApiKey.INIT_PRODUCER_ID and not answer.error_code:
+                raise ConnectionResetError("the answer is lost")
+            return answer
+
+        producer.begin()
+        await producer.send(CLICKS, batch(b"never"))
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster, "ask", lose_the_answer)
+            patched.setattr("ottla.wire.cluster.is_healed_by_time", lambda error: isinstance(error, ApiError))
+            with pytest.raises(ConnectionResetError):
+                await producer.abort()
+        await producer.abort()
+        async with producer.transaction():
+            await producer.send(CLICKS, batch(b"after"))
+        assert await committed(cluster, CLICKS) == [b"after"]
+
+
 async def test_a_partition_that_is_not_there_is_named(tmp_path: Path) -> None:
     """And not those that were only not tried because of it."""
     async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running, api_timeout_seconds=1.0) as cluster:
