@@ -101,6 +101,7 @@ class AsyncConsumerConnector:
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._rebalancing = asyncio.Lock()
+        self._committing = asyncio.Lock()  # one after the other: a coordinator takes those of former owners, too
         self._is_closed = False
         self._losses = 0  # how often everything was taken away
 
@@ -296,7 +297,7 @@ class AsyncConsumerConnector:
         claims = await asyncio.gather(*(self._claim(registry, partition, wanted[partition]) for partition in new))
         claimed = {partition: offset for partition, offset in zip(new, claims, strict=True) if offset is not None}
         if claimed:
-            starts = await self._starts(registry, claimed)
+            starts = await self._starts(registry, claimed, losses)
             if losses != self._losses:
                 return False  # the session ended meanwhile, and all claims with it
             for partition, offset in starts.items():
@@ -358,7 +359,8 @@ class AsyncConsumerConnector:
             return
         try:
             if self.settings.auto_commit_enable:
-                await self._write(registry, offsets)
+                async with self._committing:
+                    await self._write(registry, offsets)
         except (OttlaError, OSError) as error:
             log.warning("offsets of %d partitions that are released were not all committed: %s", len(offsets), error)
         await asyncio.gather(*map(registry.release, released))
@@ -369,8 +371,8 @@ class AsyncConsumerConnector:
     def _reset(self) -> int:
         return EARLIEST if self.settings.auto_offset_reset == "smallest" else LATEST
 
-    async def _starts(self, registry: GroupRegistry, claimed: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Where to begin with what was claimed: the group's offset, or what `auto.offset.reset` says."""
+    async def _starts(self, registry: GroupRegistry, claimed: Mapping[TopicPartition, int], losses: int) -> dict[TopicPartition, int]:
+        """Where to begin with what was claimed when so many losses had been: the group's offset, or what `auto.offset.reset` says."""
         settings = self.settings
         starts = dict(claimed)
         if settings.offsets_storage == KAFKA:
@@ -382,20 +384,22 @@ class AsyncConsumerConnector:
         if unknown:
             first = {partition: listed.offset for partition, listed in (await list_offsets(self._connected(), unknown)).items()}
             starts.update(first)
-            if settings.auto_commit_enable:
+            if settings.auto_commit_enable and losses == self._losses:
                 # Else what is written between this owner and the next would be skipped by "largest".
-                await self._write(registry, first)
+                async with self._committing:
+                    await self._write(registry, first)
         return starts
 
     async def _commit(self) -> None:
-        offsets = {}
-        for partition, index in self._owned.items():
-            offset = self._feeds[index].offset(partition)
-            if offset is not None and offset >= 0:
-                offsets[partition] = offset
-        if self._registry is None:
-            raise ClientClosed("no streams have been created")
-        await self._write(self._registry, offsets)
+        async with self._committing:
+            offsets = {}
+            for partition, index in self._owned.items():
+                offset = self._feeds[index].offset(partition)
+                if offset is not None and offset >= 0:
+                    offsets[partition] = offset
+            if self._registry is None:
+                raise ClientClosed("no streams have been created")
+            await self._write(self._registry, offsets)
 
     async def _write(self, registry: GroupRegistry, offsets: Mapping[TopicPartition, int]) -> None:
         settings = self.settings

@@ -205,7 +205,7 @@ class _Place:
         self.read_at = asyncio.get_running_loop().time()  # when a broker said last what there is, or that there is nothing
         self.is_stale = False  # what is known of its leader is to be refreshed
         self.refusals = 0  # in a row
-        self.unknown_since: float | None = None  # without a pause, by whoever was asked
+        self.unknown_since: float | None = None  # without another answer between
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
 
 

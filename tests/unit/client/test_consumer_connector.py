@@ -6,6 +6,7 @@ import asyncio
 import random
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.loops import until
@@ -23,7 +24,7 @@ from ottla.coordination.errors import BadVersion
 from ottla.coordination.interface import Stat, WatchedEvent
 from ottla.errors import BrokerNotAvailable, ConfigurationError
 from ottla.model import TopicPartition
-from ottla.wire.groups import committed_offsets
+from ottla.wire.groups import commit_offsets, committed_offsets
 
 CLICKS = TopicPartition("clicks", 0)
 
@@ -233,6 +234,37 @@ async def test_offsets_may_be_kept_in_kafka_and_in_both_places(tmp_path: Path) -
                 await connector.commit_offsets()
         assert await found.offset("clicks", 0) == 1
         assert (await committed_offsets(found.cluster, "g"))[CLICKS].offset == 2
+
+
+async def test_a_commit_to_kafka_that_takes_long_is_written_before_a_partition_is_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator takes anyone's offsets: written behind those of the release, or of the next owner, they would go back."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 2, b"a", b"b", b"c")
+        one = found.consumer("one", offsets_storage="kafka", dual_commit_enabled="false")
+        two = found.consumer("two", offsets_storage="kafka", dual_commit_enabled="false", auto_commit_enable="false")
+        is_under_way = asyncio.Event()
+
+        async def slow(*arguments: Any) -> None:
+            if not is_under_way.is_set():
+                is_under_way.set()
+                await until(lambda: len(one.owned) == 1)
+                await asyncio.sleep(0.2)  # in which the release would be written
+            await commit_offsets(*arguments)
+
+        async with one, two:
+            (stream,) = (await one.create_message_streams({"clicks": 1}))["clicks"]
+            assert await take(stream, 1) == [b"a"]
+            monkeypatch.setattr("ottla.client.consumer_connector.commit_offsets", slow)
+            committing = asyncio.create_task(one.commit_offsets())
+            await is_under_way.wait()
+            assert len(await take(stream, 5)) == 5
+            await two.create_message_streams({"clicks": 1})
+            await committing
+            await until(lambda: two.owned)
+            (moved,) = two.owned
+            assert (await committed_offsets(found.cluster, "g"))[moved].offset >= 2
 
 
 async def test_a_stream_without_a_message_times_out_and_can_be_read_on(tmp_path: Path) -> None:
