@@ -44,7 +44,7 @@ from ottla.schema_registry.state.errors import (
 )
 from ottla.schema_registry.state.replay import State
 from ottla.schema_registry.store import snapshot
-from ottla.schema_registry.store.replaying import Store
+from ottla.schema_registry.store.replaying import Store, replayed
 from ottla.schema_registry.store.topic import KafkaTopic, TopicSettings
 from ottla.wire.cluster import ClusterSettings
 from ottla.wire.producing import BatchProducer, ProduceSettings
@@ -180,11 +180,7 @@ class Registries:
             found = None
             if registry.directory is not None:
                 found = snapshot.read_or_none(snapshot.file_of(registry.directory, TOPIC), identity, first, end, "BACKWARD")
-            state = found or State()
-            state.next_offset = max(state.next_offset, first)
-            store = Store(topic, Drafts(Formats()), state, TIMEOUT_SECONDS)
-            store.start()
-            await store.wait_for(end, 60.0)
+            store = await replayed(topic, Drafts(Formats()), found or State(), (first, end), TIMEOUT_SECONDS, 60.0)
             leadership = Leadership(store, lambda: registry.address, changed=lambda: None)
 
             async def take_part(session: Coordination) -> None:
@@ -197,7 +193,7 @@ class Registries:
             await topic.close()
             raise
         registry.life = Life(node, store, leadership, sessions, identity, topic)
-        self._stage.tell(f"{registry.name} is there, at offset {state.next_offset}{' with its snapshot' if found else ''}")
+        self._stage.tell(f"{registry.name} is there, at offset {store.state.next_offset}{' with its snapshot' if found else ''}")
 
     def _kill(self, registry: Registry) -> None:
         node = registry.node

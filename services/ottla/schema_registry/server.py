@@ -45,7 +45,7 @@ from ottla.schema_registry.state import names
 from ottla.schema_registry.state.drafts import Drafts
 from ottla.schema_registry.state.replay import State
 from ottla.schema_registry.store import snapshot
-from ottla.schema_registry.store.replaying import Store
+from ottla.schema_registry.store.replaying import Store, replayed
 from ottla.schema_registry.store.topic import KafkaTopic, TopicSettings
 from ottla.serving.readiness import Conditions
 from ottla.wire.broker_connection import Security
@@ -152,14 +152,13 @@ class SchemaRegistry:
         if settings.kafkastore_checkpoint_dir:
             self._snapshot_path = snapshot.file_of(Path(settings.kafkastore_checkpoint_dir), settings.kafkastore_topic)
             state = await offload(snapshot.read_or_none, self._snapshot_path, self._topic_identity, first_offset, next_offset, level)
-        state = state or State(level)
-        state.next_offset = self._snapshot_offset = max(state.next_offset, first_offset)
+        self._snapshot_offset = first_offset if state is None else state.next_offset
         self._offload = offload
-        self.store = Store(topic, drafts, state, settings.kafkastore_timeout_ms / 1000)
-        self.store.start()
+        timeouts = settings.kafkastore_timeout_ms / 1000, settings.kafkastore_init_timeout_ms / 1000
+        self.store = await replayed(topic, drafts, state or State(level), (first_offset, next_offset), *timeouts)
         stack.push_async_callback(self._end_snapshots)
         stack.push_async_callback(self.store.close)
-        await self.store.wait_for(next_offset, settings.kafkastore_init_timeout_ms / 1000)
+        state = self.store.state
         log.info("%d subjects from %s, offset %d", state.subject_count, settings.kafkastore_topic, state.next_offset)
         self._conditions.set("topic_replayed")
         if settings.kafkastore_checkpoint_dir:

@@ -30,7 +30,7 @@ from ottla.schema_registry.state.errors import (
 from ottla.schema_registry.state.records import PutVersion, Record, encode
 from ottla.schema_registry.state.replay import State
 from ottla.schema_registry.state.schemas import Schema, Version
-from ottla.schema_registry.store.replaying import Store
+from ottla.schema_registry.store.replaying import Fetched, Store, replayed
 
 
 @asynccontextmanager
@@ -415,6 +415,37 @@ async def test_a_topic_that_was_cut_stops_writes_and_not_reads() -> None:
         assert store.fault and store.state.versions("a")
         with pytest.raises(StoreFailed):
             await store.change(lambda state: decisions.delete_subject(state, "a", is_permanent=False))
+
+
+async def test_a_snapshot_does_not_bring_back_what_was_deleted_while_the_node_was_stopped() -> None:
+    """The tombstones are gone by then (`delete.retention.ms`), so nothing behind the snapshot says that anything was deleted."""
+    log = MemoryLog()
+    async with store_of(log) as store, store_of(log, epoch=None) as stopped:
+        await store.register(registration("a"))
+        await store.register(registration("b", '"long"'))
+        await store.change(lambda state: decisions.put_config(state, "b", {"compatibilityLevel": "FULL"}))
+        await stopped.wait_for(len(log.records))
+        await stopped.close()
+        for is_permanent in (False, True):
+            await store.change(partial(decisions.delete_subject, subject="a", is_permanent=is_permanent))
+        await store.change(lambda state: decisions.delete_config(state, "b"))
+        await store.register(registration("c", '"bytes"'))
+    left = [record for record in log.compacted() if record.value is not None or b"NOOP" in (record.key or b"")]
+    end = len(log.records)
+
+    class Compacted(MemoryTopic):
+        async def fetch(self, offset: int) -> Fetched:
+            if offset == end:
+                await asyncio.Event().wait()
+            return Fetched([record for record in left if record.offset >= offset], end)
+
+    topic = Compacted(log)
+    store = await replayed(topic, Drafts(Formats()), stopped.state, (0, end), 5.0, 5.0)
+    try:
+        assert list(store.state.subjects_with_prefix("")) == ["b", "c"]
+        assert store.state.config("b") is None and store.state.next_offset == end
+    finally:
+        await store.close()
 
 
 async def test_an_id_that_another_writer_took_is_not_given_to_somebody_else() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.schema_registry.test_records import lines
 from tests.unit.schema_registry.test_replay import seen
 
-from ottla.schema_registry.state.records import PutVersion, encode
+from ottla.schema_registry.state.records import Change, PutVersion, RemoveVersion, encode
 from ottla.schema_registry.state.replay import EPOCH_HEADER, State
 from ottla.schema_registry.state.schemas import Schema, Version
 from ottla.schema_registry.store import snapshot
@@ -40,8 +40,22 @@ def test_a_snapshot_brings_everything_back(tmp_path: Path) -> None:
     found = read(path)
     assert seen(found) == seen(state)
     assert (found.next_offset, found.epoch, found.conflict_count) == (state.next_offset, 3, 1)
-    assert [(conflict.version.subject, conflict.holder) for conflict in found.conflicts] == [("conflict", state.conflicts[0].holder)]
+    assert found.conflicts == state.conflicts
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_conflict_is_not_applied_although_its_id_is_free_by_now(tmp_path: Path) -> None:
+    """The holder was deleted for good, and the version of the conflict was registered since: the snapshot gave it the other schema."""
+    state = state_of_the_fixture()
+    registered = Version("conflict", 1, 99, Schema.of("AVRO", '"null"'), False, 7)
+    changes: list[Change] = [RemoveVersion(version.subject, version.version) for version in state.users_of(state.conflicts[0].version)]
+    for change in (*changes, PutVersion(registered)):
+        record = encode(change)
+        state.apply(state.next_offset, 7, record.key, record.value, {})
+    snapshot.write(tmp_path / "s", IDENTITY, state.image())
+    found = read(tmp_path / "s")
+    assert found.version("conflict", 1) == registered == state.version("conflict", 1)
+    assert seen(found) == seen(state)
 
 
 def test_a_snapshot_is_of_one_moment_although_the_state_goes_on(tmp_path: Path) -> None:
@@ -88,8 +102,8 @@ def test_a_snapshot_of_a_later_format_is_not_taken(tmp_path: Path) -> None:
     path = tmp_path / "s"
     snapshot.write(path, IDENTITY, state_of_the_fixture().image())
     head, _, body = path.read_bytes().partition(b"\n")
-    path.write_bytes(json.dumps({**json.loads(head), "format": 2}).encode() + b"\n" + body)
-    with pytest.raises(UnfitSnapshot, match="format 2"):
+    path.write_bytes(json.dumps({**json.loads(head), "format": 3}).encode() + b"\n" + body)
+    with pytest.raises(UnfitSnapshot, match="format 3"):
         read(path)
 
 

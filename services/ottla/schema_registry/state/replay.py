@@ -164,9 +164,8 @@ class State:
         context.highest_id = max(context.highest_id, version.id)
         holder = context.schemas.get(version.id)
         if holder is not None and not holder.is_same_definition(version.schema):
-            self.conflict_count += 1
             first = "/".join(map(str, context.users[version.id][0]))
-            self.conflicts.append(Conflict(offset, version, first))
+            self.add_conflict(Conflict(offset, version, first))
             log.error(
                 "offset %d: id %d of %s/%d belongs to another schema, of %s; the record is not applied: `ottla schema doctor` has more",
                 *(offset, version.id, version.subject, version.version, first),
@@ -190,6 +189,11 @@ class State:
             insort(self._sorted_subjects, names.parse(version.subject))
             versions = ()
         self._subjects[version.subject] = tuple(sorted((*versions, version), key=_number)) if versions else (version,)
+
+    def add_conflict(self, conflict: Conflict) -> None:
+        """Counts and remembers a record that is not applied."""
+        self.conflict_count += 1
+        self.conflicts.append(conflict)
 
     def _replace(self, former: Version, version: Version) -> None:
         versions = self._subjects[former.subject]

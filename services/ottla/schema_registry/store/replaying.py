@@ -164,7 +164,7 @@ class Store:
         self._fenced: Callable[[str], None] = lambda _: None
         self._replaying: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
-        self.log_end = 0  # as it was when the topic was opened
+        self.has_gap = False  # whether records were compacted away before they were read
 
     # Reading.
 
@@ -234,10 +234,12 @@ class Store:
     async def _apply(self, fetched: Fetched) -> None:
         state = self.state
         for index, record in enumerate(fetched.records):
+            self.has_gap |= record.offset != state.next_offset
             state.apply(record.offset, record.timestamp_ms, record.key, record.value, record.headers)
             if index % _STRETCH == _STRETCH - 1:
                 self._wake()
                 await asyncio.sleep(0)
+        self.has_gap |= fetched.next_offset > state.next_offset
         state.next_offset = max(state.next_offset, fetched.next_offset)
         self._wake()
 
@@ -524,6 +526,38 @@ class Store:
                 return
             answer = Registered(found)
         write.done.set_result(answer)
+
+
+async def replayed(
+    topic: Topic, drafts: Drafts, state: State, offsets: tuple[int, int], timeout_seconds: float, init_timeout_seconds: float
+) -> Store:
+    """A store that has replayed the topic: from where a snapshot ends, or from the beginning if records behind that were compacted away.
+
+    What was deleted for good is a tombstone for as long as `delete.retention.ms` says, and then nothing: a node that was stopped
+    meanwhile would keep for ever what its snapshot has of it.
+
+    Args:
+        state: what the snapshot had, or an empty one.
+        offsets: where the topic begins and ends.
+
+    Raises:
+        StoreTimedOut: it takes longer than `init_timeout_seconds`.
+    """
+    first_offset, next_offset = offsets
+    is_whole = state.next_offset <= first_offset
+    state.next_offset = max(state.next_offset, first_offset)
+    store = Store(topic, drafts, state, timeout_seconds)
+    try:
+        store.start()
+        await store.wait_for(next_offset, init_timeout_seconds)
+    except BaseException:
+        await store.close()
+        raise
+    if is_whole or not store.has_gap:
+        return store
+    log.info("records behind the snapshot were compacted away, and with them what they deleted: the topic is read from its beginning")
+    await store.close()
+    return await replayed(topic, drafts, State(state.default_level), offsets, timeout_seconds, init_timeout_seconds)
 
 
 def _future() -> asyncio.Future[Any]:

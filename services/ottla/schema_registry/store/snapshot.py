@@ -2,7 +2,8 @@
 
 The first line says what the file is of: format, cluster, topic, its id, the offset of the next record, the epoch, the highest ids, and the
 SHA-256 of what follows. Then the records that would make the state, one a line: timestamp, tab, key, tab, value. JSON has no tab and no
-newline in it. A file that does not fit is dropped, with the reason: then the topic is read from its beginning.
+newline in it. The last lines are the conflicts, which the head has the offsets of: they are remembered and not applied, as their ids may
+be free by now. A file that does not fit is dropped, with the reason: then the topic is read from its beginning.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ import hashlib
 import json
 import logging
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ottla.errors import OttlaError
-from ottla.schema_registry.state.records import Change, PutConfig, PutContext, PutMode, PutVersion, encode
-from ottla.schema_registry.state.replay import HIGHEST_IDS_HEADER, Image, State
+from ottla.schema_registry.state.records import Change, PutConfig, PutContext, PutMode, PutVersion, decode, encode
+from ottla.schema_registry.state.replay import HIGHEST_IDS_HEADER, Conflict, Image, State
 
 log: Final = logging.getLogger(__name__)
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 MAX_BYTES: Final = 1 << 32
+_WRITING: Final = threading.Lock()  # one that is asked for while another is written
 
 
 class UnfitSnapshot(OttlaError):
@@ -54,7 +57,6 @@ def write(path: Path, identity: Identity, image: Image) -> int:
     changes += [(0, PutConfig(scope, config)) for scope, config in image.configs.items()]
     changes += [(0, PutMode(scope, mode)) for scope, mode in image.modes.items()]
     changes += [(version.timestamp_ms, PutVersion(version)) for versions in image.subjects for version in versions]
-    # A schema's first version comes first, or the id would belong to a later one; what conflicts with it comes last.
     changes += [(conflict.version.timestamp_ms, PutVersion(conflict.version)) for conflict in image.conflicts]
     lines = []
     for timestamp_ms, change in changes:
@@ -69,13 +71,20 @@ def write(path: Path, identity: Identity, image: Image) -> int:
         "next_offset": image.next_offset,
         "epoch": image.epoch,
         "highest_ids": image.highest_ids,
+        "conflicts": [(conflict.offset, conflict.holder) for conflict in image.conflicts],
         "sha256": hashlib.sha256(body).hexdigest(),
     }
+    with _WRITING:
+        _replace(path, json.dumps(head).encode() + b"\n", body)
+    return len(body)
+
+
+def _replace(path: Path, head: bytes, body: bytes) -> None:
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with unfinished.open("wb") as file:
-            file.write(json.dumps(head).encode() + b"\n")
+            file.write(head)
             file.write(body)
             file.flush()
             os.fsync(file.fileno())
@@ -84,7 +93,6 @@ def write(path: Path, identity: Identity, image: Image) -> int:
         with contextlib.suppress(OSError):
             unfinished.unlink()
         raise
-    return len(body)
 
 
 def read(path: Path, identity: Identity, first_offset: int, next_offset: int, default_level: str) -> State:
@@ -105,6 +113,7 @@ def read(path: Path, identity: Identity, first_offset: int, next_offset: int, de
         found = Identity(head["cluster_id"], head["topic"], head["topic_id"])
         offset, epoch, digest = int(head["next_offset"]), int(head["epoch"]), head["sha256"]
         is_known = head["format"] == FORMAT
+        conflicts = head.get("conflicts", [])
     except (ValueError, KeyError, TypeError) as error:
         raise UnfitSnapshot(f"its first line cannot be read: {error!r}") from None
     if not is_known:
@@ -117,9 +126,16 @@ def read(path: Path, identity: Identity, first_offset: int, next_offset: int, de
         raise UnfitSnapshot(f"it goes to offset {offset}, and the topic has [{first_offset}, {next_offset})")
     state = State(default_level)
     highest = json.dumps(head["highest_ids"]).encode()
-    for index, line in enumerate(body.splitlines()):
+    lines = body.splitlines()
+    first_conflict = len(lines) - len(conflicts)
+    for index, line in enumerate(lines[:first_conflict]):
         timestamp, key, value = line.split(b"\t")
         state.apply(index, int(timestamp), key, value or None, {})
+    for line, (conflict_offset, holder) in zip(lines[first_conflict:], conflicts, strict=True):
+        timestamp, key, value = line.split(b"\t")
+        change = decode(key, value, int(timestamp))
+        assert isinstance(change, PutVersion), "written above"
+        state.add_conflict(Conflict(conflict_offset, change.version, holder))
     state.apply(offset - 1, 0, b'{"keytype":"NOOP","magic":0}', None, {HIGHEST_IDS_HEADER: highest})
     state.next_offset, state.epoch = offset, epoch
     return state
