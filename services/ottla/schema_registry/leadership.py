@@ -182,8 +182,11 @@ class Leadership:
             coordination, group = self._joined
             await self.leave()
             try:
+                path = office_of(group).path
                 with contextlib.suppress(NoNode):
-                    await coordination.delete(office_of(group).path)
+                    _, stat = await coordination.get(path)
+                    if stat.ephemeral_owner == coordination.session_id:  # and of no other node, which leads since
+                        await coordination.delete(path)
                 await asyncio.sleep(_PAUSE_SECONDS)
             finally:
                 await self._take_part()

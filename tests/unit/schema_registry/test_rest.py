@@ -735,3 +735,41 @@ def test_metadata_of_the_server() -> None:
         assert (await client.get("/v1/metadata/deployment")).status == 200
 
     on_a_registry(test)
+
+
+async def test_an_answer_that_was_overtaken_by_a_deletion_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was read before the id was given up and kept after that: the id's next schema would have been answered with the former one."""
+    async with node(MemoryLog()) as registry:
+        client, drafts, path = registry.client, registry.store.drafts, "/schemas/ids/1?format=resolved"
+        parsed_before, reads, may_go_on = drafts.parsed, asyncio.Event(), asyncio.Event()
+
+        async def slow(*arguments: Any) -> Any:
+            found = await parsed_before(*arguments)
+            reads.set()
+            await may_go_on.wait()
+            return found
+
+        async def kept_alive(path: str) -> int:
+            head = f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\nGET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+            return int((await client.raw(head.encode())).split()[1])
+
+        assert await client.register("a", A) == 1
+        monkeypatch.setattr(drafts, "parsed", slow)
+        asking = asyncio.ensure_future(client.get(path))
+        await reads.wait()
+        monkeypatch.setattr(drafts, "parsed", parsed_before)
+        assert (await client.delete("/subjects/a")).status == (await client.delete("/subjects/a?permanent=true")).status == 200
+        assert await kept_alive(path) == 404
+        may_go_on.set()
+        assert (await asking).status == 200
+        assert await kept_alive(path) == 404
+
+
+async def test_a_version_that_refers_to_the_latest_of_another_subject_is_undeleted() -> None:
+    async with node(MemoryLog()) as registry:
+        client = registry.client
+        await client.register("r", A)
+        text = json.dumps({"type": "record", "name": "S", "fields": [{"name": "r", "type": "R"}]})
+        await client.register("s", text, references=[{"name": "R", "subject": "r", "version": -1}])
+        assert (await client.delete("/subjects/s")).json == [1]
+        assert (await client.post("/subjects/s/undelete", {})).json == [1]

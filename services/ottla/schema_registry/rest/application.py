@@ -254,12 +254,13 @@ class Application:
     async def _finish(self, request: Request, route: Route, answer: Awaitable[Any], media_type: str) -> Response:
         loop = asyncio.get_running_loop()
         began = loop.time()
+        removals = self._place.state.removals
         try:
             found = await answer
             if isinstance(found, Response):
                 self.counts.count(route.name, found.status)
                 return found
-            return self._success(request, route, found, media_type)
+            return self._success(request, route, found, media_type, may_keep=removals == self._place.state.removals)
         except RegistryError as error:
             return self._error(request, route.name, error, media_type)
         except Exception:  # where a request ends
@@ -319,7 +320,7 @@ class Application:
         allowed = {"access-control-allow-origin": origin, "access-control-expose-headers": "X-Registry-Offset", "vary": "Origin"}
         return self._headers + header_lines(allowed)
 
-    def _success(self, request: Request, route: Route, found: Any, media_type: str) -> Response:
+    def _success(self, request: Request, route: Route, found: Any, media_type: str, *, may_keep: bool = True) -> Response:
         body = found.text.encode() if isinstance(found, Text) else b"" if route.status == 204 else _dumped(found)
         headers = {} if route.status == 204 else {"content-type": media_type, "vary": "Accept, Accept-Encoding"}
         status = route.status
@@ -336,7 +337,8 @@ class Application:
             headers["content-encoding"] = "gzip"
         self.counts.count(route.name, status)
         response = Response(status, body, self._common(request) + header_lines(headers))
-        if is_lasting and status == 200 and request.method == b"GET" and self._authentication is None and b"origin" not in request.headers:
+        is_kept = is_lasting and may_keep
+        if is_kept and status == 200 and request.method == b"GET" and self._authentication is None and b"origin" not in request.headers:
             self._keep(request, response)
         return response
 

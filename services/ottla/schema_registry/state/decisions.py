@@ -391,7 +391,7 @@ def undelete(state: State, subject: str, number: int | None) -> tuple[list[int],
         raise VersionNotSoftDeleted(f"Subject '{subject}' Version {versions[0].version} is not soft deleted")
     for version in deleted:
         for target, target_number in state.targets(version):
-            if state.version(target, target_number) is None:
+            if (state.latest(target) if target_number == -1 else state.version(target, target_number)) is None:
                 raise schema_not_found(f"{target}/{target_number}, which {subject}/{version.version} refers to,")
     return [version.version for version in deleted], [PutVersion(replace(version, is_deleted=False)) for version in deleted]
 

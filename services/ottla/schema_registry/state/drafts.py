@@ -76,6 +76,8 @@ class Drafts:
         found = self._parsed.get(key)
         if found is None:
             found = await self._parse(state, subject, schema.schema_type, schema.text, schema.references, is_new=False)
+            if self._removals != (id(state), state.removals):  # meanwhile
+                return found
             self._parsed[key] = found
             while len(self._parsed) > self._kept:
                 self._parsed.popitem(last=False)
