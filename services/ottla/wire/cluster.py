@@ -336,23 +336,34 @@ class Cluster:
             await self.refresh((name,))
         return self.metadata.topic(name)
 
+    async def refresh_from_all(self, topics: Collection[str], timeout_seconds: float) -> None:
+        """Hears of these topics from each broker that answers in time: one that is cut off has not heard of later leaders.
+
+        Raises:
+            ApiError: a broker does not speak to us.
+        """
+        for answer in await self._accounts(topics, timeout_seconds):
+            self.metadata.take(answer, everything=False)
+
     async def topic_ids(self, name: str, timeout_seconds: float) -> set[UUID]:
         """The ids of the topic that has this name, by the account of each broker that answers in time: one may know a former topic still.
 
         Raises:
             ApiError: a broker does not speak to us.
         """
+        topics = [topic for answer in await self._accounts([name], timeout_seconds) for topic in answer.topics]
+        return {topic.topic_id for topic in topics if getattr(topic, "topic_id", None) is not None}
 
-        async def of(broker_id: BrokerId) -> set[UUID]:
+    async def _accounts(self, topics: Collection[str], timeout_seconds: float) -> list[Any]:
+        async def of(broker_id: BrokerId) -> Any:
             try:
                 async with asyncio.timeout(timeout_seconds):
-                    answer = await self.ask(broker_id, ApiKey.METADATA, METADATA_VERSIONS, lambda api: self._metadata_request(api, [name]))
+                    return await self.ask(broker_id, ApiKey.METADATA, METADATA_VERSIONS, lambda api: self._metadata_request(api, topics))
             except OSError as error:
-                log.info("broker %d does not say which topic %s is: %s", broker_id, name, error or "timed out")
-                return set()
-            return {topic.topic_id for topic in answer.topics if getattr(topic, "topic_id", None) is not None}
+                log.info("broker %d does not say what it knows of topics: %s", broker_id, error or "timed out")
+                return None
 
-        return set().union(*await asyncio.gather(*map(of, self.metadata.brokers)))
+        return [answer for answer in await asyncio.gather(*map(of, self.metadata.brokers)) if answer is not None]
 
     async def leader(self, partition: TopicPartition) -> BrokerId:
         """Who leads a partition.

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tests.loops import until
 from tests.unit.mirror_maker.mirrors import (
-    MAX_BATCH,
     Side,
     batch,
     caught_up,
@@ -33,9 +32,11 @@ from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.config.mirror import MirrorSettings
 from ottla.errors import ConfigurationError, InvalidRequest, OffsetOutOfRange, TopicAuthorizationFailed
-from ottla.interbroker.calls import ControlledShutdownRequest
+from ottla.interbroker.calls import ControlledShutdownRequest, NewTopic
 from ottla.mirror_maker.merge import slot
+from ottla.mirror_maker.merge.map_topic import Origins, batches_of
 from ottla.mirror_maker.merge.slot import LOST_ATTEMPTS, Destination
+from ottla.mirror_maker.offset_map import writer_record
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import MirrorMaker
 from ottla.mirror_maker.sync import topics
@@ -376,22 +377,20 @@ async def test_brokers_that_are_no_addresses_are_refused_by_the_settings_name() 
 
 
 @asynccontextmanager
-async def cut_off(a: Side) -> AsyncIterator[tuple[TopicPartition, Side, Side]]:
+async def cut_off(a: Side, topic: str = "clicks") -> AsyncIterator[tuple[TopicPartition, Side, Side]]:
     """A partition with two records and two that came under a leader of which the former one has not heard; what either of them says."""
-    await create_topic(a.cluster, "clicks", 3, 2)
-    partitions = a.cluster.metadata.topic("clicks").partitions
-    (number, former), *_ = [(number, known.leader) for number, known in partitions.items() if known.leader != 1]
-    (leader,) = [replica for replica in partitions[number].replicas if replica != former]
-    clicks = TopicPartition("clicks", number)
+    partition, former, leader = TopicPartition(topic, 0), BrokerId(2), BrokerId(3)
+    controller = a.brokers.running[BrokerId(1)].parts.controller
+    await controller.create_topic(NewTopic(topic, assignments={0: (former, leader)}))
+    await until(lambda: all(broker.metadata.leader(partition) == former for broker in a.brokers.running.values()))
     async with cluster_at(a, leader) as good, cluster_at(a, former) as bad:
-        await publish(good, clicks, b"0", b"1")
+        await publish(good, partition, b"0", b"1")
         a.brokers.hub.partition(BrokerId(1), former)
-        controller = a.brokers.running[BrokerId(1)].parts.controller
         await controller.call(ControlledShutdownRequest(former, -1))
-        await good.cluster.refresh(["clicks"])
-        await publish(good, clicks, b"2", b"3")
+        await good.cluster.refresh([topic])
+        await publish(good, partition, b"2", b"3")
         try:
-            yield clicks, good, bad
+            yield partition, good, bad
         finally:
             a.brokers.hub.heal()
 
@@ -399,27 +398,27 @@ async def cut_off(a: Side) -> AsyncIterator[tuple[TopicPartition, Side, Side]]:
 @asynccontextmanager
 async def cluster_at(a: Side, broker_id: BrokerId) -> AsyncIterator[Side]:
     async with Cluster(a.brokers.running[broker_id].bootstrap_servers, a.cluster.settings) as cluster:
-        await cluster.refresh(["clicks"])
+        await cluster.refresh(None)
         yield Side(a.brokers, cluster, a.cluster_id)
 
 
 async def test_a_leader_that_has_not_heard_of_its_successor_makes_no_gap(tmp_path: Path) -> None:
     """Its log ends where the successor's begins. What was copied from there on would be copied again."""
     async with side(tmp_path / "a", 3, min_insync_replicas="1", controlled_shutdown_enable="false") as a, side(tmp_path / "b") as b:
-        await create_topic(b.cluster, "clicks", 3)
+        await create_topic(b.cluster, "clicks")
         await create_map(b)
-        async with cut_off(a) as (clicks, good, bad):
-            wanted = {clicks: Destination("clicks", 3, MAX_BATCH)}
+        async with cut_off(a) as (_, good, bad):
+            wanted = same(1, "clicks")
             one = copier(good, b, settings(a, b, on_truncation="gap"))
             one.want(wanted)
             async with running(one):
-                await caught_up(one, {clicks: 4})
+                await caught_up(one, {CLICKS: 4})
             again = copier(bad, b, settings(a, b, on_truncation="gap"))
             again.want(wanted)
             async with running(again):
-                await until(lambda: again._refusals[clicks] > LOST_ATTEMPTS or bool(again.gaps))
+                await until(lambda: again._refusals[CLICKS] > LOST_ATTEMPTS or bool(again.gaps))
                 assert again.gaps == []
-        assert [record.value for record in (await committed(b, clicks))[clicks]] == [b"0", b"1", b"2", b"3"]
+        assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"0", b"1", b"2", b"3"]
 
 
 async def test_a_broker_that_has_not_heard_of_a_topic_made_again_makes_no_gap(tmp_path: Path) -> None:
@@ -443,3 +442,25 @@ async def test_a_broker_that_has_not_heard_of_a_topic_made_again_makes_no_gap(tm
             async with running(again):
                 await until(lambda: CLICKS in again._due or bool(again.gaps))
                 assert again.gaps == []
+
+
+async def test_a_copy_is_known_though_the_leader_of_its_map_was_replaced_and_has_not_heard_of_it(tmp_path: Path) -> None:
+    """The producer would count as an ordinary one from then on, and all that it copies be copied back."""
+    async with side(tmp_path, 3, min_insync_replicas="1", controlled_shutdown_enable="false") as a, cut_off(a, "ottla-mirror-B-A") as found:
+        partition, good, bad = found
+        async with BatchProducer(good.cluster) as producer:
+            for named in batches_of([writer_record(77, "B")], 0):
+                await producer.send(partition, named)
+        assert await Origins(bad.cluster).origin_of(77) == "B"
+
+
+async def test_writers_of_a_map_that_was_made_again_are_known(tmp_path: Path) -> None:
+    async with side(tmp_path) as a:
+        origins = Origins(a.cluster)
+        for producer_ids in (range(10), [77]):
+            await create_map(a, "B-A")
+            async with BatchProducer(a.cluster) as producer:
+                for named in batches_of([writer_record(producer_id, "B") for producer_id in producer_ids], 0):
+                    await producer.send(TopicPartition("ottla-mirror-B-A", 0), named)
+            assert await origins.origin_of(producer_ids[-1]) == "B"
+            await delete_topics(a.cluster, ["ottla-mirror-B-A"])

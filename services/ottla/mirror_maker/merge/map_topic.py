@@ -28,6 +28,8 @@ log: Final = logging.getLogger(__name__)
 
 # Answers to "whose is this producer?" that are kept. Transactional producers keep their ids.
 MAX_KNOWN_PRODUCERS: Final = 100_000
+# How long a broker may take to say which leaders of maps it knows.
+ASK_SECONDS: Final = 2.0
 # Of a batch of records that are made here: less than any broker's `message.max.bytes`.
 BATCH_BYTES: Final = 256 * 1024
 
@@ -84,11 +86,13 @@ class Origins:
 
     async def _read_on(self) -> None:
         await self._cluster.refresh(None)
+        maps = [name for name in self._cluster.metadata.topics if name.startswith(MAP_PREFIX)]
+        # A leader that was replaced while it was cut off shows a map of before, and whose records it does not name are copied back.
+        await self._cluster.refresh_from_all(maps, ASK_SECONDS)
         partitions = {
             TopicPartition(name, number): self._positions.get(TopicPartition(name, number), EARLIEST)
-            for name, topic in self._cluster.metadata.topics.items()
-            if name.startswith(MAP_PREFIX)
-            for number in topic.partitions
+            for name in maps
+            for number in self._cluster.metadata.topic(name).partitions
         }
         contents = MapContents(writers=self._contents.writers)
         async for partition, batch, first_offset in _committed(self._cluster, partitions, self._positions):
@@ -133,15 +137,17 @@ async def _committed(
         return
     ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)
     begins = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+    # What ends before is another topic of the name, or was cut.
+    starts = {partition: offset if offset <= ends[partition].offset else EARLIEST for partition, offset in partitions.items()}
     left = {
         partition: max(ends[partition].offset, up_to)
-        for partition, offset in partitions.items()
+        for partition, offset in starts.items()
         if max(offset, begins[partition].offset) < max(ends[partition].offset, up_to)
     }
     settings = FetchSettings(read_committed=True, max_wait_ms=100)
     async with Fetcher(cluster, settings, out_of_range=lambda partition, offset: EARLIEST) as fetcher:
         for partition in left:
-            fetcher.assign(partition, partitions[partition])
+            fetcher.assign(partition, starts[partition])
         while left:
             fetched = await fetcher.poll(cluster.settings.api_timeout_seconds)
             if not fetched:
