@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from ottla.schema_registry.state.errors import (
 from ottla.schema_registry.state.records import PutVersion, Record, encode
 from ottla.schema_registry.state.replay import State
 from ottla.schema_registry.state.schemas import Schema, Version
+from ottla.schema_registry.store import snapshot
 from ottla.schema_registry.store.replaying import Fetched, Store, replayed
 
 
@@ -446,6 +448,35 @@ async def test_a_snapshot_does_not_bring_back_what_was_deleted_while_the_node_wa
         assert store.state.config("b") is None and store.state.next_offset == end
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+async def test_what_an_older_release_wrote_under_other_keys_stays_deleted_when_the_topic_is_compacted(
+    has_snapshot: bool, tmp_path: Path
+) -> None:
+    """Compaction compares keys byte by byte: it left the old record, and in time dropped the tombstone that was written under our key."""
+    log = MemoryLog()
+    value = encode(PutVersion(Version("a", 1, 1, Schema.of("AVRO", '"int"'), True, 0))).value
+    log.put(
+        [
+            Record(b'{"keytype":"SCHEMA","subject":"a","version":1,"magic":0}', value),
+            Record(b'{"keytype": "CONFIG", "subject": "a", "magic": 0}', b'{"compatibilityLevel":"FULL"}'),
+            Record(b'{"keytype":"MODE","subject":null,"magic":0}', b'{"mode":"IMPORT"}'),
+        ]
+    )
+    async with store_of(log) as store:
+        if has_snapshot:
+            identity = snapshot.Identity("cluster-1", "_schemas", "id-1")
+            snapshot.write(tmp_path / "s", identity, store.state.image())
+            store.state = snapshot.read(tmp_path / "s", identity, 0, len(log.records), "BACKWARD")
+        await store.change(partial(decisions.delete_mode, scope="", is_recursive=False, may_change=True))
+        await store.change(partial(decisions.delete_subject, subject="a", is_permanent=True))
+        assert not store.state.other_keys
+    left = State()
+    for kept in log.compacted():
+        if kept.value is not None or b"NOOP" in (kept.key or b""):
+            left.apply(kept.offset, 0, kept.key, kept.value, kept.headers)
+    assert (left.versions("a"), left.config("a"), left.mode("")) == ((), None, None)
 
 
 async def test_an_id_that_another_writer_took_is_not_given_to_somebody_else() -> None:

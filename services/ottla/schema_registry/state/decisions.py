@@ -469,8 +469,14 @@ def records_of(state: State, changes: Sequence[Change], batch: Batch | None = No
     """The records of changes.
 
     Where a version goes for good a NOOP comes with them, whose header keeps the highest ids: of all NOOPs compaction leaves the last.
+    What stands under another key than ours gets a tombstone of its own: compaction knows keys only, and would leave it and drop ours.
     """
-    records = [encode(change) for change in changes]
+    records: list[Record] = []
+    for change in changes:
+        record = encode(change)
+        records.append(record)
+        if record.value is None:
+            records += [Record(key, None) for key in state.other_keys.get(record.key, ())]
     return [*records, noop(state, batch)] if any(_gives_up_an_id(state, change) for change in changes) else records
 
 

@@ -156,6 +156,18 @@ def encode(change: Change) -> Record:
     raise AssertionError(change)
 
 
+def key_of(change: Change) -> bytes | None:
+    """The key that a change of a version, config or mode is written with; None of any other."""
+    match change:
+        case PutVersion(Version(subject, number)) | RemoveVersion(subject, number):
+            return _schema_key(subject, number)
+        case PutConfig(scope):
+            return _scope_key("CONFIG", scope)
+        case PutMode(scope):
+            return _scope_key("MODE", scope)
+    return None
+
+
 def _schema_key(subject: str, version: int) -> bytes:
     return _dumped({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
 

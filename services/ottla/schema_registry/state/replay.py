@@ -35,6 +35,7 @@ from ottla.schema_registry.state.records import (
     RemoveVersion,
     UnreadableRecord,
     decode,
+    key_of,
 )
 from ottla.schema_registry.state.schemas import Json, Reference, Schema, Version, config_in_scope
 
@@ -74,6 +75,7 @@ class Image:
     configs: Mapping[str, Json]
     modes: Mapping[str, str]
     conflicts: tuple[Conflict, ...]
+    other_keys: Mapping[bytes, tuple[bytes, ...]]
 
 
 class Context:
@@ -98,6 +100,7 @@ class State:
         epoch: the highest that a record had.
         removals: how often something that had an id was removed for good: until then an id can be answered from a cache.
         conflict_count, dropped_count, unreadable_count: records that were not applied, since the start.
+        other_keys: by the key that ours have, other ones of the same meaning: of older releases, with other blanks.
     """
 
     def __init__(self, default_level: str = "BACKWARD") -> None:
@@ -107,6 +110,7 @@ class State:
         self.removals = 0
         self.conflict_count = self.dropped_count = self.unreadable_count = 0
         self.conflicts: deque[Conflict] = deque(maxlen=CONFLICTS_KEPT)
+        self.other_keys: dict[bytes, tuple[bytes, ...]] = {}
         self._contexts: dict[str, Context] = {names.DEFAULT_CONTEXT: Context(names.DEFAULT_CONTEXT)}
         self._named: set[str] = set()  # contexts that have a record
         self._subjects: dict[str, tuple[Version, ...]] = {}
@@ -135,7 +139,19 @@ class State:
             log.error("offset %d: not a record of a schema registry, skipped: %s", offset, error)
             return
         self._raise_highest_ids(headers.get(HIGHEST_IDS_HEADER))
+        own_key = key_of(change)
+        if own_key is not None and key is not None and key != own_key:
+            self.note_other_key(own_key, key, is_there=value is not None)
         self._take(change, offset)
+
+    def note_other_key(self, own_key: bytes, key: bytes, *, is_there: bool) -> None:
+        """Remembers that a record stands under another key than ours, or does no more."""
+        keys = {*self.other_keys.get(own_key, ())}
+        (keys.add if is_there else keys.discard)(key)
+        if keys:
+            self.other_keys[own_key] = tuple(sorted(keys))
+        else:
+            self.other_keys.pop(own_key, None)
 
     def _take(self, change: Change, offset: int) -> None:
         match change:
@@ -247,6 +263,7 @@ class State:
             dict(self._configs),
             dict(self._modes),
             tuple(self.conflicts),
+            dict(self.other_keys),
         )
 
     # Contexts.

@@ -71,6 +71,7 @@ def write(path: Path, identity: Identity, image: Image) -> int:
         "next_offset": image.next_offset,
         "epoch": image.epoch,
         "highest_ids": image.highest_ids,
+        "other_keys": [(own.decode(), key.decode()) for own, keys in image.other_keys.items() for key in keys],
         "conflicts": [(conflict.offset, conflict.holder) for conflict in image.conflicts],
         "sha256": hashlib.sha256(body).hexdigest(),
     }
@@ -113,7 +114,7 @@ def read(path: Path, identity: Identity, first_offset: int, next_offset: int, de
         found = Identity(head["cluster_id"], head["topic"], head["topic_id"])
         offset, epoch, digest = int(head["next_offset"]), int(head["epoch"]), head["sha256"]
         is_known = head["format"] == FORMAT
-        conflicts = head.get("conflicts", [])
+        conflicts, other_keys = head.get("conflicts", []), head.get("other_keys", [])
     except (ValueError, KeyError, TypeError) as error:
         raise UnfitSnapshot(f"its first line cannot be read: {error!r}") from None
     if not is_known:
@@ -126,6 +127,8 @@ def read(path: Path, identity: Identity, first_offset: int, next_offset: int, de
         raise UnfitSnapshot(f"it goes to offset {offset}, and the topic has [{first_offset}, {next_offset})")
     state = State(default_level)
     highest = json.dumps(head["highest_ids"]).encode()
+    for own_key, other_key in other_keys:
+        state.note_other_key(own_key.encode(), other_key.encode(), is_there=True)
     lines = body.splitlines()
     first_conflict = len(lines) - len(conflicts)
     for index, line in enumerate(lines[:first_conflict]):
