@@ -422,7 +422,7 @@ class ClusterReader:
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings
         self._asking: Asking | None = None
-        self._topic_ids: dict[str, str | None] = {}
+        self.topic_ids: dict[str, str | None] = {}  # of the topics that were asked for
         self._leaders: dict[TopicPartition, int | None] = {}
 
     def __enter__(self) -> Self:
@@ -450,8 +450,8 @@ class ClusterReader:
         else:
             names = set(settings.subscribe) or {partition.topic for partition in settings.assign}
             topics = self._call(lambda asking: asking.topics(names))
-        again = [name for name, topic in topics.items() if self._topic_ids.get(name, topic.topic_id) != topic.topic_id]
-        self._topic_ids.update({name: topic.topic_id for name, topic in topics.items()})
+        again = [name for name, topic in topics.items() if self.topic_ids.get(name, topic.topic_id) != topic.topic_id]
+        self.topic_ids.update({name: topic.topic_id for name, topic in topics.items()})
         report([Loss(TopicPartition(name, 0), 0, 0, "the topic was deleted and made again") for name in sorted(again)], settings)
         self._leaders = {TopicPartition(name, number): leader for name, topic in topics.items() for number, leader in topic.leaders.items()}
         return set(self._leaders) & set(settings.assign) if settings.assign else set(self._leaders)

@@ -207,7 +207,7 @@ def test_a_cluster_is_asked_again_as_often_as_the_option_says(cluster: EmbeddedC
             return {topic: TopicFacts("id", {0: 1})}
 
         monkeypatch.setattr(asked, "topics", topics)
-        monkeypatch.setattr(reader, "_topic_ids", {})
+        monkeypatch.setattr(reader, "topic_ids", {})
         assert reader.partitions() == {TopicPartition(topic, 0)}
         failing = 3
         with pytest.raises(ReadFailed, match="cannot be asked"):

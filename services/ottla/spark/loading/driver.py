@@ -250,7 +250,8 @@ def load(
     with ClusterReader(settings.source) as reader:
         version = table.application_version(settings.application)
         remembered = offsets_of(table, settings)
-        start, end = _bounds(settings, reader, remembered)
+        known_ids = {} if remembered is None else (table.remembered(settings.application) or {}).get("topics", {})
+        start, end = _bounds(settings, reader, remembered, known_ids)
         ranges = plan(start, end, settings.max_records, settings.max_records_per_file)
         left = backlog(reached(start, ranges), end)
         before = _report_before(table, settings)
@@ -281,6 +282,7 @@ def load(
             (version or 0) + 1,
             {
                 "offsets": nested(offsets),
+                "topics": {**known_ids, **reader.topic_ids},
                 "metrics": {
                     "rows": rows,
                     "bytes": size,
@@ -369,9 +371,21 @@ def offsets_of_rows(table: Table, source: SourceSettings) -> dict[TopicPartition
     return {partition: offset for partition, offset in found.items() if partition in there}
 
 
-def _bounds(settings: LoadSettings, reader: ClusterReader, remembered: Offsets | None) -> tuple[Offsets, Offsets]:
-    """Where to go on, and up to where. Partitions that are new since are read from their beginning."""
+def _bounds(
+    settings: LoadSettings, reader: ClusterReader, remembered: Offsets | None, known_ids: Mapping[str, str | None]
+) -> tuple[Offsets, Offsets]:
+    """Where to go on, and up to where. Partitions that are new since are read from their beginning.
+
+    Args:
+        known_ids: of the topics whose offsets are remembered, as far as they are.
+    """
     partitions = reader.partitions()
+    for topic, topic_id in sorted(reader.topic_ids.items()):
+        if known_ids.get(topic, topic_id) != topic_id:
+            raise ConfigurationError(
+                f"{topic} has the id {topic_id}, and had {known_ids[topic]} in the table's last load: this is another topic than the one"
+                " that was loaded; load it as another job"
+            )
     if not partitions and settings.source.subscribe_pattern is None:  # what a pattern matches may be created yet
         raise ConfigurationError(f"there is no topic to load: {', '.join(settings.source.subscribe)}")
     if remembered is None:
