@@ -89,6 +89,12 @@ class Tasks(set[asyncio.Task[Any]]):
             await asyncio.wait(set(self), timeout=timeout_seconds)
 
 
+def look_at_error(done: asyncio.Future[Any]) -> None:
+    """For `add_done_callback`: its waiters have the error, and none may be left of them, as after a cancelled `asyncio.shield`."""
+    if not done.cancelled():
+        done.exception()
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """How long to wait before another attempt: twice as long after each failure in a row, up to a bound. Kafka's ExponentialBackoff."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
+from ottla.lifecycle import look_at_error
+
 
 class ProducerIds:
     """The ids of this broker.
@@ -35,7 +37,7 @@ class ProducerIds:
             # A fleet of producers starts at once: the first of them asks for a block and all wait for that one.
             if self._allocation is None:
                 self._allocation = asyncio.create_task(self._allocate())
-                self._allocation.add_done_callback(_consume)
+                self._allocation.add_done_callback(look_at_error)
             await asyncio.shield(self._allocation)
 
     async def _allocate(self) -> None:
@@ -43,9 +45,3 @@ class ProducerIds:
             self._ids = iter(await self._allocate_block())
         finally:
             self._allocation = None
-
-
-def _consume(allocation: asyncio.Task[None]) -> None:
-    """Anyone who waited for a block that did not come may have gone meanwhile."""
-    if not allocation.cancelled():
-        allocation.exception()

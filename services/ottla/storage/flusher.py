@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from ottla.errors import KafkaStorageError
+from ottla.lifecycle import look_at_error
 from ottla.record.region import OpenFile
 from ottla.storage.appender import Appender
 from ottla.storage.file_names import OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
@@ -73,7 +74,7 @@ class Flusher:
     async def _flush_with_others(self, closing: bool = False) -> None:
         if self._flushing is None:
             self._flushing = asyncio.ensure_future(self._flush_once(closing))
-            self._flushing.add_done_callback(_consume)
+            self._flushing.add_done_callback(look_at_error)
         await asyncio.shield(self._flushing)
 
     async def _flush_once(self, closing: bool) -> None:
@@ -216,9 +217,3 @@ class Flusher:
         """Raises KafkaStorageError when memory has anything that the next start would not find."""
         if self._owes or self.files.snapshots or self.recovery_point < self.appender.log_end_offset:
             raise KafkaStorageError(f"{self.files.topic_partition}: not everything could be written, so the next start has to check it")
-
-
-def _consume(flushing: asyncio.Future[None]) -> None:
-    """A flush that failed without a waiting caller has failed the log directory; nothing else is to be done."""
-    if not flushing.cancelled():
-        flushing.exception()

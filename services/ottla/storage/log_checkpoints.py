@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from ottla.lifecycle import Offload
+from ottla.lifecycle import Offload, look_at_error
 from ottla.model import TopicPartition
 from ottla.storage.checkpoints import (
     CLEANER_CHECKPOINT,
@@ -108,6 +108,7 @@ class LogCheckpoints:
             await asyncio.wait([running])  # it may have looked before there was anything to say
         if path not in self._under_way:
             self._under_way[path] = asyncio.ensure_future(self._write_recovery_points_once(directory))
+            self._under_way[path].add_done_callback(look_at_error)
         await asyncio.shield(self._under_way[path])
 
     async def _write_recovery_points_once(self, directory: LogDirectory) -> None:

@@ -36,7 +36,7 @@ from ottla.errors import (
     OttlaError,
     error_of,
 )
-from ottla.lifecycle import Backoff, Offload, offload_nothing
+from ottla.lifecycle import Backoff, Offload, look_at_error, offload_nothing
 from ottla.model import NO_LEADER, BrokerId, Endpoint, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch_client import MalformedResponse
@@ -245,7 +245,7 @@ class Cluster:
         opening = self._opening.get(place)
         if opening is None:
             opening = self._opening[place] = asyncio.get_running_loop().create_task(self._opened(place))
-            opening.add_done_callback(_retrieve)
+            opening.add_done_callback(look_at_error)
         return await asyncio.shield(opening)
 
     async def _opened(self, place: Place) -> BrokerConnection:
@@ -297,7 +297,7 @@ class Cluster:
             self._wanted.update(topics)
         if self._next_refresh is None:
             self._next_refresh = asyncio.get_running_loop().create_task(self._refresh_after(self._refreshing))
-            self._next_refresh.add_done_callback(_retrieve)
+            self._next_refresh.add_done_callback(look_at_error)
         await asyncio.shield(self._next_refresh)
 
     async def _refresh_after(self, former: asyncio.Task[None] | None) -> None:
@@ -511,12 +511,6 @@ class Cluster:
             await self.refresh(topics)
         except (OSError, OttlaError) as error:
             log.info("metadata could not be refreshed: %s", error)
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """The task's error is its waiter's; when no one waits any more, it is dropped."""
-    if not task.cancelled():
-        task.exception()
 
 
 def is_healed_by_time(error: Exception) -> bool:

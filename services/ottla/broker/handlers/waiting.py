@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from ottla.errors import ApiError, RequestTimedOut
+from ottla.lifecycle import look_at_error
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -135,7 +136,7 @@ class Deadline:
             RequestTimedOut: the request's timeout has passed.
         """
         acting = asyncio.ensure_future(action)
-        acting.add_done_callback(_seen)
+        acting.add_done_callback(look_at_error)
         try:
             return await asyncio.wait_for(asyncio.shield(acting), self.seconds_left())
         except TimeoutError as error:
@@ -146,9 +147,3 @@ class Deadline:
             raise
         finally:
             del acting
-
-
-def _seen(acting: asyncio.Future[T]) -> None:
-    """No one may wait for the outcome any more: the time was up or the connection is closed. That is not an error of ours."""
-    if not acting.cancelled():
-        acting.exception()
