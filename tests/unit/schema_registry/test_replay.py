@@ -18,7 +18,7 @@ from ottla.schema_registry.state import decisions, names
 from ottla.schema_registry.state.decisions import Batch, Registration, Stale
 from ottla.schema_registry.state.drafts import Drafts
 from ottla.schema_registry.state.errors import InvalidSchema, OperationNotPermitted, RegistryError, SubjectNotSoftDeleted
-from ottla.schema_registry.state.records import Change, PutVersion, Record, encode
+from ottla.schema_registry.state.records import Change, PutVersion, Record, RemoveVersion, encode
 from ottla.schema_registry.state.replay import EPOCH_HEADER, HIGHEST_IDS_HEADER, State
 from ottla.schema_registry.state.schemas import Reference, Schema, Version, config_in_scope, merged_metadata, merged_rule_sets
 
@@ -46,6 +46,23 @@ def seen(state: State) -> dict[str, Any]:
         "modes": [state.mode(scope) for scope in ("", *SUBJECTS)],
         "contexts": state.contexts,
     }
+
+
+def test_a_schema_that_was_brought_under_two_ids_is_found_by_either_while_the_other_is_gone() -> None:
+    """The lowest counts, whatever the order of the records: compaction and snapshots change that."""
+    schema = Schema.of("AVRO", '"int"')
+    puts = [PutVersion(Version("a", 1, 9, schema, True, 0)), PutVersion(Version("b", 1, 5, schema, True, 0))]
+    for first, second in (puts, puts[::-1]):
+        state = State()
+        changes: list[Change] = [first, second]
+        for change in changes:
+            record = encode(change)
+            state.apply(state.next_offset, 0, record.key, record.value, {})
+        assert state.find_id(".", schema) == 5
+        for gone, left in ((RemoveVersion("b", 1), [(".", 9)]), (RemoveVersion("a", 1), [])):
+            record = encode(gone)
+            state.apply(state.next_offset, 0, record.key, record.value, {})
+            assert state.by_guid(schema.fingerprint) == left
 
 
 class Topic(RuleBasedStateMachine):

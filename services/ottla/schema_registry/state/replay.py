@@ -81,14 +81,34 @@ class Image:
 class Context:
     """The ids of one context."""
 
-    __slots__ = ("highest_id", "ids", "name", "schemas", "users")
+    __slots__ = ("_several", "highest_id", "ids", "name", "schemas", "users")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.highest_id = 0
         self.schemas: dict[int, Schema] = {}
-        self.ids: dict[tuple[str, bytes], int] = {}
+        self.ids: dict[tuple[str, bytes], int] = {}  # the lowest, where a schema was brought under several
         self.users: dict[int, list[tuple[str, int]]] = {}  # subject and version, sorted
+        self._several: dict[tuple[str, bytes], set[int]] = {}
+
+    def note_id(self, identity: tuple[str, bytes], number: int) -> None:
+        """A schema has this id, and maybe others."""
+        known = self.ids.setdefault(identity, number)
+        if known != number:
+            several = self._several.setdefault(identity, {known})
+            several.add(number)
+            self.ids[identity] = min(several)
+
+    def forget_id(self, identity: tuple[str, bytes], number: int) -> None:
+        """A schema has this id no more."""
+        several = self._several.get(identity, {self.ids.get(identity, number)})
+        several.discard(number)
+        if several:
+            self.ids[identity] = min(several)
+        else:
+            self.ids.pop(identity, None)
+        if len(several) < 2:
+            self._several.pop(identity, None)
 
 
 class State:
@@ -194,7 +214,7 @@ class State:
         if former is not None:
             self._remove(former.subject, former.version)
         schema = context.schemas.setdefault(version.id, version.schema)
-        context.ids.setdefault(version.schema.identity, version.id)
+        context.note_id(version.schema.identity, version.id)
         if schema is not version.schema and schema == version.schema:  # shared by all versions
             version = replace(version, schema=schema)
         insort(context.users.setdefault(version.id, []), (version.subject, version.version))
@@ -232,8 +252,7 @@ class State:
         if not users:
             del context.users[version.id]
             schema = context.schemas.pop(version.id)
-            if context.ids.get(schema.identity) == version.id:
-                del context.ids[schema.identity]
+            context.forget_id(schema.identity, version.id)
         for target in self.targets(version):
             referrers = self._referrers.get(target, set())
             referrers.discard((subject, number))
