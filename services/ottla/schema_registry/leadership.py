@@ -216,6 +216,7 @@ class Leadership:
             if address == self._address():
                 log.error("another node leads under the address of this one, %s: writes that come here cannot be forwarded", address.url)
             self._set(address)
+            self._write_no_more()
             return
         self.term_count += 1
         part = self._part
@@ -230,6 +231,9 @@ class Leadership:
     def term_ended(self) -> None:
         """No one is known to lead."""
         self._set(None)
+        self._write_no_more()
+
+    def _write_no_more(self) -> None:
         if self._store.is_writing:
             self._abdicating.begin(self._store.abdicate("the term has ended"))
 

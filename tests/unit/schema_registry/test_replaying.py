@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from tests.loops import until
-from tests.unit.schema_registry.registries import MemoryLog, MemoryTopic, record
+from tests.unit.schema_registry.registries import MemoryLog, MemoryTopic, node, record
 
+from ottla.coordination.election import Term
 from ottla.errors import RequestTimedOut
 from ottla.schema_registry.formats import Formats
+from ottla.schema_registry.leadership import Address
 from ottla.schema_registry.state import decisions
 from ottla.schema_registry.state.decisions import Registration
 from ottla.schema_registry.state.drafts import Drafts
@@ -525,3 +527,11 @@ async def test_a_client_that_goes_leaves_its_write_behind() -> None:
         await asyncio.sleep(0)
         gone.cancel()
         assert (await store.register(registration("b", '"long"'))).id in (1, 2)
+
+
+async def test_a_node_that_sees_another_lead_writes_nothing_more() -> None:
+    """Its own term had ended while it waited for the writer of the one before, and it began all the same."""
+    async with node(MemoryLog()) as registry:
+        await registry.leadership.term_begins(Term(Address("http://other:8081").encoded(), 2, None))
+        await until(lambda: not registry.store.is_writing)
+        assert registry.leadership.leader_url == "http://other:8081" and not registry.leadership.is_leader
