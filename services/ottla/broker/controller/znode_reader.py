@@ -131,15 +131,18 @@ async def load_broker_configs(coordination: Coordination, broker_id: BrokerId) -
 
 
 def acceptable_overrides(broker: BrokerSettings, topic: str, overrides: Mapping[str, str]) -> dict[str, str]:
-    """What a topic sets, without invalid settings that another tool wrote there; those are logged."""
+    """What a topic sets, without invalid settings that another tool wrote there; those are logged, and nothing is deleted by defaults."""
     acceptable: dict[str, str] = {}
+    kept: dict[str, str] = {}
     for name, value in overrides.items():
         try:
             configs.checked_topic_settings(broker, {**acceptable, name: value})
             acceptable[name] = value
         except InvalidConfig as error:
             log.error("topic %s: invalid config ignored: %s", topic, error)
-    return acceptable
+            if name in KEEPS_ALL:
+                kept |= KEEPS_ALL if name == "cleanup.policy" else {name: KEEPS_ALL[name]}
+    return acceptable | kept
 
 
 async def load_all_broker_configs(coordination: Coordination) -> dict[BrokerId | None, dict[str, str]]:

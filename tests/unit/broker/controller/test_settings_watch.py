@@ -11,6 +11,7 @@ from tests.loops import until
 from ottla.broker.controller.operations import CONFIG_CHANGE_LIFETIME_MS
 from ottla.broker.controller.settings_watch import BrokerConfigChanged, TopicConfigChanged
 from ottla.coordination.interface import Stat
+from ottla.coordination.znodes import encode_config
 from ottla.interbroker.calls import NewTopic
 from ottla.model import BrokerRegistration, Endpoint
 
@@ -68,15 +69,14 @@ async def test_a_setting_that_was_taken_back_while_a_broker_checked_its_logs_is_
     one, _, _ = await cluster.start_three()
     await one.create_topic(NewTopic("a", 1, 3, configs={"retention.ms": "1"}))
     await cluster.kill(TWO)
-    two, broker = await cluster.make(TWO)
+    two, _ = await cluster.make(TWO)
     await two.load()
     assert two.topic_overrides("a") == {"retention.ms": "1"}
     await one.alter_topic_configs("a", {})
     cluster.clock.advance(milliseconds=CONFIG_CHANGE_LIFETIME_MS + 1)
     await one.alter_broker_configs(None, {"log.retention.ms": "77"})
     await two.start(BrokerRegistration(TWO, (Endpoint("PLAINTEXT", "broker.test", 9093),)))
-    await until(lambda: "update_metadata, all" in broker.heard)
-    assert two.topic_overrides("a") == {}
+    await until(lambda: two.topic_overrides("a") == {})
 
 
 async def test_what_another_tool_writes_is_read_at_its_notice_by_brokers_and_controller(cluster: Cluster) -> None:
@@ -139,3 +139,26 @@ async def test_nothing_is_deleted_of_a_topic_whose_settings_cannot_be_read(clust
     await tool.set("/config/topics/a", b'{"version":1,"config":{"retention.ms":"9"}}')
     await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"topics/a"}', sequential=True)
     await until(lambda: again.topic_settings("a").retention_ms == 9)
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ({"retention.ms": "forever", "segment.bytes": "100"}, ("delete", -1, 77, 100)),
+        ({"retention.bytes": "all", "retention.ms": "5"}, ("delete", 5, -1, 1 << 30)),
+        ({"cleanup.policy": "archive", "retention.ms": "5"}, ("delete", -1, -1, 1 << 30)),
+    ],
+)
+async def test_nothing_is_deleted_by_the_default_of_a_setting_that_cannot_be_read(
+    cluster: Cluster, written: dict[str, str], kept: tuple[str, int, int, int]
+) -> None:
+    """Whoever wrote it wanted something else than a week."""
+    one = await cluster.start()
+    await one.create_topic(NewTopic("a", configs={"retention.ms": "-1"}))
+    tool = await cluster.zookeeper.session()
+    await tool.set("/config/topics/a", encode_config(written))
+    await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"topics/a"}', sequential=True)
+    await one.alter_broker_configs(None, {"log.retention.bytes": "77"})
+    await until(lambda: one.settings.log_retention_bytes == 77)  # whose notice came behind
+    settings = one.topic_settings("a")
+    assert (",".join(settings.cleanup_policy), settings.retention_ms, settings.retention_bytes, settings.segment_bytes) == kept
