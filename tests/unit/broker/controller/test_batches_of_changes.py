@@ -120,12 +120,12 @@ def test_a_partition_that_was_never_led_is_told_to_clients_only() -> None:
     assert batches[BrokerId(1)].leader_and_isr == {}
 
 
-def test_the_settings_of_its_topics_come_along_where_there_are_any() -> None:
+def test_the_settings_of_its_topics_come_along_and_that_there_are_none() -> None:
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1,), retention_ms="5")
     cluster.topic("b", (1,))
     (batches,) = full_batches(cluster.state, ids(1, 2))
-    for broker_id, configs in ((BrokerId(1), {"a": {"retention.ms": "5"}}), (BrokerId(2), {})):
+    for broker_id, configs in ((BrokerId(1), {"a": {"retention.ms": "5"}, "b": {}}), (BrokerId(2), {})):
         batches[broker_id].all_replicas = True
         waiting = BrokerRequestBatch()
         waiting.merge(batches[broker_id])
