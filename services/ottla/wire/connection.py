@@ -50,7 +50,8 @@ class Channel(Protocol):
 
         Args:
             pieces: the frame, without its length.
-            is_answered: False for a request that has no answer (Produce with acks=0): what is given is done, and empty.
+            is_answered: False for a request that has no answer (Produce with acks=0): what is given is empty, and done when the
+                system has all of it, which is to be waited for before the connection is ended.
 
         Raises:
             OSError, MalformedResponse: why the connection is lost.
@@ -88,6 +89,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._filled = 0  # where it ends so far
         self._size = -1  # of that answer; -1 until its prefix has come
         self._waiting: deque[tuple[asyncio.Future[memoryview], asyncio.TimerHandle]] = deque()
+        self._unwritten: deque[tuple[asyncio.Future[memoryview], asyncio.TimerHandle]] = deque()  # of which no answer comes
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
@@ -103,10 +105,8 @@ class SocketConnection(asyncio.BufferedProtocol):
             raise self._error
         assert self._transport is not None
         answer: asyncio.Future[memoryview] = self._loop.create_future()
-        if is_answered:
-            self._waiting.append((answer, self._loop.call_later(timeout_seconds, self._timed_out, timeout_seconds)))
-        else:
-            answer.set_result(memoryview(b""))
+        timer = self._loop.call_later(timeout_seconds, self._timed_out, timeout_seconds)
+        (self._waiting if is_answered else self._unwritten).append((answer, timer))
         small: list[Piece] = [INT32.pack(sum(map(len, pieces)))]
         for piece in pieces:
             if len(piece) < JOINED_SIZE:
@@ -117,6 +117,8 @@ class SocketConnection(asyncio.BufferedProtocol):
             self._transport.write(piece)
         if small:
             self._transport.write(b"".join(small))
+        if not is_answered and not self._transport.get_write_buffer_size():
+            self.resume_writing()
         return answer
 
     async def exchange(self, request: bytes, timeout_seconds: float) -> memoryview:
@@ -142,6 +144,7 @@ class SocketConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        transport.set_write_buffer_limits(0)  # so that it tells when the system has everything
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -149,6 +152,13 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._buffer = self._former = bytearray()
         if not self._ended.done():
             self._ended.set_result(None)
+
+    def resume_writing(self) -> None:
+        while self._unwritten:
+            answer, timer = self._unwritten.popleft()
+            timer.cancel()
+            if not answer.done():
+                answer.set_result(memoryview(b""))
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Room for more, of which there is always some: asyncio's TLS takes a buffer of none for the end of the connection."""
@@ -214,11 +224,12 @@ class SocketConnection(asyncio.BufferedProtocol):
         """The connection is over; the first reason is the one that is given."""
         if self._error is None:
             self._error = error
-        while self._waiting:
-            answer, timer = self._waiting.popleft()
-            timer.cancel()
-            if not answer.done():
-                answer.set_exception(self._error)
+        for waiting in (self._waiting, self._unwritten):
+            while waiting:
+                answer, timer = waiting.popleft()
+                timer.cancel()
+                if not answer.done():
+                    answer.set_exception(self._error)
         if self._transport is not None:
             self._transport.abort()
         elif not self._ended.done():

@@ -17,17 +17,19 @@ from ottla.errors import (
     CorruptMessage,
     InvalidProducerEpoch,
     InvalidRecord,
+    LeaderNotAvailable,
     MessageTooLarge,
     ProducerFenced,
     RequestTimedOut,
     UnsupportedForMessageFormat,
 )
-from ottla.model import Endpoint, TopicPartition
+from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.record.batch import batches
 from ottla.record.records import Record, build_batch, read_records
 from ottla.wire.cluster import Cluster, ClusterSettings, socket_connect
 from ottla.wire.connection import Channel, Piece
 from ottla.wire.fetching import Fetcher, FetchSettings
+from ottla.wire.offsets import LATEST, list_offsets
 from ottla.wire.producing import BatchProducer, ProducerIdentity, ProduceSettings, init_producer_id
 
 CLICKS = TopicPartition("clicks", 0)
@@ -73,6 +75,22 @@ async def test_batches_are_written_in_the_order_of_their_sending(tmp_path: Path,
         assert offsets == expected
         for partition in partitions:
             assert (await log_of(cluster, partition, 80))[::2] == [b"%d" % index for index in range(40)]
+
+
+async def test_a_producer_that_no_one_answers_is_closed_when_everything_is_sent(tmp_path: Path) -> None:
+    """acks=0: more than the system takes at once waits in this process, and went with its connection."""
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        async with BatchProducer(cluster, ProduceSettings(acks=0, idempotent=False)) as producer:
+            for _ in range(30):
+                producer.send(CLICKS, batch(bytes(900_000)))
+
+        async def check(leader: BrokerId) -> None:
+            found = (await list_offsets(cluster, {CLICKS: LATEST}))[CLICKS].offset
+            if found < 30:
+                raise LeaderNotAvailable(f"{found} of 30 are there so far")
+
+        await cluster.with_leader(CLICKS, check, timeout_seconds=10)
 
 
 @pytest.mark.parametrize("version", range(3, 12))
