@@ -316,7 +316,8 @@ class Producer:
         """A transaction: what is sent in here is written as a whole, or not at all when something raises.
 
         Raises:
-            DeliveryFailed: it cannot be begun or committed; then it is aborted, if it was not before.
+            DeliveryFailed: it cannot be begun or committed; then it is aborted, if it was not before. Only where the commit was not
+                answered for a minute, and the message says so, does no one know.
         """
         from confluent_kafka import KafkaException
 
@@ -328,15 +329,34 @@ class Producer:
             try:
                 yield self
                 self.flush()
-                self._client.commit_transaction(_ASKING_SECONDS)
             except BaseException:
-                self._client.purge()
-                self._client.flush(_ASKING_SECONDS)
-                self._unseen.clear()  # the caller that aborts knows that nothing of it is written
-                self._client.abort_transaction(_ASKING_SECONDS)
+                self._abort()
                 raise
+            self._commit()
         except KafkaException as error:
             raise DeliveryFailed(f"transaction of {self.settings.transactional_id}: {error.args[0].str()}", error.args[0].code()) from error
+
+    def _abort(self) -> None:
+        self._client.purge()
+        self._client.flush(_ASKING_SECONDS)
+        self._unseen.clear()  # the caller that aborts knows that nothing of it is written
+        self._client.abort_transaction(_ASKING_SECONDS)
+
+    def _commit(self) -> None:
+        from confluent_kafka import KafkaException
+
+        end = self._clock.monotonic() + _CLOSE_SECONDS
+        while True:
+            try:
+                self._client.commit_transaction(_ASKING_SECONDS)
+                return
+            except KafkaException as error:
+                # librdkafka continues what was not answered in time: that can be asked for again, and not be aborted any more.
+                if error.args[0].retriable() and self._clock.monotonic() < end:
+                    continue
+                if error.args[0].txn_requires_abort():
+                    self._abort()
+                raise
 
     # For deliveries and the sender.
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from ottla.client.errors import ClientClosed, DeliveryFailed, InvalidPartition, QueueFull
@@ -208,6 +209,25 @@ def test_a_transaction_is_written_as_a_whole_or_not_at_all(cluster: EmbeddedClus
             raise RuntimeError("changed my mind")
         with producer.transaction():
             producer.send(topic, [b"a", b"b"], partition=0)
+    assert written(reader, topic, 0) == [b"a", b"b"]
+
+
+def test_a_commit_that_is_not_answered_in_time_is_asked_again_and_not_called_failed(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka continues it: who was told that it failed would send everything once more."""
+
+    class Impatient(confluent_kafka.Producer):
+        waits = iter((0.0, 0.001))
+
+        def commit_transaction(self, timeout: float = -1) -> None:
+            super().commit_transaction(next(self.waits, timeout))
+
+    monkeypatch.setattr("confluent_kafka.Producer", Impatient)
+    with Producer(settings(cluster, "async", transactional_id="impatient")) as producer:
+        for value in (b"a", b"b"):
+            with producer.transaction():
+                producer.send(topic, value, partition=0)
     assert written(reader, topic, 0) == [b"a", b"b"]
 
 
