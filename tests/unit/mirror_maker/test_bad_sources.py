@@ -35,7 +35,7 @@ from ottla.errors import ConfigurationError, InvalidRequest, OffsetOutOfRange, T
 from ottla.interbroker.calls import ControlledShutdownRequest, NewTopic
 from ottla.mirror_maker.merge import slot
 from ottla.mirror_maker.merge.map_topic import Origins, batches_of
-from ottla.mirror_maker.merge.slot import LOST_ATTEMPTS, Destination
+from ottla.mirror_maker.merge.slot import LOST_ATTEMPTS, Destination, SlotCopier
 from ottla.mirror_maker.offset_map import writer_record
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import MirrorMaker
@@ -223,11 +223,14 @@ async def test_a_source_that_gives_what_lies_behind_deleted_records_fails_its_pa
 
 
 @pytest.mark.parametrize("on_truncation", [pytest.param("fail", marks=pytest.mark.long), "gap"])
+@pytest.mark.parametrize("times", [LOST_ATTEMPTS - 1, pytest.param(LOST_ATTEMPTS + 2, id="known by its epoch")])
 async def test_an_offset_that_only_a_stale_leader_does_not_have_is_no_truncation(
-    tmp_path: Path, on_truncation: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, times: int, on_truncation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that does not know yet what was acknowledged before it led. What it says first is not believed."""
+    """One that does not know yet what was acknowledged before it led, or no longer, as it is cut off. It is not believed at first."""
     fetch = fetching.fetch
+    if times > LOST_ATTEMPTS:
+        monkeypatch.setattr(SlotCopier, "_is_of_before", lambda *_: True)
     async with two_sides(tmp_path) as (a, b):
         await create_both(a, b, "clicks")
         await create_map(b)
@@ -238,7 +241,7 @@ async def test_an_offset_that_only_a_stale_leader_does_not_have_is_no_truncation
         async def stale(*arguments: Any) -> Any:
             head, partitions, nodes = await fetch(*arguments)
             for index, answer in enumerate(partitions):
-                if one.is_open and answer.records and len(refused) < LOST_ATTEMPTS - 1:  # and not of its map
+                if one.is_open and answer.records and len(refused) < times:  # and not of its map
                     refused.append(CLICKS)
                     partitions[index] = answer._replace(error_code=OffsetOutOfRange.code, records=memoryview(b""))
             return head, partitions, nodes
@@ -250,7 +253,7 @@ async def test_an_offset_that_only_a_stale_leader_does_not_have_is_no_truncation
                 await publish(a, CLICKS, b"0", b"1")
                 await caught_up(one, {CLICKS: 2})
                 await reached(one, CLICKS, PartitionState.RUNNING)
-            assert len(refused) == LOST_ATTEMPTS - 1
+            assert len(refused) == times
             assert one.gaps == []
         assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"0", b"1"]
 

@@ -78,6 +78,8 @@ DELIVERY_SECONDS: Final = 45.0  # less than the transaction's
 CORRUPT_ATTEMPTS: Final = 3
 # How often a source has to say that it does not have an offset: a leader that is none any more, or not quite yet, may say so too.
 LOST_ATTEMPTS: Final = 5
+# And one of which it is known, by its epoch, for as long as it may be cut off from its controller.
+STALE_ATTEMPTS: Final = 60
 # How long a slot, which has others to copy meanwhile, waits for what its source says of one partition.
 ASK_SECONDS: Final = 5.0
 # A partition with more of its records to come is LAGGING once the last copied one is so old.
@@ -736,7 +738,9 @@ class SlotCopier:
         partition, cause = failed.partition, failed.__cause__
         if partition not in self._statuses:
             return
-        attempts = CORRUPT_ATTEMPTS if isinstance(cause, CorruptMessage) else LOST_ATTEMPTS if isinstance(cause, OffsetOutOfRange) else 1
+        attempts = CORRUPT_ATTEMPTS if isinstance(cause, CorruptMessage) else 1
+        if isinstance(cause, OffsetOutOfRange):
+            attempts = STALE_ATTEMPTS if self._is_of_before(partition) else LOST_ATTEMPTS
         self._refusals[partition] += 1
         if self._refusals[partition] < attempts:
             self._ask_again(partition, failed, self._refusals[partition])
@@ -747,6 +751,14 @@ class SlotCopier:
                 self._wait_for(partition, error)
         else:
             self._fail(partition, str(failed))
+
+    def _is_of_before(self, partition: TopicPartition) -> bool:
+        """Whether the leader that is asked led before the last copied record was written: cut off from its controller, it does not know
+        its successor, and may lack what that has for as long as the cut lasts.
+        """
+        topic = self._source.metadata.topics.get(partition.topic)
+        leader = topic.partitions.get(partition.partition) if topic is not None else None
+        return leader is not None and 0 <= leader.leader_epoch < self.maps[partition].leader_epoch
 
     async def _refuses_offsets(self, partition: TopicPartition) -> bool:
         """Whether the source refuses an offset that its log does not have, as Kafka does. A broker of another kind may wait until its log
