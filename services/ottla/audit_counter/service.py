@@ -485,7 +485,6 @@ class AuditCounter:
         known = await self._in_store(self._store.topic_id, topic)
         if topic_id is None or known in ("", topic_id.hex):
             return False
-        log.warning("topic %s was deleted and made again: its windows so far are a former one's", topic)
         await self._judge(await self._in_store(self._store.begin_topic, topic, topic_id.hex))
         return True
 

@@ -623,7 +623,6 @@ class _Batch:
     def take(self, record: AuditRecord) -> None:
         """Takes in one record."""
         if self._is_of_another(record):
-            log.warning("topic %s was deleted and made again: its windows so far are a former one's", record.topic)
             self._topic_ids[record.topic] = record.topic_id
             self._recent.clear()
             self.changed |= _begin_topic(self._connection, record.topic, record.topic_id)
@@ -809,6 +808,7 @@ def _begin_topic(connection: sqlite3.Connection, topic: str, topic_id: str) -> s
     Positions are of no use any more, nor are sessions that have ended: nothing of the new topic is waited for by them. Clients know no
     topic's id, so that a window in which one has already spoken of the new topic is among those set apart.
     """
+    log.warning("topic %s was deleted and made again: its windows so far are a former one's", topic)
     windows = {(topic, start_ms) for (start_ms,) in connection.execute("SELECT DISTINCT start_ms FROM counts WHERE topic = ?", (topic,))}
     connection.execute("INSERT OR REPLACE INTO topics VALUES (?, ?)", (topic, topic_id))
     connection.executemany("INSERT OR IGNORE INTO former VALUES (?, ?, 0)", windows)

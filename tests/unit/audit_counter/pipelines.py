@@ -19,7 +19,7 @@ from ottla.clock import SystemClock
 from ottla.lifecycle import ThreadOffload
 from ottla.model import TopicPartition
 from ottla.record.audit_records import TOPIC, AuditRecord, decode, encode
-from ottla.record.columnar import read_columns
+from ottla.record.columnar import Columns, read_columns
 from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetcher, FetchSettings
@@ -33,6 +33,17 @@ WAIT_SECONDS: Final = 120.0
 
 Message = tuple[int, int, bytes, bytes, int]  # partition, offset, key, value, timestamp
 Sabotage = Callable[[list[Message]], Iterable[Message]]
+
+
+async def to_the_end(cluster: Cluster, topic: str) -> AsyncIterator[tuple[int, Columns]]:
+    """All that a topic has, with the partition."""
+    async with Fetcher(cluster, FetchSettings(max_wait_ms=50)) as fetcher:
+        for partition in (await cluster.topic(topic)).partitions:
+            fetcher.assign(TopicPartition(topic, partition), 0)
+        while any(fetcher.watermarks(key)[2] != offset for key, offset in fetcher.assigned.items()):
+            for fetched in await fetcher.poll(0.1):
+                for columns in read_columns(fetched.records, start_offset=fetched.offset):
+                    yield fetched.partition.partition, columns
 
 
 class Pipeline:
@@ -88,16 +99,10 @@ class Pipeline:
     async def consume(self, sabotage: Sabotage = list, *, final: bool = True) -> None:
         """Reads the topic to its end, and gives the application what `sabotage` makes of it."""
         messages: list[Message] = []
-        async with Fetcher(self.cluster, FetchSettings(max_wait_ms=50)) as fetcher:
-            for partition in (await self.cluster.topic("clicks")).partitions:
-                fetcher.assign(TopicPartition("clicks", partition), 0)
-            while any(fetcher.watermarks(key)[2] != offset for key, offset in fetcher.assigned.items()):
-                for fetched in await fetcher.poll(0.1):
-                    for columns in read_columns(fetched.records, start_offset=fetched.offset):
-                        for index in range(len(columns)):
-                            key, value = columns.keys[index] or b"", columns.values[index] or b""
-                            place = fetched.partition.partition, int(columns.offsets[index])
-                            messages.append((*place, key, value, int(columns.timestamps[index])))
+        async for partition, columns in to_the_end(self.cluster, "clicks"):
+            for index in range(len(columns)):
+                key, value = columns.keys[index] or b"", columns.values[index] or b""
+                messages.append((partition, int(columns.offsets[index]), key, value, int(columns.timestamps[index])))
         for partition, offset, key, value, stamped in sabotage(messages):
             self.consumer.consumed("clicks", partition, offset, key, value, stamped)
         await self.report(self.consumer.records(self.now_ms, is_final=final))
@@ -136,13 +141,8 @@ async def until_counted(running: Pipeline, count: int) -> None:
 async def said_by_brokers(running: Pipeline) -> list[AuditRecord]:
     """All that is in `__audit` of brokers."""
     found = []
-    async with Fetcher(running.cluster, FetchSettings(max_wait_ms=50)) as fetcher:
-        for partition in (await running.cluster.topic("__audit")).partitions:
-            fetcher.assign(TopicPartition("__audit", partition), 0)
-        while any(fetcher.watermarks(key)[2] != offset for key, offset in fetcher.assigned.items()):
-            for fetched in await fetcher.poll(0.1):
-                for columns in read_columns(fetched.records, start_offset=fetched.offset):
-                    found += [decode(columns.values[index] or b"", columns.headers(index)) for index in range(len(columns))]
+    async for _, columns in to_the_end(running.cluster, TOPIC):
+        found += [decode(columns.values[index] or b"", columns.headers(index)) for index in range(len(columns))]
     return [record for record in found if record.tier == "broker"]
 
 

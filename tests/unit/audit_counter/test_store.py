@@ -210,7 +210,7 @@ def test_what_was_known_of_a_topic_stays_when_another_one_has_its_name(store: St
     assert store.books("clicks", START).total("broker").count == 100
     new = tally(ALL[:30])
     new.attempted = new.acknowledged = 30
-    assert judged(store, END)["producer->broker"][0] is Verdict.UNAUDITED, "the former producer has ended, and nobody waits for it"
+    assert judged(store, END)["producer->broker"][0] is Verdict.UNAUDITED, "the former producer has ended, and no one waits for it"
     apply(store, record("p2", 0, "producer", {END: new}, watermark_ms=END + MINUTE, is_final=True), first=4)
     assert judged(store, END) == known
     assert store.counters.recounts == 0
