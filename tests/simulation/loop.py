@@ -63,7 +63,9 @@ class NumberedFuture(_Numbered, asyncio.Future[Any]):
 
 
 class NumberedTask(_Numbered, asyncio.Task[Any]):
-    """A task with such a hash."""
+    """A task with such a hash, that knows whose it is."""
+
+    node: Node | None = None
 
 
 class Callback:
@@ -108,7 +110,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.callback_count = 0
         self._count_now = 0  # callbacks since time went on
         self._look_at = _LOOK_EVERY
-        self.tasks: dict[asyncio.Task[Any], None] = {}  # that have not ended; those of killed nodes never do
+        self.tasks: dict[NumberedTask, None] = {}  # that have not ended; those of killed nodes never do
         _Numbered._numbers = itertools.count()
 
     # Time and callbacks.
@@ -141,13 +143,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[T]:
         assert isinstance(coro, Coroutine)
         task = NumberedTask(coro, loop=self, name=name, context=context)
+        task.node = NODE.get() if context is None else context.get(NODE)
         # Kept until it ends, so that nothing of a killed node is cleaned up behind its back.
         self.tasks[task] = None
         task.add_done_callback(self._forget, context=self._outside)
         return task
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
-        self.tasks.pop(task, None)
+        self.tasks.pop(task, None)  # type: ignore[call-overload]
 
     # Nodes.
 
@@ -159,6 +162,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Nothing of this node runs any more."""
         node.is_alive = False
         node.held.clear()
+        for task in self.tasks:
+            if task.node is node and task.done() and not task.cancelled():
+                task.exception()  # what would have looked at it in this very turn does not run
 
     def pause(self, node: Node) -> None:
         """Nothing of this node runs until `resume`; its timers become due meanwhile."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -128,6 +129,27 @@ def test_nothing_of_a_killed_node_runs_any_more_not_even_its_last_words() -> Non
         return list(seen)
 
     assert run(story) == [(1, "a"), (2, "a")]
+
+
+def test_an_error_of_a_killed_node_is_not_told_though_what_would_have_looked_at_it_does_not_run() -> None:
+    told: list[str] = []
+    loop = VirtualLoop(lambda context: told.append(str(context["exception"])))  # type: ignore[abstract]
+    node = Node("a")
+
+    async def fails() -> None:
+        raise OSError("full")
+
+    async def kills() -> None:
+        loop.kill(node)
+
+    async def story() -> None:
+        loop.spawn(node, fails()).add_done_callback(asyncio.Task.exception, context=node.context)
+        loop.spawn(Node("b"), kills())
+        await asyncio.sleep(1)
+
+    loop.run_until_complete(loop.create_task(story()))
+    gc.collect()
+    assert told == []
 
 
 def test_what_a_nodes_code_starts_belongs_to_the_node() -> None:
