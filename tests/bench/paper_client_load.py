@@ -48,10 +48,10 @@ def send_by_ours(address: str, topic: str, count: int, batch: int, *, hooks: boo
     from ottla.client.producer_handlers import CallbackHandler
 
     settings = ProducerSettings(broker_list=address, producer_type="async", queue_buffering_max_ms=5, batch_size=10_000, queue_size=200_000)
-    values = [bytes(SIZE)] * batch
+    messages = [bytes(SIZE)] * batch if batch > 1 else bytes(SIZE)
     with Producer(settings, callback_handler=CallbackHandler() if hooks else None, audit=audit) as producer:
         for _ in range(count // batch):
-            producer.send(topic, values, partition=0)
+            producer.send(topic, messages, partition=0)
 
 
 def read_by_confluent(address: str, topic: str, count: int, batch: int) -> None:

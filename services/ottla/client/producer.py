@@ -25,6 +25,7 @@ from itertools import repeat
 from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from weakref import WeakSet
 
 from ottla.client.errors import ClientClosed, DeliveryFailed, InvalidPartition, QueueFull
 from ottla.client.partitioners import Partitioner
@@ -52,9 +53,16 @@ _FOLLOWING_SECONDS: Final = 3.0  # for the brokers to answer what there is
 _CLOSE_SECONDS: Final = 60.0
 
 
-# One for each fork that led to this process: where `send` asks the system for the process's id, it takes a quarter longer.
-_forks: Final[list[None]] = []
-os.register_at_fork(after_in_child=lambda: _forks.append(None))
+# Those of this process. A fork makes each of them unusable in the child: to ask for the process's id at each `send` takes a quarter longer.
+_producers: Final[WeakSet[Producer]] = WeakSet()
+
+
+def _forked() -> None:
+    for producer in _producers:
+        producer.leave()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class Delivery:
@@ -66,7 +74,8 @@ class Delivery:
         self._producer = producer
         self._expected = count  # those that are written, too
         self._error: DeliveryFailed | None = None
-        self._written: list[tuple[str, int, int]] = []  # topic, partition and offset of each message that was written, as they came
+        # Topic, partition and offset of each message that was written, as they came.
+        self._written: list[tuple[str, int, int]] | tuple[()] = ()
 
     @property
     def is_done(self) -> bool:
@@ -111,12 +120,16 @@ class Delivery:
         """So many messages more belong to it."""
         self._expected += count
 
-    def delivered(self, error: Any, message: Any) -> None:
-        """As librdkafka calls it, once for each message."""
+    def __call__(self, error: Any, message: Any) -> None:
+        """As librdkafka calls it, once for each message. A bound method would be one more object for each, for the collector to look at."""
         if error is not None:
             self.failed(DeliveryFailed(f"{message.topic()}: {error.str()}", error.code()))
             return
-        self._written.append((message.topic(), message.partition(), message.offset()))
+        where = (message.topic(), message.partition(), message.offset())
+        if self._written:
+            self._written.append(where)
+        else:
+            self._written = [where]
 
     @property
     def error(self) -> DeliveryFailed | None:
@@ -166,9 +179,8 @@ class Producer:
         self._partitioner = partitioner
         self._audit: Mapping[str, Any] | None = None if audit is False else {} if audit is True else audit
         self._process_id = os.getpid()
-        self._forks = len(_forks)
         self._clock: Final = clock or SystemClock()
-        self._is_closed = False
+        self._is_usable = True  # neither closed, nor in a forked child
         self._unseen: set[Delivery] = set()
         self._unpolled = 0  # messages sent since deliveries were asked for
         self._partition_counts: dict[str, tuple[int, float]] = {}
@@ -186,11 +198,16 @@ class Producer:
         except BaseException:
             self._end_discovery()
             raise
+        _producers.add(self)
         self._sender = None
+        # librdkafka's own, for messages that nothing here has to look at or remember.
+        produce = self._client.produce if partitioner is None and self._discovery is None else None
+        is_plain = not self._is_sync and encoder is None and key_encoder is None and all(handler is None for handler in handlers)
+        self._plain_produce = produce if is_plain else None
         if self._discovery is not None:
             self._discovery.follow(self._follow)
         if any(handler is not None for handler in handlers):
-            self._sender = _Sender(settings, callback_handler or CallbackHandler(), event_handler, self._hand_over, self)
+            self._sender = _Sender(settings, callback_handler or CallbackHandler(), event_handler, self._hand_over, produce, self)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:
@@ -238,7 +255,18 @@ class Producer:
             ClientClosed: closed, or a forked child.
             What encoder, partitioner and `before_enqueue` raise.
         """
-        if self._is_closed or self._forks != len(_forks):
+        produce = self._plain_produce
+        if produce is not None and type(messages) is bytes and not headers and not timestamp_ms:
+            delivery = Delivery(self, 1)  # what programs send most, by the least of Python
+            try:
+                produce(topic, messages, key, partition, delivery)
+            except BufferError:
+                self._produce(topic, key, messages, (), 0, partition, delivery)
+            self._unpolled += 1
+            if self._unpolled >= _POLLED_AFTER:
+                self.poll(0)
+            return delivery
+        if not self._is_usable:
             self._check_usable()
         if self._discovery is not None:
             self._discovery.uses(topic)
@@ -250,11 +278,13 @@ class Producer:
         sender = self._sender
         headers_given = tuple(headers) if headers else ()
         if sender is not None:
-            fields = (headers_given, timestamp_ms, partition)
-            sender.put((ProducerRecord(topic, encoded_key, encoded, *fields) for encoded in encoded_values), delivery)
+            same = map(repeat, (headers_given, timestamp_ms, partition))
+            # As `ProducerRecord(…)` would make them, without a call of Python for each.
+            fields = zip(repeat(topic), repeat(encoded_key), encoded_values, *same)
+            sender.put(map(tuple.__new__, repeat(ProducerRecord), fields), delivery)
         else:
             is_bare = not (headers_given or timestamp_ms or self._partitioner is not None or self._discovery is not None)
-            told, produce = delivery.delivered, self._client.produce
+            told, produce = delivery, self._client.produce
             try:
                 for encoded in encoded_values:
                     if not is_bare:
@@ -295,14 +325,14 @@ class Producer:
 
     def close(self, timeout_seconds: float = _CLOSE_SECONDS) -> None:
         """Delivers what is on its way and closes. A second call does nothing. Raises as `flush`."""
-        if self._is_closed or os.getpid() != self._process_id:
+        if not self._is_usable:
             return
         try:
             if self._sender is not None:
                 self._sender.close(timeout_seconds)
             self.flush(timeout_seconds)
         finally:
-            self._is_closed = True
+            self.leave()
             self._end_discovery()
             for client in self._clients():
                 if client.flush(0):
@@ -367,6 +397,11 @@ class Producer:
             client.poll(0)
         self._client.poll(timeout_seconds)
 
+    def leave(self) -> None:
+        """It is closed, or this is a forked child: nothing is sent from now on."""
+        self._is_usable = False
+        self._plain_produce = None
+
     def monotonic(self) -> float:
         """What timeouts are measured with."""
         return self._clock.monotonic()
@@ -389,7 +424,7 @@ class Producer:
                 raise InvalidPartition(f"the partitioner gives {partition!r} for {record.topic}, which has {count} partitions")
         if not record.headers and not record.timestamp_ms and self._discovery is None:
             try:
-                self._client.produce(record.topic, record.value, record.key, partition, delivery.delivered)
+                self._client.produce(record.topic, record.value, record.key, partition, delivery)
                 return
             except BufferError:
                 pass  # below, with patience
@@ -405,7 +440,7 @@ class Producer:
         partition: int,
         delivery: Delivery,
     ) -> None:
-        told: Callable[[Any, Any], None] = delivery.delivered
+        told: Callable[[Any, Any], None] = delivery
         if self._discovery is not None:
             told = partial(self._delivered, delivery, (topic, key, value, headers, timestamp_ms, partition))
         end: float | None = None
@@ -476,11 +511,11 @@ class Producer:
         former.purge(in_queue=True, in_flight=False, blocking=False)
 
     def _delivered(self, delivery: Delivery, sent: tuple[str, Any, Any, Headers, int, int], error: Any, message: Any) -> None:
-        """As `Delivery.delivered`; what never left a client whose brokers have all moved is sent by its successor."""
-        if error is not None and error.code() == _PURGED and self._former and not self._is_closed:
+        """As a `Delivery`; what never left a client whose brokers have all moved is sent by its successor."""
+        if error is not None and error.code() == _PURGED and self._former and self._is_usable:
             self._produce(*sent, delivery)
         else:
-            delivery.delivered(error, message)
+            delivery(error, message)
 
     def _clients(self) -> list[Any]:
         return [*self._former, self._client]
@@ -528,7 +563,7 @@ class Producer:
     def _check_usable(self) -> None:
         if os.getpid() != self._process_id:
             raise ClientClosed(f"the producer belongs to process {self._process_id}, of which this is a forked child")
-        if self._is_closed:
+        if not self._is_usable:
             raise ClientClosed("the producer is closed")
 
 
@@ -541,12 +576,14 @@ class _Sender:
         callbacks: CallbackHandler,
         events: EventHandler | None,
         hand_over: Callable[[ProducerRecord, Delivery], None],
+        produce: Callable[..., None] | None,
         producer: Producer,
     ) -> None:
         self._settings = settings
         self._callbacks = callbacks
         self._events = events
         self._hand_over = hand_over
+        self._produce = produce
         self._producer = producer
         self._queue: deque[tuple[ProducerRecord, Delivery]] = deque()
         self._changed = threading.Condition()
@@ -559,11 +596,10 @@ class _Sender:
         """Enqueues the messages of one `send`. Raises QueueFull, and what making a record or `before_enqueue` raises."""
         before = self._callbacks.before_enqueue
         ready: list[ProducerRecord] = []
-        count = 0
         try:
             for record in records:
-                count += 1
-                if (changed := before(record)) is not None:
+                changed = before(record)
+                if changed is not None:
                     ready.append(changed)
         finally:
             delivery.dropped(delivery.left - len(ready))
@@ -581,8 +617,9 @@ class _Sender:
                     self._queue += zip(some, repeat(delivery))
                     if not former or former < self._settings.batch_size <= len(self._queue):
                         self._changed.notify_all()
+            after = self._callbacks.after_enqueue
             for record in some:
-                self._callbacks.after_enqueue(record, has_room)
+                after(record, has_room)
             if not has_room:
                 delivery.dropped(len(some))
                 raise QueueFull(f"the queue has {size} messages, for {timeout_ms} ms by now")
@@ -627,7 +664,11 @@ class _Sender:
         with self._changed:
             self._changed.wait_for(lambda: bool(self._queue) or self._is_closing)
             self._changed.wait_for(lambda: len(self._queue) >= size or self._is_closing or self._is_hurried, seconds)
-            batch = [self._queue.popleft() for _ in range(min(size, len(self._queue)))]
+            if len(self._queue) <= size:
+                batch = list(self._queue)
+                self._queue.clear()
+            else:
+                batch = [self._queue.popleft() for _ in range(size)]
             self._is_busy = bool(batch)
             self._changed.notify_all()
         return batch
@@ -635,7 +676,7 @@ class _Sender:
     def _send(self, batch: list[tuple[ProducerRecord, Delivery]]) -> None:
         records: list[ProducerRecord] = []
         owners: list[Delivery] = []
-        counts = Counter(delivery for _, delivery in batch)
+        grown: Counter[Delivery] = Counter()
         after = self._callbacks.after_dequeuing
         try:
             for record, delivery in batch:
@@ -644,15 +685,15 @@ class _Sender:
                 owners.append(delivery)
                 if len(found) != 1:
                     delivery.grown(len(found) - 1)
-                    counts[delivery] += len(found) - 1
+                    grown[delivery] += len(found) - 1
                     owners[-1:] = [delivery] * len(found)
             self._deliver(self._callbacks.before_sending(records), records, owners)
         except Exception as error:
             # The handler is the application's. The batch has failed, and the thread continues with the next.
             failure = DeliveryFailed(f"a handler raised {type(error).__name__}: {error}", -1)
             failure.__cause__ = error
-            for delivery, count in counts.items():
-                delivery.failed(failure, min(count, delivery.left))
+            for delivery, count in Counter(delivery for _, delivery in batch).items():
+                delivery.failed(failure, min(count + grown[delivery], delivery.left))
 
     def _deliver(self, to_send: Sequence[ProducerRecord], records: Sequence[ProducerRecord], owners: Sequence[Delivery]) -> None:
         """Sends some of the records, each of which has an owner, and others that a handler has added."""
@@ -660,8 +701,8 @@ class _Sender:
             added = Delivery(self._producer, 0)
             by_id = dict(zip(map(id, records), owners, strict=True))
             kept = set(map(id, to_send))
-            for key, delivery in by_id.items():
-                if key not in kept:
+            for number, delivery in by_id.items():
+                if number not in kept:
                     delivery.dropped()
             owners = [by_id.get(id(record), added) for record in to_send]
             added.grown(sum(delivery is added for delivery in owners))
@@ -670,9 +711,17 @@ class _Sender:
             for delivery in owners:
                 delivery.dropped()
             return
+        produce = self._produce
         for record, delivery in zip(to_send, owners, strict=True):
+            topic, key, value, headers, timestamp_ms, partition = record
             try:
-                self._hand_over(record, delivery)
+                if produce is None or headers or timestamp_ms:
+                    self._hand_over(record, delivery)
+                    continue
+                try:  # the same, without a call of Python for each message
+                    produce(topic, value, key, partition, delivery)
+                except BufferError:
+                    self._hand_over(record, delivery)
             except Exception as error:
                 # librdkafka's, or the application's partitioner's. Those before it are on their way.
                 failure = DeliveryFailed(f"{record.topic}: {type(error).__name__}: {error}", -1)
