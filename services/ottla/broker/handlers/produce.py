@@ -339,10 +339,11 @@ def _is_fine(partition: Partition, buffer: memoryview, start: int, stop: int, pa
     settings = partition.settings
     if settings.compression_type != "producer" or stop - start > PLAIN_BYTES:
         return False
-    frames = plain_frames(bytes(buffer[start:stop]), of_keys=settings.confluent_key_schema_validation)
+    validates = settings.validates_schema_ids
+    frames = plain_frames(bytes(buffer[start:stop]), of_keys=settings.confluent_key_schema_validation, passes_headers=not validates)
     if frames is None or (settings.is_compacted and b"" in frames[0]):
         return False
-    return not settings.validates_schema_ids or parts.schema_ids.fit(*frames, partition.topic_partition.topic, settings)
+    return not validates or parts.schema_ids.fit(*frames, partition.topic_partition.topic, settings)
 
 
 class Repeat:

@@ -13,13 +13,14 @@ from ottla.config.topic import TopicSettings
 from ottla.errors import InvalidRecord
 from ottla.record.batch import HEADER_SIZE, read_header
 from ottla.record.opening import NAMED_AT_MOST, OpeningLimits
-from ottla.record.records import Record, read_records
+from ottla.record.records import Record, read_headers, read_records
 
 # Some tenths of a second of a thread.
 LIMITS: Final = OpeningLimits(max_bytes=64 * 1024 * 1024, max_records=100_000)
 # What is read on the loop: a tenth of a millisecond.
 PLAIN_BYTES: Final = 128 * 1024
 PLAIN_RECORDS: Final = 200
+PLAIN_HEADERS_BYTES: Final = 256  # that are taken apart; those of most records are the same as of the one before
 _SHOWN: Final = 3
 # A key takes 63 bytes at most and leaves a value of 64 at least; and what a number of two bytes holds.
 _ALIKE_SIZES: Final = (6 + 63 + 2 + 64 + 1, 8_000)
@@ -68,7 +69,7 @@ def schema_claims(batch: bytes, settings: TopicSettings) -> Claims:
     return found
 
 
-def plain_frames(batch: bytes, *, of_keys: bool) -> tuple[set[bytes | None], set[bytes | None]] | None:
+def plain_frames(batch: bytes, *, of_keys: bool, passes_headers: bool = False) -> tuple[set[bytes | None], set[bytes | None]] | None:
     """The frames of keys and of values, as `_frame` gives them, of a batch that is small and plain, as nearly all are.
 
     For the loop: it takes half a microsecond for a record, and a tenth of one where all have one size. The checksum is looked at
@@ -76,9 +77,10 @@ def plain_frames(batch: bytes, *, of_keys: bool) -> tuple[set[bytes | None], set
 
     Args:
         of_keys: whether keys that are there are looked at; those that are not are seen anyway.
+        passes_headers: whether a record may have headers, which are passed over, with the ids that may be in them.
 
     Returns:
-        None where anything is not as usual, headers and compression too: `read_records` then says what it is, or reads it.
+        None where anything is not as usual, compression too: `read_records` then says what it is, or reads it.
     """
     if not HEADER_SIZE < len(batch) <= PLAIN_BYTES:
         return None
@@ -91,6 +93,7 @@ def plain_frames(batch: bytes, *, of_keys: bool) -> tuple[set[bytes | None], set
     values: set[bytes | None] = set()
     last: bytes | None = b""
     has_null_key = False
+    headers, headers_left = b"\0", PLAIN_HEADERS_BYTES if passes_headers else 0
     position = HEADER_SIZE
     try:
         for offset_delta in range(0, 2 * header.record_count, 2):  # in zig-zag, as all numbers here; an odd length is below zero
@@ -144,10 +147,13 @@ def plain_frames(batch: bytes, *, of_keys: bool) -> tuple[set[bytes | None], set
                     values.add(frame)
                     last = frame
                 position += number >> 1
-            if position + 1 != end or batch[position]:
-                return None
+            if batch[position:end] != headers:
+                headers_left -= end - position
+                if headers_left < 0 or read_headers(batch, position)[1] != end:
+                    return None
+                headers = batch[position:end]
             position = end
-    except IndexError:
+    except (IndexError, InvalidRecord):
         return None
     if has_null_key:
         keys.add(b"")

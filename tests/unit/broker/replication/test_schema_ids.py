@@ -25,7 +25,7 @@ from ottla.config.topic import TopicSettings
 from ottla.errors import ConfigurationError, InvalidRecord, RequestTimedOut
 from ottla.model import TopicPartition
 from ottla.record.batch import HEADER_SIZE
-from ottla.record.records import Record, build_batch, read_records
+from ottla.record.records import Record, build_batch, encode_headers, read_records
 from ottla.testing.clock import ManualClock
 
 CLICKS = TopicPartition("clicks", 0)
@@ -109,6 +109,42 @@ def test_both_ways_to_read_the_frames_of_a_batch_find_the_same(records: list[Any
     quick = claiming.plain_frames(made, of_keys=True)
     assert (quick is None) == (codec != 0 or any(headers for _, _, headers, _ in records))
     assert quick in (None, frames_of(made))
+
+
+@given(st.lists(st.tuples(CONTENTS, CONTENTS, HEADERS), min_size=1, max_size=80))
+def test_headers_are_passed_over_where_no_id_is_looked_for(records: list[Any]) -> None:
+    """As many as are read on the loop: of records whose headers change from one to the next only the first ones."""
+    made = build_batch([Record(index, 1, *record) for index, record in enumerate(records)])
+    sizes = [len(encode_headers(headers)) for _, _, headers in records]
+    taken_apart = [
+        size for size, before, now in zip(sizes, [(), *(record[2] for record in records)], records, strict=False) if before != now[2]
+    ]
+    quick = claiming.plain_frames(made, of_keys=True, passes_headers=True)
+    assert (quick is None) == (sum(taken_apart) > claiming.PLAIN_HEADERS_BYTES)
+    without = build_batch([Record(index, 1, key, value) for index, (key, value, _) in enumerate(records)])
+    assert quick in (None, frames_of(without))
+
+
+@given(st.integers(0, 300), st.binary(min_size=1, max_size=3))
+def test_broken_headers_are_not_passed_over(position: int, put: bytes) -> None:
+    headers = ("ottla.epoch", b"7"), ("other", None)
+    records = [
+        Record(0, 1, b"k", framed(7), headers),
+        Record(1, 9, None, framed(8), headers),
+        Record(2, 5, b"z" * 70, b"", (*headers, *headers)),
+    ]
+    made = bytearray(build_batch(records))
+    start = HEADER_SIZE + position % (len(made) - HEADER_SIZE)
+    made[start : start + len(put)] = put[: len(made) - start]
+    try:
+        read = list(read_records(made))
+        assert [record.offset for record in read] == [0, 1, 2]
+    except (InvalidRecord, AssertionError):
+        assert claiming.plain_frames(bytes(made), of_keys=True, passes_headers=True) is None
+        return
+    has_null_key = any(record.key is None for record in read)
+    quick = claiming.plain_frames(bytes(made), of_keys=True, passes_headers=True)
+    assert quick is None or (b"" in quick[0]) == has_null_key
 
 
 @given(st.integers(0, 300), st.binary(min_size=1, max_size=3))
