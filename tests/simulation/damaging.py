@@ -77,7 +77,7 @@ def _damaged(cluster: Cluster, machine: Machine, damage: Damage, random: Random)
 def _half_move(machine: Machine, random: Random) -> str:
     """A log has the name of one that is to be deleted, and its copy on another disk that of one that is not finished."""
     first, *others = machine.log_directories
-    logs = [path for path in sorted(Path(first).iterdir()) if _is_in_use(path / "x") and any(path.glob("*.log"))]
+    logs = [path for path in sorted(Path(first).glob("*")) if _is_in_use(path / "x") and any(path.glob("*.log"))]
     keys = [(path, partition_of_directory(path.name)) for path in logs]
     alone = [(path, key) for path, key in keys if key is not None and len(_directories_of(machine, key)) == 1]
     if not alone or not others or not Path(others[0]).exists() or any(disk.faults for disk in machine.disks):
