@@ -133,6 +133,7 @@ class ControllerService(ClusterOperations):
         self._is_closing = False
         self._is_drained = False
         self._draining: asyncio.Task[None] | None = None
+        self._handing_over = asyncio.Lock()
 
     # Joining and leaving.
 
@@ -194,19 +195,24 @@ class ControllerService(ClusterOperations):
         # Its process lived on, and so did what it had written: that is no unclean start.
         return await self._join(replace(self.registration, previous_broker_epoch=self.registration.broker_epoch))
 
-    async def controlled_shutdown(self, attempts: int | None = None) -> None:
-        """Has the controller move what this broker leads, by default as often as `controlled.shutdown.max.retries` allows. Never raises."""
+    async def controlled_shutdown(self, attempts: int | None = None, *, is_drain: bool = False) -> None:
+        """Has the controller move what this broker leads, by default as often as `controlled.shutdown.max.retries` allows. Never raises.
+
+        Args:
+            is_drain: it ends with `undrain`.
+        """
         settings = self.settings
         for attempt in range(settings.controlled_shutdown_max_retries if attempts is None else attempts):
             if attempt:
                 await asyncio.sleep(settings.controlled_shutdown_retry_backoff_ms / 1000)
-            if not self._is_registered:
-                return
-            try:
-                remaining = await self.move_leaderships(_HAND_OVER_SECONDS)
-            except ApiError as error:
-                log.warning("broker %d: controlled shutdown failed: %s", self._broker_id, error)
-                continue
+            async with self._handing_over:
+                if not self._is_registered or (is_drain and not self._is_drained):
+                    return
+                try:
+                    remaining = await self.move_leaderships(_HAND_OVER_SECONDS)
+                except ApiError as error:
+                    log.warning("broker %d: controlled shutdown failed: %s", self._broker_id, error)
+                    continue
             if not remaining:
                 return
             log.warning("broker %d: still leads %d partitions that no other replica can lead", self._broker_id, len(remaining))
@@ -214,7 +220,7 @@ class ControllerService(ClusterOperations):
     async def drain(self) -> None:
         """Has what this broker leads moved away while it keeps running, and again by each controller that comes, until `undrain`."""
         self._is_drained = True
-        await self.controlled_shutdown()
+        await self.controlled_shutdown(is_drain=True)
 
     async def undrain(self) -> None:
         """Leads and follows again.
@@ -223,7 +229,10 @@ class ControllerService(ClusterOperations):
             ApiError: no controller has taken it in; it is drained no more anyway as soon as there is another one.
         """
         self._is_drained = False
-        await self.cancel_controlled_shutdown(_HAND_OVER_SECONDS)
+        async with (
+            self._handing_over
+        ):  # an attempt that came after it would have this broker neither lead nor be in sync until it starts again
+            await self.cancel_controlled_shutdown(_HAND_OVER_SECONDS)
 
     async def close(self) -> None:
         """Finishes what has begun, and says that this broker is gone. The session stays open."""
@@ -508,7 +517,7 @@ class ControllerService(ClusterOperations):
             self._draining = None
         if self._is_drained and self._locator.term is not None and not self._is_closing:
             # Who leads and who is in sync is in ZooKeeper; who is not to be either, only the controller before this one knew.
-            self._draining = asyncio.ensure_future(self.controlled_shutdown())
+            self._draining = asyncio.ensure_future(self.controlled_shutdown(is_drain=True))
 
     async def _wait_ended(self, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS) -> None:
         """Waits until nothing of this session is under way any more."""

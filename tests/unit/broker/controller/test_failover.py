@@ -308,6 +308,23 @@ async def test_a_broker_that_is_drained_stays_so_under_the_next_controller_until
     await cluster.brokers[TWO].undrain()  # again it does no harm
 
 
+async def test_a_broker_that_takes_part_again_is_not_drained_by_a_later_attempt_of_before() -> None:
+    """What it leads alone cannot be handed over, so it is tried again. It would neither lead nor be in sync until it starts again."""
+    async with clustered(controlled_shutdown_retry_backoff_ms="1") as cluster:
+        await cluster.start_three()
+        one, two = cluster.services[ONE], cluster.services[TWO]
+        await one.create_topic(NewTopic("a", assignments={0: (TWO, THREE)}))
+        key, state = TopicPartition("a", 0), one._locator.active.state  # type: ignore[union-attr]
+        led, epoch = cluster.brokers[TWO].replicas[key], state.brokers[TWO].broker_epoch
+        alone = IsrChange(key, led.state.leader_epoch, led.partition_epoch, (IsrMember(TWO, epoch),))
+        await two.alter_partition(AlterPartitionRequest(TWO, epoch, (alone,)))
+        draining = asyncio.ensure_future(two.drain())
+        await until(lambda: TWO in state.shutting_down)
+        await two.undrain()
+        await draining
+        assert TWO in state.living()
+
+
 async def test_the_last_broker_of_a_topic_stops_though_nobody_can_take_over() -> None:
     async with clustered(controlled_shutdown_retry_backoff_ms="1") as cluster:
         one, two, _ = await cluster.start_three()
