@@ -100,7 +100,7 @@ class ActiveController(ControllerControl):
         term: who and which epoch.
         coordination: the session that holds `/controller`.
         settings: what this broker was started with.
-        clock: for the age of notices, and for producer ids.
+        clock: for the age of notices, for producer ids and for leader epochs.
         random: for placement and ids.
         transport: the way to the brokers.
         election: hears when this term cannot continue.
@@ -131,7 +131,8 @@ class ActiveController(ControllerControl):
         self._background: list[asyncio.Task[None]] = []
         self._changed_deletions = asyncio.Event()
         counts = counts or ControllerCounts()
-        state = self._state = ClusterState(term.broker_id, term.epoch, settings, settings)
+        floor = decisions.leader_epoch_floor(clock.time_ms())
+        state = self._state = ClusterState(term.broker_id, term.epoch, settings, settings, leader_epoch_floor=floor)
         writes = self._writes = ControllerWrites(coordination, term.epoch_version)
         self._events = EventQueue(self.fenced, counts)
         self._channels = Channels(state, self._request_numbers, transport, self)

@@ -51,7 +51,7 @@ def take_over(state: ClusterState) -> Iterator[Decision]:
         yield from deletions.begun(state, topic)
 
 
-def new_topic_states(state: ClusterState, assignments: Sequence[Replicas]) -> tuple[PartitionState, ...]:
+def new_topic_states(state: ClusterState, assignments: Sequence[Replicas], leader_epoch: int = 0) -> tuple[PartitionState, ...]:
     """The first states of the partitions of a topic that is about to be made (or of those that are added to one).
 
     Every partition must have a living replica, which the checks of `topics` see to. The driver writes them together with
@@ -62,7 +62,7 @@ def new_topic_states(state: ClusterState, assignments: Sequence[Replicas]) -> tu
     for replicas in assignments:
         first = first_state(replicas, living, state.controller_epoch)
         assert first is not None, f"none of the replicas {replicas} lives"
-        states.append(first)
+        states.append(replace(first, leader_epoch=leader_epoch))
     return tuple(states)
 
 
@@ -162,7 +162,7 @@ def epochs_outdated(state: ClusterState, broker_id: BrokerId, outdated: Mapping[
             known, (given, written) = state.find(topic_partition), outdated[topic_partition]
             if known is None or not known.has_state or known.state.leader_epoch != given or broker_id not in known.state.replicas:
                 continue  # it has another one by now
-            raised = replace(known.state, leader_epoch=written + 1, controller_epoch=state.controller_epoch)
+            raised = replace(known.state, leader_epoch=state.next_leader_epoch(written), controller_epoch=state.controller_epoch)
             reason = f"broker {broker_id} has records of leader epoch {written}"
             changes.append(PartitionChange(topic_partition, raised, reason))
         yield Decision(tuple(changes))
@@ -227,12 +227,10 @@ def _elect_where_needed(
                 topic_partition,
                 known,
                 availability,
-                state.controller_epoch,
+                state,
                 _allow_unclean(state, topic),
-                state.min_insync_replicas(topic),
                 gone,
                 unclean,
-                state.known_log_ends(topic_partition),
             )
             if outcome is not None:
                 changes.append(PartitionChange(topic_partition, outcome.state, outcome.reason, is_new=not known.has_state))
@@ -262,6 +260,21 @@ def _slices(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartitio
     rest = partitions if isinstance(partitions, Iterator) else iter(list(partitions))
     while part := list(islice(rest, SLICE)):
         yield part
+
+
+# The first of January 2024. A clock of the far future leaves this many elections to a partition.
+_LEADER_EPOCHS_BEGIN_SECONDS: Final = 1_704_067_200
+_ELECTIONS_LEFT: Final = 2**24
+
+
+def leader_epoch_floor(now_ms: int) -> int:
+    """The least leader epoch of what is elected in a term that begins now: the seconds since 2024.
+
+    ZooKeeper that was restored from a copy does not know which epochs were given since, and those who have records of them may be away.
+    Two leaders of one epoch write other records under the same name, and no follower can tell their logs apart (KIP-101). An epoch
+    that begins at the controller's time was not given before, as long as a partition has less than an election a second. Kafka adds one.
+    """
+    return max(0, min(now_ms // 1_000 - _LEADER_EPOCHS_BEGIN_SECONDS, 2**31 - _ELECTIONS_LEFT))
 
 
 # Kafka's size: a broker asks the controller once for a thousand producers.

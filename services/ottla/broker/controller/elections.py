@@ -232,12 +232,10 @@ def partition_outcome(
     topic_partition: TopicPartition,
     known: KnownPartition,
     availability: Availability,
-    controller_epoch: int,
+    state: ClusterState,
     allow_unclean: AllowUnclean,
-    min_insync_replicas: int,
     gone: Collection[BrokerId] = (),
     unclean: Collection[BrokerId] = (),
-    log_ends: Mapping[BrokerId, LogEnd] | None = None,
 ) -> Settled | None:
     """What becomes of a partition now that it is known who is there; None when it stays as it is.
 
@@ -248,14 +246,12 @@ def partition_outcome(
         topic_partition: which partition.
         known: what is known of it.
         availability: who is there.
-        controller_epoch: goes into the new state.
+        state: what else the controller knows.
         allow_unclean: of its topic.
-        min_insync_replicas: the topic's `min.insync.replicas`.
         gone: brokers whose registration ended, even if they are back by now.
         unclean: brokers that may have lost records since they were in sync.
-        log_ends: where the logs of replicas end; see `leader_by_log_ends`.
     """
-    before = known.state
+    before, controller_epoch, log_ends = known.state, state.controller_epoch, state.known_log_ends(topic_partition)
     eligible = availability.eligible(topic_partition)
     if not known.has_state:
         first = first_state(before.replicas, eligible, controller_epoch)
@@ -271,7 +267,8 @@ def partition_outcome(
         leader, isr = (elected.leader, elected.isr) if elected is not None else (NO_LEADER, isr)
     leader_restarted = before.leader in gone or before.leader in unclean
     is_same = leader == before.leader and isr == before.isr and not leader_restarted
-    leader_epoch = before.leader_epoch if is_same else before.leader_epoch + 1
+    leader_epoch = before.leader_epoch if is_same else state.next_leader_epoch(before.leader_epoch)
+    min_insync_replicas = state.min_insync_replicas(topic_partition.topic)
     after = with_isr(before, leader, isr, leader_epoch, controller_epoch, min_insync_replicas, unclean=unclean)
     if is_same and replace(after, controller_epoch=before.controller_epoch) == before:
         return None
@@ -395,7 +392,8 @@ def _elect(
             )
         leader, isr, reason = elected.leader, elected.isr, "unclean election, as an administrator asked for"
     min_insync_replicas = state.min_insync_replicas(topic_partition.topic)
-    new_state = with_isr(now, leader, isr, now.leader_epoch + 1, state.controller_epoch, min_insync_replicas)
+    leader_epoch = state.next_leader_epoch(now.leader_epoch)
+    new_state = with_isr(now, leader, isr, leader_epoch, state.controller_epoch, min_insync_replicas)
     return PartitionChange(topic_partition, new_state, reason)
 
 
@@ -419,7 +417,7 @@ def left_by_shutdown(state: ClusterState, broker_id: BrokerId, partitions: Itera
             isr = tuple(member for member in isr if member != broker_id)
         leader_epoch = now.leader_epoch
         if isr != now.isr:
-            leader_epoch += 1
+            leader_epoch = state.next_leader_epoch(leader_epoch)
             min_insync_replicas = state.min_insync_replicas(topic_partition.topic)
             new_state = with_isr(now, leader, isr, leader_epoch, state.controller_epoch, min_insync_replicas)
             changes.append(PartitionChange(topic_partition, new_state, f"broker {broker_id} is shutting down"))

@@ -355,7 +355,8 @@ class TopicOperations:
             raise ReassignmentInProgress(f"A partition reassignment is in progress for the topic '{name}'.")
         former = topic.describe()
         placed = place_more_partitions(name, former.partitions, request.total_count, request.placement, self._living())
-        added = decisions.new_topic_states(self.state, placed)
+        # A restored ZooKeeper may not know that the topic had these partitions once.
+        added = decisions.new_topic_states(self.state, placed, self.state.leader_epoch_floor)
         description = TopicDescription(name, topic.topic_id, former.partitions + added)
         written = znode_writes.topic_extension(description, len(former.partitions), topic.version)
         if request.validate_only:

@@ -165,7 +165,7 @@ def _begin(changes: _Changes, topic_partition: TopicPartition, known: KnownParti
         allow_unclean = changes.state.topic_settings(topic_partition.topic).unclean_leader_election_enable
         elected = leader_for_offline(assignment.replicas, complete(now, isr), eligible, allow_unclean)
         leader, isr = (elected.leader, elected.isr) if elected is not None else (NO_LEADER, isr)
-    leader_epoch = now.leader_epoch + 1
+    leader_epoch = changes.state.next_leader_epoch(now.leader_epoch)
     changes.change(
         topic_partition,
         _with_isr(changes.state, topic_partition, now, leader, isr, leader_epoch, assignment.replicas),
@@ -184,7 +184,7 @@ def _complete(changes: _Changes, topic_partition: TopicPartition, known: KnownPa
         if leader is None:
             return False
     assert leader is not None
-    leader_epoch = now.leader_epoch + 1
+    leader_epoch = changes.state.next_leader_epoch(now.leader_epoch)
     isr = tuple(member for member in now.isr if member in target)
     changes.change(
         topic_partition,

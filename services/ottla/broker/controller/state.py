@@ -212,6 +212,7 @@ class ClusterState:
         log_ends: where logs end, of partitions whose replicas were asked, by those that answered. None where they are not asked at
             all: then a decision takes all logs for equal.
         unread_topics: those that are there, and whose znodes cannot be read.
+        leader_epoch_floor: what is elected in this term has at least this epoch (`decisions.leader_epoch_floor`).
     """
 
     controller_id: BrokerId
@@ -227,6 +228,7 @@ class ClusterState:
     unclean_starts: dict[BrokerId, int] = field(default_factory=dict)
     log_ends: dict[TopicPartition, dict[BrokerId, LogEnd]] | None = None
     unread_topics: frozenset[str] = frozenset()
+    leader_epoch_floor: int = 0
     _replicas: dict[BrokerId, dict[TopicPartition, None]] = field(default_factory=dict)
     _reassigning: dict[TopicPartition, None] = field(default_factory=dict)
 
@@ -264,6 +266,10 @@ class ClusterState:
             and broker_id not in self.shutting_down
             and topic_partition not in self.offline_replicas.get(broker_id, ())
         )
+
+    def next_leader_epoch(self, latest: int) -> int:
+        """The leader epoch after the latest one of a partition."""
+        return max(latest + 1, self.leader_epoch_floor)
 
     def topic_settings(self, name: str) -> TopicSettings:
         """A topic's settings; those of a topic that sets nothing for one that is not known."""

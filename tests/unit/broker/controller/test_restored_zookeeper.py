@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.loops import until
 
@@ -66,6 +68,45 @@ async def test_an_epoch_that_a_request_was_confirmed_by_counts_too(cluster: Clus
     await one.rejoin(cluster.sessions[ONE])
     await until(lambda: one.is_active)
     assert int(await cluster.data("/controller_epoch")) == one.controller_epoch > 7
+
+
+async def test_no_leader_is_given_an_epoch_again_that_one_had_before_a_restore(cluster: Cluster) -> None:
+    """Who has its records may be away, and cannot say so. Later its log and the new leader's would be taken for the same up to the end
+    of the shorter one, and differ. Leader epochs begin at the controller's time, in seconds since 2024, as producer ids do."""
+    one, _, three = await cluster.start_three()
+    assert three.registration is not None
+    await one.create_topic(NewTopic("a", assignments={0: (ONE, TWO, THREE)}))
+    path, tool = znodes.PARTITION_STATE.path("a", 0), await cluster.zookeeper.session()
+    copied, given = await cluster.data(path), []
+    assert json.loads(copied)["leader_epoch"] == 0
+    cluster.clock.advance(seconds=5)
+    for broker_id in (ONE, TWO):
+        await cluster.kill(broker_id)
+        await until(lambda: cluster.brokers[THREE].metadata[KEY].state.leader > broker_id)  # noqa: B023
+        given.append(cluster.brokers[THREE].metadata[KEY].state.leader_epoch)
+    clean_epoch = three.registration.broker_epoch
+    await cluster.kill(THREE)
+    await tool.set(path, copied)
+    cluster.clock.advance(seconds=5)
+    await cluster.start(THREE, previous_broker_epoch=clean_epoch)
+    await until(lambda: cluster.brokers[THREE].leads() == [KEY])
+    assert cluster.brokers[THREE].replicas[KEY].state.leader_epoch > max(given), given
+
+
+async def test_a_partition_that_is_added_begins_above_the_epochs_of_one_that_a_restore_forgot(cluster: Cluster) -> None:
+    await cluster.start(ONE)
+    cluster.clock.advance(seconds=100)
+    await cluster.kill(ONE)
+    two = await cluster.start(TWO)
+    await two.create_topic(NewTopic("a", 1, 1))
+    await two.create_partitions("a", 2)
+    epochs = {key.partition: each.state.leader_epoch for key, each in cluster.brokers[TWO].replicas.items()}
+    assert epochs == {0: 0, 1: 100}
+
+
+def test_a_clock_that_is_wrong_leaves_leader_epochs_that_can_be_given() -> None:
+    assert decisions.leader_epoch_floor(0) == 0
+    assert decisions.leader_epoch_floor(2**63) == 2**31 - 2**24
 
 
 def test_an_epoch_is_raised_once_for_all_that_was_refused_in_it() -> None:
