@@ -1,7 +1,8 @@
-"""Which brokers and topics ZooKeeper knows, as clients look them up: once, or for as long as a producer lives.
+"""Which brokers and topics ZooKeeper knows, as clients look them up: once, or for as long as a producer or a mirror's link lives.
 
 The design document has a producer register watchers for four events: a broker comes, a broker goes, a topic is new, a topic that is
-there has other partitions. `BrokerDiscovery` watches the znodes of all four, in a thread of its own, and says what they are now.
+there has other partitions. `BrokerWatch` watches the znodes of all four, and says what they are now. `BrokerDiscovery` has one in a
+thread of its own, for a producer; `KnownBrokers` keeps what one has found, for a `Cluster`.
 
     watch fires, session renewed ──> read brokers and the topics in use ──> follow(found), again until the brokers say so too
 
@@ -35,6 +36,9 @@ _OPEN_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 30.0
 _ATTEMPTS: Final = 20
 _PAUSE_SECONDS: Final = 0.5
+# Of one that keeps what it knows: how long the first question waits for ZooKeeper's answer, and the pause behind a look that failed.
+_FIRST_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 5.0
 
 
 def open_client_session(
@@ -74,14 +78,24 @@ async def brokers_in_zookeeper(session: Coordination, security_protocol: str, wa
 
 async def _registered(session: Coordination, watch: Watch | None) -> list[BrokerRegistration]:
     found = []
-    with suppress(NoNode):
-        for name in sorted(await session.children(znodes.BROKER_IDS.pattern, watch)):
-            path = znodes.BROKER.path(name)
-            try:
-                found.append(znodes.decode_broker(path, (await session.get(path, watch))[0]))
-            except (NoNode, MalformedZnode) as error:
-                log.warning("broker %s is not asked: %s", name, error)
+    for name in sorted(await _broker_ids(session, watch)):
+        path = znodes.BROKER.path(name)
+        try:
+            registration = znodes.decode_broker(path, (await session.get(path, watch))[0])
+            if not all(isinstance(end.host, str) and end.host and 0 < end.port < 1 << 16 for end in registration.endpoints):
+                raise MalformedZnode(f"{path}: no address in {registration.endpoints}")
+            found.append(registration)
+        except (NoNode, MalformedZnode) as error:
+            log.warning("broker %s is not asked: %s", name, error)
     return found
+
+
+async def _broker_ids(session: Coordination, watch: Watch | None) -> list[str]:
+    while True:
+        with suppress(NoNode):
+            return await session.children(znodes.BROKER_IDS.pattern, watch)
+        if watch is None or await session.exists(znodes.BROKER_IDS.pattern, watch) is None:
+            return []
 
 
 async def partition_count(session: Coordination, topic: str, watch: Watch) -> int:
@@ -110,79 +124,53 @@ class Discovered:
     partition_counts: Mapping[str, int]
 
 
-class BrokerDiscovery:
-    """Watches a cluster's brokers and topics in ZooKeeper until it is closed.
+class BrokerWatch:
+    """A cluster's brokers, and the topics in use, in ZooKeeper, on the caller's event loop.
 
     Args:
         open_session: where sessions with ZooKeeper come from.
         security_protocol: of the listeners that are looked for.
-
-    Raises:
-        BrokerNotAvailable: no broker is registered.
-        CoordinationError, TimeoutError: ZooKeeper cannot be reached.
     """
 
-    def __init__(self, open_session: OpenSession, security_protocol: str = "PLAINTEXT") -> None:
+    def __init__(self, open_session: OpenSession, security_protocol: str) -> None:
         self._security_protocol = security_protocol
         self._topics: set[str] = set()
-        self._beside: Final = ThreadOffload(1, "ottla-producer-following")
-        self._thread: Final = LoopThread("ottla-producer-discovery")
-        self._sessions: CoordinationSessions
-        self._session: Coordination
-        self._changed: asyncio.Event
-        self._following: asyncio.Task[None] | None = None
-        try:
-            #: The brokers as it finds them.
-            self.bootstrap_servers: Final = self._thread.call(self._open(open_session), _OPEN_SECONDS)
-        except BaseException:
-            self._thread.close(_CLOSE_SECONDS)
-            self._beside.close()
-            raise
-
-    def follow(self, follow: Callable[[Discovered], bool]) -> None:
-        """From now on calls with what there is whenever it has changed, in a thread beside; again, after a pause, if it gives False."""
-
-        async def begin() -> None:
-            self._following = asyncio.create_task(self._keep_following(follow))
-
-        self._thread.call(begin(), _OPEN_SECONDS)
-
-    def uses(self, topic: str) -> None:
-        """Watches the topic too. Cheap when it does so already."""
-        if topic not in self._topics:
-            self._thread.call(self._add(topic), _OPEN_SECONDS)
-
-    def close(self) -> None:
-        """Ends the session and the thread. May be called twice."""
-
-        async def close() -> None:
-            await self._sessions.stop_renewing()
-            if self._following is not None:
-                self._following.cancel()
-                await asyncio.wait([self._following])
-            await self._sessions.close()
-
-        try:
-            with suppress(OttlaError):  # closed already, or a forked child
-                self._thread.call(close(), _CLOSE_SECONDS)
-        finally:
-            self._thread.close(_CLOSE_SECONDS)
-            self._beside.close()
-
-    # On the loop.
-
-    async def _open(self, open_session: OpenSession) -> str:
         self._changed = asyncio.Event()
         self._sessions = CoordinationSessions(open_session, lambda: None, self._renewed)
-        self._session = await self._sessions.open()
-        try:
-            servers = await brokers_in_zookeeper(self._session, self._security_protocol, self._watched)
-        except BaseException:
-            await asyncio.shield(self._session.close())
-            raise
-        self._session.on_session_event(self._happened)
-        self._sessions.keep()
-        return servers
+        self._session: Coordination | None = None
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether there may be something that no look has seen."""
+        return self._changed.is_set()
+
+    def uses(self, topic: str) -> None:
+        """Watches the topic too."""
+        self._topics.add(topic)
+        self._changed.set()
+
+    async def look(self) -> Discovered:
+        """Waits until something may be other than at the last look, and gives what there is. The first look opens a session.
+
+        Raises:
+            BrokerNotAvailable: no broker is registered.
+            CoordinationError: ZooKeeper cannot be reached, or does not let us read. When it can be again, there is something to see.
+        """
+        if self._session is None:
+            await self._renewed(await self._sessions.open())
+            self._sessions.keep()
+        await self._changed.wait()
+        self._changed.clear()
+        session = self._session
+        assert session is not None
+        servers = await brokers_in_zookeeper(session, self._security_protocol, self._watched)
+        counts = {topic: await partition_count(session, topic, self._watched) for topic in sorted(self._topics)}
+        return Discovered(servers, {topic: count for topic, count in counts.items() if count})
+
+    async def close(self) -> None:
+        """Ends the session. May be called twice."""
+        await self._sessions.stop_renewing()
+        await self._sessions.close()
 
     async def _renewed(self, session: Coordination) -> None:
         self._session = session
@@ -196,27 +184,131 @@ class BrokerDiscovery:
     def _watched(self, event: WatchedEvent) -> None:
         self._changed.set()
 
-    async def _add(self, topic: str) -> None:
-        self._topics.add(topic)
-        self._changed.set()
 
-    async def _look(self) -> Discovered:
-        session = self._session
-        servers = await brokers_in_zookeeper(session, self._security_protocol, self._watched)
-        counts = {topic: await partition_count(session, topic, self._watched) for topic in sorted(self._topics)}
-        return Discovered(servers, {topic: count for topic, count in counts.items() if count})
+class BrokerDiscovery:
+    """Watches a cluster's brokers and topics in ZooKeeper until it is closed, for callers that block.
+
+    Args:
+        open_session: where sessions with ZooKeeper come from.
+        security_protocol: of the listeners that are looked for.
+
+    Raises:
+        BrokerNotAvailable: no broker is registered.
+        CoordinationError, TimeoutError: ZooKeeper cannot be reached.
+    """
+
+    def __init__(self, open_session: OpenSession, security_protocol: str = "PLAINTEXT") -> None:
+        self._watch: Final = BrokerWatch(open_session, security_protocol)
+        self._topics: set[str] = set()
+        self._beside: Final = ThreadOffload(1, "ottla-producer-following")
+        self._thread: Final = LoopThread("ottla-producer-discovery")
+        self._following: asyncio.Task[None] | None = None
+        try:
+            #: The brokers as it finds them.
+            self.bootstrap_servers: Final = self._thread.call(self._watch.look(), _OPEN_SECONDS).bootstrap_servers
+        except BaseException:
+            self.close()
+            raise
+
+    def follow(self, follow: Callable[[Discovered], bool]) -> None:
+        """From now on calls with what there is whenever it has changed, in a thread beside; again, after a pause, if it gives False."""
+
+        async def begin() -> None:
+            self._following = asyncio.create_task(self._keep_following(follow))
+
+        self._thread.call(begin(), _OPEN_SECONDS)
+
+    def uses(self, topic: str) -> None:
+        """Watches the topic too. Cheap when it does so already."""
+
+        async def use() -> None:
+            self._topics.add(topic)
+            self._watch.uses(topic)
+
+        if topic not in self._topics:
+            self._thread.call(use(), _OPEN_SECONDS)
+
+    def close(self) -> None:
+        """Ends the session and the thread. May be called twice."""
+
+        async def close() -> None:
+            if self._following is not None:
+                self._following.cancel()
+                await asyncio.wait([self._following])
+            await self._watch.close()
+
+        try:
+            with suppress(OttlaError):  # closed already, or a forked child
+                self._thread.call(close(), _CLOSE_SECONDS)
+        finally:
+            self._thread.close(_CLOSE_SECONDS)
+            self._beside.close()
 
     async def _keep_following(self, follow: Callable[[Discovered], bool]) -> None:
+        """On the loop."""
         while True:
-            await self._changed.wait()
-            self._changed.clear()
             try:
-                found = await self._look()
+                found = await self._watch.look()
                 for _ in range(_ATTEMPTS):
-                    if await self._beside(follow, found) or self._changed.is_set():
+                    if await self._beside(follow, found) or self._watch.has_changed:
                         break
                     await asyncio.sleep(_PAUSE_SECONDS)
             except (OttlaError, OSError) as error:
                 # No broker, no ZooKeeper: what is known stays, and the next watch or the next session says more.
                 log.warning("brokers and topics in ZooKeeper: %s", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
+
+
+class KnownBrokers:
+    """The brokers of a cluster in ZooKeeper as they were found last: `ottla.wire.cluster.Bootstrap`.
+
+    They are looked for, on the caller's event loop, from now on until it is closed. Where ZooKeeper cannot be reached, or has no broker,
+    those that are known stay.
+
+    Args:
+        name: the cluster's.
+        open_session, security_protocol: as `BrokerWatch`.
+    """
+
+    def __init__(self, name: str, open_session: OpenSession, security_protocol: str) -> None:
+        self._name = name
+        self._watch = BrokerWatch(open_session, security_protocol)
+        self._servers = ""
+        self._trouble = "ZooKeeper has not answered yet"
+        self._found = asyncio.Event()
+        self._looking = asyncio.ensure_future(self._keep_looking())
+
+    async def bootstrap_servers(self) -> str:
+        """As they are known now; waits a moment for the first.
+
+        Raises:
+            ConnectionError: none is, and why.
+        """
+        if not self._servers:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FIRST_SECONDS):
+                    await self._found.wait()
+        if not self._servers:
+            raise ConnectionError(f"no broker of {self._name} is known: {self._trouble}")
+        return self._servers
+
+    async def close(self) -> None:
+        """Looks no more."""
+        self._looking.cancel()
+        await asyncio.wait([self._looking])
+        await self._watch.close()
+
+    async def _keep_looking(self) -> None:
+        while True:
+            try:
+                servers = (await self._watch.look()).bootstrap_servers
+            except (OttlaError, OSError) as error:
+                if self._servers and str(error) != self._trouble:  # before there are any, who asks says it
+                    log.warning("%s: the brokers that are known stay: %s", self._name, error)
+                self._trouble = str(error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            if servers != self._servers:
+                log.info("%s: the brokers in ZooKeeper are %s", self._name, servers)
+            self._servers, self._trouble = servers, ""
+            self._found.set()

@@ -6,8 +6,10 @@ other partitions of a topic that there is.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -16,11 +18,15 @@ from tests.unit.client.test_audited_clients import records_on
 from tests.waiting import until
 
 from ottla.client import producer as producers
+from ottla.client.discovery import BrokerWatch
 from ottla.client.messages import Message
 from ottla.client.partitioners import murmur2_partition
 from ottla.client.producer import Producer
 from ottla.client.simple_consumer import SimpleConsumer
+from ottla.clock import SystemClock
 from ottla.config.client import ProducerSettings
+from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.coordination.interface import Delete
 from ottla.errors import BrokerNotAvailable
 from ottla.record.audit_records import NO_PARTITION
 from ottla.testing.cluster import EmbeddedCluster
@@ -120,6 +126,33 @@ def test_brokers_that_all_have_moved_are_found_at_their_new_addresses(
         assert (acknowledged.sequence, acknowledged.is_final, acknowledged.partition) == (1, True, 0)
         assert (purged.session, purged.topic) == (acknowledged.session, "moved")
         assert sum(tally.acknowledged for tally in acknowledged.windows.values()) == 2
+
+
+async def test_brokers_are_found_where_their_znodes_were_deleted_and_made_again() -> None:
+    """As when a cluster is set up again. No watch can be set on the children of a znode that is not there."""
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    session = await zookeeper.session()
+
+    async def register(port: int) -> None:
+        data = b'{"version":1,"host":"127.0.0.1","port":%d}' % port
+        await session.create("/brokers/ids/1", data, make_parents=True)
+
+    watch = BrokerWatch(zookeeper.session, "PLAINTEXT")
+    try:
+        await register(1)
+        async with asyncio.timeout(120):
+            assert (await watch.look()).bootstrap_servers == "127.0.0.1:1"
+            await session.transaction([Delete("/brokers/ids/1"), Delete("/brokers/ids")])
+            with pytest.raises(BrokerNotAvailable):
+                await watch.look()
+            await register(2)
+            while True:
+                with suppress(BrokerNotAvailable):  # /brokers/ids is made, and then what is in it
+                    assert (await watch.look()).bootstrap_servers == "127.0.0.1:2"
+                    break
+    finally:
+        await watch.close()
+        await zookeeper.close()
 
 
 def test_a_chroot_that_is_not_there_is_said_and_not_made(cluster: EmbeddedCluster, look: KazooClient, zookeeper: str) -> None:
