@@ -27,7 +27,7 @@ from ottla.config.reading import Relation, ServiceSettings
 from ottla.config.rpc import RpcSettings
 from ottla.config.settings import Kind, Password, SettingDefinition, Settings, setting
 from ottla.config.tls import ClusterTlsSettings
-from ottla.config.zookeeper import ZooKeeperSettings
+from ottla.config.zookeeper import ZooKeeperSettings, no_connect_string
 from ottla.errors import ConfigurationError
 
 PREFIX_POLICY: Final = "org.apache.kafka.connect.mirror.DefaultReplicationPolicy"
@@ -65,7 +65,7 @@ _REFUSED: Final = {
     "config.providers": "Java classes cannot be loaded; a secret can be given by a variable: OTTLA_SETTING_A_SASL_JAAS_CONFIG",
     **dict.fromkeys(("ssl.truststore.password", "ssl.keystore.password"), _NO_STORE),
     "sasl.": _NO_JAVA_SASL,
-    "zookeeper.connect": "a cluster is asked through its brokers; without an alias before it, it is what workers share",
+    "zookeeper.connect": "it is of a cluster, A.zookeeper.connect; without an alias before it, it is what workers share",
     "topic.creation.": "topics are made as the source's are, with replication.factor",
 }
 
@@ -361,7 +361,22 @@ class ConnectSettings(Settings):
 class _ClusterSettings(Settings):
     """Without `ssl.*`, which come behind these."""
 
-    bootstrap_servers: str = setting("bootstrap.servers", "string", default="", doc="`host:port,…` of some of its brokers.")
+    bootstrap_servers: str = setting(
+        "bootstrap.servers", "string", default="", doc="`host:port,…` of some of its brokers. Either this or `zookeeper.connect`."
+    )
+    zookeeper_connect: str | None = setting(
+        "zookeeper.connect",
+        "string",
+        default=None,
+        check=no_connect_string,
+        doc="Ottla's own, after Kafka 0.8: the ZooKeeper that knows its brokers, `host1:port1,host2:port2/chroot`.",
+    )
+    zookeeper_session_timeout_ms: int = setting(
+        "zookeeper.session.timeout.ms", "int", default=6_000, at_least=1, doc="Of the session in which they are watched."
+    )
+    zookeeper_connection_timeout_ms: int = setting(
+        "zookeeper.connection.timeout.ms", "int", default=6_000, at_least=1, doc="How long opening it may take; then it is tried again."
+    )
     security_protocol: str = setting(
         "security.protocol",
         "string",
@@ -505,8 +520,9 @@ class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSetti
             own = parts.get(alias, {})
             try:
                 side = replace(MirrorCluster.from_properties(_part(properties, own, f"{alias}.")), alias=alias)
-                if not side.bootstrap_servers:
-                    raise ConfigurationError(f"{alias}.bootstrap.servers is not set")
+                if bool(side.bootstrap_servers) == (side.zookeeper_connect is not None):
+                    both = f"{alias}.bootstrap.servers, {alias}.zookeeper.connect"
+                    raise ConfigurationError(f"{both}: one of the two is needed, and not both")
                 _ = side.credentials
                 sides[alias] = side
             except ConfigurationError as error:

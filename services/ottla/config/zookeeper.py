@@ -12,7 +12,8 @@ from ottla.errors import ConfigurationError
 _OF_THE_SYSTEM: Final = "Python's ssl module decides."
 
 
-def _no_connect_string(text: str | None) -> str:
+def no_connect_string(text: str | None) -> str:
+    """Why it is none; empty if it is one."""
     try:
         if text is not None:
             ConnectString.parse(text)
@@ -36,7 +37,7 @@ class ZooKeeperSettings(Settings):
         "zookeeper.connect",
         "string",
         default=None,
-        check=_no_connect_string,
+        check=no_connect_string,
         doc="The ZooKeeper servers, `host1:port1,host2:port2`, and after the last of them the path under which this cluster lives, "
         "`/chroot`; it is made when it is missing. Unset: the embedded twin, in `coordination.directory`. Needs `ottla[server]`.",
     )

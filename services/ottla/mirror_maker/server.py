@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from ottla.client.discovery import KnownBrokers, open_client_session
 from ottla.clock import Clock, SystemClock
 from ottla.config.mirror import MirrorCluster, MirrorLink, MirrorSettings
 from ottla.coordination.errors import NodeExists, NoNode
@@ -138,9 +139,7 @@ class MirrorMaker:
     def _add(self, stack: AsyncExitStack, settings: MirrorLink) -> Link:
         """A link, until the stack ends. With connections of its own: a link waits for no other."""
         sides = [self._settings.sides[alias] for alias in (settings.source, settings.target)]
-        source, target = (_cluster_of(side, settings.name) for side in sides)
-        stack.push_async_callback(source.close)
-        stack.push_async_callback(target.close)
+        source, target = (_cluster_of(stack, side, settings.name) for side in sides)
         schemas = None
         if settings.sync_schemas_enabled and all(side.schema_registry_url for side in sides):
             there, here = map(registry_of, sides)
@@ -288,11 +287,21 @@ class MirrorMaker:
         return found
 
 
-def _cluster_of(side: MirrorCluster, link: str) -> Cluster:
-    try:
-        return Cluster(side.bootstrap_servers, cluster_settings(side, link))
-    except ValueError as error:
-        raise ConfigurationError(f"{side.alias}.{error}") from None
+def _cluster_of(stack: AsyncExitStack, side: MirrorCluster, link: str) -> Cluster:
+    """A cluster of the file, as one link asks it, until the stack ends."""
+    settings = cluster_settings(side, link)
+    if side.zookeeper_connect is not None:
+        seconds = side.zookeeper_session_timeout_ms / 1000, side.zookeeper_connection_timeout_ms / 1000
+        known = KnownBrokers(side.alias, open_client_session(side.zookeeper_connect, *seconds), side.security_protocol)
+        stack.push_async_callback(known.close)
+        cluster = Cluster(known, settings)
+    else:
+        try:
+            cluster = Cluster(side.bootstrap_servers, settings)
+        except ValueError as error:
+            raise ConfigurationError(f"{side.alias}.{error}") from None
+    stack.push_async_callback(cluster.close)
+    return cluster
 
 
 def cluster_settings(side: MirrorCluster, link: str) -> ClusterSettings:

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 from uuid import UUID
 
 from ottla.clock import Clock, SystemClock
@@ -112,6 +112,13 @@ def bootstrap_endpoints(text: str) -> tuple[tuple[str, int], ...]:
     return tuple(found)
 
 
+class Bootstrap(Protocol):
+    """Who knows the brokers to begin with of a cluster that is found in another way than by a list of them."""
+
+    async def bootstrap_servers(self) -> str:
+        """`host:port,…`, as they are now. Raises OSError: none is known, and why."""
+
+
 def socket_connect(settings: ClusterSettings) -> Connect:
     """How brokers are reached over TCP or TLS."""
 
@@ -132,7 +139,7 @@ class Cluster:
     """A cluster, from its bootstrap list on. Nothing is opened before it is asked something; `close` ends everything.
 
     Args:
-        bootstrap_servers: `host:port,…`: brokers to begin with, in any order.
+        bootstrap_servers: `host:port,…`: brokers to begin with, in any order; or who knows them.
         clock, random, connect, offload: the surroundings; `offload` runs the hashes of SCRAM.
 
     Raises:
@@ -141,7 +148,7 @@ class Cluster:
 
     def __init__(
         self,
-        bootstrap_servers: str,
+        bootstrap_servers: str | Bootstrap,
         settings: ClusterSettings | None = None,
         *,
         clock: Clock | None = None,
@@ -153,7 +160,8 @@ class Cluster:
         self.metadata: Final = Metadata()
         self.clock: Final = clock or SystemClock()
         self.random: Final = random or Random()
-        self._bootstrap = bootstrap_endpoints(bootstrap_servers)
+        self._knows_brokers = None if isinstance(bootstrap_servers, str) else bootstrap_servers
+        self._bootstrap = bootstrap_endpoints(bootstrap_servers) if isinstance(bootstrap_servers, str) else ()
         self._connect = connect or socket_connect(self.settings)
         self._offload = offload
         self._open: dict[Place, BrokerConnection] = {}
@@ -272,8 +280,13 @@ class Cluster:
             return self.random.choice(usable)
         brokers = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         self.random.shuffle(brokers)
+        if self._knows_brokers is not None:
+            self.begin_with(await self._knows_brokers.bootstrap_servers())
+        bootstrap = self.random.sample(self._bootstrap, len(self._bootstrap))
+        # Who is registered is there; at an address that is only remembered there may be another cluster by now.
+        order = (*brokers, *bootstrap) if self._knows_brokers is None else (*bootstrap, *brokers)
         errors = []
-        for host, port in dict.fromkeys((*brokers, *self.random.sample(self._bootstrap, len(self._bootstrap)))):
+        for host, port in dict.fromkeys(order):
             try:
                 return await self._connection((host, port, ""))
             except (OSError, MalformedResponse) as error:

@@ -125,7 +125,9 @@ def test_a_password_is_read_of_java_s_line_and_shown_to_nobody() -> None:
         ("consumer.auto.offset.reset = latest", "it tunes a Java client"),
         ("A.ssl.truststore.password = x", "PEM files are read"),
         ("A.sasl.kerberos.service.name = kafka", "PLAIN and SCRAM are spoken"),
-        ("A.zookeeper.connect = x:2181", "a cluster is asked through its brokers"),
+        ("A.zookeeper.connect = x:2181", "A.bootstrap.servers, A.zookeeper.connect: one of the two is needed, and not both"),
+        ("A.zookeeper.connect = x:port/y", r"mm2.properties:16 \(A.\): zookeeper.connect = 'x:port/y': 'x:port' is not host:port"),
+        ("A->B.zookeeper.connect = x:2181", r"zookeeper.connect cannot be set: it is of a cluster, A.zookeeper.connect"),
         ("config.providers = file", "Java classes cannot be loaded"),
         ("topic.filter.class = com.example.Mine", "must be one of org.apache.kafka.connect.mirror.DefaultTopicFilter"),
         ("groups = [", r"mm2.properties:16: groups = '\[': no pattern: unterminated character set"),
@@ -152,8 +154,13 @@ def test_clusters_are_two_or_more_with_plain_names(clusters: str) -> None:
 
 
 def test_a_cluster_without_brokers_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"B\.bootstrap\.servers is not set"):
+    with pytest.raises(ConfigurationError, match=r"B\.bootstrap\.servers, B\.zookeeper\.connect: one of the two is needed"):
         read(EXAMPLE.replace("B.bootstrap.servers = B_host1:9092", ""))
+
+
+def test_a_cluster_is_found_in_its_zookeeper_which_is_not_where_workers_meet() -> None:
+    settings = read(EXAMPLE.replace("A.bootstrap.servers = A_host1:9092, A_host2:9092", "A.zookeeper.connect = z1,z2:2182/a"))
+    assert (settings.sides["A"].zookeeper_connect, settings.zookeeper_connect) == ("z1,z2:2182/a", None)
 
 
 def from_variables(variables: dict[str, str], file: str = "") -> MirrorSettings:

@@ -156,3 +156,30 @@ def test_bootstrap_servers_are_read(text: str, found: tuple[tuple[str, int], ...
 def test_bootstrap_servers_that_cannot_be_read_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"bootstrap.servers"):
         bootstrap_endpoints(text)
+
+
+async def test_who_is_registered_is_asked_before_whom_one_remembers(tmp_path: Path) -> None:
+    """An address that brokers have left may be another cluster's by now, which would be taken for the first."""
+
+    class Registered:
+        found = ""
+
+        async def bootstrap_servers(self) -> str:
+            if not self.found:
+                raise ConnectionError("none is known yet")
+            return self.found
+
+    registered = Registered()
+    async with Cluster(registered) as cluster:
+        async with brokers(tmp_path / "former") as former:
+            with pytest.raises(ConnectionError, match="none is known yet"):
+                await cluster.refresh(())
+            address = registered.found = servers(former)
+            await cluster.refresh(())
+            before = cluster.metadata.cluster_id
+        async with brokers(tmp_path / "now") as now, brokers(tmp_path / "other", listeners=f"PLAINTEXT://{address}"):
+            registered.found = servers(now)
+            await cluster.refresh(())
+            async with cluster_of(now) as known:
+                await known.refresh(())
+                assert before != cluster.metadata.cluster_id == known.metadata.cluster_id
