@@ -489,21 +489,25 @@ class DeleteTopicRequest(ControllerRequest[None]):
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitionsRequest(ControllerRequest[TopicDescription]):
-    """Add partitions to a topic. `placement` has the replicas of the new ones, where the caller chooses them."""
+    """Add partitions to a topic. `placement` has the replicas of the new ones, where the caller chooses them; `topic_id` is as in
+    DeleteTopicRequest.
+    """
 
     name: str
     total_count: int
     placement: Sequence[Sequence[BrokerId]] | None = None
     validate_only: bool = False
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """What settings belong to: a topic, a broker, or with neither all brokers."""
+    """What settings belong to: a topic, a broker, or with neither all brokers. `topic_id` is as in DeleteTopicRequest."""
 
     topic: str | None = None
     broker_id: BrokerId | None = None
+    topic_id: UUID | None = None
 
     def __str__(self) -> str:
         return "brokers" if self.topic is None else f"topic {self.topic}"
@@ -582,9 +586,10 @@ class ClusterOperations:
         assignments: Sequence[Sequence[BrokerId]] | None = None,
         validate_only: bool = False,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+        topic_id: UUID | None = None,
     ) -> TopicDescription:
-        """Gives a topic more partitions; only says what it would be like with `validate_only`."""
-        return await self.call(CreatePartitionsRequest(name, total_count, assignments, validate_only, timeout_seconds))
+        """Gives a topic, with `topic_id` no other one of that name, more partitions; `validate_only` says what it would be like."""
+        return await self.call(CreatePartitionsRequest(name, total_count, assignments, validate_only, timeout_seconds, topic_id))
 
     async def alter_topic_configs(self, name: str, overrides: Mapping[str, str], validate_only: bool = False) -> None:
         """Replaces all that a topic sets for itself."""

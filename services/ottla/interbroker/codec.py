@@ -374,14 +374,14 @@ def _known_transaction(number: TransactionNumber) -> TransactionNumber:
 
 def _pack_config_resource(resource: ConfigResource) -> dict[str, Any]:
     if resource.topic is not None:
-        return {"topic": resource.topic}
+        return {"topic": resource.topic, "topic_id": None if resource.topic_id is None else resource.topic_id.bytes}
     return {"all_brokers": True} if resource.broker_id is None else {"broker_id": resource.broker_id}
 
 
 def _unpack_config_resource(message: controller_pb2.ConfigResource) -> ConfigResource:
     match message.WhichOneof("resource"):
         case "topic":
-            return ConfigResource(topic=message.topic)
+            return ConfigResource(topic=message.topic, topic_id=UUID(bytes=message.topic_id) if message.HasField("topic_id") else None)
         case "broker_id":
             return ConfigResource(broker_id=BrokerId(message.broker_id))
         case "all_brokers":

@@ -117,7 +117,7 @@ STOPS = st.lists(st.builds(PartitionToStop, TOPIC_PARTITIONS, INTS, st.booleans(
 ISR_MEMBERS = st.lists(st.builds(IsrMember, BROKERS, LONGS), max_size=3).map(tuple)
 ISR_CHANGES = st.builds(IsrChange, TOPIC_PARTITIONS, INTS, INTS, ISR_MEMBERS, st.none() | st.uuids())
 NEW_TOPICS = st.builds(NewTopic, TEXTS, INTS, INTS, st.dictionaries(INTS, REPLICAS, max_size=3), CONFIGS)
-RESOURCES = st.builds(ConfigResource, TEXTS) | st.builds(ConfigResource, broker_id=st.none() | BROKERS)
+RESOURCES = st.builds(ConfigResource, TEXTS, st.none(), st.none() | st.uuids()) | st.builds(ConfigResource, broker_id=st.none() | BROKERS)
 CHANGES = st.lists(st.builds(ConfigChange, TEXTS, st.sampled_from(ConfigOperation), st.none() | TEXTS), max_size=4).map(tuple)
 SECONDS = st.integers(0, 10**9).map(lambda milliseconds: milliseconds / 1000)
 EPOCHS = st.integers(-1, 2**15 - 1)
@@ -159,9 +159,15 @@ REQUESTS: Final[dict[type[Request[Any]], st.SearchStrategy[Any]]] = {
     CancelControlledShutdownRequest: st.builds(CancelControlledShutdownRequest, BROKERS, LONGS),
     AllocateProducerIdsRequest: st.builds(AllocateProducerIdsRequest, BROKERS, LONGS),
     CreateTopicRequest: st.builds(CreateTopicRequest, NEW_TOPICS, st.booleans(), SECONDS),
-    DeleteTopicRequest: st.builds(DeleteTopicRequest, TEXTS, SECONDS),
+    DeleteTopicRequest: st.builds(DeleteTopicRequest, TEXTS, SECONDS, st.none() | st.uuids()),
     CreatePartitionsRequest: st.builds(
-        CreatePartitionsRequest, TEXTS, INTS, st.none() | st.lists(REPLICAS, max_size=3).map(tuple), st.booleans(), SECONDS
+        CreatePartitionsRequest,
+        TEXTS,
+        INTS,
+        st.none() | st.lists(REPLICAS, max_size=3).map(tuple),
+        st.booleans(),
+        SECONDS,
+        st.none() | st.uuids(),
     ),
     AlterConfigsRequest: st.builds(AlterConfigsRequest, RESOURCES, CONFIGS, st.booleans()),
     IncrementalAlterConfigsRequest: st.builds(IncrementalAlterConfigsRequest, RESOURCES, CHANGES, st.booleans()),

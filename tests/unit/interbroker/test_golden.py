@@ -138,6 +138,7 @@ TO_THE_CONTROLLER: Final[tuple[Sample, ...]] = (
     ("create_partitions", ("orders", 4, ((ONE, TWO), ()), True, 3.0), DESCRIPTION),
     ("create_partitions", ("orders", 4, (), False, 3.0), DESCRIPTION),
     ("create_partitions", ("orders", 4, None, False, 0.001), DESCRIPTION),
+    ("create_partitions", ("orders", 4, None, False, 0.001, UUID(int=7)), DESCRIPTION),
     ("alter_topic_configs", ("orders", {"retention.ms": "1"}, True), None),
     ("alter_topic_configs", ("", {}, False), None),
     ("incremental_alter_topic_configs", ("orders", CHANGES, False), None),

@@ -350,7 +350,7 @@ class TopicOperations:
     async def extend(self, request: CreatePartitionsRequest) -> TopicDescription:
         """Adds partitions to a topic."""
         name = request.name
-        topic = self.state.topic(name)
+        topic = self.state.topic(name, request.topic_id)
         if any(partition.is_being_reassigned for partition in topic.partitions):
             raise ReassignmentInProgress(f"A partition reassignment is in progress for the topic '{name}'.")
         former = topic.describe()
@@ -377,9 +377,7 @@ class TopicOperations:
             try:
                 if request.name in deleted:
                     raise UnknownTopicOrPartition(f"The topic '{request.name}' does not exist.")
-                topic = self.state.topic(request.name)
-                if request.topic_id not in (None, ZERO_TOPIC_ID, topic.topic_id):
-                    raise UnknownTopicOrPartition(f"The topic '{request.name}' that was meant does not exist: another one has its name.")
+                self.state.topic(request.name, request.topic_id)
                 if not self.state.settings.delete_topic_enable:
                     raise TopicDeletionDisabled("Topic deletion is disabled.")
             except ApiError as error:
@@ -446,7 +444,8 @@ class ConfigOperations:
             await self._alter_broker(request.resource.broker_id, request)
 
     async def _alter_topic(self, name: str, request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> None:
-        overrides = configs.altered(self.state.topic(name).overrides, request, TopicSettings.definitions())
+        topic = self.state.topic(name, request.resource.topic_id)
+        overrides = configs.altered(topic.overrides, request, TopicSettings.definitions())
         configs.checked_topic_settings(self.state.settings, overrides)
         if request.validate_only:
             return

@@ -20,7 +20,16 @@ from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import UnknownTopicOrPartition
 from ottla.interbroker.calls import AllReplicas, LogEnd
-from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
+from ottla.model import (
+    CLOSED_BY_KAFKA,
+    NO_LEADER,
+    ZERO_TOPIC_ID,
+    BrokerId,
+    BrokerRegistration,
+    PartitionState,
+    TopicDescription,
+    TopicPartition,
+)
 
 
 class IllegalTransition(AssertionError):
@@ -234,11 +243,13 @@ class ClusterState:
 
     # What is known.
 
-    def topic(self, name: str) -> KnownTopic:
-        """The topic. Raises UnknownTopicOrPartition, for one under deletion too."""
+    def topic(self, name: str, topic_id: UUID | None = None) -> KnownTopic:
+        """The topic, with `topic_id` no other one of that name. Raises UnknownTopicOrPartition, for one under deletion too."""
         topic = self.topics.get(name)
         if topic is None or topic.is_deleting:
             raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
+        if topic_id not in (None, ZERO_TOPIC_ID, topic.topic_id):
+            raise UnknownTopicOrPartition(f"The topic '{name}' that was meant does not exist: another one has its name.")
         return topic
 
     def partition(self, topic_partition: TopicPartition) -> KnownPartition:

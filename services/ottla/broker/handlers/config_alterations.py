@@ -61,7 +61,7 @@ async def alter_each(
                 raise InvalidRequest("Each resource must appear at most once.")
             if kind == ConfigResourceKind.TOPIC:
                 _check_topic(name, context, parts)
-                await parts.controller.call(request_of(ConfigResource(name), resource))
+                await parts.controller.call(request_of(ConfigResource(name, topic_id=parts.metadata.topic_id(name)), resource))
             elif kind == ConfigResourceKind.BROKER:
                 if not cluster_allowed(parts, context, Operation.ALTER_CONFIGS):
                     raise ClusterAuthorizationFailed(f"{context.principal} may not alter the settings of brokers")

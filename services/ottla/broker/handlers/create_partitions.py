@@ -26,18 +26,21 @@ async def create_partitions(request: CreatePartitionsRequest, context: RequestCo
     times_named = Counter(topic.name for topic in request.topics)
     deadline = Deadline(request.timeout)
     results = []
-    async for name, topic in in_slices({topic.name: topic for topic in request.topics}.items()):
+    async for name, asked in in_slices({topic.name: topic for topic in request.topics}.items()):
         error_code, error_message = NONE, None
         try:
             if times_named[name] > 1:
                 raise InvalidRequest("Duplicate topic in request.")
             if not topic_allowed(parts, context, Operation.ALTER, name):
                 raise TopicAuthorizationFailed(DENIED)
-            if parts.metadata.topic(name) is None:
+            topic = parts.metadata.topic(name)
+            if topic is None:
                 raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
-            given = topic.assignments
+            given = asked.assignments
             assignments = None if given is None else [tuple(map(BrokerId, assignment.broker_ids)) for assignment in given]
-            creation = parts.controller.create_partitions(name, topic.count, assignments, request.validate_only, deadline.seconds_left())
+            creation = parts.controller.create_partitions(
+                name, asked.count, assignments, request.validate_only, deadline.seconds_left(), topic.topic_id
+            )
             await deadline.wait(creation, f"adding partitions to {name}")
         except ApiError as error:
             error_code, error_message = error.code, error.message

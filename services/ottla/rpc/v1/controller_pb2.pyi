@@ -465,11 +465,14 @@ class CreatePartitionsRequest(_message.Message):
     PLACEMENT_FIELD_NUMBER: _builtins.int
     VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     total_count: _builtins.int
     """With those that there are."""
     validate_only: _builtins.bool
     timeout_ms: _builtins.int
+    topic_id: _builtins.bytes
+    """Of the topic that is meant; one of that name that was made since stays as it is."""
     @_builtins.property
     def caller(self) -> _common_pb2.Caller: ...
     @_builtins.property
@@ -485,14 +488,20 @@ class CreatePartitionsRequest(_message.Message):
         placement: Global___Placement | None = ...,
         validate_only: _builtins.bool = ...,
         timeout_ms: _builtins.int = ...,
+        topic_id: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "caller", b"caller", "placement", b"placement"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_topic_id", b"_topic_id", "caller", b"caller", "placement", b"placement", "topic_id", b"topic_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "caller", b"caller", "name", b"name", "placement", b"placement", "timeout_ms", b"timeout_ms", "total_count", b"total_count", "validate_only", b"validate_only"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_placement", b"_placement", "_topic_id", b"_topic_id", "caller", b"caller", "name", b"name", "placement", b"placement", "timeout_ms", b"timeout_ms", "topic_id", b"topic_id", "total_count", b"total_count", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__placement: _TypeAlias = _typing.Literal["placement"]  # noqa: Y015
     _WhichOneofArgType__placement: _TypeAlias = _typing.Literal["_placement", b"_placement"]  # noqa: Y015
+    _WhichOneofReturnType__topic_id: _TypeAlias = _typing.Literal["topic_id"]  # noqa: Y015
+    _WhichOneofArgType__topic_id: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__placement) -> _WhichOneofReturnType__placement | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic_id) -> _WhichOneofReturnType__topic_id | None: ...
 
 Global___CreatePartitionsRequest: _TypeAlias = CreatePartitionsRequest  # noqa: Y015
 
@@ -545,22 +554,31 @@ class ConfigResource(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     BROKER_ID_FIELD_NUMBER: _builtins.int
     ALL_BROKERS_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     broker_id: _builtins.int
     all_brokers: _builtins.bool
+    topic_id: _builtins.bytes
+    """Of the topic that is meant; one of that name that was made since stays as it is."""
     def __init__(
         self,
         *,
         topic: _builtins.str = ...,
         broker_id: _builtins.int = ...,
         all_brokers: _builtins.bool = ...,
+        topic_id: _builtins.bytes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["all_brokers", b"all_brokers", "broker_id", b"broker_id", "resource", b"resource", "topic", b"topic"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id", "all_brokers", b"all_brokers", "broker_id", b"broker_id", "resource", b"resource", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_brokers", b"all_brokers", "broker_id", b"broker_id", "resource", b"resource", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id", "all_brokers", b"all_brokers", "broker_id", b"broker_id", "resource", b"resource", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__topic_id: _TypeAlias = _typing.Literal["topic_id"]  # noqa: Y015
+    _WhichOneofArgType__topic_id: _TypeAlias = _typing.Literal["_topic_id", b"_topic_id"]  # noqa: Y015
     _WhichOneofReturnType_resource: _TypeAlias = _typing.Literal["topic", "broker_id", "all_brokers"]  # noqa: Y015
     _WhichOneofArgType_resource: _TypeAlias = _typing.Literal["resource", b"resource"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic_id) -> _WhichOneofReturnType__topic_id | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_resource) -> _WhichOneofReturnType_resource | None: ...
 
 Global___ConfigResource: _TypeAlias = ConfigResource  # noqa: Y015

@@ -9,9 +9,11 @@ import pytest
 from ottla.broker.security.authorizer import Operation
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
+from ottla.interbroker.calls import NewTopic
 from ottla.protocol.api import ApiKey
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+UNKNOWN_TOPIC = 3
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
@@ -202,3 +204,32 @@ async def test_resources_stand_for_themselves_and_one_named_twice_is_refused(bro
     for key, version in ((ApiKey.ALTER_CONFIGS, 2), (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1)):
         response = await broker.ask(key, version, resources=resources)
         assert [(answer.resource_name, answer.error_code) for answer in response.responses] == expected
+
+
+@pytest.mark.parametrize("what", ["replace", "change", "partitions"])
+async def test_what_comes_late_to_the_controller_leaves_another_topic_of_that_name_alone(
+    broker: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Its answer was lost and it comes again, or it waits, and in between the topic was deleted and made again. A retention of another
+    topic would take records away that were acknowledged in this one."""
+    await broker.create("flights")
+    service = type(broker.parts.controller)
+    call, late = service.call, [True]
+
+    async def carried(self: Any, request: Any) -> Any:
+        if late:
+            late.clear()
+            await self.delete_topic("flights")
+            await self.create_topic(NewTopic("flights", 1, 1))
+        return await call(self, request)
+
+    monkeypatch.setattr(service, "call", carried)
+    if what == "partitions":
+        response = await broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=[{"name": "flights", "count": 9}])
+        assert [result.error_code for result in response.results] == [UNKNOWN_TOPIC]
+    elif what == "replace":
+        assert (await replace(broker, TOPIC, "flights", retention_ms="1"))[0] == UNKNOWN_TOPIC
+    else:
+        assert await change(broker, TOPIC, "flights", ("retention.ms", SET, "1")) == UNKNOWN_TOPIC
+    assert await value(broker, TOPIC, "flights", "retention.ms") == ("604800000", 5)
+    assert len(broker.parts.metadata.topic("flights").partitions) == 1
