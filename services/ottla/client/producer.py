@@ -192,6 +192,7 @@ class Producer:
             self._discovery = BrokerDiscovery(open_client_session(settings.zookeeper_connect or ""))
             servers = self._discovery.bootstrap_servers
         self._former: list[Any] = []  # clients of brokers that have all gone, until nothing is on its way
+        self._moving: Final = threading.RLock()  # what a former client gives back goes before what is sent next
         self._addresses = set(servers.split(","))
         try:
             self._client = self._connected(servers)
@@ -446,10 +447,11 @@ class Producer:
         end: float | None = None
         while True:
             try:
-                if headers:
-                    self._client.produce(topic, value, key, partition, told, timestamp=timestamp_ms, headers=list(headers))
-                else:
-                    self._client.produce(topic, value, key, partition, told, timestamp=timestamp_ms)
+                with self._moving:
+                    if headers:
+                        self._client.produce(topic, value, key, partition, told, timestamp=timestamp_ms, headers=list(headers))
+                    else:
+                        self._client.produce(topic, value, key, partition, told, timestamp=timestamp_ms)
                 return
             except BufferError:
                 timeout_ms = -1 if self._is_sync else self.settings.queue_enqueue_timeout_ms
@@ -505,10 +507,12 @@ class Producer:
         former, client = self._client, self._connected(servers)
         if self._audit is not None:
             client.take_over(former, servers)
-        self._client = client
-        self._former.append(former)
         self._addresses = set(servers.split(","))
-        former.purge(in_queue=True, in_flight=False, blocking=False)
+        with self._moving:
+            self._client = client
+            self._former.append(former)
+            former.purge(in_queue=True, in_flight=False)
+            former.poll(0)  # has `_delivered` called of each
 
     def _delivered(self, delivery: Delivery, sent: tuple[str, Any, Any, Headers, int, int], error: Any, message: Any) -> None:
         """As a `Delivery`; what never left a client whose brokers have all moved is sent by its successor."""

@@ -155,6 +155,32 @@ async def test_brokers_are_found_where_their_znodes_were_deleted_and_made_again(
         await zookeeper.close()
 
 
+def test_what_waited_for_brokers_that_all_have_moved_goes_before_what_is_sent_later(
+    cluster: EmbeddedCluster, look: KazooClient, zookeeper: str
+) -> None:
+    """The messages of a partition are written in the order in which one thread sent them."""
+    with EmbeddedCluster(topics={"in-order": 1}) as former:
+        port = int(former.bootstrap_servers.rpartition(":")[2])
+        data = {"version": 5, "host": "127.0.0.1", "port": port, "endpoints": [f"PLAINTEXT://127.0.0.1:{port}"], "jmx_port": -1}
+        data |= {"listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "timestamp": "1", "features": {}, "rack": None}
+        look.create("/moving/brokers/ids/1", json.dumps(data).encode(), makepath=True)
+        properties = {"zk.connect": f"{zookeeper}/moving", "producer.type": "async", "message.timeout.ms": "60000"}
+        producer = Producer.from_properties(properties)
+        producer.send("in-order", b"-").result(120)
+    now = cluster.create_topic("in-order")
+    for number in range(40):
+        producer.send(now, b"%d" % number)
+    port = int(cluster.bootstrap_servers.split(",")[0].rpartition(":")[2])
+    data |= {"port": port, "endpoints": [f"PLAINTEXT://127.0.0.1:{port}"]}
+    look.set("/moving/brokers/ids/1", json.dumps(data).encode())
+    until(lambda: bool(producer._former))
+    for number in range(40, 45):
+        producer.send(now, b"%d" % number)
+    producer.close()
+    with SimpleConsumer(cluster.bootstrap_servers) as consumer:
+        assert [message.value for message in consumer.fetch(now, 0, 0)] == [b"%d" % number for number in range(45)]
+
+
 def test_a_chroot_that_is_not_there_is_said_and_not_made(cluster: EmbeddedCluster, look: KazooClient, zookeeper: str) -> None:
     with pytest.raises(BrokerNotAvailable, match="/misspelt: there is no such chroot"):
         Producer(ProducerSettings(zookeeper_connect=f"{zookeeper}/misspelt"))
