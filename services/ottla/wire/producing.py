@@ -235,6 +235,8 @@ class BatchProducer:
         self.in_transaction: Final = in_transaction
         self.lane_name: Final = f"produce-{next(_NUMBERS)}"
         self.identity = identity
+        # By partition, the time that the broker has given what it acknowledged last (LogAppendTime); -1: records keep theirs.
+        self.append_times: Final[dict[TopicPartition, int]] = {}
         self._gets_epochs = identity is None
         self._rows: dict[TopicPartition, _Row] = {}
         self._homeless: dict[TopicPartition, _Row] = {}
@@ -341,6 +343,7 @@ class BatchProducer:
                 if _is_behind_gap(row, batch):
                     row.gap = None  # the broker has forgotten the producer, and begins with this sequence
                 self._remove(row, batch)
+                self.append_times[row.partition] = answer.log_append_time
                 if not batch.result.done():
                     batch.result.set_result(answer.base_offset if answer.error_code == NONE else NO_OFFSET)
             else:

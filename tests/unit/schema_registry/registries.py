@@ -23,7 +23,7 @@ from ottla.schema_registry.rest.http import HttpLimits, HttpListener
 from ottla.schema_registry.state.drafts import Drafts
 from ottla.schema_registry.state.records import Record
 from ottla.schema_registry.state.replay import State
-from ottla.schema_registry.store.replaying import Fetched, Store, TopicChanged, TopicRecord
+from ottla.schema_registry.store.replaying import Appended, Fetched, Store, TopicChanged, TopicRecord
 
 _times = itertools.count(1_700_000_000_000)
 
@@ -40,13 +40,13 @@ class MemoryLog:
     before_append: Callable[[Sequence[Record]], None] = lambda _: None
     after_append: Callable[[Sequence[Record]], None] = lambda _: None
 
-    def put(self, records: Sequence[Record]) -> int:
-        offset = len(self.records)
+    def put(self, records: Sequence[Record]) -> Appended:
+        offset, timestamp_ms = len(self.records), next(_times)
         for index, record in enumerate(records):
-            self.records.append(TopicRecord(offset + index, next(_times), record.key, record.value, dict(record.headers)))
+            self.records.append(TopicRecord(offset + index, timestamp_ms, record.key, record.value, dict(record.headers)))
         self.changed.set()
         self.changed = asyncio.Event()
-        return offset
+        return Appended(offset, timestamp_ms)
 
     def compacted(self) -> list[TopicRecord]:
         """What is left of it once only the last record of each key is."""
@@ -61,6 +61,9 @@ class MemoryTopic:
         self.log = log
         self.may_read = asyncio.Event()
         self.may_read.set()
+        self.may_write = asyncio.Event()
+        self.may_write.set()
+        self.fetch_count = self.append_count = 0
         self.is_closed = False
         self._epoch = -1
 
@@ -73,6 +76,7 @@ class MemoryTopic:
         if offset == len(self.log.records):
             await self.log.changed.wait()
         await self.may_read.wait()
+        self.fetch_count += 1
         found = self.log.records[offset : offset + 100]
         return Fetched(found, offset + len(found))
 
@@ -84,14 +88,16 @@ class MemoryTopic:
     async def end(self) -> int:
         return len(self.log.records)
 
-    async def append(self, records: Sequence[Record]) -> int:
+    async def append(self, records: Sequence[Record]) -> Appended:
         await asyncio.sleep(0)
+        self.append_count += 1
+        await self.may_write.wait()
         if self._epoch != self.log.epoch:
             raise InvalidProducerEpoch(f"epoch {self._epoch}, and {self.log.epoch} is known")
         self.log.before_append(records)
-        offset = self.log.put(records)
+        appended = self.log.put(records)
         self.log.after_append(records)
-        return offset
+        return appended
 
     async def close(self) -> None:
         self.is_closed = True

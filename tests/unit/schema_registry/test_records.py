@@ -6,14 +6,26 @@ The fixture has what Confluent Schema Registry 7.x writes, a record a line: key,
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ottla.schema_registry.state.records import Change, Ignored, Noop, UnreadableRecord, decode, encode
+from ottla.schema_registry.state.records import Change, Ignored, Noop, PutVersion, UnreadableRecord, decode, encode
 from ottla.schema_registry.state.replay import State
-from ottla.schema_registry.state.schemas import Reference, Schema, metadata_of, rule_set_of
+from ottla.schema_registry.state.schemas import (
+    Reference,
+    Schema,
+    Version,
+    merged_metadata,
+    merged_rule_sets,
+    metadata_of,
+    rule_set_of,
+    with_confluent_version,
+)
 
 FIXTURE: Final = Path(__file__).parent / "schemas_topic.txt"
 
@@ -136,3 +148,46 @@ def test_everything_that_a_schema_has_is_part_of_its_guid() -> None:
         ),
     ]
     assert len({schema.guid for schema in (plain, *others)}) == len(others) + 1
+
+
+TEXTS: Final = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+METADATA: Final = st.none() | st.fixed_dictionaries(
+    {},
+    optional={
+        "tags": st.dictionaries(TEXTS, st.lists(TEXTS, max_size=3), max_size=3),
+        "properties": st.dictionaries(TEXTS, TEXTS | st.integers() | st.booleans() | st.floats(allow_nan=False), max_size=3),
+        "sensitive": st.lists(TEXTS, max_size=3),
+    },
+)
+RULE: Final = st.fixed_dictionaries(
+    {"name": st.sampled_from("abc")},
+    optional={
+        "doc": TEXTS,
+        "tags": st.lists(TEXTS, max_size=2),
+        "params": st.dictionaries(TEXTS, TEXTS | st.integers(), max_size=2),
+        "disabled": st.booleans(),
+        "onFailure": TEXTS,
+    },
+)
+RULE_SET: Final = st.none() | st.fixed_dictionaries({}, optional={"domainRules": st.lists(RULE, max_size=2), "enableAt": TEXTS})
+
+
+@given(
+    st.sampled_from(["AVRO", "JSON", "PROTOBUF"]),
+    TEXTS,
+    st.lists(st.builds(Reference, TEXTS, TEXTS, st.integers(-1, 2**31 - 1)), max_size=2),
+    st.lists(METADATA, min_size=2, max_size=2),
+    st.lists(RULE_SET, min_size=2, max_size=2),
+    st.none() | st.integers(1, 9),
+)
+def test_a_version_that_came_with_a_request_is_read_again_as_it_was(
+    kind: str, text: str, references: list[Reference], metadata: list[Any], rule_sets: list[Any], number: int | None
+) -> None:
+    """The leader takes it without reading it, and every other node reads it: they say the same."""
+    merged = merged_metadata(*map(metadata_of, metadata))
+    rules = merged_rule_sets(*(rule_set_of(rule_set, is_new=False) for rule_set in rule_sets))
+    schema = Schema.of(kind, text, references, with_confluent_version(merged, number), rules)
+    version = Version(text, 7, 1, schema, False, 0)
+    record = encode(PutVersion(version, is_new=True))
+    assert record.known is version and encode(PutVersion(version)).known is None
+    assert decode(record.key, record.value, 5) == PutVersion(replace(version, timestamp_ms=5))

@@ -80,7 +80,7 @@ class Topic(RuleBasedStateMachine):
         self.loop.close()
 
     def write(self, records: Sequence[Record]) -> None:
-        offset = self.log.put(records)
+        offset = self.log.put(records).offset
         for record in self.log.records[offset:]:
             self.state.apply(record.offset, record.timestamp_ms, record.key, record.value, record.headers)
 
@@ -221,7 +221,7 @@ def test_an_epoch_that_is_none_is_not_taken_for_one(header: bytes) -> None:
 
 def writer(log: MemoryLog, state: State) -> Callable[[Sequence[Change]], None]:
     def write(changes: Sequence[Change]) -> None:
-        offset = log.put(decisions.records_of(state, changes))
+        offset = log.put(decisions.records_of(state, changes)).offset
         for record in log.records[offset:]:
             state.apply(record.offset, record.timestamp_ms, record.key, record.value, record.headers)
 

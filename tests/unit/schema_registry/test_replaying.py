@@ -34,7 +34,7 @@ from ottla.schema_registry.state.records import PutVersion, Record, encode
 from ottla.schema_registry.state.replay import State
 from ottla.schema_registry.state.schemas import Schema, Version
 from ottla.schema_registry.store import snapshot
-from ottla.schema_registry.store.replaying import Fetched, Store, replayed
+from ottla.schema_registry.store.replaying import Appended, Fetched, Store, replayed
 
 
 @asynccontextmanager
@@ -90,12 +90,12 @@ async def test_those_who_were_answered_together_come_again_in_one_batch(monkeypa
             for turn in itertools.count():
                 await store.register(registration(f"s{number}-{turn}", json.dumps(record(f"R{number}_{turn}", "a"))))
 
-        topic.may_read.clear()
+        topic.may_write.clear()
         clients = [asyncio.ensure_future(client(0))]
-        await until(lambda: any(b"s0-0" in (found.key or b"") for found in log.records))
+        await until(lambda: topic.append_count == 2)  # the NOOP was the first
         clients += [asyncio.ensure_future(client(number)) for number in range(1, 7)]
         await until(lambda: len(store._queue) == 6)
-        topic.may_read.set()  # the one is answered, and the six wait for it
+        topic.may_write.set()  # the one is answered, and the six wait for it
         await until(lambda: store.written_count > 70)
         assert store.written_count - 1 == 7 * (store.batch_count - 1)
         for waiting in clients:
@@ -125,19 +125,55 @@ async def test_registrations_of_one_subject_are_decided_one_after_the_other() ->
         assert sum(isinstance(outcome, Incompatible) for outcome in done) == 3
 
 
-async def test_nothing_is_answered_before_it_is_replayed() -> None:
+async def test_what_is_acknowledged_is_taken_as_it_was_written_and_is_what_everybody_reads() -> None:
+    """It comes next, so no one has written anything before it that is not replayed."""
     log = MemoryLog()
-    async with store_of(log, timeout_seconds=0.3) as store:
-        hidden: list[Any] = []
+    async with store_of(log) as store, store_of(log, epoch=None) as follower:
+        topic = store._topic
+        assert isinstance(topic, MemoryTopic)
+        topic.may_read.clear()
+        await asyncio.gather(*(store.register(registration(f"s{number}")) for number in range(5)))
+        await store.register(registration("s5", '{"type": "long", "ottla": "a"}'))
+        await store.change(lambda state: decisions.put_config(state, "s1", {"compatibilityLevel": "FULL"}))
+        for is_permanent in (False, True):
+            await store.change(partial(decisions.delete_subject, subject="s5", is_permanent=is_permanent))
+        topic.may_read.set()
+        await follower.wait_for(len(log.records))
+        assert store.state.image() == follower.state.image()
 
-        def hide(records: Sequence[Record]) -> None:
-            hidden.extend(log.records[-len(records) :])
-            del log.records[-len(records) :]
 
-        log.after_append = hide
-        with pytest.raises(StoreTimedOut):
-            await store.register(registration("a"))
-        assert store.state.versions("a") == ()
+async def test_a_leader_that_writes_reads_the_topic_now_and_then() -> None:
+    """Not each of its batches again; and at once where someone waits for what others have written."""
+    log = MemoryLog()
+    async with store_of(log) as store:
+        topic = store._topic
+        assert isinstance(topic, MemoryTopic)
+        for number in range(100):
+            await store.register(registration(f"s{number}", json.dumps(record(f"R{number}", "a"))))
+        assert topic.fetch_count < 50
+        log.put([encode(PutVersion(Version("x", 1, 500, Schema.of("AVRO", '"bytes"'), False, 0)))])
+        await until(lambda: store.state.versions("x"))
+
+
+async def test_nothing_is_answered_before_all_that_was_written_before_it_is_replayed() -> None:
+    log = MemoryLog()
+    async with store_of(log) as store:
+        topic = store._topic
+        assert isinstance(topic, MemoryTopic)
+
+        def write_before(_: Sequence[Record]) -> None:
+            log.before_append = lambda _: None
+            log.put([encode(PutVersion(Version("x", 1, 500, Schema.of("AVRO", '"bytes"'), False, 0)))])
+
+        await store.register(registration("a"))
+        topic.may_read.clear()
+        log.before_append = write_before
+        registering = asyncio.ensure_future(store.register(registration("b", '"long"')))
+        await asyncio.sleep(0.05)
+        assert not registering.done() and store.state.versions("b") == ()
+        topic.may_read.set()
+        assert (await registering).id == 2
+        assert store.state.versions("x") and store.state.next_offset == len(log.records)
 
 
 async def test_a_new_leader_refuses_the_former_one_and_has_what_that_wrote() -> None:
@@ -306,7 +342,7 @@ async def test_a_term_that_begins_while_the_former_one_still_ends_has_one_writer
     async with store_of(log) as store:
         append, may_write = store._topic.append, asyncio.Event()
 
-        async def held(records: Sequence[Record]) -> int:
+        async def held(records: Sequence[Record]) -> Appended:
             await may_write.wait()
             return await append(records)
 

@@ -286,6 +286,27 @@ def test_a_restart_has_everything_with_a_snapshot_and_without(tmp_path: Path) ->
     run(test, tmp_path)
 
 
+@pytest.mark.parametrize("of", ["CreateTime", "LogAppendTime"])
+def test_the_leader_says_the_time_of_a_version_as_those_do_who_read_it(of: str, tmp_path: Path) -> None:
+    """It takes what it wrote without reading it, and a broker may give records a time of its own."""
+
+    async def test(found: World) -> None:
+        async with cluster_of(found.running) as cluster:
+            await create_topic(cluster, "_schemas", cleanup_policy="compact", message_timestamp_type=of)
+        leader, other = await found.node(), await found.node()
+        topic = leader.store._topic
+        assert isinstance(topic, KafkaTopic)
+        topic._clock = ManualClock(1_000_000)
+        for subject in "abc":  # the first one it may have read
+            await client_of(leader).register(subject, '"int"')
+        await other.store.wait_for(leader.store.state.next_offset)
+        for subject in "abc":
+            times = [(await client_of(node).get(f"/subjects/{subject}/versions/1")).json["ts"] for node in (leader, other)]
+            assert times[0] == times[1] and (times[0] == 1_000_000) == (of == "CreateTime")
+
+    run(test, tmp_path)
+
+
 def test_a_topic_that_would_lose_schemas_is_not_taken(tmp_path: Path) -> None:
     async def test(found: World) -> None:
         async with cluster_of(found.running) as cluster:

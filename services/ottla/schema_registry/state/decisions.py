@@ -282,7 +282,7 @@ def register(state: State, draft: Draft, batch: Batch) -> Registered:
     # One record of an id and a subject is enough, unless someone refers to the older one by its number.
     older = [version for version in draft.seen if version.is_deleted and version.id == schema_id and version.version < number]
     changes += [RemoveVersion(subject, old.version) for old in older if not state.referrers(subject, old.version)]
-    return Registered(version, (*changes, PutVersion(version)))
+    return Registered(version, (*changes, PutVersion(version, is_new=True)))
 
 
 def _known_id(state: State, batch: Batch, context: str, schema: Schema) -> int | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from ottla.errors import OttlaError
@@ -46,18 +46,28 @@ class UnreadableRecord(OttlaError):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as bytes; no value is a tombstone."""
+    """A record as bytes; no value is a tombstone.
+
+    Attributes:
+        known: the version that `decode` makes of it again, but for the timestamp, where that is known.
+    """
 
     key: bytes
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
+    known: Version | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class PutVersion:
-    """A version of a subject is there, or is softly deleted, or not any more."""
+    """A version of a subject is there, or is softly deleted, or not any more.
+
+    Attributes:
+        is_new: whether all of it came with a request. A record may bring a fingerprint of its own, which is not written again.
+    """
 
     version: Version
+    is_new: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +146,9 @@ def encode(change: Change) -> Record:
         AssertionError: of what is only read.
     """
     match change:
-        case PutVersion(version):
-            return Record(_schema_key(version.subject, version.version), _dumped(_schema_value(version)))
+        case PutVersion(version, is_new):
+            known = version if is_new else None
+            return Record(_schema_key(version.subject, version.version), _dumped(_schema_value(version)), known=known)
         case RemoveVersion(subject, number):
             return Record(_schema_key(subject, number), None)
         case PutConfig(scope, config):

@@ -142,8 +142,20 @@ class State:
 
     # Records.
 
-    def apply(self, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Mapping[str, bytes]) -> None:
-        """Takes one record in. Nothing that a record holds makes it fail."""
+    def apply(
+        self,
+        offset: int,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Mapping[str, bytes],
+        known: Version | None = None,
+    ) -> None:
+        """Takes one record in. Nothing that a record holds makes it fail.
+
+        Args:
+            known: the version that the record says, but for its timestamp, where this node has written it.
+        """
         self.next_offset = offset + 1
         epoch = _epoch_of(headers)
         if epoch is not None:
@@ -152,6 +164,9 @@ class State:
                 log.warning("offset %d: dropped, as its epoch %d is lower than %d, which came before", offset, epoch, self.epoch)
                 return
             self.epoch = epoch
+        if known is not None:
+            self._put(replace(known, timestamp_ms=timestamp_ms), offset)
+            return
         try:
             change = decode(key, value, timestamp_ms)
         except UnreadableRecord as error:

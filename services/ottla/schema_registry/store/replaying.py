@@ -1,6 +1,8 @@
 """Reads `_schemas` into the state, and writes to it while this node leads.
 
 A write is decided against the state, written, and answered after the replay has taken it: so what is answered is what every node will say.
+The replay takes an acknowledged batch as it was written where it is what comes next: all before it was replayed, so no other leader has
+begun, and every reader of the topic finds it there. Anything else it reads, and it looks at the topic now and then in any case.
 Registrations that come while others are being written are decided together and written as one batch; those that were answered together
 mostly come again, so the next batch waits a moment for as many. Anything else is decided alone, when nothing is under way. Before its
 first write a leader raises the epoch of the producer, which makes the partition refuse the former one, and writes a NOOP: what stood
@@ -47,6 +49,8 @@ WAITING_WRITES: Final = 10_000
 # For as long a batch waits for those who were just answered; a batch takes as long by itself.
 GATHER_SECONDS: Final = 0.002
 _PAUSE_SECONDS: Final = 0.5
+# Between two looks of a leader at a topic in which records come: they are its own, and where others write it is seen by the next batch.
+_LEADER_PAUSE_SECONDS: Final = 0.2
 # So many records are applied in one stretch before others on the loop get their turn.
 _STRETCH: Final = 500
 
@@ -76,6 +80,14 @@ class Fetched:
 
     records: Sequence[TopicRecord]
     next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where a batch of records stands: the first one's offset, and the timestamp of all."""
+
+    offset: int
+    timestamp_ms: int
 
 
 class Topic(Protocol):
@@ -114,8 +126,8 @@ class Topic(Protocol):
         """
         ...
 
-    async def append(self, records: Sequence[Record]) -> int:
-        """Writes records as one batch and gives the first one's offset.
+    async def append(self, records: Sequence[Record]) -> Appended:
+        """Writes records as one batch, which every reader finds there once it is acknowledged.
 
         Raises:
             ProducerFenced, InvalidProducerEpoch: another one has begun.
@@ -156,6 +168,8 @@ class Store:
         self._topic = topic
         self._timeout_seconds = timeout_seconds
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._hurried = 0  # of these, who wait for records that may be in the topic already
+        self._has_to_hurry = asyncio.Event()
         self._queue: deque[_Write] = deque()
         self._queued = asyncio.Event()
         self._wanted = 1  # so many writes in the queue wake the writer
@@ -191,23 +205,28 @@ class Store:
         """
         if self.state.next_offset >= offset:
             return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((offset, waiter))
+        self._hurried += 1
+        self._has_to_hurry.set()
         try:
             async with asyncio.timeout(timeout_seconds or self._timeout_seconds):
-                await waiter
+                await self.wait_for_ever(offset)
         except TimeoutError:
             raise StoreTimedOut(
                 f"offset {offset} is not replayed after {timeout_seconds or self._timeout_seconds:g} s, only {self.state.next_offset}"
             ) from None
         finally:
-            self._waiters = [waiting for waiting in self._waiters if waiting[1] is not waiter]
+            self._hurried -= 1
 
     async def wait_for_ever(self, offset: int) -> None:
-        """As `wait_for`, for as long as it takes."""
-        while self.state.next_offset < offset:
-            with contextlib.suppress(StoreTimedOut):
-                await self.wait_for(offset, NOOP_SECONDS)
+        """As `wait_for`, for as long as it takes, and without haste."""
+        if self.state.next_offset >= offset:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((offset, waiter))
+        try:
+            await waiter
+        finally:
+            self._waiters = [waiting for waiting in self._waiters if waiting[1] is not waiter]
 
     async def _replay(self) -> None:
         complaint = ""
@@ -218,6 +237,8 @@ class Store:
                     log.info("reading the topic again")
                     complaint = ""
                 await self._apply(fetched)
+                if fetched.records and self.is_writing:
+                    await self._pause()
             except TopicChanged as error:
                 self._break(str(error))
                 return
@@ -231,9 +252,20 @@ class Store:
                 self._break(repr(error))
                 return
 
+    async def _pause(self) -> None:
+        """Reads nothing for a moment, unless someone waits for it."""
+        if self._hurried:
+            return
+        self._has_to_hurry.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LEADER_PAUSE_SECONDS):
+                await self._has_to_hurry.wait()
+
     async def _apply(self, fetched: Fetched) -> None:
         state = self.state
         for index, record in enumerate(fetched.records):
+            if record.offset < state.next_offset:
+                continue
             self.has_gap |= record.offset != state.next_offset
             state.apply(record.offset, record.timestamp_ms, record.key, record.value, record.headers)
             if index % _STRETCH == _STRETCH - 1:
@@ -242,6 +274,14 @@ class Store:
         self.has_gap |= fetched.next_offset > state.next_offset
         state.next_offset = max(state.next_offset, fetched.next_offset)
         self._wake()
+
+    def _take(self, records: Sequence[Record], appended: Appended) -> None:
+        """Takes in what this node wrote, if that comes next."""
+        state = self.state
+        if appended.offset == state.next_offset:
+            for offset, record in enumerate(records, appended.offset):
+                state.apply(offset, appended.timestamp_ms, record.key, record.value, dict(record.headers), record.known)
+            self._wake()
 
     def _wake(self) -> None:
         for offset, waiter in self._waiters:
@@ -357,21 +397,25 @@ class Store:
                     "epoch %d instead of %d, as the topic has records of epoch %d", self.state.epoch + 1, self._epoch, self.state.epoch
                 )
                 self._epoch = self.state.epoch + 1
-            offset = await self._append([decisions.noop(self.state)], self._epoch)
-            await self.wait_for(offset + 1)
+            _, appended = await self._append([decisions.noop(self.state)], self._epoch)
+            await self.wait_for(appended.offset + 1)
         self._has_begun = True
 
     def _check_epoch(self, epoch: int | None) -> None:
         if epoch is not None and self.state.epoch > epoch:
             raise Fenced(f"the topic has records of epoch {self.state.epoch}, and this node leads with {epoch}")
 
-    async def _append(self, records: Sequence[Record], epoch: int | None) -> int:
+    async def _append(self, records: Sequence[Record], epoch: int | None) -> tuple[Sequence[Record], Appended]:
+        """Writes records with the epoch; gives them as they are written, and where."""
         header = EPOCH_HEADER, str(epoch).encode()
         expected = self.state.next_offset
-        offset = await self._topic.append([Record(record.key, record.value, (*record.headers, header)) for record in records])
-        if offset < expected:
-            raise TopicChanged(f"the topic has given offset {offset}, and {expected} records were read before: it was cut or made again")
-        return offset
+        records = [Record(record.key, record.value, (*record.headers, header), record.known) for record in records]
+        appended = await self._topic.append(records)
+        if appended.offset < expected:
+            raise TopicChanged(
+                f"the topic has given offset {appended.offset}, and {expected} records were read before: it was cut or made again"
+            )
+        return records, appended
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
@@ -398,8 +442,9 @@ class Store:
                     continue
                 if records:
                     async with asyncio.timeout(self._timeout_seconds):
-                        offset = await self._append(records, epoch)
-                    await self.wait_for(offset + len(records))
+                        written, appended = await self._append(records, epoch)
+                    self._take(written, appended)
+                    await self.wait_for(appended.offset + len(records))
                     # What was written after the NOOP of another leader is in the topic, and every replay drops it.
                     self._check_epoch(epoch)
                     self.write_seconds.observe(loop.time() - began)

@@ -34,7 +34,7 @@ from ottla.record.batch import read_header
 from ottla.record.records import Record as WireRecord
 from ottla.record.records import build_batch, read_records
 from ottla.schema_registry.state.records import Record
-from ottla.schema_registry.store.replaying import Fetched, TopicChanged, TopicRecord
+from ottla.schema_registry.store.replaying import Appended, Fetched, TopicChanged, TopicRecord
 from ottla.wire.admin import ConfigResource, NewTopic, ResourceType, create_topics, describe_configs
 from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.connection import Connect
@@ -239,8 +239,8 @@ class KafkaTopic:
         """The offset after the last record that was acknowledged."""
         return (await self._ends())[1]
 
-    async def append(self, records: Sequence[Record]) -> int:
-        """Writes records as one batch and gives the first one's offset.
+    async def append(self, records: Sequence[Record]) -> Appended:
+        """Writes records as one batch, which every reader finds there once it is acknowledged.
 
         Raises:
             ProducerFenced, InvalidProducerEpoch: another one has begun.
@@ -254,7 +254,8 @@ class KafkaTopic:
         offset = await self._producer.send(self._partition, built)
         if offset < 0:  # a retry that found the batch there: where is not known, but the replay finds it
             raise ConnectionError("the batch was written before, at an offset that is not known")
-        return offset
+        append_time = self._producer.append_times[self._partition]
+        return Appended(offset, now if append_time < 0 else append_time)
 
     async def _end_producer(self) -> None:
         producer, self._producer = self._producer, None
