@@ -119,15 +119,18 @@ class Tally:
 
     def count_range(self, first_offset: int, last_offset: int, size: int) -> None:
         """Takes in all offsets of a range, of which nothing else is known: a batch's header."""
-        self._extend(first_offset, last_offset, last_offset - first_offset + 1, size)
+        count = last_offset - first_offset + 1
+        self.count_sums(first_offset, last_offset, count, size, OffsetSums.of_range(first_offset, last_offset))
+
+    def count_sums(self, first_offset: int, last_offset: int, count: int, size: int, sums: OffsetSums) -> None:
+        """Takes in so many offsets, the lowest, the highest and the sums of which are these."""
+        self._extend(first_offset, last_offset, count, size)
         if self.offsets is not None:
-            self.offsets = self.offsets.plus(OffsetSums.of_range(first_offset, last_offset))
+            self.offsets = self.offsets.plus(sums)
 
     def count_offsets(self, offsets: Integers, size: int) -> None:
         """Takes in these offsets, of which nothing else is known: records of a batch with times in several windows."""
-        self._extend(int(offsets.min()), int(offsets.max()), len(offsets), size)
-        if self.offsets is not None:
-            self.offsets = self.offsets.plus(OffsetSums.of(offsets))
+        self.count_sums(int(offsets.min()), int(offsets.max()), len(offsets), size, OffsetSums.of(offsets))
 
     def count_messages(self, partition: int, offsets: Integers, identities: Identities, size: int) -> None:
         """Takes in messages whose contents are known."""

@@ -45,6 +45,9 @@ _MOST_DECODED: Final = 4 * CELLS
 _A, _B, _C, _D = (np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93))
 
 
+_A_THIRD: Final = np.uint64(0xAAAAAAAAAAAAAAAB)  # three times this is 1 modulo 2^64
+
+
 def mix(words: Words) -> Words:
     """The finaliser of SplitMix64, a bijection: near words become far ones."""
     words = words + _A
@@ -175,6 +178,13 @@ class OffsetSums(NamedTuple):
         return cls(*_power_sums(last)).minus(cls(*_power_sums(first - 1)))
 
     @classmethod
+    def of_ranges(cls, firsts: Integers, lasts: Integers, edges: Integers) -> Iterator[OffsetSums]:
+        """Of all offsets in ranges, in groups: each begins at the next of the edges."""
+        below, upto = _power_sums_of_all(firsts - 1), _power_sums_of_all(lasts)
+        sums = (np.add.reduceat(more - less, edges).tolist() for more, less in zip(upto, below, strict=True))
+        return map(cls, *sums)
+
+    @classmethod
     def of(cls, offsets: Integers) -> OffsetSums:
         """Of these."""
         words = offsets.astype(np.uint64)
@@ -186,6 +196,14 @@ def _power_sums(last: int) -> tuple[int, int, int]:
     """Of 0 to last."""
     triangle = last * (last + 1) // 2
     return triangle, triangle * (2 * last + 1) // 3, triangle * triangle
+
+
+def _power_sums_of_all(lasts: Integers) -> tuple[Words, Words, Words]:
+    """The same of each, modulo 2^64: what is divided is even, and to divide by three is to multiply by its inverse."""
+    words, one = lasts.astype(np.uint64), np.uint64(1)
+    is_odd = words & one
+    triangles = (words >> (one - is_odd)) * ((words + one) >> is_odd)
+    return triangles, triangles * (words + words + one) * _A_THIRD, triangles * triangles
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.broker.auditing.counting import BLOCK, Aborted, Ranges, is_mixed
 from ottla.broker.replication.audit_runs import MOST_RUNS, AuditRuns
+from ottla.errors import CorruptMessage
 from ottla.record.audit_records import Tally
+from ottla.record.batch import CONTROL_MASK as CONTROL
 from ottla.record.batch import PREFIX, read_header
+from ottla.record.batch import TIMESTAMP_TYPE_MASK as LOG_APPEND
+from ottla.record.batch import TRANSACTIONAL_MASK as TRANSACTIONAL
 from ottla.record.digests import OffsetSums
 from ottla.record.records import Record, build_batch
 
 WINDOW = 60_000
 # Times of the records of a batch: most in a window, some in two, in any order.
 BATCHES = st.lists(st.lists(st.integers(0, 4 * WINDOW - 1), min_size=1, max_size=5), min_size=1, max_size=20)
+
+KINDS = st.sampled_from((0, 0, 0, LOG_APPEND, TRANSACTIONAL, TRANSACTIONAL | LOG_APPEND, TRANSACTIONAL | CONTROL))
 
 
 def log_of(batches: list[list[int]], first: int = 0) -> bytes:
@@ -100,6 +107,75 @@ def test_aborted_batches_and_markers_are_no_messages() -> None:
     ranges = Ranges(0, 4, WINDOW)
     assert ranges.count_batches(plain + bytes(transactional) + log_of([[4]], 3), [Aborted(9, 2, 2)]) == 4
     assert counts(ranges) == {(0, 0): (3, OffsetSums(0 + 1 + 3, 0 + 1 + 9, 0 + 1 + 27))}
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(-2, 3), min_size=1, max_size=4), KINDS), min_size=1, max_size=30),
+    st.integers(0, 40).map(lambda before: BLOCK - before),
+    st.integers(0, 6),
+    st.integers(0, 6),
+    st.lists(st.tuples(st.integers(8, 9), st.integers(0, 60), st.integers(0, 60)), max_size=4),
+)
+def test_many_batches_count_as_one_by_one(
+    batches: list[tuple[list[int], int]], first: int, behind: int, before: int, spans: list[tuple[int, int, int]]
+) -> None:
+    """Of windows that alternate, over a block's edge and cut at both ends, with markers, aborted ones and the broker's times among them."""
+    data, offset = bytearray(), first
+    aborted = [Aborted(producer_id, first + begin, first + begin + length) for producer_id, begin, length in spans]
+    end = max(first + sum(len(windows) for windows, _ in batches) - before, first + behind + 1)
+    wanted: dict[tuple[int, int], list[int]] = {}
+    for windows, kind in batches:
+        times = [window * WINDOW + 5 for window in windows]
+        batch = bytearray(build_batch([Record(index, time, b"k", b"v") for index, time in enumerate(times)], producer_id=8))
+        batch[: PREFIX.size] = PREFIX.pack(offset, read_header(batch).length, 0)
+        batch[22] = kind
+        data += batch
+        if kind & LOG_APPEND:
+            windows = [max(windows)] * len(windows)
+        elif windows[0] == max(windows):
+            windows = windows[:1] * len(windows)
+        is_aborted = kind & TRANSACTIONAL and any(
+            span.producer_id == 8 and span.first_offset <= offset <= span.last_offset for span in aborted
+        )
+        for index, window in enumerate(windows):
+            place = offset + index
+            if window >= 0 and first + behind <= place < end and not kind & CONTROL and not is_aborted:
+                wanted.setdefault((place - place % BLOCK, window * WINDOW), []).append(place)
+        offset += len(times)
+    ranges = Ranges(first + behind, end, WINDOW)
+    assert ranges.count_batches(bytes(data), aborted) == min(offset, end)
+    found = {(until - 1 - (until - 1) % BLOCK, start): tally for _, until, windows in ranges for start, tally in windows.items()}
+    assert {place: (tally.count, tally.first_offset, tally.last_offset, tally.offsets) for place, tally in found.items()} == {
+        place: (len(offsets), offsets[0], offsets[-1], OffsetSums.of(np.array(offsets))) for place, offsets in wanted.items()
+    }
+
+
+@given(st.lists(st.tuples(st.integers(0, (1 << 62) - 1), st.integers(0, 1 << 20)), min_size=1, max_size=20), st.integers(1, 5))
+def test_sums_of_many_ranges_are_those_of_each(ranges: list[tuple[int, int]], step: int) -> None:
+    firsts = np.array([first for first, _ in ranges])
+    edges = np.arange(0, len(ranges), step)
+    found = list(OffsetSums.of_ranges(firsts, firsts + [length for _, length in ranges], edges))
+    for number, edge in enumerate(edges.tolist()):
+        wanted = OffsetSums()
+        for first, length in ranges[edge : edge + step]:
+            wanted = wanted.plus(OffsetSums.of_range(first, first + length))
+        assert found[number] == wanted
+
+
+@pytest.mark.parametrize("length", [-13, -12, 0, 48])
+def test_a_length_that_no_batch_has_ends_it(length: int) -> None:
+    """It would be looked at for ever."""
+    data = bytearray(log_of([[1]] * 3))
+    data[8:12] = length.to_bytes(4, "big", signed=True)
+    with pytest.raises(CorruptMessage):
+        Ranges(0, 3, WINDOW).count_batches(bytes(data), ())
+
+
+def test_a_batch_of_no_offsets_is_corrupt() -> None:
+    data = bytearray(log_of([[1]] * 3))
+    data[23:27] = b"\xff\xff\xff\xff"
+    with pytest.raises(CorruptMessage):
+        Ranges(0, 3, WINDOW).count_batches(bytes(data), ())
 
 
 def test_a_cut_batch_is_left_for_the_next_read() -> None:
