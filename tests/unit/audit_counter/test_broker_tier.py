@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import confluent_kafka
@@ -13,6 +14,7 @@ from tests.unit.audit_counter.pipelines import (
     AUDITING,
     MINUTE,
     WAIT_SECONDS,
+    counted,
     in_a_loop,
     pipeline,
     said_by_brokers,
@@ -23,7 +25,7 @@ from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict
 from ottla.broker.auditing import tier
-from ottla.broker.auditing.counting import BLOCK
+from ottla.broker.auditing.counting import BLOCK, Aborted, Ranges
 from ottla.client.audited_clients import audited
 from ottla.model import BrokerId, TopicPartition
 from ottla.record.audit_records import WRONG, Verdict
@@ -40,6 +42,22 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+class Tiers:
+    """Those of all brokers; held, they look at no partition and report nothing."""
+
+    def __init__(self, patched: pytest.MonkeyPatch) -> None:
+        self.are_held = False
+        scan, role_changed, report = tier.AuditTier._scan, tier.AuditTier.role_changed, tier.AuditTier._report
+
+        async def report_unless_held(one: tier.AuditTier, *, is_final: bool) -> None:
+            if not self.are_held:
+                await report(one, is_final=is_final)
+
+        patched.setattr(tier.AuditTier, "_scan", lambda one: None if self.are_held else scan(one))
+        patched.setattr(tier.AuditTier, "role_changed", lambda one, key: None if self.are_held else role_changed(one, key))
+        patched.setattr(tier.AuditTier, "_report", report_unless_held)
 
 
 @in_a_loop
@@ -187,6 +205,40 @@ async def test_a_topic_that_is_not_to_be_audited_is_not(tmp_path: Path) -> None:
 
 
 @in_a_loop
+async def test_a_leader_counts_from_its_first_append_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is appended before it does is read from the log, at many times the cost: a second of a new topic, and of each new leader."""
+    ends: list[int] = []
+    count_batches = Ranges.count_batches
+
+    def noting(self: Ranges, data: bytes, aborted: Iterable[Aborted]) -> int:
+        ends.append(self._end)
+        return count_batches(self, data, aborted)
+
+    async def append(count: int) -> None:
+        async with BatchProducer(running.cluster) as producer:
+            for _ in range(count):
+                await producer.send(TopicPartition("orders", 0), build_batch([Record(0, running.start_ms, b"", b"")]))
+
+    async def until_all(count: int) -> None:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while await counted(running, "orders") != count:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(Ranges, "count_batches", noting)
+    async with pipeline(tmp_path, expected=EXPECTED, verify="never", count=2, **AUDITING) as running:
+        await create_topic(running.cluster, "orders", 1, 2)
+        await append(20)
+        await until_all(20)
+        assert ends == []
+        leader = (await running.cluster.topic("orders")).partitions[0].leader
+        await running.running.kill(BrokerId(leader))
+        await running.cluster.refresh(["orders"])
+        await append(30)
+        await until_all(50)
+        assert set(ends) == {20}, "what was there when it began to lead"
+
+
+@in_a_loop
 async def test_ranges_are_said_once_and_end_where_the_log_does(tmp_path: Path) -> None:
     async with pipeline(tmp_path, expected=EXPECTED, verify="never", partitions=1, **AUDITING) as running:
         for _ in range(3):
@@ -200,16 +252,7 @@ async def test_ranges_are_said_once_and_end_where_the_log_does(tmp_path: Path) -
 @in_a_loop
 async def test_a_topic_made_again_is_counted_from_its_first_offset_however_soon_it_grows(tmp_path: Path) -> None:
     """It has passed the block that the former one ended in before the broker looks again. Its messages are of another minute."""
-    count, is_held = BLOCK + 5_000, False
-    scan, report = tier.AuditTier._scan, tier.AuditTier._report
-
-    def scan_unless_held(self: tier.AuditTier) -> None:
-        if not is_held:
-            scan(self)
-
-    async def report_unless_held(self: tier.AuditTier, *, is_final: bool) -> None:
-        if not is_held:
-            await report(self, is_final=is_final)
+    count = BLOCK + 5_000
 
     async def append(time_ms: int) -> None:
         async with BatchProducer(running.cluster) as producer:
@@ -224,16 +267,15 @@ async def test_a_topic_made_again_is_counted_from_its_first_offset_however_soon_
                 await asyncio.sleep(0.05)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tier.AuditTier, "_scan", scan_unless_held)
-        patched.setattr(tier.AuditTier, "_report", report_unless_held)
+        tiers = Tiers(patched)
         async with pipeline(tmp_path, expected=EXPECTED, verify="never", partitions=1, **AUDITING) as running:
             await append(running.start_ms)
             assert await until_said(running.start_ms) == count
-            is_held = True
+            tiers.are_held = True
             assert not await delete_topics(running.cluster, ["clicks"])
             await create_topic(running.cluster, "clicks", 1)
             await append(running.start_ms + MINUTE)
-            is_held = False
+            tiers.are_held = False
             assert await until_said(running.start_ms + MINUTE) == count
 
 
@@ -274,29 +316,22 @@ async def test_what_is_said_of_a_topic_stays_when_the_next_one_of_its_name_is_au
         await running.consume(lambda found: [message for message in found if message[4] >= start_ms])
         await running.say_final()
 
-    scan, report, is_held = tier.AuditTier._scan, tier.AuditTier._report, False
-
-    async def report_unless_held(self: tier.AuditTier, *, is_final: bool) -> None:
-        if not is_held:
-            await report(self, is_final=is_final)
-
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(tier.AuditTier, "_scan", lambda self: None if is_held else scan(self))
-        patched.setattr(tier.AuditTier, "_report", report_unless_held)
+        tiers = Tiers(patched)
         async with pipeline(tmp_path, expected=EXPECTED, verify="doubt", **AUDITING) as running:
             known, mixed, early, later = (running.start_ms + number * MINUTE for number in range(-2, 2))
             await run(known, spacing_ms=2 * MINUTE // 100)
             await until(known, complete)
             await until(mixed, complete)
 
-            is_held = True
+            tiers.are_held = True
             assert not await delete_topics(running.cluster, ["clicks"])
             await create_topic(running.cluster, "clicks", 2)
             await running.cluster.refresh(["clicks"])
             await run(mixed)
             await run(early)
             await until(mixed, unknown)
-            is_held = False
+            tiers.are_held = False
             await until_another_topic_is_known(running)
             await run(later)
             await until(later, complete)

@@ -6,7 +6,7 @@ broker that follows reads in `__audit` how far its leader has spoken: however lo
 what it had not said. What is read late or never only has it count more again. A report that fails ends the session: everything is
 counted again from what was acknowledged, and said by a new one.
 
-One task of the loop; nothing waits for it.
+A leader counts from its first append on: what was appended before it does is read from the log. One task of the loop; nothing waits for it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from uuid import UUID
 from ottla.broker.auditing.counting import BLOCK, Aborted, Ranges, is_mixed
 from ottla.broker.replication.audit_runs import AuditRuns, Run
 from ottla.broker.replication.partition import Partition
+from ottla.broker.replication.replicas import ReplicaManager
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.errors import ApiError, InvalidRecord, OttlaError, TopicAlreadyExists
@@ -218,26 +219,33 @@ class AuditTier:
 
     # Which partitions.
 
+    def role_changed(self, key: TopicPartition, /) -> None:
+        """The partition is led here from now on, or is not any more."""
+        if self._task is not None:
+            self._look_at(key)
+
     def _scan(self) -> None:
-        gone = self._led.keys() - self._partitions.keys()
-        for key, partition in self._partitions.items():
-            led = self._led.get(key)
+        for key in {**self._led, **self._partitions}:
+            self._look_at(key)
+        hosted = {key.topic for key in self._partitions}
+        if not self._topic_ids.keys() <= hosted:
+            self._topic_ids = {topic: topic_id for topic, topic_id in self._topic_ids.items() if topic in hosted}
+
+    def _look_at(self, key: TopicPartition) -> None:
+        partition, led = self._partitions.get(key), self._led.get(key)
+        if partition is not None:
             known = self._known.setdefault(key, _Known())
             if known.topic_id not in (None, partition.topic_id):  # the name is another topic's: it begins at 0
                 known = self._known[key] = _Known()
             known.topic_id = partition.topic_id
-            if not partition.is_leader or not _is_audited(partition):
-                if led is not None:
-                    gone.add(key)
-            elif led is None or led.partition is not partition or partition.audit is not led.runs or self._is_other_term(led):
-                self._attach(key, partition, known)
-        for key in gone:
-            led = self._led.pop(key)
+            if partition.is_leader and _is_audited(partition):
+                if led is None or led.partition is not partition or partition.audit is not led.runs or self._is_other_term(led):
+                    self._attach(key, partition, known)
+                return
+        if led is not None:
+            del self._led[key]
             if led.partition.audit is led.runs:
                 led.partition.audit = None
-        if gone:
-            hosted = {key.topic for key in self._partitions}
-            self._topic_ids = {topic: topic_id for topic, topic_id in self._topic_ids.items() if topic in hosted}
 
     @staticmethod
     def _is_other_term(led: _Led) -> bool:
@@ -457,7 +465,7 @@ async def start_tier(
     settings: BrokerSettings,
     endpoints: Iterable[Endpoint],
     tls: ssl.SSLContext | None,
-    partitions: Mapping[TopicPartition, Partition],
+    replicas: ReplicaManager,
     clock: Clock,
     offload: Offload,
     cluster_id: str,
@@ -475,7 +483,7 @@ async def start_tier(
         schema_id = partial(asking, AuditSchemaId(settings.confluent_schema_registry_url, clock, user.value if user else None).get)
     tier = AuditTier(
         BrokerId(settings.broker_id),
-        partitions,
+        replicas.partitions,
         settings.log_directories,
         cluster,
         clock,
@@ -487,6 +495,7 @@ async def start_tier(
     )
     stack.push_async_callback(tier.close)
     await tier.start()
+    replicas.audit = tier
 
 
 def _is_audited(partition: Partition) -> bool:

@@ -67,6 +67,12 @@ class Coordinator(Protocol):
     def resign(self, index: int, /) -> None: ...
 
 
+class Audit(Protocol):
+    """What counts for the audit what leaders append: `auditing.tier`."""
+
+    def role_changed(self, topic_partition: TopicPartition, /) -> None: ...
+
+
 class ReplicaManager:
     """The broker's partitions.
 
@@ -90,6 +96,7 @@ class ReplicaManager:
         lag_time_max_ms: int = DEFAULT_LAG_TIME_MAX_MS,
     ) -> None:
         self.following: Following = NoFollowing()
+        self.audit: Audit | None = None
         self._coordinators: Mapping[str, Coordinator] = {}
         self.deletes = Purgatory()
         clock = clock or SystemClock()
@@ -509,6 +516,8 @@ class ReplicaManager:
 
     def _role_changed(self, key: TopicPartition) -> None:
         self._waiting.check(key)
+        if self.audit is not None:
+            self.audit.role_changed(key)
         coordinator = self._coordinators.get(key.topic)
         if coordinator is not None:
             partition = self._partitions.get(key)
