@@ -236,8 +236,8 @@ def _observed_logs(cluster: Cluster) -> Iterator[None]:
     """The cluster hears of logs as soon as they are loaded, before anything is appended or cut, and before one is deleted."""
     start, delete = LogManager.start, LogManager.delete
 
-    async def observed(self: LogManager, cluster_id: str | None = None) -> None:
-        await start(self, cluster_id)
+    async def observed(self: LogManager, cluster_id: str | None = None, *, was_left_by_kafka: bool = False) -> None:
+        await start(self, cluster_id, was_left_by_kafka=was_left_by_kafka)
         cluster.logs_loaded(self)
 
     async def observed_delete(self: LogManager, topic_partition: TopicPartition) -> None:

@@ -312,7 +312,7 @@ class Broker:
         metadata.cluster_id = service.cluster_id
         stack.push_async_callback(service.close)
         await self._observation.health.enter(Phase.RECOVERING)
-        await logs.start(service.cluster_id)
+        await logs.start(service.cluster_id, was_left_by_kafka=takeover is not None)
         await self._observation.health.enter(Phase.STARTING)
         stack.push_async_callback(self._close_logs)
         if takeover is not None:

@@ -87,6 +87,8 @@ class LogDirectory:
     is_clean: bool
     broker_epoch: int
     predates_topic_ids: bool = False  # a broker used it last that may have known of no topic ids
+    # The cleaner checkpoint cannot be read, or is Kafka's, whose followers begin a segment behind a gap that their leader has cleaned.
+    gaps_are_cleanings: bool = False
     partitions: dict[TopicPartition, Path] = field(default_factory=dict)
     deleted: list[Path] = field(default_factory=list)  # partitions whose files wait to go
     recovery_points: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -162,6 +164,7 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
         found.log_start_offsets = _offsets(found, LOG_START_OFFSET_CHECKPOINT)
         found.high_watermarks = _offsets(found, HIGH_WATERMARK_CHECKPOINT)
         found.cleaned = _offsets(found, CLEANER_CHECKPOINT)
+        found.gaps_are_cleanings = CLEANER_CHECKPOINT not in found.written
         mounted = file_system_of(path)
         if mounted == "overlay":
             log.warning(
@@ -185,9 +188,10 @@ def load_logs(
                 index_interval_bytes=interval,
                 recovery_point=directory.recovery_points.get(key, 0),
                 log_start_offset=directory.log_start_offsets.get(key, 0),
-                cleaned_up_to=directory.cleaned.get(key, 0) if CLEANER_CHECKPOINT in directory.written else None,
+                cleaned_up_to=directory.cleaned.get(key, 0),
                 high_watermark=directory.high_watermarks.get(key, 0),
                 clean=directory.is_clean,
+                gaps_are_cleanings=directory.gaps_are_cleanings,
             )
         except NoRoomForLog as error:
             loaded.append(error)

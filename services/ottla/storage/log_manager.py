@@ -30,7 +30,7 @@ from ottla.errors import KafkaStorageError
 from ottla.lifecycle import Offload
 from ottla.model import ZERO_TOPIC_ID, MakeUnique, TopicPartition
 from ottla.storage.batch_opener import BatchOpener
-from ottla.storage.checkpoints import CLEANER_CHECKPOINT, sync_directory
+from ottla.storage.checkpoints import sync_directory
 from ottla.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_shutdown
 from ottla.storage.delayed_deletes import DelayedDeletes
 from ottla.storage.file_names import deleted_directory_name, is_stray_segment, partition_directory_name, stray_directory_name
@@ -195,11 +195,12 @@ class LogManager:
 
     # Starting and stopping.
 
-    async def start(self, cluster_id: str | None = None) -> None:
+    async def start(self, cluster_id: str | None = None, *, was_left_by_kafka: bool = False) -> None:
         """Opens the directories and loads their logs; the rounds of retention, flushes and checkpoints begin.
 
         Args:
             cluster_id: the cluster that the directories have to belong to; None leaves that unchecked.
+            was_left_by_kafka: Kafka may have written in the directories last.
 
         Raises:
             LogDirectoryInUse: another broker has one of them open.
@@ -213,6 +214,7 @@ class LogManager:
             if not self._offline:
                 await self._offload(restore_interrupted_moves, list(self._directories.values()))
             for directory in self._directories.values():
+                directory.gaps_are_cleanings |= was_left_by_kafka
                 self._deletes.add([str(path) for path in directory.deleted], self._settings.log_segment_delete_delay_ms)
             await asyncio.gather(*(self._load(directory) for directory in list(self._directories.values())))
             self._check_any_online()
@@ -292,8 +294,8 @@ class LogManager:
         waiting = iter(sorted(directory.partitions.items()))
         threads = self._settings.num_recovery_threads_per_data_dir
         await asyncio.gather(*(self._load_some(directory, waiting) for _ in range(threads)))
-        if CLEANER_CHECKPOINT not in directory.written and directory.path not in self._offline:
-            # Without it the start after a crash and a clean stop would take the gaps of a cleaning for segments that are missing.
+        if directory.gaps_are_cleanings and directory.path not in self._offline:
+            # Else the start after a crash and a clean stop would take the gaps of a cleaning for segments that are missing.
             try:
                 await self._checkpoints.write_recovery_points(directory)
             except OSError as error:

@@ -84,9 +84,10 @@ def load_log(
     index_interval_bytes: int,
     recovery_point: int = 0,
     log_start_offset: int = 0,
-    cleaned_up_to: int | None = 0,
+    cleaned_up_to: int = 0,
     high_watermark: int = 0,
     clean: bool = False,
+    gaps_are_cleanings: bool = False,
 ) -> LoadedLog:
     """Loads a partition's log, and repairs it where it has to be.
 
@@ -95,9 +96,10 @@ def load_log(
         index_interval_bytes: for indexes that are rebuilt.
         recovery_point: everything before it is on the disk, says the checkpoint.
         log_start_offset: the checkpointed one.
-        cleaned_up_to: the checkpointed one; None when it cannot be read.
+        cleaned_up_to: the checkpointed one.
         high_watermark: the checkpointed one.
         clean: the last stop was a clean one.
+        gaps_are_cleanings: the checkpoint does not name all that was cleaned; of what was on the disk nothing is missing.
 
     Raises:
         NoRoomForLog: the log begins with this start, and the disk is full.
@@ -117,8 +119,8 @@ def load_log(
     log_start_offset = max(log_start_offset, segments[0].base_offset)
     leader_epochs = _load_leader_epochs(directory, segments, names, clean or recovery_point > segments[0].base_offset)
     producers = ProducerStates()
-    if cleaned_up_to is None:
-        cleaned_up_to = _last_gap(segments, recovery_point)
+    if gaps_are_cleanings:
+        cleaned_up_to = max(cleaned_up_to, _last_gap(segments, segments[-1].base_offset if clean else recovery_point))
     vouched_for = max(recovery_point, cleaned_up_to)
 
     snapshots = [offset for name in names if name.endswith(SNAPSHOT_SUFFIX) and (offset := offset_in(name)) is not None]
@@ -470,11 +472,11 @@ def first_apart(segments: Sequence[Segment], cleaned_up_to: int) -> tuple[Segmen
     return None
 
 
-def _last_gap(segments: Sequence[Segment], recovery_point: int) -> int:
+def _last_gap(segments: Sequence[Segment], synced_offset: int) -> int:
     """Where the last gap between two segments ends that only a cleaning can have left: all of it was on the disk. 0 without one."""
     found = 0
     for segment, following in pairwise(segments):
-        if following.base_offset <= recovery_point:
+        if following.base_offset <= synced_offset:
             end = _end_of(segment, LeaderEpochCache())
             if end.reason is None and end.next_offset < following.base_offset:
                 found = following.base_offset

@@ -454,3 +454,30 @@ async def test_a_damaged_checkpoint_of_what_is_clean_takes_no_segment_behind_a_g
         assert [segment.base_offset for segment in again.segments] == [0, 2, 3]
         assert (again.log_end_offset, again.cleaned_up_to) == (4, 2)
         await logs.shutdown(clean=is_clean)
+
+
+@pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
+async def test_a_gap_that_a_follower_of_kafka_took_from_its_leader_takes_no_segment_behind_it(tmp_path: Path, is_clean: bool) -> None:
+    """Kafka's follower begins a segment at the offset of the batch that comes, behind a gap that its leader has cleaned, and says in its
+    own checkpoint only what it has cleaned itself (`UnifiedLog.maybeRoll`, `LocalLog.roll`)."""
+    broker = Broker(tmp_path, log_cleanup_policy="compact")
+    table = TopicPartition("table", 3)
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(table, None)
+    for key in "abcd":
+        put(log, (key, "1"))
+        log.appender.roll()
+    await logs.shutdown(clean=is_clean)
+    recovery_points = tmp_path / "recovery-point-offset-checkpoint"
+    recovery_points.write_text("0\n1\ntable 3 4\n")
+    for suffix in ("log", "index", "timeindex", "snapshot"):  # what the leader had cleaned was never here
+        (tmp_path / "table-3" / f"{1:020d}.{suffix}").unlink(missing_ok=True)
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\n__consumer_offsets 7 90\n")
+    for was_left_by_kafka, is_clean_now in ((True, False), (False, True), (False, True)):
+        logs = broker.manager()
+        await logs.start(was_left_by_kafka=was_left_by_kafka)
+        again = logs.get(table)
+        assert again is not None
+        assert ([segment.base_offset for segment in again.segments], again.log_end_offset) == ([0, 2, 3, 4], 4)
+        await logs.shutdown(clean=is_clean_now)
