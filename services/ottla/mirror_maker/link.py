@@ -354,7 +354,8 @@ class Link:
                 task.cancel()
 
     async def _give_up(self, slot: int) -> None:
-        """The copier first: a slot that is free is taken at once."""
+        """The copier first: a slot that is free is taken at once. In the session that it was taken in: by the next it may be another's."""
+        membership = self._membership
         task, copier = self._copying.pop(slot, None), self.slots.pop(slot, None)
         if task is not None:
             task.cancel()
@@ -363,7 +364,7 @@ class Link:
             self._keep_counts(copier)
         self._measured.pop(slot, None)
         with suppress(CoordinationError):
-            await self._membership.release(slot)
+            await membership.release(slot)
 
     def _keep_counts(self, copier: SlotCopier) -> None:
         for name in Counts.__slots__:
@@ -592,9 +593,8 @@ class Link:
         """
         if name != ALL and not any(name in (one.topic, str(one)) for one in (*self._wanted, *self.refused)):
             raise InvalidRequest(f"{self.settings.name} copies no topic or partition {name}")
+        await self._membership.change_paused({name})
         await self._look_again()
-        await self._membership.pause(self.paused | {name})
-        await self._assign()
 
     async def resume(self, name: str) -> None:
         """The reverse; of a topic with its partitions, and `*` resumes all.
@@ -606,7 +606,7 @@ class Link:
         resumed = self.paused & {name, *(str(one) for one in self._wanted if one.topic == name)} if name != ALL else self.paused
         if name != ALL and not resumed:
             raise InvalidRequest(f"{name} is not paused; what is: {', '.join(sorted(self.paused)) or 'nothing'} (* is the link)")
-        await self._membership.pause(self.paused - resumed)
+        await self._membership.change_paused((), resumed)
         await self._look_again()
 
     async def _look_again(self) -> None:
@@ -651,7 +651,7 @@ class _Nobody:
     async def publish(self, bytes_per_second: Mapping[int, float]) -> None:
         """No one asks."""
 
-    async def pause(self, names: object) -> None:
+    async def change_paused(self, more: object, no_more: object = ()) -> None:
         raise OttlaError("there is no session with ZooKeeper at the moment")
 
     async def leave(self) -> None:

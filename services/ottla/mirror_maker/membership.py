@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from ottla.coordination.errors import NodeExists, NoNode
+from ottla.coordination.errors import BadVersion, NodeExists, NoNode
 from ottla.coordination.interface import Coordination
 
 log: Final = logging.getLogger(__name__)
@@ -57,8 +57,8 @@ class Membership(Protocol):
     async def publish(self, bytes_per_second: Mapping[int, float]) -> None:
         """Says what the own slots have to do."""
 
-    async def pause(self, names: Collection[str]) -> None:
-        """Has these be paused, and no others."""
+    async def change_paused(self, more: Collection[str], no_more: Collection[str] = ()) -> None:
+        """Has the first be paused and the others not, whatever else is."""
 
     async def leave(self) -> None:
         """Takes part no more."""
@@ -89,8 +89,8 @@ class Alone:
     async def publish(self, bytes_per_second: Mapping[int, float]) -> None:
         """No one asks."""
 
-    async def pause(self, names: Collection[str]) -> None:
-        self._paused = frozenset(names)
+    async def change_paused(self, more: Collection[str], no_more: Collection[str] = ()) -> None:
+        self._paused = self._paused.union(more).difference(no_more)
 
     async def leave(self) -> None:
         self._held.clear()
@@ -124,7 +124,13 @@ class Shared:
                 await self._coordination.create(path, make_parents=True)
         with suppress(NodeExists):
             await self._coordination.create(f"{self._path}/paused", b"[]")
-        await self._coordination.create(f"{self._path}/workers/{self._worker}", b"{}", ephemeral=True)
+        worker = f"{self._path}/workers/{self._worker}"
+        try:
+            await self._coordination.create(worker, b"{}", ephemeral=True)
+        except NodeExists:
+            stat = await self._coordination.exists(worker)
+            if stat is None or stat.ephemeral_owner != self._coordination.session_id:  # else it was made, and the answer was lost
+                raise
 
     async def look(self) -> Members:
         coordination = self._coordination
@@ -139,13 +145,16 @@ class Shared:
                 with suppress(ValueError, TypeError, AttributeError):  # what cannot be read weighs nothing until its worker writes it again
                     loads |= {int(slot): float(rate) for slot, rate in json.loads(found[0]).get("bytes_per_second", {}).items()}
         holders = {slot: found[0].decode(errors="replace") for slot, found in zip(slots, held, strict=True) if found is not None}
-        if paused != self._paused_as_read:
-            self._paused_as_read = paused
+        return Members(frozenset(workers), holders, loads, self._paused_in(paused))
+
+    def _paused_in(self, data: bytes) -> frozenset[str]:
+        if data != self._paused_as_read:
+            self._paused_as_read = data
             try:
-                self._paused = _names(json.loads(paused))
+                self._paused = _names(json.loads(data))
             except (ValueError, TypeError) as error:  # paused stays what is paused
                 log.error("%s/paused cannot be read: %r; pause or resume writes it again", self._path, error)
-        return Members(frozenset(workers), holders, loads, self._paused)
+        return self._paused
 
     async def take(self, slot: int) -> bool:
         try:
@@ -162,8 +171,14 @@ class Shared:
         said = {"bytes_per_second": {str(slot): round(rate, 1) for slot, rate in bytes_per_second.items()}}
         await self._coordination.set(f"{self._path}/workers/{self._worker}", json.dumps(said).encode())
 
-    async def pause(self, names: Collection[str]) -> None:
-        await self._coordination.set(f"{self._path}/paused", json.dumps(sorted(names)).encode())
+    async def change_paused(self, more: Collection[str], no_more: Collection[str] = ()) -> None:
+        path = f"{self._path}/paused"
+        while True:
+            data, stat = await self._coordination.get(path)
+            names = self._paused_in(data).union(more).difference(no_more)
+            with suppress(BadVersion):  # another operator was faster
+                await self._coordination.set(path, json.dumps(sorted(names)).encode(), stat.version)
+                return
 
     async def leave(self) -> None:
         with suppress(NoNode):

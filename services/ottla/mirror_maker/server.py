@@ -23,7 +23,7 @@ from ottla.coordination.interface import Coordination
 from ottla.coordination.sessions import CoordinationSessions, OpenSession, first_session_seconds, zookeeper_options
 from ottla.coordination.zookeeper import open_session
 from ottla.errors import ConfigurationError, InvalidRequest, OttlaError
-from ottla.lifecycle import ThreadOffload
+from ottla.lifecycle import Tasks, ThreadOffload, look_at_error
 from ottla.metrics import mirror as metrics
 from ottla.metrics.family import Family, Pause
 from ottla.mirror_maker.link import Link
@@ -79,6 +79,8 @@ class MirrorMaker:
         self._offload = ThreadOffload(2, "ottla-mirror")
         self._session: Coordination | None = None
         self._following = asyncio.Lock()
+        self._tasks = Tasks()
+        self._is_stopping = False
         self._links_changed = asyncio.Event()
         self._made: dict[str, tuple[Mapping[str, Any], AsyncExitStack]] = {}  # links that commands have made, and what ends each
         self._damaged: dict[str, str] = {}  # of those, what cannot be read in ZooKeeper, and why
@@ -230,10 +232,15 @@ class MirrorMaker:
                     await self._links_changed.wait()
 
     async def _follow(self) -> None:
-        """Begins and ends links as commands have said."""
+        """Begins and ends links as commands have said; to the end, also where who waits for it is cancelled."""
+        following = self._tasks.begin(self._followed())
+        following.add_done_callback(look_at_error)
+        await asyncio.shield(following)
+
+    async def _followed(self) -> None:
         async with self._following:
             session = self._session
-            if session is None:
+            if session is None or self._is_stopping:
                 return
             found, damaged = await self._made_links().look()
             for name, why in damaged.items():
@@ -260,8 +267,10 @@ class MirrorMaker:
                 log.info("%s begins: a command has made it", name)
 
     async def _end_made(self) -> None:
-        for _, ending in self._made.values():
-            await ending.aclose()
+        async with self._following:
+            self._is_stopping = True
+            for _, ending in self._made.values():
+                await ending.aclose()
 
     async def stop(self) -> None:
         """Stops cleanly."""

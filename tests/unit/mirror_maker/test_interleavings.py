@@ -1,0 +1,190 @@
+"""What comes in between: an operator's command, an end of a session or a stop, while a slot is being given up or a link ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests import loops
+from tests.unit.mirror_maker.mirrors import Side, two_sides
+from tests.unit.mirror_maker.test_server import worker
+from tests.unit.wire.clusters import create_topic
+
+from ottla.clock import SystemClock
+from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
+from ottla.coordination.errors import ConnectionLoss
+from ottla.coordination.retries import BoundedCoordination
+from ottla.mirror_maker import link
+from ottla.mirror_maker.membership import MadeLinks, Shared
+from ottla.mirror_maker.merge.slot import SlotCopier
+from ottla.mirror_maker.server import MirrorMaker
+
+SECONDS = 20.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    await loops.until(condition, SECONDS)
+
+
+class Slow:
+    """Slots that take as long to end as the target takes to abort a transaction: until it may."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_end = asyncio.Event()
+        self.running: set[asyncio.Task[None]] = set()
+        self.ending = 0
+
+        async def run(copier: SlotCopier) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self.running.add(task)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ending += 1
+                await asyncio.wait([asyncio.ensure_future(self.may_end.wait())], timeout=SECONDS)
+                self.running.discard(task)
+
+        monkeypatch.setattr(SlotCopier, "run", run)
+
+
+class Shares:
+    """Workers that share a ZooKeeper, whose sessions can be ended."""
+
+    def __init__(self, a: Side, b: Side, zookeeper: EmbeddedZooKeeper) -> None:
+        self._sides = a, b
+        self.zookeeper = zookeeper
+        self.sessions: list[EmbeddedSession] = []
+
+    @asynccontextmanager
+    async def worker(self, **properties: str) -> AsyncIterator[MirrorMaker]:
+        async def session() -> EmbeddedSession:
+            self.sessions.append(await self.zookeeper.session())
+            return self.sessions[-1]
+
+        a, b = self._sides
+        async with worker(a, b, session, **properties) as one:
+            yield one
+
+
+@asynccontextmanager
+async def shares(directory: Path) -> AsyncIterator[Shares]:
+    async with two_sides(directory) as (a, b):
+        await create_topic(a.cluster, "clicks", 4)
+        await create_topic(a.cluster, "views", 4)
+        zookeeper = EmbeddedZooKeeper(directory / "coordination", SystemClock())
+        try:
+            yield Shares(a, b, zookeeper)
+        finally:
+            await zookeeper.close()
+
+
+def slots_of(one: MirrorMaker) -> set[int]:
+    return set(one.links["A-B"].slots) if one.links else set()
+
+
+async def test_a_pause_while_a_slot_is_given_up_does_not_begin_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers would have it, and fence each other for good."""
+    slow = Slow(monkeypatch)
+    async with shares(tmp_path) as shared, shared.worker() as first:
+        await until(lambda: len(slots_of(first)) == 4 and first.links["A-B"]._wanted)
+        async with shared.worker() as second:
+            await until(lambda: slow.ending == 1)
+            monkeypatch.setattr(link, "to_release", lambda *_: None)
+            given_up = {0, 1, 2, 3} - slots_of(first)
+            pausing = asyncio.create_task(first.links["A-B"].pause("*"))
+            await asyncio.sleep(0.5)
+            assert len(given_up) == 1 and not given_up & slots_of(first)
+            slow.may_end.set()
+            await pausing
+            await until(lambda: (len(slots_of(first)), len(slots_of(second))) == (3, 1))
+
+
+async def test_a_slot_that_is_another_workers_by_the_time_it_is_given_up_stays_that_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session ends in between, and the next one begins."""
+    slow = Slow(monkeypatch)
+    async with shares(tmp_path) as shared, shared.worker() as first:
+        await until(lambda: len(slots_of(first)) == 4)
+        async with shared.worker() as second:
+            await until(lambda: slow.ending == 1)
+            monkeypatch.setattr(link, "to_release", lambda *_: None)
+            await shared.zookeeper.expire(shared.sessions[0])
+            await until(lambda: len(slots_of(second)) == 4 and first._session is shared.sessions[2])
+            slow.may_end.set()
+            await until(lambda: slow.ending == 4)
+            await asyncio.sleep(0.5)
+            assert (len(slots_of(first)), len(slots_of(second))) == (0, 4)
+
+
+async def test_two_operators_who_pause_at_once_have_both_paused(tmp_path: Path) -> None:
+    async with shares(tmp_path) as shared, shared.worker() as first, shared.worker() as second:
+        links = [one.links["A-B"] for one in (first, second)]
+        await until(lambda: all(link._wanted for link in links))
+        await asyncio.gather(*(link.pause(name) for link, name in zip(links, ("clicks", "views"), strict=True)))
+        assert (await links[0]._membership.look()).paused == {"clicks", "views"}
+        await asyncio.gather(*(link.resume(name) for link, name in zip(links, ("clicks", "views"), strict=True)))
+        assert (await links[0]._membership.look()).paused == set()
+
+
+async def test_a_worker_whose_joining_was_answered_with_a_lost_connection_joins(tmp_path: Path) -> None:
+    """Its znode is there, in its own session."""
+
+    class Breaking(BoundedCoordination):
+        breaks = True
+
+        async def create(self, path: str, data: bytes = b"", **options: bool) -> str:
+            made = await super().create(path, data, **options)
+            if "/workers/" in path and self.breaks:
+                self.breaks = False
+                raise ConnectionLoss(path)
+            return made
+
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    try:
+        session = Breaking(await zookeeper.session(), 10.0)
+        for _ in range(2):
+            try:
+                await Shared(session, 9.0, "A-B", "one", lambda: None).join()
+            except ConnectionLoss:
+                continue
+        found = await Shared(session, 9.0, "A-B", "one", lambda: None).look()
+        assert found.workers == {"one"}
+    finally:
+        await zookeeper.close()
+
+
+async def test_a_link_that_ends_while_its_worker_stops_ends_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its slots would be copied on, by no link, with transactions that no one ends."""
+    slow = Slow(monkeypatch)
+    async with shares(tmp_path) as shared, AsyncExitStack() as stack:
+        one = await stack.enter_async_context(shared.worker(**{"A->B.enabled": "false"}))
+        await one.create("A-B", {})
+        await until(lambda: len(slow.running) == 4)
+        await MadeLinks(shared.sessions[0], lambda: None).remove("A-B")
+        await until(lambda: slow.ending == 1)
+        stopping = asyncio.create_task(stack.aclose())
+        await asyncio.sleep(0.1)
+        slow.may_end.set()
+        await stopping
+        assert not slow.running
+
+
+async def test_a_link_that_is_made_while_the_worker_stops_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    async with shares(tmp_path) as shared, AsyncExitStack() as stack:
+        one = await stack.enter_async_context(shared.worker())
+        await until(lambda: len(slow.running) == 4)
+        stopping = asyncio.create_task(stack.aclose())
+        await until(lambda: slow.ending == 1)
+        creating = asyncio.create_task(one.create("B-A", {}))
+        await asyncio.sleep(0.5)
+        slow.may_end.set()
+        await stopping
+        await asyncio.wait([creating])
+        await asyncio.sleep(0.5)
+        assert not slow.running and not one.links
