@@ -270,6 +270,9 @@ class Store:
         self._recent.clear()
         with self._transaction() as connection:
             changed = _begin_topic(connection, topic, topic_id)
+            # No one can say of which of the two topics that was which came since these were judged.
+            where = "topic = ? AND start_ms IN (SELECT start_ms FROM unjudged WHERE topic = ?)"
+            connection.execute(f"UPDATE former SET is_mixed = 1 WHERE {where}", (topic, topic))
             connection.executemany(_PUT_UNJUDGED, changed)
         self._in_log -= changed
         return changed

@@ -254,6 +254,18 @@ def test_a_counter_that_reads_of_two_topics_of_a_name_at_once_judges_the_former_
     assert store.topic_id("clicks") == NEXT
 
 
+@pytest.mark.parametrize("is_spoken_of", [False, True])
+def test_what_no_verdict_has_seen_when_the_log_tells_of_another_topic_makes_its_window_unaudited(store: Store, is_spoken_of: bool) -> None:
+    """A producer of the next topic has spoken in a window of the former one, which was COMPLETE."""
+    apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL, watermark_ms=END, topic_id=FORMER))
+    judged(store)
+    store.judged(store.unjudged())
+    if is_spoken_of:
+        apply(store, record("p2", 0, "producer", {START: tally(ALL[:10])}), first=2)
+    store.begin_topic("clicks", NEXT)
+    assert judged(store)["producer->broker"][0] is (Verdict.UNAUDITED if is_spoken_of else Verdict.COMPLETE)
+
+
 def test_latencies_in_json_as_older_files_have_them_are_read_with_those_that_are_added(store: Store) -> None:
     said = tally(ALL[:50])
     said.latencies.add(20, 50)
