@@ -222,7 +222,6 @@ class AuditCounter:
         self._open: dict[str, set[int]] = {}
         self._reporting: dict[str, frozenset[str]] = {}
         self._doubts: OrderedDict[Window, None] = OrderedDict()
-        self._without_log: set[Window] = set()  # of a topic that is gone, or whose log begins behind what is asked
         self._doubted = asyncio.Event()
         self._watchers: set[asyncio.Queue[Event | None]] = set()
         self._changed = asyncio.Condition()
@@ -343,7 +342,6 @@ class AuditCounter:
                 await self._in_store(self._store.purge, self._clock.time_ms())
                 oldest = self._clock.time_ms() - self.settings.retention_ms - self.settings.window_ms
                 self._open = {topic: {start for start in starts if start >= oldest} for topic, starts in self._open.items()}
-                self._without_log = {window for window in self._without_log if window[1] >= oldest}
                 await self._in_store(self._store.drop_sketches, self._clock.time_ms() - 10 * self.settings.window_ms)
 
     async def _judge(self, changed: Iterable[Window], of_log: _LogCount | None = None) -> None:
@@ -390,7 +388,7 @@ class AuditCounter:
         for _, start_ms, verdict in store.verdicts(topic, starts[0], starts[-1] + 1):
             known.setdefault(start_ms, {})[verdict.edge] = verdict
         for start_ms in starts:
-            books = self._books(topic, start_ms)
+            books = self._store.books(topic, start_ms)
             former_tiers, self._reporting[topic] = self._reporting.get(topic, frozenset()), books.reporting
             if books.reporting - former_tiers:
                 # A tier that begins to report makes verdicts of silence old.
@@ -411,11 +409,6 @@ class AuditCounter:
             if not books.is_log_gone and self._is_log_wanted(books, said, new, is_read=just_read is not None):
                 unread.append(start_ms)
         return events, unread
-
-    def _books(self, topic: str, start_ms: int) -> Books:
-        books = self._store.books(topic, start_ms)
-        books.is_log_gone = books.is_log_gone or (topic, start_ms) in self._without_log
-        return books
 
     def _waits_for_producers(self, books: Books) -> bool:
         """Whether the log will be read once all producers are through with the window, or dead: until then it may not report at all."""
@@ -443,9 +436,11 @@ class AuditCounter:
             try:
                 await self.read_log(topic, start_ms)
             except (UnknownTopicOrPartition, OffsetOutOfRange) as error:
-                log.warning("%s, window %d: its log is gone: %s", topic, start_ms, error)
-                self._without_log.add((topic, start_ms))
-                await self._judge({(topic, start_ms)})
+                if await self._in_store(self._store.without_log, topic, start_ms):
+                    log.warning("%s, window %d: its log is gone: %s", topic, start_ms, error)
+                    await self._judge({(topic, start_ms)})
+                else:
+                    self._doubts.setdefault((topic, start_ms))
             except (OttlaError, OSError) as error:
                 self.progress.log_failures += 1
                 log.warning("%s, window %d: its log cannot be read: %s", topic, start_ms, error)
@@ -460,7 +455,7 @@ class AuditCounter:
             OttlaError, OSError: it cannot be read.
         """
         await self._in_store(self._store.begin_log, topic, [start_ms])
-        books = await self._in_store(self._books, topic, start_ms)
+        books = await self._in_store(self._store.books, topic, start_ms)
         if books.is_former or await self._is_made_again(topic):
             return
         bounds: dict[int, list[int]] = {}
@@ -490,7 +485,7 @@ class AuditCounter:
 
     def _unexplained(self, topic: str, start_ms: int, counts: _LogCount) -> set[str]:
         """The tiers of edges of which it is not known which messages differ, though the log was read."""
-        said = judge(self._books(topic, start_ms), self.settings.expected, None, counts)
+        said = judge(self._store.books(topic, start_ms), self.settings.expected, None, counts)
         unexplained = [verdict for verdict in said if verdict.is_unnamed and (not verdict.reason or verdict.verdict is Verdict.COMPENSATED)]
         return {tier for verdict in unexplained for tier in (verdict.upstream, verdict.downstream)}
 

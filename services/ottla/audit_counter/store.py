@@ -174,6 +174,8 @@ class Store:
         self.counters = Counters()
         self._recent = _Recent()
         self._in_log: set[Window] = set()  # that a log is read for, and that were not written to since
+        self._said: set[Window] = set()  # that something was said of since `begin_log`
+        self._without_log: set[Window] = set()  # since something was said of them last
         self._fold_ms = max(1, _HOUR_MS // window_ms) * window_ms
         self._folded_ms = 0  # up to where windows were folded, or could not be
         self._unfolded: list[str] = []  # topics that are to be folded up to there
@@ -257,6 +259,8 @@ class Store:
             connection.executemany(_PUT_UNJUDGED, applied.changed)
         applied.committed()
         self._in_log -= applied.written
+        self._said |= applied.changed
+        self._without_log -= applied.changed
         for name, count in asdict(counters).items():
             setattr(self.counters, name, getattr(self.counters, name) + count)
         return Applied(applied.changed, is_whole)
@@ -280,6 +284,17 @@ class Store:
     def begin_log(self, topic: str, starts: Iterable[int]) -> None:
         """A log is read from now on for these windows, and no other: what is said until `put_log` to be written, it need not have."""
         self._in_log = {(topic, start_ms) for start_ms in starts}
+        self._said.clear()
+
+    def without_log(self, topic: str, start_ms: int) -> bool:
+        """A window's log is gone: nothing that was said so far waits for it. False if something was said since `begin_log`.
+
+        That may be of another topic of the name, which was made meanwhile: the log is to be looked for again.
+        """
+        if (topic, start_ms) in self._said:
+            return False
+        self._without_log.add((topic, start_ms))
+        return True
 
     def put_log(
         self,
@@ -332,7 +347,7 @@ class Store:
     def books(self, topic: str, start_ms: int) -> Books:
         """The books of a window, without latencies."""
         connection = self._connection
-        books = Books(topic, start_ms, self._window_ms)
+        books = Books(topic, start_ms, self._window_ms, is_log_gone=(topic, start_ms) in self._without_log)
         where = "WHERE topic = ? AND start_ms = ?"
         for tier, partition, host, range_offset, *values in connection.execute(
             f"SELECT tier, partition, host, range_offset, {_COUNTS_TO_JUDGE} FROM counts {where}",
@@ -544,6 +559,7 @@ class Store:
         """Forgets windows that are past the retention, and sessions that ended before it; how many windows."""
         before = now_ms - self._retention_ms - self._window_ms
         self._recent.clear()
+        self._without_log = {window for window in self._without_log if window[1] >= before}
         with self._transaction() as connection:
             for table in ("verdicts", "repeated", "former", "counts"):
                 rows = [(topic, before) for topic in self._topics_in(table)]

@@ -174,7 +174,9 @@ def judge(
         if log is None and not books.is_log_gone and said.verdict in WRONG:
             if books.repeated is None:
                 again = revised(former, _waiting(said, _LOG_IS_TO_COME)) if reads_logs else again
-            elif said.upstream == LOG and said.verdict is Verdict.DUPLICATE and again != former:
+            elif (said.upstream == LOG and said.verdict is Verdict.DUPLICATE and again != former) or (
+                reads_logs and former is not None and former.verdict not in WRONG  # as it was read before, it may be a former topic's
+            ):
                 again = revised(former, _waiting(said, _LOG_IS_OLD))
         found.append(again)
     return found

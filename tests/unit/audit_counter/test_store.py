@@ -266,6 +266,19 @@ def test_what_no_verdict_has_seen_when_the_log_tells_of_another_topic_makes_its_
     assert judged(store)["producer->broker"][0] is (Verdict.UNAUDITED if is_spoken_of else Verdict.COMPLETE)
 
 
+def test_a_log_is_gone_for_what_was_said_before_it_was_looked_for_and_for_nothing_else(store: Store) -> None:
+    """What is said later may be of another topic of the name, whose log is there."""
+    apply(store, appended(0, ALL, watermark_ms=END, topic_id=FORMER))
+    store.begin_log("clicks", [START])
+    assert store.without_log("clicks", START)
+    assert store.books("clicks", START).is_log_gone
+    store.begin_log("clicks", [START])
+    apply(store, produced(0, ALL, watermark_ms=END), first=1)
+    assert not store.books("clicks", START).is_log_gone
+    assert not store.without_log("clicks", START)
+    assert not store.books("clicks", START).is_log_gone
+
+
 def test_latencies_in_json_as_older_files_have_them_are_read_with_those_that_are_added(store: Store) -> None:
     said = tally(ALL[:50])
     said.latencies.add(20, 50)

@@ -311,6 +311,20 @@ def test_nothing_is_said_to_differ_before_the_log_was_read_where_logs_are_read()
     assert said.verdict is Verdict.UNAUDITED
 
 
+def test_what_was_well_by_the_log_and_differs_now_waits_for_the_log_once_more() -> None:
+    """A client may speak of the next topic of the name, and no broker yet: only the log tells that it is another one."""
+    read = {LOG: {0: headers(ALL[1:])}}
+    (known, _) = judge(books_of({PRODUCER: {0: tally(ALL[1:])}, BROKER: {0: headers(ALL[1:])}, **read}, repeated=0), (PRODUCER, BROKER))
+    assert known.verdict is Verdict.COMPLETE
+    books = books_of({PRODUCER: {0: tally(ALL)}, BROKER: {0: headers(ALL[1:])}, **read}, repeated=0)
+    for _ in range(2):
+        known = judge(books, (PRODUCER, BROKER), {known.edge: known}, reads_logs=True)[0]
+        assert (known.verdict, known.waits_for_log) == (Verdict.PENDING, True)
+    known = judge(books, (PRODUCER, BROKER), {known.edge: known}, _Log({}), reads_logs=True)[0]
+    assert known.verdict is Verdict.LOSS
+    assert judge(books, (PRODUCER, BROKER), {known.edge: known}, reads_logs=True)[0] == known
+
+
 def test_what_comes_after_the_window_was_known_is_late_with_a_revision() -> None:
     first = verdicts(books_of({BROKER: {0: headers(ALL[:90])}, PRODUCER: {0: tally(ALL[:90])}}))["producer->broker"]
     second = verdicts(books_of({BROKER: {0: headers(ALL)}, PRODUCER: {0: tally(ALL)}}))["producer->broker"]
