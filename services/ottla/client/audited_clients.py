@@ -4,7 +4,10 @@
     consumer = audited(confluent_kafka.Consumer)({"bootstrap.servers": "…", "group.id": "billing"})
 
 They are what they were in everything else; settings that begin with `ottla.audit.` are taken out of the configuration. A producer's
-messages are stamped here unless they have a time, so that their content is known before they leave.
+messages are stamped here unless they have a time, so that the window is known in which they are on their way.
+
+A message costs two calls of Python: `produce` enters it in a list; with its delivery report it leaves that list, and the report is kept in
+another one, which is read by columns, many at a time. librdkafka's copy is hashed: what was sent, whatever became of the buffer.
 """
 
 from __future__ import annotations
@@ -13,16 +16,20 @@ import logging
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from itertools import chain, groupby, repeat
+from typing import Any, Final, TypeAlias, TypeVar
 
 import confluent_kafka
+import numpy as np
 
-from ottla.client.auditing import Attempt, ConsumerAudit, ProducerAudit, new_session
-from ottla.clock import SystemClock
+from ottla.client.auditing import ConsumerAudit, Outcomes, ProducerAudit, new_session
+from ottla.clock import SystemClock, wall_ns
 from ottla.network.audit_schema import AuditSchemaId
-from ottla.record.audit_records import TOPIC, AuditRecord, encode
+from ottla.record.audit_records import TOPIC, AuditRecord, Session, encode
+from ottla.record.columnar import Integers
+from ottla.record.digests import digests_of
 
 log: Final = logging.getLogger(__name__)
 
@@ -46,7 +53,9 @@ _DEFAULTS: Final = {
 _CONNECTION: Final = ("bootstrap.servers", "security.", "sasl.", "ssl.", "client.id", "broker.")
 _CLOSE_SECONDS: Final = 10.0
 _PURGE_SECONDS: Final = 1.0
-_LOG_APPEND_TIME: Final = 2
+# Delivery reports are read when there are so many, or bytes in them as far as those before tell.
+_READ_AT: Final = 512
+_READ_BYTES: Final = 1 << 20
 
 
 class Reporter:
@@ -159,40 +168,133 @@ def _session_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"window_ms": int(options["window.ms"]), **{name: str(options[name]) for name in ("application", "cluster", "host")}}
 
 
-def _bytes(data: Any) -> bytes | None:
-    return data.encode() if isinstance(data, str) else data
+class _Deliveries:
+    """Delivery reports that are not counted yet; those of a transaction are once it is committed."""
+
+    def __init__(self) -> None:
+        self.messages: list[confluent_kafka.Message] = []
+        self.most = 1  # of them, before they are read
+        self.ways: list[list[None]] = []  # of a transaction: where its messages are still entered
+        self.outcomes: list[tuple[str, Outcomes]] = []  # of a transaction
+
+    def read(self) -> list[tuple[str, Outcomes]]:
+        """What they say, by topic."""
+        messages = self.messages[:]
+        del self.messages[: len(messages)]  # others come meanwhile
+        if not messages:
+            return []
+        found = list(_outcomes(messages))
+        self.most = max(1, min(_READ_AT, _READ_BYTES * len(messages) // (1 + sum(int(outcomes.sizes.sum()) for _, outcomes in found))))
+        return found
 
 
-class _AuditedProducer:
-    """In front of a producer class."""
+def _outcomes(messages: list[confluent_kafka.Message]) -> Iterator[tuple[str, Outcomes]]:
+    """What delivery reports say, by topic."""
+    kind, count = confluent_kafka.Message, len(messages)
+    topics: list[Any] = list(map(kind.topic, messages))
+    if topics.count(topics[0]) != count:
+        messages.sort(key=lambda message: message.topic() or "")
+        topics.sort()
+    digests, key_lengths, sizes = digests_of(list(map(kind.key, messages)), list(map(kind.value, messages)))
+    columns = (
+        _integers(map(kind.partition, messages)),
+        _integers(map(kind.offset, messages)),
+        np.fromiter(chain.from_iterable(map(kind.timestamp, messages)), np.int64, 2 * count)[1::2],  # behind what is said of each
+        (1000 * np.fromiter(map(kind.latency, messages), np.float64, count)).astype(np.int64),
+        key_lengths,
+        sizes,
+    )
+    first = 0
+    for topic, some in groupby(topics):
+        behind = first + sum(1 for _ in some)
+        yield topic, Outcomes(digests[16 * first : 16 * behind], *(column[first:behind] for column in columns))
+        first = behind
 
+
+def _integers(numbers: Iterable[int | None]) -> Integers:
+    """-1 for None."""
+    found = list(numbers)
+    try:
+        return np.array(found, np.int64)
+    except TypeError:
+        return np.array([-1 if number is None else number for number in found], np.int64)
+
+
+class _DeliveryAudit(ProducerAudit):
+    """Is given the delivery reports of confluent-kafka."""
+
+    def __init__(self, session: Session, *, by_append: bool) -> None:
+        super().__init__(session, by_append=by_append)
+        self.deliveries: Final = _Deliveries()
+
+    def failed_on(self, way: list[None], topic: str, counted_ms: int) -> None:
+        """As `failed`, of a message that was entered there."""
+        with self._lock:
+            way.pop()
+            self._failed(topic, counted_ms)
+
+    def read(self, deliveries: _Deliveries) -> None:
+        """So that they are not too many."""
+        with self._lock:
+            if deliveries is self.deliveries:
+                self._gather()
+            else:
+                deliveries.outcomes += deliveries.read()
+
+    def ended(self, transaction: _Deliveries, *, is_committed: bool) -> None:
+        """What the transaction had counts, or is nowhere and counts for nothing."""
+        with self._lock:
+            found = transaction.outcomes + transaction.read()
+            while transaction.ways:
+                transaction.ways.pop().pop()
+            now_ms = self._clock.time_ms()
+            for topic, outcomes in found if is_committed else ():
+                self._count(topic, outcomes._replace(latencies_ms=np.maximum(outcomes.latencies_ms, now_ms - outcomes.timestamps)))
+
+    def _gather(self) -> None:
+        for topic, outcomes in self.deliveries.read():
+            self._count(topic, outcomes)
+
+
+# A window's start and end, where messages of a topic and of it are entered while they are on their way, what an application wants to be
+# called at a delivery, and what librdkafka calls. No class: a tuple is unpacked in the time in which one attribute is read.
+_Way: TypeAlias = tuple[int, int, list[None], Any, Any]
+_NO_WAY: Final[_Way] = (0, 0, [], None, None)
+_produce: Final[Any] = confluent_kafka.Producer.produce
+
+
+class _AuditedProducer(confluent_kafka.Producer):
     def __init__(self, configuration: Mapping[str, Any], *arguments: Any, **keywords: Any) -> None:
         plain, options = _options(configuration)
-        super().__init__(plain, *arguments, **keywords)  # type: ignore[call-arg]  # of the client that this class is mixed into
-        self.audit = ProducerAudit(new_session("producer", **_session_options(options)), by_append=options["time"] == "append")
+        self._default = keywords.pop("on_delivery", plain.pop("on_delivery", None))
+        self._is_told_errors_alone = str(plain.pop("delivery.report.only.error", False)).lower() in ("true", "t", "1")
+        super().__init__(plain, *arguments, **keywords)
+        self.audit = _DeliveryAudit(new_session("producer", **_session_options(options)), by_append=options["time"] == "append")
         self.audit_reporter = Reporter(plain, self.audit, options)
-        self._in_transaction: list[tuple[Attempt, int, int, int | None]] | None = None  # acknowledged, and not committed yet
+        self._window_ms = int(options["window.ms"])
+        self._transaction: _Deliveries | None = None
+        self._ways: dict[str, _Way] = {}
+        self._ways_lock = threading.Lock()
 
     def begin_transaction(self) -> None:
         """As the class does; messages are acknowledged with the commit from now on."""
-        super().begin_transaction()  # type: ignore[misc]  # of the client that this class is mixed into
-        self._in_transaction = []
+        super().begin_transaction()
+        self._transaction, self._ways = _Deliveries(), {}
 
     def commit_transaction(self, *arguments: Any, **keywords: Any) -> None:
         """As the class does, and counts what the transaction had."""
-        super().commit_transaction(*arguments, **keywords)  # type: ignore[misc]  # of the client that this class is mixed into
-        for outcome in self._transaction_ended():
-            self.audit.acknowledged(*outcome)
+        super().commit_transaction(*arguments, **keywords)
+        self._end_transaction(is_committed=True)
 
     def abort_transaction(self, *arguments: Any, **keywords: Any) -> None:
         """As the class does; what the transaction had is nowhere, and counts for nothing."""
-        super().abort_transaction(*arguments, **keywords)  # type: ignore[misc]  # of the client that this class is mixed into
-        for attempt, *_ in self._transaction_ended():
-            self.audit.withdrawn(attempt)
+        super().abort_transaction(*arguments, **keywords)
+        self._end_transaction(is_committed=False)
 
-    def _transaction_ended(self) -> list[tuple[Attempt, int, int, int | None]]:
-        found, self._in_transaction = self._in_transaction or [], None
-        return found
+    def _end_transaction(self, *, is_committed: bool) -> None:
+        transaction, self._transaction, self._ways = self._transaction, None, {}
+        if transaction is not None:
+            self.audit.ended(transaction, is_committed=is_committed)
 
     def produce(
         self,
@@ -200,69 +302,124 @@ class _AuditedProducer:
         value: Any = None,
         key: Any = None,
         partition: int = -1,
-        callback: Callable[..., object] | None = None,
-        on_delivery: Callable[..., object] | None = None,
+        callback: Any = None,
+        on_delivery: Any = None,
         timestamp: int = 0,
         headers: Any = None,
     ) -> None:
         """As the class does, and counts."""
-        stamped = timestamp or _CLOCK.time_ms()
-        attempt = self.audit.attempted(topic, _bytes(key), _bytes(value), stamped)
-        keywords: dict[str, Any] = {"headers": headers} if headers is not None else {}
+        if not timestamp:
+            timestamp = counted_ms = wall_ns() // 1_000_000
+        else:
+            counted_ms = wall_ns() // 1_000_000 if self.audit.by_append else timestamp
+        then = on_delivery if callback is None else callback
+        start_ms, end_ms, entered, last, told = self._ways.get(topic, _NO_WAY)
+        if then is not last or not start_ms <= counted_ms < end_ms:
+            _, _, entered, _, told = self._way(topic, counted_ms, then)
+        entered.append(None)
         try:
-            super().produce(  # type: ignore[misc]  # of the client that this class is mixed into
-                topic, value, key, partition, partial(self._delivered, attempt, on_delivery or callback), timestamp=stamped, **keywords
-            )
+            _produce(self, topic, value, key, partition, told, None, timestamp, headers)
         except BaseException:
-            self.audit.withdrawn(attempt)
+            entered.pop()
             raise
 
-    def _delivered(self, attempt: Attempt, then: Callable[..., object] | None, error: Any, message: Any) -> None:
-        if error is not None:
-            self.audit.failed(attempt)
-        else:
-            kind, stamped = message.timestamp()
-            outcome = attempt, message.partition(), message.offset(), stamped if kind == _LOG_APPEND_TIME else None
-            if self._in_transaction is None:
-                self.audit.acknowledged(*outcome)
+    def _way(self, topic: str, counted_ms: int, then: Any) -> _Way:
+        with self._ways_lock:
+            start_ms, end_ms, entered, _, _ = self._ways.get(topic, _NO_WAY)
+            if not start_ms <= counted_ms < end_ms:
+                start_ms, entered = counted_ms - counted_ms % self._window_ms, self.audit.way(topic, counted_ms)
+            told = self._told(topic, counted_ms, entered, then)
+            found = self._ways[topic] = (start_ms, start_ms + self._window_ms, entered, then, told)
+        return found
+
+    def _told(self, topic: str, counted_ms: int, entered: list[None], then: Any) -> Any:
+        """What librdkafka calls for each message that was entered there."""
+        audit, transaction = self.audit, self._transaction
+        deliveries = transaction or audit.deliveries
+        messages, keep = deliveries.messages, deliveries.messages.append
+        leave = entered.pop if transaction is None else partial(transaction.ways.append, entered)
+        then = self._default if then is None else then
+        then_if_written = None if self._is_told_errors_alone else then
+
+        def told(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+            if error is None:
+                keep(message)
+                leave()
+                if len(messages) >= deliveries.most:
+                    audit.read(deliveries)
+                if then_if_written is not None:
+                    then_if_written(error, message)
             else:
-                self._in_transaction.append(outcome)
-        if then is not None:
-            then(error, message)
+                audit.failed_on(entered, topic, counted_ms)
+                if then is not None:
+                    then(error, message)
+
+        return told
+
+    def produce_batch(
+        self, topic: str, messages: list[dict[str, Any]], partition: int = -1, callback: Any = None, on_delivery: Any = None
+    ) -> int:
+        """As the class does, and counts."""
+        counted_ms = wall_ns() // 1_000_000
+        then = on_delivery if callback is None else callback
+        _, _, entered, _, _ = self._way(topic, counted_ms, then)
+        callbacks = [then if message.get("callback") is None else message["callback"] for message in messages]
+        sent = [
+            {**message, "callback": self._told(topic, counted_ms, entered, one)} for message, one in zip(messages, callbacks, strict=True)
+        ]
+        entered += repeat(None, len(sent))
+        taken = 0
+        try:
+            taken = super().produce_batch(topic, sent, partition)
+        finally:
+            for _ in range(len(sent) - taken):
+                entered.pop()
+            for message, copy in zip(messages, sent, strict=True):
+                if "_error" in copy:
+                    message["_error"] = copy["_error"]
+        return taken
 
     def take_over(self, former: _AuditedProducer, servers: str) -> None:
         """Counts and reports in the session of a former client from now on, which had other addresses of the same brokers."""
         self.audit_reporter.close()  # it has nothing to say
         self.audit, self.audit_reporter = former.audit, former.audit_reporter
         self.audit_reporter.move(servers)
+        self._ways = {}
+
+    def close(self) -> bool:
+        """As the class does, and says the final word."""
+        is_closed = super().close()
+        self.audit_reporter.close()
+        return is_closed
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close_audit(self, timeout_seconds: float = 30.0) -> int:
         """Flushes, says the final word, and gives how many messages are still on their way."""
-        left: int = self.flush(timeout_seconds)  # type: ignore[attr-defined]  # of the client that this class is mixed into
+        left = self.flush(timeout_seconds)
         self.audit_reporter.close()
         return left
 
 
-class _AuditedConsumer:
-    """In front of a consumer class."""
-
+class _AuditedConsumer(confluent_kafka.Consumer):
     def __init__(self, configuration: Mapping[str, Any], *arguments: Any, **keywords: Any) -> None:
         plain, options = _options(configuration)
-        super().__init__(plain, *arguments, **keywords)  # type: ignore[call-arg]  # of the client that this class is mixed into
+        super().__init__(plain, *arguments, **keywords)
         group = plain.get("group.id", "")
         self.audit = ConsumerAudit(new_session(f"consumer:{group}", **_session_options(options)))
         self.audit_reporter = Reporter(plain, self.audit, options)
 
     def poll(self, *arguments: Any, **keywords: Any) -> Any:
         """As the class does, and counts."""
-        message = super().poll(*arguments, **keywords)  # type: ignore[misc]  # of the client that this class is mixed into
+        message = super().poll(*arguments, **keywords)
         if message is not None and message.error() is None:
             self._consumed(message)
         return message
 
     def consume(self, *arguments: Any, **keywords: Any) -> Any:
         """As the class does, and counts."""
-        messages = super().consume(*arguments, **keywords)  # type: ignore[misc]  # of the client that this class is mixed into
+        messages = super().consume(*arguments, **keywords)
         for message in messages:
             if message.error() is None:
                 self._consumed(message)
@@ -274,7 +431,10 @@ class _AuditedConsumer:
     def close(self, *arguments: Any, **keywords: Any) -> Any:
         """As the class does, after the final word."""
         self.audit_reporter.close()
-        return super().close(*arguments, **keywords)  # type: ignore[misc]  # of the client that this class is mixed into
+        return super().close(*arguments, **keywords)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def audited(client: type[T]) -> type[T]:
@@ -283,7 +443,7 @@ def audited(client: type[T]) -> type[T]:
     Raises:
         TypeError: the class is neither.
     """
-    for base, front in ((confluent_kafka.Producer, _AuditedProducer), (confluent_kafka.Consumer, _AuditedConsumer)):
-        if issubclass(client, base):
-            return type(f"Audited{client.__name__}", (front, client), {})
+    for base, kind in ((confluent_kafka.Producer, _AuditedProducer), (confluent_kafka.Consumer, _AuditedConsumer)):
+        if issubclass(client, base):  # what a subclass of theirs makes of messages is theirs: what it sends and is given is counted
+            return type(f"Audited{client.__name__}", (kind,) if client is base else (client, kind), {})
     raise TypeError(f"{client.__name__} is neither a Producer nor a Consumer of confluent-kafka")

@@ -1,8 +1,8 @@
 """What a client counts for the audit counter: messages as they are attempted, acknowledged and consumed.
 
-`ProducerAudit` and `ConsumerAudit` hear of each message from its producer or consumer, at the cost of one hash and one tuple;
-`records` adds the tuples up by columns. A message is reported once its outcome is known, and the session's watermark stays below whatever
-is still on its way: so a process that is killed leaves windows in doubt and never a wrong count.
+`ProducerAudit` and `ConsumerAudit` hear of messages from a producer or consumer, one by one or many by columns, and add them up by columns.
+A message is reported once its outcome is known, and the session's watermark stays below whatever is still on its way: so a process that is
+killed leaves windows in doubt and never a wrong count.
 
 Thread-safe: delivery reports and reports to the counter come from different threads. Nothing here does I/O.
 """
@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from ottla.record.audit_records import NO_OFFSET, NO_PARTITION, AuditRecord, Ses
 from ottla.record.columnar import Integers
 from ottla.record.digests import Identities, by_window, contents, digest_of
 
-# Tuples are added up when there are so many, so that memory is bounded whatever the interval of reports.
+# Messages of a topic are added up when there are so many, so that memory is bounded whatever the interval of reports.
 _FOLDED_AT: Final = 32_768
 
 
@@ -45,16 +44,36 @@ class _Outcome(NamedTuple):
     latency_ms: int
 
 
+class Outcomes(NamedTuple):
+    """Messages of one topic that were acknowledged or read, by columns. An offset below zero is one that no one knows."""
+
+    digests: bytes  # `digest_of` each, end to end
+    partitions: Integers
+    offsets: Integers
+    timestamps: Integers
+    latencies_ms: Integers
+    key_lengths: Integers
+    sizes: Integers
+
+
 class _Topic:
     """What is counted of one topic and not reported yet."""
 
     def __init__(self) -> None:
         self.tallies: dict[tuple[int, int], Tally] = {}  # by partition and window
         self.outcomes: list[_Outcome] = []
-        self.on_their_way: Counter[int] = Counter()  # by window
+        self.columns: list[Outcomes] = []
+        self.count = 0  # of messages in these two
+        self.ways: dict[int, list[None]] = {}  # by window: as many entries as messages are on their way
+        self.way_ms = -1  # the window whose way was asked for last
         self.positions: dict[int, tuple[int, int]] = {}
         self.last_times: dict[int, int] = {}  # of what was consumed last, by partition
         self.watermark_ms = 0
+
+    def on_their_way(self) -> dict[int, int]:
+        """How many messages are on their way, by window."""
+        self.ways = {start_ms: way for start_ms, way in self.ways.items() if way or start_ms == self.way_ms}
+        return {start_ms: count for start_ms, way in self.ways.items() if (count := len(way))}
 
 
 def new_session(tier: str, *, cluster: str = "", host: str = "", application: str = "", window_ms: int = 60_000) -> Session:
@@ -77,15 +96,19 @@ class _Audit:
         """
         found: list[AuditRecord] = []
         with self._lock:
+            # Before what was delivered is counted: what is delivered meanwhile is still on its way in this report.
+            on_their_way = {name: topic.on_their_way() for name, topic in self._topics.items()}
+            self._gather()
             for name, topic in self._topics.items():
                 self._fold(topic)
+                left = on_their_way.get(name, {})
                 windows: dict[int, dict[int, Tally]] = {}
                 for (partition, start_ms), tally in topic.tallies.items():
                     windows.setdefault(partition, {})[start_ms] = tally
                 if is_final:
-                    for start_ms, count in topic.on_their_way.items():
+                    for start_ms, count in left.items():
                         windows.setdefault(NO_PARTITION, {}).setdefault(start_ms, Tally()).merge(Tally(attempted=count))
-                former, topic.watermark_ms = topic.watermark_ms, max(topic.watermark_ms, self._watermark(topic, now_ms))
+                former, topic.watermark_ms = topic.watermark_ms, max(topic.watermark_ms, self._watermark(topic, left, now_ms))
                 partitions = sorted(windows.keys() | topic.positions.keys()) or [NO_PARTITION]
                 for partition in partitions:
                     is_last = partition == partitions[-1]  # only then is everything said that the watermark speaks of
@@ -103,26 +126,47 @@ class _Audit:
                 topic.tallies, topic.positions = {}, {}
         return found
 
-    def _watermark(self, topic: _Topic, now_ms: int) -> int:
-        return min((start_ms for start_ms, count in topic.on_their_way.items() if count), default=now_ms)
+    def _gather(self) -> None:
+        """Takes in what a client has and has not handed over yet. The lock is held."""
+
+    def _watermark(self, topic: _Topic, on_their_way: Mapping[int, int], now_ms: int) -> int:
+        return min(on_their_way, default=now_ms)
+
+    def _count(self, name: str, outcomes: Outcomes) -> None:
+        """Takes in these. The lock is held."""
+        topic = self._topic(name)
+        topic.columns.append(outcomes)
+        self._counted(topic, len(outcomes.offsets))
+
+    def _topic(self, name: str) -> _Topic:
+        known = self._topics.get(name)
+        if known is None:
+            known = self._topics[name] = _Topic()
+        return known
+
+    def _counted(self, topic: _Topic, count: int) -> None:
+        topic.count += count
+        if topic.count >= _FOLDED_AT:
+            self._fold(topic)
 
     def _fold(self, topic: _Topic) -> None:
-        outcomes, topic.outcomes = topic.outcomes, []
-        if not outcomes:
-            return
-        attempts, partitions, offsets, times, latencies = zip(*outcomes, strict=True)
-        _, _, digests, key_lengths, sizes, _ = zip(*attempts, strict=True)
-        columns = [np.array(column, np.int64) for column in (partitions, offsets, times, latencies, sizes)]
-        identities = contents(b"".join(digests), columns[2], np.array(key_lengths, np.int64))
-        for partition in np.unique(columns[0]).tolist():
-            mask = columns[0] == partition
-            whole = [column[mask] for column in columns]
-            self._add(topic, partition, identities.select(mask), whole)
+        if topic.outcomes:
+            attempts, *found = zip(*topic.outcomes, strict=True)
+            _, _, digests, *lengths, _ = zip(*attempts, strict=True)
+            topic.columns.append(Outcomes(b"".join(digests), *(np.array(column, np.int64) for column in (*found, *lengths))))
+        if topic.columns:
+            digests, *columns = zip(*topic.columns, strict=True)
+            partitions, offsets, times, latencies, key_lengths, sizes = map(np.concatenate, columns)
+            identities = contents(b"".join(digests), times, key_lengths)
+            for partition in np.unique(partitions).tolist():
+                mask = partitions == partition
+                some = [column[mask] for column in (offsets, times, latencies, sizes)]
+                self._add(topic, partition, identities.select(mask), some)
+        topic.outcomes, topic.columns, topic.count = [], [], 0
 
     def _add(self, topic: _Topic, partition: int, identities: Identities, columns: Sequence[Integers]) -> None:
-        _, offsets, times, latencies, sizes = columns
-        window_ms = self._session.window_ms
-        for start_ms, found in by_window(times, window_ms):
+        offsets, times, latencies, sizes = columns
+        for start_ms, found in by_window(times, self._session.window_ms):
             mask = np.ones(len(times), bool) if found is None else found
             tally = topic.tallies.setdefault((partition, start_ms), Tally())
             some = identities.select(mask)
@@ -147,18 +191,25 @@ class ProducerAudit(_Audit):
 
     def __init__(self, session: Session, clock: Clock | None = None, *, by_append: bool = False) -> None:
         super().__init__(session, clock)
-        self._by_append = by_append
+        self.by_append: Final = by_append
 
     def attempted(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int) -> Attempt:
         """A message that is about to be sent. It is on its way until `acknowledged`, `failed` or `withdrawn`."""
-        size, counted_ms = len(key or b"") + len(value or b""), self._clock.time_ms() if self._by_append else timestamp_ms
+        size, counted_ms = len(key or b"") + len(value or b""), self._clock.time_ms() if self.by_append else timestamp_ms
         attempt = Attempt(topic, timestamp_ms, digest_of(key, value), -1 if key is None else len(key), size, counted_ms)
         with self._lock:
-            known = self._topics.get(topic)
-            if known is None:
-                known = self._topics[topic] = _Topic()
-            known.on_their_way[counted_ms - counted_ms % self._session.window_ms] += 1
+            self._topic(topic).ways.setdefault(self._start_ms(counted_ms), []).append(None)
         return attempt
+
+    def way(self, topic: str, counted_ms: int) -> list[None]:
+        """A list that has an entry for each message of that topic and of that time's window that is on its way.
+
+        A client appends and pops without a lock, until it asks for another way of the topic.
+        """
+        with self._lock:
+            known = self._topic(topic)
+            known.way_ms = self._start_ms(counted_ms)
+            return known.ways.setdefault(known.way_ms, [])
 
     def acknowledged(self, attempt: Attempt, partition: int, offset: int, timestamp_ms: int | None = None) -> None:
         """The brokers have it.
@@ -172,29 +223,30 @@ class ProducerAudit(_Audit):
         with self._lock:
             topic = self._ended(attempt)
             topic.outcomes.append(outcome)
-            if len(topic.outcomes) >= _FOLDED_AT:
-                self._fold(topic)
+            self._counted(topic, 1)
 
     def failed(self, attempt: Attempt) -> None:
         """It was given up, and the application was told so; it may have arrived all the same."""
         with self._lock:
-            topic = self._ended(attempt)
-            start_ms = attempt.counted_ms - attempt.counted_ms % self._session.window_ms
-            tally = topic.tallies.setdefault((NO_PARTITION, start_ms), Tally())
-            tally.attempted += 1
-            tally.failed += 1
+            self._ended(attempt)
+            self._failed(attempt.topic, attempt.counted_ms)
 
     def withdrawn(self, attempt: Attempt) -> None:
         """It was never sent."""
         with self._lock:
             self._ended(attempt)
 
+    def _failed(self, topic: str, counted_ms: int) -> None:
+        tally = self._topic(topic).tallies.setdefault((NO_PARTITION, self._start_ms(counted_ms)), Tally())
+        tally.attempted += 1
+        tally.failed += 1
+
+    def _start_ms(self, counted_ms: int) -> int:
+        return counted_ms - counted_ms % self._session.window_ms
+
     def _ended(self, attempt: Attempt) -> _Topic:
         topic = self._topics[attempt.topic]
-        start_ms = attempt.counted_ms - attempt.counted_ms % self._session.window_ms
-        topic.on_their_way[start_ms] -= 1
-        if not topic.on_their_way[start_ms]:
-            del topic.on_their_way[start_ms]
+        topic.ways[self._start_ms(attempt.counted_ms)].pop()
         return topic
 
     def _enter(self, tally: Tally, count: int) -> None:
@@ -206,7 +258,7 @@ class ConsumerAudit(_Audit):
     """What a consumer of a group counts. Its watermark is the time of what it had last, so that one which is killed leaves in doubt what
     it may have had since, however far behind it was."""
 
-    def _watermark(self, topic: _Topic, now_ms: int) -> int:
+    def _watermark(self, topic: _Topic, on_their_way: Mapping[int, int], now_ms: int) -> int:
         return min((now_ms, *topic.last_times.values()))
 
     def consumed(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
@@ -215,12 +267,9 @@ class ConsumerAudit(_Audit):
         attempt = Attempt(topic, timestamp_ms, digest_of(key, value), -1 if key is None else len(key), size, timestamp_ms)
         outcome = _Outcome(attempt, partition, offset, timestamp_ms, max(0, self._clock.time_ms() - timestamp_ms))
         with self._lock:
-            known = self._topics.get(topic)
-            if known is None:
-                known = self._topics[topic] = _Topic()
+            known = self._topic(topic)
             known.outcomes.append(outcome)
             known.last_times[partition] = timestamp_ms
             first, behind = known.positions.get(partition, (offset, offset))
             known.positions[partition] = min(first, offset), max(behind, offset + 1)
-            if len(known.outcomes) >= _FOLDED_AT:
-                self._fold(known)
+            self._counted(known, 1)

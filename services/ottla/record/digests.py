@@ -14,10 +14,11 @@ from __future__ import annotations
 import math
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final, NamedTuple
+from operator import add
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +78,47 @@ def digest_of(key: bytes | None, value: bytes | None) -> bytes:
     The key, the value's length as a record has it, and the value: in a batch these lie side by side, so that one call hashes them.
     """
     if value is None:
-        return xxh3_128_digest((key or b"") + b"\1")
+        return xxh3_128_digest((key or b"") + _NULL)
     return xxh3_128_digest((key or b"") + encode_varint(len(value)) + value)
+
+
+_NULL: Final = b"\1"  # in the place of a null value and its length
+
+
+class _Lengths(dict[int, bytes]):
+    """Of values, as records have them: kept, as most values have one of few lengths."""
+
+    def __missing__(self, length: int) -> bytes:
+        encoded = encode_varint(length)
+        if len(self) < _MOST_LENGTHS:
+            self[length] = encoded
+        return encoded
+
+
+_MOST_LENGTHS: Final = 1 << 16
+_LENGTHS: Final = _Lengths()
+
+
+def digests_of(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> tuple[bytes, Integers, Integers]:
+    """`digest_of` each, end to end; the lengths of keys, and of both: what `contents` needs, and what there is to count."""
+    count = len(values)
+    joined: Iterator[bytes]
+    data: Sequence[Any] = values
+    try:
+        value_lengths = list(map(len, data))
+        lengths = list(map(_LENGTHS.__getitem__, value_lengths))
+    except TypeError:  # some are null
+        value_lengths = [0 if value is None else len(value) for value in values]
+        lengths = [_NULL if value is None else _LENGTHS[len(value)] for value in values]
+        data = [value or b"" for value in values]
+    if keys.count(None) == count:
+        key_lengths = np.full(count, -1, np.int64)
+        joined = map(add, lengths, data)
+    else:
+        key_lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
+        joined = map(b"".join, zip([key or b"" for key in keys], lengths, data, strict=True))
+    sizes = np.maximum(key_lengths, 0) + np.array(value_lengths, np.int64)
+    return b"".join(map(xxh3_128_digest, joined)), key_lengths, sizes
 
 
 def contents(digests: bytes, timestamps: Integers, key_lengths: Integers) -> Identities:

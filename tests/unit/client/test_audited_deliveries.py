@@ -1,0 +1,244 @@
+"""An audited producer, however messages are given to it: it says what an audited consumer has, and calls each callback."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
+from typing import Any
+
+import confluent_kafka
+import pytest
+from confluent_kafka.serialization import StringDeserializer, StringSerializer
+
+from ottla.client.audited_clients import audited
+from ottla.record.audit_records import TOPIC, AuditRecord, Tally
+from ottla.testing.cluster import EmbeddedCluster
+
+NUMBERS = count()
+MINUTE = 60_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    with EmbeddedCluster(data_directory=tmp_path_factory.mktemp("audited")) as cluster:
+        cluster.create_topic(TOPIC)
+        yield cluster
+
+
+@pytest.fixture
+def topic(cluster: EmbeddedCluster) -> str:
+    return cluster.create_topic(f"topic-{next(NUMBERS)}", partitions=3)
+
+
+def client(cluster: EmbeddedCluster, kind: type[Any], settings: dict[str, Any]) -> Any:
+    """One that reports at its close, and when a test asks for it."""
+    return audited(kind)({"bootstrap.servers": cluster.bootstrap_servers, "ottla.audit.report.interval.ms": 600_000, **settings})
+
+
+def sender(cluster: EmbeddedCluster, settings: dict[str, Any] | None = None, kind: type[Any] = confluent_kafka.Producer) -> Any:
+    return client(cluster, kind, settings or {})
+
+
+def records_of(audited_client: Any, *, is_final: bool = False) -> list[AuditRecord]:
+    return list(audited_client.audit.records(int(time.time() * 1000), is_final=is_final))
+
+
+def said(audited_client: Any) -> dict[str, Tally]:
+    """What it says of each topic, windows and partitions added up."""
+    found: dict[str, Tally] = {}
+    for record in records_of(audited_client):
+        for tally in record.windows.values():
+            found.setdefault(record.topic, Tally()).merge(tally)
+    return found
+
+
+def counts(tally: Tally) -> tuple[int, int, int, int]:
+    return tally.attempted, tally.acknowledged, tally.failed, tally.count
+
+
+def had(cluster: EmbeddedCluster, topic: str, number: int, kind: type[Any] = confluent_kafka.Consumer, **settings: Any) -> Tally:
+    """What a consumer says that has read so many messages, and no more come."""
+    consumer = client(cluster, kind, {"group.id": topic, "auto.offset.reset": "earliest", **settings})
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + 60
+    try:
+        while number:
+            assert time.monotonic() < deadline, f"{number} messages are missing"
+            number -= consumer.poll(1.0) is not None
+        assert consumer.poll(0.2) is None
+        return said(consumer)[topic]
+    finally:
+        consumer.close()
+
+
+def evidence(tally: Tally) -> tuple[Any, ...]:
+    return tally.count, tally.size, tally.offsets, tally.content, tally.placed, tally.sketch
+
+
+def test_whatever_keys_and_values_there_are_both_ends_have_the_same(cluster: EmbeddedCluster, topic: str) -> None:
+    """Null, empty and text, of two topics by turns, more than are read at once; then large ones, of which fewer are."""
+    other = cluster.create_topic(f"{topic}-other", partitions=3)
+    producer = sender(cluster)
+    data = [None, b"", b"bytes", "text", "x" * 5_000]
+    for number in range(3_000):
+        value = data[number % 5] if number < 2_900 else b"y" * 200_000
+        producer.produce((topic, other)[number % 2], value, data[number // 5 % 5], timestamp=0 if number % 7 else MINUTE + number)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    assert len(producer.audit.deliveries.messages) * 200_000 <= 4 << 20
+    sent = said(producer)
+    for name in (topic, other):
+        assert counts(sent[name]) == (1_500, 1_500, 0, 1_500)
+        assert evidence(sent[name]) == evidence(had(cluster, name, 1_500))
+    producer.close_audit()
+
+
+def test_a_report_while_threads_send_and_poll_loses_no_message_and_no_callback(cluster: EmbeddedCluster, topic: str) -> None:
+    """Of three windows by turns, with a callback of each message's own or one for all."""
+    producer = sender(cluster)
+    told: Counter[str] = Counter()
+    both = told.update
+
+    def send(name: str) -> None:
+        def shared(_: Any, message: Any) -> None:
+            both([message.value().decode()])
+
+        for number in range(2_000):
+            then = shared if number % 2 else partial(lambda expected, _, message: both([expected]), name)
+            producer.produce(topic, name, on_delivery=then, timestamp=(1 + number % 3) * MINUTE)
+            if number % 50 == 0:
+                producer.poll(0)
+
+    threads = [threading.Thread(target=send, args=(str(number),)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    total = Tally()
+    while any(thread.is_alive() for thread in threads):
+        total.merge(said(producer).get(topic, Tally()))
+        time.sleep(0.001)
+    assert producer.flush(60) == 0
+    (*_, last) = records = records_of(producer, is_final=True)
+    for record in records:
+        for tally in record.windows.values():
+            total.merge(tally)
+    assert counts(total) == (8_000, 8_000, 0, 8_000)
+    assert last.watermark_ms > MINUTE * 1_000  # nothing is on its way
+    assert told == {str(number): 2_000 for number in range(4)}
+    assert evidence(total) == evidence(had(cluster, topic, 8_000))
+    producer.close_audit()
+
+
+def test_what_a_transaction_had_is_on_its_way_until_it_ends(cluster: EmbeddedCluster, topic: str) -> None:
+    """More than is read at once; a report comes in between. What was aborted counts for nothing."""
+    producer = sender(cluster, {"transactional.id": topic})
+    producer.init_transactions(30)
+    for end in (producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        for number in range(1_500):
+            producer.produce(topic, b"%d" % number, timestamp=5 * MINUTE + number)
+        assert producer.flush(60) == 0
+        (waiting,) = records_of(producer)
+        assert (dict(waiting.windows), waiting.watermark_ms <= 5 * MINUTE) == ({}, True)
+        end(30)
+    sent = said(producer)[topic]
+    assert counts(sent) == (1_500, 1_500, 0, 1_500)
+    assert evidence(sent) == evidence(had(cluster, topic, 1_500))
+    assert [record.windows for record in records_of(producer, is_final=True)] == [{}]  # nothing is on its way
+    producer.close_audit()
+
+
+def test_a_message_that_fails_is_counted_where_it_was_attempted(cluster: EmbeddedCluster, topic: str) -> None:
+    told: list[int] = []
+    producer = sender(cluster, {"linger.ms": 100_000})
+    producer.produce(topic, b"v", timestamp=7 * MINUTE, callback=lambda error, _: told.append(error.code()))
+    producer.purge()
+    producer.flush(60)
+    (record,) = records_of(producer)
+    assert {start: counts(tally) for start, tally in record.windows.items()} == {7 * MINUTE: (1, 0, 1, 0)}
+    assert told == [confluent_kafka.KafkaError._PURGE_QUEUE]
+    producer.close_audit()
+
+
+def test_offsets_that_brokers_do_not_say_end_no_report(cluster: EmbeddedCluster, topic: str) -> None:
+    """acks=0: confluent-kafka gives None for them. The reporter died of it, and nothing was said of any topic any more."""
+    producer = sender(cluster, {"acks": 0})
+    for _ in range(10):
+        producer.produce(topic, b"v")
+    assert producer.flush(60) == 0
+    sent = said(producer)[topic]
+    assert (counts(sent), sent.offsets, sent.placed, sent.content is None) == ((10, 10, 0, 10), None, None, False)
+    assert sent.content == had(cluster, topic, 10).content
+    producer.close_audit()
+
+
+def test_a_batch_of_messages_is_counted(cluster: EmbeddedCluster, topic: str) -> None:
+    """`produce_batch`: it went past the audit, and the next tier had more than was attempted."""
+    told: list[str] = []
+    producer = sender(cluster, {"message.max.bytes": 10_000})
+    messages: list[dict[str, Any]] = [{"value": b"%d" % number, "key": "k"} for number in range(9)]
+    messages[4]["callback"] = lambda _, message: told.append("own")
+    messages.append({"value": bytes(20_000)})
+    assert producer.produce_batch(topic, messages, on_delivery=lambda _, message: told.append("all")) == 9
+    assert [index for index, message in enumerate(messages) if "_error" in message] == [9]
+    with pytest.raises(TypeError):
+        producer.produce_batch(topic, [{"value": 1}])
+    assert producer.flush(60) == 0
+    assert Counter(told) == {"all": 8, "own": 1}
+    sent = said(producer)[topic]
+    assert counts(sent) == (9, 9, 0, 9)
+    assert evidence(sent) == evidence(had(cluster, topic, 9))
+    assert [record.windows for record in records_of(producer, is_final=True)] == [{}]  # nothing is on its way
+    producer.close_audit()
+
+
+def test_the_callback_of_the_configuration_is_called(cluster: EmbeddedCluster, topic: str) -> None:
+    """Ours was given to librdkafka in its place, for each message."""
+    told: list[Any] = []
+    producer = sender(cluster, {"on_delivery": lambda error, message: told.append(error)})
+    producer.produce(topic, b"v")
+    producer.produce(topic, b"v", on_delivery=lambda error, message: told.append("own"))
+    assert producer.close_audit() == 0
+    assert Counter(told) == {None: 1, "own": 1}
+
+
+def test_who_wants_to_hear_of_errors_alone_is_counted_all_the_same(cluster: EmbeddedCluster, topic: str) -> None:
+    """`delivery.report.only.error`: nothing was ever acknowledged."""
+    told: list[Any] = []
+    producer = sender(cluster, {"delivery.report.only.error": True, "linger.ms": 100})
+    producer.produce(topic, b"v", on_delivery=lambda error, _: told.append(error))
+    assert producer.flush(60) == 0
+    producer.produce(topic, b"v", on_delivery=lambda error, _: told.append(error))
+    producer.purge()
+    assert producer.flush(60) == 0
+    assert [error.code() for error in told] == [confluent_kafka.KafkaError._PURGE_QUEUE]
+    assert counts(said(producer)[topic]) == (2, 1, 1, 1)
+    producer.close_audit()
+
+
+def test_what_a_class_made_from_confluents_sends_is_counted_as_it_is_sent(cluster: EmbeddedCluster, topic: str) -> None:
+    """Its `produce` has the key before the value: they were written the wrong way round. Its messages are read before they are decoded."""
+    producer = sender(
+        cluster, {"key.serializer": StringSerializer(), "value.serializer": StringSerializer()}, confluent_kafka.SerializingProducer
+    )
+    told: list[Any] = []
+    producer.produce(topic, "key", "value", on_delivery=lambda _, message: told.append((message.key(), message.value())))
+    producer.produce(topic, key="key", value="value", on_delivery=lambda _, message: told.append((message.key(), message.value())))
+    assert producer.flush(60) == 0
+    assert told == [(b"key", b"value")] * 2
+    sent = said(producer)[topic]
+    decoding: dict[str, Any] = {"key.deserializer": StringDeserializer(), "value.deserializer": StringDeserializer()}
+    assert evidence(sent) == evidence(had(cluster, topic, 2, confluent_kafka.DeserializingConsumer, **decoding))
+    producer.close_audit()
+
+
+def test_the_final_word_is_said_at_the_end_of_a_with(cluster: EmbeddedCluster, topic: str) -> None:
+    with sender(cluster) as producer:
+        producer.produce(topic, b"v")
+    with client(cluster, confluent_kafka.Consumer, {"group.id": topic}) as consumer:
+        pass
+    for ended in (producer, consumer):
+        assert not ended.audit_reporter._thread.is_alive()
