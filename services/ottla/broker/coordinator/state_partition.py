@@ -132,7 +132,8 @@ class StatePartitions(Generic[P]):
             CoordinatorLoadInProgress: its partition is still being read.
         """
         index = self.index_of(name)
-        partition = self._partitions.get(index)
+        # Until it is known how many partitions there are, what is written to one of them may belong to another.
+        partition = self._partitions.get(index) if self._metadata.topic(self._topic) is not None else None
         if partition is None:
             raise NotCoordinator(f"{kind} {name} belongs to {self._topic}-{index}, which is not led here")
         if not partition.is_loaded:

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.coordinator.state_partition import partition_of
+from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.handlers import internal_topics
 from ottla.broker.handlers.internal_topics import warn_of_missing_brokers
-from ottla.errors import CoordinatorNotAvailable
+from ottla.errors import CoordinatorNotAvailable, NotCoordinator
+from ottla.interbroker.calls import NewTopic
 from ottla.protocol.api import ApiKey
 
+COORDINATOR_LOAD_IN_PROGRESS = 14
 FACTORS = {"offsets.topic.replication.factor": "2", "transaction.state.log.replication.factor": "5"}
 SENTENCES = {
     0: "Number of alive brokers '1' does not meet the required replication factor '2' for the offsets topic "
@@ -57,3 +61,27 @@ async def test_a_start_says_nothing_where_brokers_are_enough_or_the_topics_are_t
     warn_of_missing_brokers(broker.parts.settings, broker.parts.metadata)
     assert (await coordinator_of(broker, 0))[0] == 0
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize("broker", [{"offsets.topic.num.partitions": "3"}], indirect=True)
+async def test_no_offset_is_committed_before_it_is_known_how_many_partitions_the_topic_has(broker: Any) -> None:
+    """A broker that starts hears what it leads first. The topic may have another number of partitions than it would be made with here,
+    and what is acknowledged in the partition of that number is not found in the right one."""
+    metadata, group_id = broker.parts.metadata, "g3"
+    assert (partition_of(group_id, 3), partition_of(group_id, 2)) == (1, 0)
+    await broker.parts.controller.create_topic(NewTopic(OFFSETS_TOPIC, 2, 1))
+    await broker.create("clicks")
+    offsets = metadata.topic(OFFSETS_TOPIC)
+
+    async def commit() -> int:
+        partitions = [{"partition_index": 0, "committed_offset": 7, "committed_leader_epoch": -1, "committed_metadata": None}]
+        values = {"group_id": group_id, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+        response = await broker.ask(ApiKey.OFFSET_COMMIT, 8, **values, topics=[{"name": "clicks", "partitions": partitions}])
+        return int(response.topics[0].partitions[0].error_code)
+
+    while await commit() == COORDINATOR_LOAD_IN_PROGRESS:
+        await broker.pause()
+    metadata.remove_topic(OFFSETS_TOPIC)
+    assert await commit() == NotCoordinator.code
+    metadata.put_topic(offsets)
+    assert await commit() == 0
