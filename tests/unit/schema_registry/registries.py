@@ -40,10 +40,10 @@ class MemoryLog:
     before_append: Callable[[Sequence[Record]], None] = lambda _: None
     after_append: Callable[[Sequence[Record]], None] = lambda _: None
 
-    def put(self, records: Sequence[Record]) -> Appended:
+    def put(self, records: Sequence[Record], *headers: tuple[str, bytes]) -> Appended:
         offset, timestamp_ms = len(self.records), next(_times)
         for index, record in enumerate(records):
-            self.records.append(TopicRecord(offset + index, timestamp_ms, record.key, record.value, dict(record.headers)))
+            self.records.append(TopicRecord(offset + index, timestamp_ms, record.key, record.value, dict((*record.headers, *headers))))
         self.changed.set()
         self.changed = asyncio.Event()
         return Appended(offset, timestamp_ms)
@@ -88,14 +88,14 @@ class MemoryTopic:
     async def end(self) -> int:
         return len(self.log.records)
 
-    async def append(self, records: Sequence[Record]) -> Appended:
+    async def append(self, records: Sequence[Record], header: tuple[str, bytes]) -> Appended:
         await asyncio.sleep(0)
         self.append_count += 1
         await self.may_write.wait()
         if self._epoch != self.log.epoch:
             raise InvalidProducerEpoch(f"epoch {self._epoch}, and {self.log.epoch} is known")
         self.log.before_append(records)
-        appended = self.log.put(records)
+        appended = self.log.put(records, header)
         self.log.after_append(records)
         return appended
 

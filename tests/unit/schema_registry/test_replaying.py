@@ -281,10 +281,10 @@ async def test_a_write_that_is_given_up_at_the_end_of_a_term_is_answered(monkeyp
     log = MemoryLog()
     async with store_of(log) as store:
 
-        async def held(_: Sequence[Record]) -> int:
+        async def held(records: Sequence[Record], header: tuple[str, bytes]) -> Appended:
             store._timeout_seconds = 0.05  # for the end of the term; the write's own time is longer
             await asyncio.Event().wait()
-            return 0
+            raise AssertionError(records, header)
 
         monkeypatch.setattr(store._topic, "append", held)
         under_way = asyncio.ensure_future(store.register(registration("a")))
@@ -342,9 +342,9 @@ async def test_a_term_that_begins_while_the_former_one_still_ends_has_one_writer
     async with store_of(log) as store:
         append, may_write = store._topic.append, asyncio.Event()
 
-        async def held(records: Sequence[Record]) -> Appended:
+        async def held(records: Sequence[Record], header: tuple[str, bytes]) -> Appended:
             await may_write.wait()
-            return await append(records)
+            return await append(records, header)
 
         monkeypatch.setattr(store._topic, "append", held)
         under_way = asyncio.ensure_future(store.register(registration("a")))

@@ -129,12 +129,12 @@ class AvroSchema:
     @cached_property
     def canonical(self) -> str:
         """As Avro's Java library writes it."""
-        return write_json(_written(self.root, set(self._of_references), None, normalize=False))
+        return _written(self.root, set(self._of_references), None, normalize=False)
 
     @cached_property
     def normalized(self) -> str:
         """The same with properties and aliases in order, and without empty documentation."""
-        return write_json(_written(self.root, set(self._of_references), None, normalize=True))
+        return _written(self.root, set(self._of_references), None, normalize=True)
 
     @cached_property
     def used_references(self) -> frozenset[str]:
@@ -145,7 +145,7 @@ class AvroSchema:
         """The canonical text; for "resolved" with the types of references where they are first used."""
         if form.lower() != "resolved":
             return self.canonical
-        return write_json(_written(self.root, set(), None, normalize=False))
+        return _written(self.root, set(), None, normalize=False)
 
     def equivalent(self, other: ParsedSchema) -> bool:
         """Whether both are the same types with the same attributes, whatever came by references."""
@@ -153,7 +153,7 @@ class AvroSchema:
 
     @cached_property
     def _resolved(self) -> str:
-        return write_json(_written(self.root, set(), None, normalize=True))
+        return _written(self.root, set(), None, normalize=True)
 
     def has_top_level_field(self, name: str) -> bool:
         """Whether it is a record with this field."""
@@ -336,22 +336,27 @@ class _Parser:
         nodes = node.get("fields")
         if not isinstance(nodes, list):
             raise InvalidSchema(f'the record {type_.name} has no "fields"', place)
-        seen: set[str] = set()
+        fields, seen = type_.fields, set[str]()
         for index, field_node in enumerate(nodes):
-            field_place = f"{place}/fields/{index}"
-            field = self._field(field_node, namespace, field_place, depth)
+            field = self._plain_field(field_node, depth) or self._field(field_node, namespace, f"{place}/fields/{index}", depth)
             if field.name in seen:
-                raise InvalidSchema(f"the record {type_.name} has the field {field.name} twice", f"{field_place}/name")
+                raise InvalidSchema(f"the record {type_.name} has the field {field.name} twice", f"{place}/fields/{index}/name")
             seen.add(field.name)
-            type_.fields.append(field)
+            fields.append(field)
+
+    def _plain_field(self, node: Json, depth: int) -> Field | None:
+        """A field that is a name and a primitive, as most are; None of any other."""
+        if not isinstance(node, dict) or len(node) != 2:
+            return None
+        name, kind = node.get("name"), node.get("type")
+        if not isinstance(name, str) or not isinstance(kind, str) or kind not in _PLAIN or _NAME.fullmatch(name) is None:
+            return None
+        self._budget.spend(depth + 1)
+        return Field(name, _PLAIN[kind], None, _NO_DEFAULT, "ascending", [], {})
 
     def _field(self, node: Json, namespace: str | None, place: str, depth: int) -> Field:
         if not isinstance(node, dict):
             raise InvalidSchema("a field is an object", place)
-        kind = node.get("type")
-        if len(node) == 2 and "name" in node and isinstance(kind, str) and kind in _PLAIN:  # a name and a primitive, as most fields are
-            self._budget.spend(depth + 1)
-            return Field(_checked_name(node["name"], f"{place}/name"), _PLAIN[kind], None, _NO_DEFAULT, "ascending", [], {})
         name = _checked_name(node.get("name"), f"{place}/name")
         if "type" not in node:
             raise InvalidSchema(f"the field {name} has no type", place)
@@ -480,52 +485,69 @@ def _reachable(root: Type) -> Iterator[Type]:
 # Writing
 
 
-def _written(type_: Type, known: set[str], namespace: str | None, normalize: bool) -> Json:
-    """A type as Avro's Java library writes it: a name that is known by its name, in the namespace around it without that."""
-    if type_.kind == "union":
-        return [_written(branch, known, namespace, normalize) for branch in type_.branches]
-    properties = _ordered_properties(type_.properties) if normalize else type_.properties
-    if type_.kind in PRIMITIVES:
-        return {"type": type_.kind, **properties} if properties else type_.kind
+def _written(type_: Type, known: set[str], namespace: str | None, normalize: bool) -> str:
+    """A type as Avro's Java library writes it: a name that is known by its name, in the namespace around it without that.
+
+    Names need no escapes: they were compared with `_NAME`.
+    """
+    kind = type_.kind
+    if kind == "union":
+        return f"[{','.join([_written(branch, known, namespace, normalize) for branch in type_.branches])}]"
+    properties = _members(_ordered_properties(type_.properties) if normalize else type_.properties)
+    if kind in PRIMITIVES:
+        return f'{{"type":"{kind}"{properties}}}' if properties else f'"{kind}"'
     if type_.inner is not None:
-        key = "items" if type_.kind == "array" else "values"
-        return {"type": type_.kind, key: _written(type_.inner, known, namespace, normalize), **properties}
+        key = "items" if kind == "array" else "values"
+        return f'{{"type":"{kind}","{key}":{_written(type_.inner, known, namespace, normalize)}{properties}}}'
     if type_.name in known:
-        return _qualified(type_.name, namespace)
+        return f'"{_qualified(type_.name, namespace)}"'
     known.add(type_.name)
     space, _, name = type_.name.rpartition(".")
-    written: dict[str, Json] = {"type": type_.kind, "name": name}
+    parts = [f'{{"type":"{kind}","name":"{name}"']
     if space != (namespace or ""):
-        written["namespace"] = space
+        parts.append(f',"namespace":"{space}"')
     if type_.doc or (type_.doc is not None and not normalize):
-        written["doc"] = type_.doc
-    match type_.kind:
+        parts.append(f',"doc":{write_json(type_.doc)}')
+    match kind:
         case "enum":
-            written["symbols"] = [*type_.symbols]
+            parts.append(f',"symbols":{write_json([*type_.symbols])}')
             if type_.enum_default is not None:
-                written["default"] = type_.enum_default
+                parts.append(f',"default":"{type_.enum_default}"')
         case "fixed":
-            written["size"] = type_.size
+            parts.append(f',"size":{type_.size}')
         case _:
-            written["fields"] = [_written_field(field, known, space or None, normalize) for field in type_.fields]
-    written |= properties
+            fields = [_written_field(field, known, space or None, normalize) for field in type_.fields]
+            parts.append(f',"fields":[{",".join(fields)}]')
+    parts.append(properties)
     if type_.aliases:
         aliases = sorted(type_.aliases) if normalize else type_.aliases
-        written["aliases"] = [_qualified(alias, space or None) for alias in aliases]
-    return written
+        parts.append(f',"aliases":{write_json([_qualified(alias, space or None) for alias in aliases])}')
+    parts.append("}")
+    return "".join(parts)
 
 
-def _written_field(field: Field, known: set[str], namespace: str | None, normalize: bool) -> Json:
-    written: dict[str, Json] = {"name": field.name, "type": _written(field.type, known, namespace, normalize)}
+def _written_field(field: Field, known: set[str], namespace: str | None, normalize: bool) -> str:
+    type_ = field.type
+    if type_.kind in PRIMITIVES and not type_.properties:
+        written = f'{{"name":"{field.name}","type":"{type_.kind}"'
+    else:
+        written = f'{{"name":"{field.name}","type":{_written(type_, known, namespace, normalize)}'
     if field.doc is not None:
-        written["doc"] = field.doc
+        written += f',"doc":{write_json(field.doc)}'
     if field.has_default:
-        written["default"] = ordered(field.default) if normalize else field.default
+        written += f',"default":{write_json(ordered(field.default) if normalize else field.default)}'
     if field.order != "ascending":
-        written["order"] = field.order
+        written += f',"order":"{field.order}"'
     if field.aliases:
-        written["aliases"] = [*(sorted(field.aliases) if normalize else field.aliases)]
-    return written | (_ordered_properties(field.properties) if normalize else field.properties)
+        written += f',"aliases":{write_json([*(sorted(field.aliases) if normalize else field.aliases)])}'
+    if field.properties:
+        written += _members(_ordered_properties(field.properties) if normalize else field.properties)
+    return written + "}"
+
+
+def _members(properties: Mapping[str, Json]) -> str:
+    """As they stand in an object, behind others."""
+    return f",{write_json(dict(properties))[1:-1]}" if properties else ""
 
 
 def _qualified(full: str, namespace: str | None) -> str:

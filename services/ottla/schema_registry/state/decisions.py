@@ -162,14 +162,16 @@ def schema_of(request: Registration) -> Schema:
 def check_register_mode(state: State, request: Registration) -> None:
     """Raises OperationNotPermitted where the subject's mode does not let the request register."""
     subject, mode = request.subject, state.mode_in_scope(request.subject)
+    if mode == READWRITE and request.schema_id is None:
+        return
     place = f"Subject {subject} in context {names.parse(subject).scope}"
     if mode in (READONLY, READONLY_OVERRIDE):
         raise OperationNotPermitted(f"{place} is in read-only mode")
-    if request.schema_id is not None:
-        if mode not in (IMPORT, FORWARD):
-            raise OperationNotPermitted(f"{place} is not in import mode")
-    elif mode != READWRITE:
-        raise OperationNotPermitted(f"{place} is not in read-write mode")
+    if request.schema_id is None:
+        if mode != READWRITE:
+            raise OperationNotPermitted(f"{place} is not in read-write mode")
+    elif mode not in (IMPORT, FORWARD):
+        raise OperationNotPermitted(f"{place} is not in import mode")
 
 
 def drafted(state: State, request: Registration) -> Registration:

@@ -122,7 +122,7 @@ class Drafts:
         check_register_mode(state, request)
         filled = drafted(state, request)
         draft = first
-        if filled != request:
+        if filled is not request:
             draft, parsed = await self._first_draft(state, filled, seen, config, is_new=not is_import)
         if is_import or existing(state, draft) is not None:
             return draft

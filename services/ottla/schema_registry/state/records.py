@@ -139,6 +139,10 @@ def _dumped(value: Json) -> bytes:
     return _ENCODER.encode(value).encode()
 
 
+def _quoted(text: str) -> str:
+    return _ENCODER.encode(text)  # a text alone costs a fifth of an object with it
+
+
 def encode(change: Change) -> Record:
     """A change as a record.
 
@@ -148,7 +152,7 @@ def encode(change: Change) -> Record:
     match change:
         case PutVersion(version, is_new):
             known = version if is_new else None
-            return Record(_schema_key(version.subject, version.version), _dumped(_schema_value(version)), known=known)
+            return Record(_schema_key(version.subject, version.version), _schema_value(version), known=known)
         case RemoveVersion(subject, number):
             return Record(_schema_key(subject, number), None)
         case PutConfig(scope, config):
@@ -180,7 +184,7 @@ def key_of(change: Change) -> bytes | None:
 
 
 def _schema_key(subject: str, version: int) -> bytes:
-    return _dumped({"keytype": "SCHEMA", "subject": subject, "version": version, "magic": 1})
+    return f'{{"keytype":"SCHEMA","subject":{_quoted(subject)},"version":{version},"magic":1}}'.encode()
 
 
 def _scope_key(keytype: str, scope: str) -> bytes:
@@ -191,18 +195,20 @@ def _scoped(scope: str) -> dict[str, Any]:
     return {} if scope == names.TOP else {"subject": scope}
 
 
-def _schema_value(version: Version) -> Json:
+def _schema_value(version: Version) -> bytes:
     schema = version.schema
-    value: dict[str, Any] = {"subject": version.subject, "version": version.version, "id": version.id}
+    more: dict[str, Any] = {}
     if schema.schema_type != AVRO:  # as in 7.x: a schema without a type is Avro
-        value["schemaType"] = schema.schema_type
+        more["schemaType"] = schema.schema_type
     if schema.references:
-        value["references"] = [reference.as_json() for reference in schema.references]
+        more["references"] = [reference.as_json() for reference in schema.references]
     if schema.metadata is not None:
-        value["metadata"] = schema.metadata
+        more["metadata"] = schema.metadata
     if schema.rule_set is not None:
-        value["ruleSet"] = schema.rule_set
-    return value | {"schema": schema.text, "deleted": version.is_deleted}
+        more["ruleSet"] = schema.rule_set
+    members = f"{_ENCODER.encode(more)[1:-1]}," if more else ""
+    where = f'"subject":{_quoted(version.subject)},"version":{version.version},"id":{version.id}'
+    return f'{{{where},{members}"schema":{_quoted(schema.text)},"deleted":{"true" if version.is_deleted else "false"}}}'.encode()
 
 
 def decode(key: bytes | None, value: bytes | None, timestamp_ms: int) -> Change:

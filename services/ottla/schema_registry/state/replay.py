@@ -165,7 +165,7 @@ class State:
                 return
             self.epoch = epoch
         if known is not None:
-            self._put(replace(known, timestamp_ms=timestamp_ms), offset)
+            self._put(Version(known.subject, known.version, known.id, known.schema, known.is_deleted, timestamp_ms), offset)
             return
         try:
             change = decode(key, value, timestamp_ms)

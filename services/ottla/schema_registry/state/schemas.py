@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -81,7 +80,8 @@ class Schema:
     @property
     def guid(self) -> str:
         """The fingerprint as Confluent shows it."""
-        return str(uuid.UUID(bytes=self.fingerprint))
+        digits = self.fingerprint.hex()
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
     @property
     def identity(self) -> tuple[str, bytes]:

@@ -126,8 +126,11 @@ class Topic(Protocol):
         """
         ...
 
-    async def append(self, records: Sequence[Record]) -> Appended:
+    async def append(self, records: Sequence[Record], header: tuple[str, bytes]) -> Appended:
         """Writes records as one batch, which every reader finds there once it is acknowledged.
+
+        Args:
+            header: which each of them gets besides its own.
 
         Raises:
             ProducerFenced, InvalidProducerEpoch: another one has begun.
@@ -275,12 +278,13 @@ class Store:
         state.next_offset = max(state.next_offset, fetched.next_offset)
         self._wake()
 
-    def _take(self, records: Sequence[Record], appended: Appended) -> None:
+    def _take(self, records: Sequence[Record], header: tuple[str, bytes], appended: Appended) -> None:
         """Takes in what this node wrote, if that comes next."""
-        state = self.state
+        state, common = self.state, dict((header,))
         if appended.offset == state.next_offset:
             for offset, record in enumerate(records, appended.offset):
-                state.apply(offset, appended.timestamp_ms, record.key, record.value, dict(record.headers), record.known)
+                headers = {**dict(record.headers), **common} if record.headers else common
+                state.apply(offset, appended.timestamp_ms, record.key, record.value, headers, record.known)
             self._wake()
 
     def _wake(self) -> None:
@@ -351,9 +355,11 @@ class Store:
             found = decisions.existing(self.state, draft) if self.state.versions(request.subject) is draft.seen else None
             if found is not None:
                 return found
-            with contextlib.suppress(Stale):
+            try:
                 registered: Registered = await self._queue_up(_Write(_future(), draft=draft))
-                return registered.version
+            except Stale:
+                continue
+            return registered.version
         raise StoreTimedOut(f"{request.subject} changed {ATTEMPTS} times while it was looked at")
 
     async def change(self, decide: Callable[[State], tuple[T, Sequence[Change]]]) -> T:
@@ -397,7 +403,7 @@ class Store:
                     "epoch %d instead of %d, as the topic has records of epoch %d", self.state.epoch + 1, self._epoch, self.state.epoch
                 )
                 self._epoch = self.state.epoch + 1
-            _, appended = await self._append([decisions.noop(self.state)], self._epoch)
+            appended = await self._append([decisions.noop(self.state)], _header_of(self._epoch))
             await self.wait_for(appended.offset + 1)
         self._has_begun = True
 
@@ -405,17 +411,14 @@ class Store:
         if epoch is not None and self.state.epoch > epoch:
             raise Fenced(f"the topic has records of epoch {self.state.epoch}, and this node leads with {epoch}")
 
-    async def _append(self, records: Sequence[Record], epoch: int | None) -> tuple[Sequence[Record], Appended]:
-        """Writes records with the epoch; gives them as they are written, and where."""
-        header = EPOCH_HEADER, str(epoch).encode()
+    async def _append(self, records: Sequence[Record], header: tuple[str, bytes]) -> Appended:
         expected = self.state.next_offset
-        records = [Record(record.key, record.value, (*record.headers, header), record.known) for record in records]
-        appended = await self._topic.append(records)
+        appended = await self._topic.append(records, header)
         if appended.offset < expected:
             raise TopicChanged(
                 f"the topic has given offset {appended.offset}, and {expected} records were read before: it was cut or made again"
             )
-        return records, appended
+        return appended
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
@@ -441,9 +444,10 @@ class Store:
                     self._queue.extendleft(write for write, _ in reversed(writes))
                     continue
                 if records:
+                    header = _header_of(epoch)
                     async with asyncio.timeout(self._timeout_seconds):
-                        written, appended = await self._append(records, epoch)
-                    self._take(written, appended)
+                        appended = await self._append(records, header)
+                    self._take(records, header, appended)
                     await self.wait_for(appended.offset + len(records))
                     # What was written after the NOOP of another leader is in the topic, and every replay drops it.
                     self._check_epoch(epoch)
@@ -603,6 +607,10 @@ async def replayed(
     log.info("records behind the snapshot were compacted away, and with them what they deleted: the topic is read from its beginning")
     await store.close()
     return await replayed(topic, drafts, State(state.default_level), offsets, timeout_seconds, init_timeout_seconds)
+
+
+def _header_of(epoch: int | None) -> tuple[str, bytes]:
+    return EPOCH_HEADER, str(epoch).encode()
 
 
 def _future() -> asyncio.Future[Any]:

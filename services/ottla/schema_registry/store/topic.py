@@ -239,8 +239,11 @@ class KafkaTopic:
         """The offset after the last record that was acknowledged."""
         return (await self._ends())[1]
 
-    async def append(self, records: Sequence[Record]) -> Appended:
+    async def append(self, records: Sequence[Record], header: tuple[str, bytes]) -> Appended:
         """Writes records as one batch, which every reader finds there once it is acknowledged.
+
+        Args:
+            header: which each of them gets besides its own.
 
         Raises:
             ProducerFenced, InvalidProducerEpoch: another one has begun.
@@ -249,7 +252,7 @@ class KafkaTopic:
         assert self._producer is not None, "not begun"
         now = self._clock.time_ms()
         built = build_batch(
-            [WireRecord(index, now, record.key, record.value, tuple(record.headers)) for index, record in enumerate(records)]
+            [WireRecord(index, now, record.key, record.value, (*record.headers, header)) for index, record in enumerate(records)]
         )
         offset = await self._producer.send(self._partition, built)
         if offset < 0:  # a retry that found the batch there: where is not known, but the replay finds it
