@@ -71,6 +71,9 @@ ASSIGN_SECONDS: Final = 2.0
 RETRY_SECONDS: Final = 1.0
 # The topic of a schema registry. Where schemas are copied between registries, a copy of it under its own name would be a second writer.
 SCHEMAS: Final = "_schemas"
+# A slot that is given up aborts its transaction. A target that does not answer is not waited for: it has a timeout of its own for that, and
+# the slot's next holder aborts it too.
+ABORT_SECONDS: Final = 3.0
 # A worker that finds its slot taken, although it has the znode, shares the configuration with one that has another ZooKeeper, or none.
 LOST_SECONDS: Final = 10.0
 # The target stamps what is said there: it may refuse the time of a worker whose clock is another. Who opens a slot reads all of its
@@ -168,8 +171,7 @@ class Link:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for slot in list(self.slots):
-            await self._give_up(slot)
+        await asyncio.gather(*map(self._give_up, list(self.slots)))
         with suppress(OttlaError, OSError):
             await self._membership.leave()
         if self._emitter is not None:
@@ -357,9 +359,9 @@ class Link:
         """The copier first: a slot that is free is taken at once. In the session that it was taken in: by the next it may be another's."""
         membership = self._membership
         task, copier = self._copying.pop(slot, None), self.slots.pop(slot, None)
-        if task is not None:
+        while task is not None and not task.done():
             task.cancel()
-            await asyncio.wait([task])
+            await asyncio.wait([task], timeout=ABORT_SECONDS)
         if copier is not None:
             self._keep_counts(copier)
         self._measured.pop(slot, None)

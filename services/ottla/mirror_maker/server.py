@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -129,9 +129,9 @@ class MirrorMaker:
                 stack.push_async_callback(server.stop, GRACE_SECONDS)
                 await server.health.set(THE_SERVER, True)
             await self._join(stack)
+            stack.push_async_callback(self._stop_links, list(self.links.values()))
             for one in self.links.values():
                 one.start()
-                stack.push_async_callback(one.stop)
             if self._open_coordination is not None:
                 stack.push_async_callback(self._end_made)
                 following = asyncio.ensure_future(self._keep_following())
@@ -266,11 +266,15 @@ class MirrorMaker:
                     continue
                 log.info("%s begins: a command has made it", name)
 
+    @staticmethod
+    async def _stop_links(links: Sequence[Link]) -> None:
+        """At once: one whose target is away keeps no other one."""
+        await asyncio.gather(*(link.stop() for link in links))
+
     async def _end_made(self) -> None:
         async with self._following:
             self._is_stopping = True
-            for _, ending in self._made.values():
-                await ending.aclose()
+            await asyncio.gather(*(ending.aclose() for _, ending in self._made.values()))
 
     async def stop(self) -> None:
         """Stops cleanly."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests import loops
 from tests.unit.mirror_maker.mirrors import Side, two_sides
-from tests.unit.mirror_maker.test_server import worker
+from tests.unit.mirror_maker.test_server import publish, worker
 from tests.unit.wire.clusters import create_topic
 
 from ottla.clock import SystemClock
@@ -21,6 +21,7 @@ from ottla.mirror_maker import link
 from ottla.mirror_maker.membership import MadeLinks, Shared
 from ottla.mirror_maker.merge.slot import SlotCopier
 from ottla.mirror_maker.server import MirrorMaker
+from ottla.model import BrokerId, TopicPartition
 
 SECONDS = 20.0
 
@@ -166,7 +167,7 @@ async def test_a_link_that_ends_while_its_worker_stops_ends_to_the_end(tmp_path:
         await one.create("A-B", {})
         await until(lambda: len(slow.running) == 4)
         await MadeLinks(shared.sessions[0], lambda: None).remove("A-B")
-        await until(lambda: slow.ending == 1)
+        await until(lambda: slow.ending > 0)
         stopping = asyncio.create_task(stack.aclose())
         await asyncio.sleep(0.1)
         slow.may_end.set()
@@ -180,7 +181,7 @@ async def test_a_link_that_is_made_while_the_worker_stops_ends_with_it(tmp_path:
         one = await stack.enter_async_context(shared.worker())
         await until(lambda: len(slow.running) == 4)
         stopping = asyncio.create_task(stack.aclose())
-        await until(lambda: slow.ending == 1)
+        await until(lambda: slow.ending > 0)
         creating = asyncio.create_task(one.create("B-A", {}))
         await asyncio.sleep(0.5)
         slow.may_end.set()
@@ -188,3 +189,26 @@ async def test_a_link_that_is_made_while_the_worker_stops_ends_with_it(tmp_path:
         await asyncio.wait([creating])
         await asyncio.sleep(0.5)
         assert not slow.running and not one.links
+
+
+async def test_a_worker_whose_target_is_away_stops_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its slots waited for a minute or two to abort its transaction, one after the other: three minutes for these four."""
+    monkeypatch.setattr(link, "ABORT_SECONDS", link.ABORT_SECONDS / 10)
+    async with two_sides(tmp_path) as (a, b), AsyncExitStack() as stack:
+        await create_topic(a.cluster, "clicks", 4)
+        one = await stack.enter_async_context(worker(a, b))
+        copied = one.links["A-B"]
+
+        async def write(partition: TopicPartition) -> None:
+            while True:
+                await publish(a, partition, b"x")
+
+        writing = [asyncio.create_task(write(TopicPartition("clicks", number))) for number in range(4)]
+        await until(lambda: len(copied.slots) == 4 and copied.counts.transactions > 40)
+        await b.brokers.kill(BrokerId(1))
+        await asyncio.sleep(0.1)
+        for task in writing:
+            task.cancel()
+        async with asyncio.timeout(SECONDS):
+            await stack.aclose()
+        await b.brokers.start_broker(BrokerId(1))
