@@ -139,7 +139,9 @@ _AT_ONCE: Final = 250
 
 
 def topic_creation(topic: TopicDescription, configs: Mapping[str, str], has_config: bool) -> Iterator[Operation]:
-    """Makes a topic. Raises InvalidPartitions or InvalidConfig at once when a znode would be too large.
+    """Makes a topic, its settings first: a request may end behind them, and without them its records would be deleted by the defaults.
+
+    Raises InvalidPartitions or InvalidConfig at once when a znode would be too large.
 
     Args:
         topic: all of it.
@@ -151,7 +153,7 @@ def topic_creation(topic: TopicDescription, configs: Mapping[str, str], has_conf
     configured = SetData(config_path, config) if has_config else Create(config_path, config)
     if operation_size(configured) > MAX_REQUEST_SIZE - _ROOM:
         raise InvalidConfig(f"Topic '{topic.name}' cannot have these settings: their znode would have {len(config)} bytes.")
-    return chain([made, configured, Create(znodes.PARTITIONS.path(topic.name))], _states(topic.name, topic.partitions, 0))
+    return chain([configured, made, Create(znodes.PARTITIONS.path(topic.name))], _states(topic.name, topic.partitions, 0))
 
 
 def topic_extension(topic: TopicDescription, former_count: int, version: int) -> Iterator[Operation]:

@@ -199,6 +199,24 @@ async def test_a_restart_in_the_middle_of_a_deletion_completes_it(cluster: Clust
     assert await cluster.paths("/admin/delete_topics") == []
 
 
+@pytest.mark.parametrize("dies_at", ["Create(path='/config/topics/a'", "Create(path='/brokers/topics/a',"])
+async def test_no_topic_is_there_without_its_settings_though_its_creation_is_cut_short(cluster: Cluster, dies_at: str) -> None:
+    """Both may be too large for one request, or in a request for many topics one may end between them. A topic that was to be compacted,
+    or kept for ever, would lose records by the defaults. Kafka writes the settings first (`AdminZkClient.createTopicWithAssignment`)."""
+    controller = await cluster.start(wrapped=lambda session: MortalSession(session, dies_at, False))  # type: ignore[arg-type,return-value]
+    throttled = ",".join(f"{partition}:1" for partition in range(127_500))
+    configs = {"cleanup.policy": "compact", "leader.replication.throttled.replicas": throttled}
+    with pytest.raises((Dies, ApiError)):
+        await controller.create_topic(NewTopic("a", 1_500, 1, configs=configs), timeout_seconds=0.2)
+        await until(lambda: not controller.is_active)
+        raise Dies
+    await cluster.kill(ONE)
+    again = await cluster.start()
+    assert "/brokers/topics/a" not in await cluster.paths("/brokers/topics")
+    await again.create_topic(NewTopic("a", 1, 1))
+    assert again.topic_overrides("a") == znodes.decode_config("", await cluster.data("/config/topics/a")) == {}
+
+
 class Counted:
     """A session that counts its transactions."""
 
