@@ -176,9 +176,7 @@ class Link:
             await self._membership.leave()
         if self._emitter is not None:
             await self._emitter.close(wait=False)
-        if self._schemas is not None and self._copying_schemas is not None:
-            self._schemas.is_ended = True
-            await asyncio.wait([self._copying_schemas])
+        await self._end_copying_schemas()
         self._schemas_offload.close()
 
     async def join(self, coordination: Coordination, session_seconds: float) -> None:
@@ -195,6 +193,8 @@ class Link:
 
     def _drop_slots(self) -> None:
         self._members = Members(paused=self._members.paused)
+        if self._schemas is not None and self._copying_schemas is not None:
+            self._schemas.is_ended = True
         for slot, task in self._copying.items():
             task.cancel()
             self._keep_counts(self.slots.pop(slot))
@@ -359,6 +359,8 @@ class Link:
         """The copier first: a slot that is free is taken at once. In the session that it was taken in: by the next it may be another's."""
         membership = self._membership
         task, copier = self._copying.pop(slot, None), self.slots.pop(slot, None)
+        if slot == 0:
+            await self._end_copying_schemas()
         while task is not None and not task.done():
             task.cancel()
             await asyncio.wait([task], timeout=ABORT_SECONDS)
@@ -515,12 +517,20 @@ class Link:
         if 0 not in self.slots or not self._names or self.failure:
             return
         assert self._schemas is not None
+        await self._end_copying_schemas()
         others = self._source.metadata.topics.keys() - self._names.keys()
         self._copying_schemas = asyncio.ensure_future(self._schemas_offload(self._schemas.copy, dict(self._names), others))
         count = await asyncio.shield(self._copying_schemas)
         self.copied_schemas += count
         if count:
             log.info("%s: %d versions of schemas were registered in the target", self.settings.name, count)
+
+    async def _end_copying_schemas(self) -> None:
+        """The next worker would take the mode that a subject has while its versions are registered for its own."""
+        if self._schemas is not None and self._copying_schemas is not None:
+            self._schemas.is_ended = True
+            await asyncio.wait([self._copying_schemas])
+            self._schemas.is_ended = False
 
     @property
     def refused_schemas(self) -> int:

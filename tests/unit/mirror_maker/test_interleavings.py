@@ -23,7 +23,7 @@ from ottla.mirror_maker.merge.slot import SlotCopier
 from ottla.mirror_maker.server import MirrorMaker
 from ottla.model import BrokerId, TopicPartition
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 async def until(condition: Callable[[], object]) -> None:

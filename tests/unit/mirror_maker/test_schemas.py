@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.loops import until
 from tests.unit.mirror_maker.mirrors import Side, two_sides
 from tests.unit.mirror_maker.test_server import SECONDS, worker
 from tests.unit.schema_registry.registries import Client
 from tests.unit.wire.clusters import create_topic, servers
 
+from ottla.clock import SystemClock
 from ottla.config.registry import RegistrySettings
+from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.mirror_maker.naming import name_filter
 from ottla.mirror_maker.sync.schemas import Registry, SchemaCopier, subject_in_target
 from ottla.schema_registry.server import SchemaRegistry
@@ -73,6 +78,42 @@ async def test_a_worker_carries_schemas_over_with_their_ids_and_renames_their_to
                     await asyncio.sleep(0.02)
             assert (await target.get("/subjects/A.clicks-value/versions")).json == [1, 2, 3]
             assert link.refused_schemas == 0
+
+
+async def test_schemas_are_copied_by_one_worker_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next holder of slot 0 took the mode that the former one had set for the subject's own: it stayed in IMPORT for good."""
+    begun, may_end = threading.Event(), threading.Event()
+    ask = Registry.ask
+
+    def ask_slowly(one: Registry, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        if method == "POST" and not begun.is_set():
+            begun.set()
+            may_end.wait(SECONDS)
+        return ask(one, method, path, body)
+
+    monkeypatch.setattr(Registry, "ask", ask_slowly)
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
+        await create_topic(a.cluster, "clicks")
+        for field in "abc":
+            await source.register("clicks-value", record_of("Click", field))
+        given = {"sync.schemas.interval.seconds": "1", "A.schema.registry.url": from_url, "B.schema.registry.url": to_url}
+        zookeeper = EmbeddedZooKeeper(None, SystemClock())
+        try:
+            async with worker(a, b, zookeeper.session, **given) as first:
+                await until(begun.is_set)
+                async with worker(a, b, zookeeper.session, **given) as second:
+                    await until(lambda: 0 not in first.links["A-B"].slots)
+                    await asyncio.sleep(1.0)  # in which the other would begin
+                    may_end.set()
+                    await until(lambda: 0 in second.links["A-B"].slots)
+                    links = [one.links["A-B"] for one in (first, second)]
+                    await until(lambda: sum(link.copied_schemas for link in links) == 3)
+                    assert (await target.get("/subjects/A.clicks-value/versions")).json == [1, 2, 3]
+                    assert (await target.get("/mode/A.clicks-value")).code == 40409
+                    assert not any(link.refused_schemas for link in links)
+        finally:
+            may_end.set()
+            await zookeeper.close()
 
 
 async def test_a_registrys_topic_is_not_copied_into_the_other_registrys_own(tmp_path: Path) -> None:
