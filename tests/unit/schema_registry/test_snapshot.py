@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,19 @@ def test_a_snapshot_is_of_one_moment_although_the_state_goes_on(tmp_path: Path) 
         state.apply(state.next_offset, 9, record.key, record.value, {})
     snapshot.write(tmp_path / "s", IDENTITY, image)
     assert seen(read(tmp_path / "s")) == before
+
+
+@pytest.mark.parametrize("value", [b"{}", b"[]", b"{", b'{"subject":"a","version":1,"id":-1,"schema":"x"}'])
+def test_a_line_that_cannot_be_read_makes_a_snapshot_unfit(value: bytes, tmp_path: Path) -> None:
+    """It is whole by its checksum, and so of another maker. The collector is off meanwhile, and on again."""
+    path = tmp_path / "s"
+    snapshot.write(path, IDENTITY, state_of_the_fixture().image())
+    first, _, body = path.read_bytes().partition(b"\n")
+    body = b'1\t{"keytype":"SCHEMA","subject":"a","version":1,"magic":1}\t' + value + b"\n" + body
+    path.write_bytes(json.dumps(json.loads(first) | {"sha256": hashlib.sha256(body).hexdigest()}).encode() + b"\n" + body)
+    with pytest.raises(UnfitSnapshot, match="cannot be read"):
+        read(path)
+    assert gc.isenabled()
 
 
 def test_a_torn_snapshot_is_found_out_at_each_byte(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def normal(name: str) -> str:
 
 def context_of(name: str) -> str:
     """The context that a subject is in."""
-    return parse(name).context
+    return parse(name).context if name.startswith(":") else DEFAULT_CONTEXT
 
 
 def context_named(text: str) -> str:

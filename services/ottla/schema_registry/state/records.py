@@ -132,7 +132,9 @@ class Ignored:
 Change: TypeAlias = PutVersion | RemoveVersion | PutConfig | PutMode | PutContext | DeleteSubject | ClearSubjects | Noop | Ignored
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+_DECODER: Final = json.JSONDecoder()
 NOOP_KEY: Final = b'{"keytype":"NOOP","magic":0}'
+SCHEMA_KEY_BEGIN: Final = b'{"keytype":"SCHEMA",'
 
 
 def _dumped(value: Json) -> bytes:
@@ -224,8 +226,18 @@ def decode(key: bytes | None, value: bytes | None, timestamp_ms: int) -> Change:
         raise UnreadableRecord(f"key {(key or b'')[:200]!r}: {error!r}") from error
 
 
+def decode_version(value: bytes, timestamp_ms: int) -> Version:
+    """The version of a record that `encode` has made, by its value alone.
+
+    Raises:
+        ValueError, KeyError, TypeError: `encode` has not.
+    """
+    fields = _object(value)
+    return _version_of(fields["subject"], fields["version"], fields, timestamp_ms)
+
+
 def _object(text: bytes | None) -> Json:
-    found = json.loads((text or b"").decode())
+    found = _DECODER.decode((text or b"").decode())
     if not isinstance(found, dict):
         raise ValueError("not an object")
     if text is not None and (b"\\ud" in text or b"\\uD" in text):

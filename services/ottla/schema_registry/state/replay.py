@@ -165,7 +165,7 @@ class State:
                 return
             self.epoch = epoch
         if known is not None:
-            self._put(Version(known.subject, known.version, known.id, known.schema, known.is_deleted, timestamp_ms), offset)
+            self.put(Version(known.subject, known.version, known.id, known.schema, known.is_deleted, timestamp_ms), offset)
             return
         try:
             change = decode(key, value, timestamp_ms)
@@ -191,7 +191,7 @@ class State:
     def _take(self, change: Change, offset: int) -> None:
         match change:
             case PutVersion(version):
-                self._put(version, offset)
+                self.put(version, offset)
             case RemoveVersion(subject, number):
                 self._remove(subject, number)
             case DeleteSubject(subject, number):
@@ -210,7 +210,8 @@ class State:
             case PutContext(context, is_there):
                 (self._named.add if is_there else self._named.discard)(context)
 
-    def _put(self, version: Version, offset: int) -> None:
+    def put(self, version: Version, offset: int) -> None:
+        """Takes a version in, unless its id belongs to another schema."""
         context = self._context(version.subject)
         context.highest_id = max(context.highest_id, version.id)
         holder = context.schemas.get(version.id)
@@ -426,6 +427,8 @@ class State:
 
     def targets(self, version: Version) -> list[tuple[str, int]]:
         """The versions that a version refers to; a reference without a context is to one of the subject's own."""
+        if not version.schema.references:
+            return []
         return [(target_of(version.subject, reference), reference.version) for reference in version.schema.references]
 
     def referrers(self, subject: str, number: int) -> list[Version]:

@@ -9,6 +9,7 @@ be free by now. A file that does not fit is dropped, with the reason: then the t
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import logging
@@ -19,7 +20,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from ottla.errors import OttlaError
-from ottla.schema_registry.state.records import Change, PutConfig, PutContext, PutMode, PutVersion, decode, encode
+from ottla.schema_registry.state.records import (
+    SCHEMA_KEY_BEGIN,
+    Change,
+    PutConfig,
+    PutContext,
+    PutMode,
+    PutVersion,
+    decode,
+    decode_version,
+    encode,
+)
 from ottla.schema_registry.state.replay import HIGHEST_IDS_HEADER, Conflict, Image, State
 
 log: Final = logging.getLogger(__name__)
@@ -131,9 +142,20 @@ def read(path: Path, identity: Identity, first_offset: int, next_offset: int, de
         state.note_other_key(own_key.encode(), other_key.encode(), is_there=True)
     lines = body.splitlines()
     first_conflict = len(lines) - len(conflicts)
-    for index, line in enumerate(lines[:first_conflict]):
-        timestamp, key, value = line.split(b"\t")
-        state.apply(index, int(timestamp), key, value or None, {})
+    collects = gc.isenabled()
+    gc.disable()  # nothing of what is made here is garbage
+    try:
+        for index, line in enumerate(lines[:first_conflict]):
+            timestamp, key, value = line.split(b"\t")
+            if key.startswith(SCHEMA_KEY_BEGIN):  # nearly all; the value says what the key does
+                state.put(decode_version(value, int(timestamp)), index)
+            else:
+                state.apply(index, int(timestamp), key, value or None, {})
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnfitSnapshot(f"a line of it cannot be read: {error!r}") from None
+    finally:
+        if collects:
+            gc.enable()
     for line, (conflict_offset, holder) in zip(lines[first_conflict:], conflicts, strict=True):
         timestamp, key, value = line.split(b"\t")
         change = decode(key, value, int(timestamp))
