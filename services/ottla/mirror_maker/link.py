@@ -146,6 +146,7 @@ class Link:
         self._merge: MergeSettings | None = None
         self._wanted: dict[TopicPartition, Destination] = {}
         self._sizes: dict[str, int] = {}
+        self._refused_settings: dict[str, str] = {}  # by the target's topics, why they do not follow; empty where they do
         self._settings_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._copying: dict[int, asyncio.Task[None]] = {}
@@ -469,7 +470,13 @@ class Link:
         there = self._target.metadata.topics
         asked = {target: settings.get(target, {}) for target in names.values() if target in settings or target not in self._sizes}
         try:
-            self._sizes |= await follow_settings(self._target, {target: found for target, found in asked.items() if target in there})
+            sizes, refused = await follow_settings(self._target, {target: found for target, found in asked.items() if target in there})
+            self._sizes |= sizes
+            for target in asked:
+                why = str(refused.get(target, ""))
+                if why and self._refused_settings.get(target) != why:
+                    log.warning("%s: the settings of %s do not follow: %s", self.settings.name, target, why)
+                self._refused_settings[target] = why
         except ApiError as error:
             log.warning("%s: settings do not follow: %s", self.settings.name, error)
         if self._clock.monotonic() >= self._settings_at:

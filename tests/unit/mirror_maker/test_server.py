@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -502,3 +503,29 @@ async def test_over_tls_an_operator_commands_a_worker_and_no_one_else_that_the_a
         assert (await command(one, "list"))[0] == 1
     finally:
         await one.stop()
+
+
+async def test_a_setting_that_the_target_refuses_is_said_once_and_the_other_topics_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a later Kafka's topic may have one. Of no topic was it known how large a batch may be, and all were asked for at every look."""
+    from ottla.mirror_maker import link
+
+    async def with_one_that_is_refused(*given: Any) -> dict[str, dict[str, str]]:
+        return {
+            name: {**found, **({"retention.ms": "-7"} if name == "views" else {})} for name, found in (await own_settings(*given)).items()
+        }
+
+    async with two_sides(tmp_path) as (a, b):
+        for name in ("clicks", "views"):
+            await create_topic(a.cluster, name, max_message_bytes="77777")
+            await create_topic(b.cluster, f"A.{name}")
+        monkeypatch.setattr(link, "own_settings", with_one_that_is_refused)
+        async with worker(a, b, sync_topic_configs_interval_seconds="1") as one:
+            await until(lambda: one.links["A-B"]._sizes.keys() == {"A.clicks", "A.views"})
+            assert one.links["A-B"]._sizes["A.clicks"] == 77777
+            refused = [record.message for record in caplog.records if "retention.ms" in record.message]
+            assert len(refused) == 1 and refused[0].startswith("A-B: the settings of A.views do not follow: ")
+            asked = one.links["A-B"]._settings_at
+            await until(lambda: one.links["A-B"]._settings_at > asked)
+            assert sum("retention.ms" in record.message for record in caplog.records) == 1

@@ -97,14 +97,14 @@ async def unaudited(cluster: Cluster, topics: Iterable[str], *, are_read: bool) 
     )
 
 
-async def follow_settings(target: Cluster, wanted: Mapping[str, Mapping[str, str]]) -> dict[str, int]:
-    """Sets what differs; gives `max.message.bytes` of each topic as it is then.
+async def follow_settings(target: Cluster, wanted: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, int], dict[str, ApiError]]:
+    """Sets what differs; gives `max.message.bytes` of each topic as it is then, and the topics of which the target refuses a setting.
 
     Args:
         wanted: by the target's names of topics.
 
     Raises:
-        ApiError, OSError: the target cannot be asked, or refuses a setting.
+        ApiError, OSError: the target cannot be asked.
     """
     there = await _described(target, wanted)
     changes: dict[ConfigResource, dict[str, str | None]] = {}
@@ -112,11 +112,10 @@ async def follow_settings(target: Cluster, wanted: Mapping[str, Mapping[str, str
         different = {key: value for key, value in settings.items() if key in there[name] and there[name][key].value != value}
         if different:
             changes[ConfigResource(ResourceType.TOPIC, name)] = dict(different)
-    if changes:
-        for error in (await alter_configs(target, changes)).values():
-            raise error
+    refused = {resource.name: error for resource, error in (await alter_configs(target, changes)).items()} if changes else {}
     sizes = {name: entries[MAX_MESSAGE_BYTES].value for name, entries in there.items() if MAX_MESSAGE_BYTES in entries}
-    return {name: int(wanted[name].get(MAX_MESSAGE_BYTES) or size or 0) or (1 << 31) for name, size in sizes.items()}
+    set_now = {name: None if name in refused else wanted[name].get(MAX_MESSAGE_BYTES) for name in sizes}
+    return {name: int(set_now[name] or size or 0) or (1 << 31) for name, size in sizes.items()}, refused
 
 
 async def _readable(cluster: Cluster, topics: Sequence[str]) -> dict[str, dict[str, ConfigEntry]]:
