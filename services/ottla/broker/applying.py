@@ -197,7 +197,7 @@ class ControlApplier(BrokerControl):
             self._service.forget_topics(deleted)
             self._service.learn_topic_overrides(request.topic_configs)
             self._metadata.put_brokers(request.brokers)
-            replaced = self._metadata.update(request.partitions, deleted, is_all=request.all_topics is not None)
+            replaced = self._metadata.update(request.partitions, deleted, request.all_topics)
             self._topics_changed([*deleted, *replaced], request.all_topics_known)
             if request.all_topics is not None:  # the last request of those that follow a registration
                 self.metadata_epoch = request.broker_epoch

@@ -41,6 +41,7 @@ class MetadataCache:
         self._clock = clock or SystemClock()
         self._gone: dict[BrokerId, tuple[BrokerRegistration, float]] = {}  # since when
         self.complete = asyncio.Event()  # set once a controller has sent all state
+        self._unread: frozenset[str] = frozenset()  # topics that are there, and that the controller cannot read
         self._topics: dict[str, TopicDescription] = {}
         self._names: dict[UUID, str] = {}
         self._in_order: list[str] | None = None
@@ -93,7 +94,13 @@ class MetadataCache:
     def leader(self, key: TopicPartition) -> BrokerId | None:
         """The broker that leads a partition, NO_LEADER, or None when there is no such partition."""
         state = self.partition(*key)
-        return None if state is None else state.leader
+        if state is None:
+            return NO_LEADER if self.is_unread(key.topic) else None
+        return state.leader
+
+    def is_unread(self, name: str) -> bool:
+        """Whether there is a topic of which the controller can say nothing but the name."""
+        return name in self._unread and name not in self._topics
 
     def put_topic(self, description: TopicDescription) -> None:
         """Replaces what is known of a topic; one of the same name may have had another id."""
@@ -122,13 +129,15 @@ class MetadataCache:
         """The topics known here that are none of these."""
         return list(self._topics.keys() - set(names))
 
-    def update(self, partitions: Iterable[PartitionAssignment], deleted_topics: Iterable[str], *, is_all: bool = False) -> list[str]:
+    def update(
+        self, partitions: Iterable[PartitionAssignment], deleted_topics: Iterable[str], all_topics: Iterable[str] | None = None
+    ) -> list[str]:
         """Takes in what the controller sent. A topic that is both deleted and there was made again meanwhile.
 
         Args:
             partitions: those that changed.
             deleted_topics: those that are gone.
-            is_all: these are all topics that there are.
+            all_topics: the names of all that there are, known with these partitions but for those that the controller cannot read.
 
         Returns:
             The topics of which another of the same name was known.
@@ -144,7 +153,8 @@ class MetadataCache:
             if known is not None and known.topic_id != topic_id:
                 replaced.append(name)
             self.put_partitions(name, topic_id, states)
-        if is_all:
+        if all_topics is not None:
+            self._unread = frozenset(all_topics) - self._topics.keys()
             self.complete.set()
         return replaced
 

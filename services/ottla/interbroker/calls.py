@@ -154,7 +154,7 @@ class UpdateMetadataRequest(BrokerRequest[None]):
     """What a broker answers clients about the cluster: partitions that changed, and all live brokers. `broker_epoch` is the receiver's.
 
     `all_topics` is there when the broker may know topics that are gone: a broker that registers again, or has a new controller,
-    has not heard of every deletion.
+    has not heard of every deletion. One of them that the broker does not know then is one that the controller cannot read.
     """
 
     controller_id: BrokerId

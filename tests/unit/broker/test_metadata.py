@@ -7,7 +7,7 @@ from uuid import UUID
 
 from ottla.broker.metadata import JUST_GONE_SECONDS, NOT_TOLD, MetadataCache
 from ottla.interbroker.calls import PartitionAssignment
-from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription, TopicPartition
 from ottla.testing import ManualClock
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -146,5 +146,16 @@ def test_that_a_controller_has_told_everything_is_known_even_if_it_was_nothing()
     metadata = MetadataCache()
     metadata.update((), ())
     assert not metadata.complete.is_set()
-    metadata.update((), (), is_all=True)
+    metadata.update((), (), ())
     assert metadata.complete.is_set()
+
+
+def test_a_topic_that_the_controller_can_not_read_is_not_taken_for_gone() -> None:
+    """A coordinator gives up the markers of what is gone, and with them a transaction that was committed."""
+    metadata = MetadataCache()
+    metadata.update([assignment("a", 1, 0, state(TWO, 5))], (), ("a", "broken"))
+    leaders = {name: metadata.leader(TopicPartition(name, 0)) for name in ("a", "broken", "gone")}
+    assert leaders == {"a": TWO, "broken": NO_LEADER, "gone": None}
+    assert (metadata.topic("broken"), metadata.is_unread("a")) == (None, False)
+    metadata.update([assignment("broken", 2, 0, state(TWO, 5))], ())
+    assert (metadata.leader(TopicPartition("broken", 0)), metadata.is_unread("broken")) == (TWO, False)

@@ -316,8 +316,8 @@ class TopicOperations:
             new_topic = request.new_topic
             name = new_topic.name
             try:
-                check_new_name(name, state.topics)
-                check_new_name(name, made)
+                for existing in (state.topics, state.unread_topics, made):
+                    check_new_name(name, existing)
                 replicas = place_topic(
                     new_topic, self._living(), state.settings.num_partitions, state.settings.default_replication_factor, self.random
                 )

@@ -206,7 +206,9 @@ def request_of(
         all_replicas = state.all_replicas(receiver.broker_id) if batch.all_replicas else None
         return LeaderAndIsrRequest(*header, partitions, brokers, configs, all_replicas, batch.all_topics_known, request_number)
     configs = {topic: _overrides(state, topic) for topic in batch.topic_configs}
-    all_topics = tuple(name for name, topic in state.topics.items() if not topic.is_deleting) if batch.all_topics else None
+    all_topics = None
+    if batch.all_topics:
+        all_topics = (*(name for name, topic in state.topics.items() if not topic.is_deleting), *sorted(state.unread_topics))
     metadata, deleted = tuple(batch.metadata.values()), tuple(batch.deleted_topics)
     return UpdateMetadataRequest(*header, metadata, brokers, deleted, configs, all_topics, batch.all_topics_known, request_number)
 

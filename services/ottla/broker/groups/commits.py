@@ -145,7 +145,9 @@ class Commits:
 
     def _topic_id(self, name: str) -> UUID | None:
         topic = self._topics.topic(name)
-        return None if topic is None else topic.topic_id
+        if topic is None:
+            return ZERO_TOPIC_ID if self._topics.is_unread(name) else None
+        return topic.topic_id
 
     def _known_id(self, name: str) -> UUID | None:
         """As `_topic_id`, but None also for a topic that was made without an id."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.loops import until
 
+from ottla.errors import TopicAlreadyExists
 from ottla.interbroker.calls import AllReplicas, NewTopic
 from ottla.model import TopicPartition
 
@@ -52,6 +54,21 @@ async def test_a_topic_that_can_not_be_read_is_nobodys_stray(cluster: Cluster) -
     await until(lambda: bool(cluster.broker.all_replicas))
     (told,) = cluster.broker.all_replicas
     assert (told.partitions, told.unread_topics) == ({"whole": frozenset({0})}, frozenset({"broken"}))
+
+
+async def test_a_topic_that_can_not_be_read_is_there_for_who_makes_one_and_for_brokers(cluster: Cluster) -> None:
+    """To make it ended the controller's term, again and again, as clients do that ask for it. A broker that took it for gone removed the
+    offsets that groups had committed for it, and left its transactions without their markers."""
+    await cluster.start()
+    tool = await cluster.zookeeper.session()
+    await tool.create("/brokers/topics/broken", b"{")
+    await cluster.kill(ONE)
+    service = await cluster.start()
+    epoch = service.controller_epoch
+    with pytest.raises(TopicAlreadyExists):
+        await service.create_topic(NewTopic("broken", 1, 1), timeout_seconds=0.5)
+    assert (service.is_active, service.controller_epoch) == (True, epoch)
+    await until(lambda: cluster.broker.all_topics == ("broken",))
 
 
 async def test_a_topic_under_deletion_is_stopped_and_not_set_aside(cluster: Cluster) -> None:

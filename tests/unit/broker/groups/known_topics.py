@@ -14,6 +14,7 @@ class KnownTopics:
     def __init__(self, **partition_counts: int) -> None:
         self._topics: dict[str, TopicDescription] = {}
         self.names_ever: dict[UUID, str] = {}
+        self.unread: set[str] = set()
         self._ids = itertools.count(1)
         for name, count in partition_counts.items():
             self.make(name, count)
@@ -32,6 +33,9 @@ class KnownTopics:
 
     def topic(self, name: str) -> TopicDescription | None:
         return self._topics.get(name)
+
+    def is_unread(self, name: str) -> bool:
+        return name in self.unread
 
     def topic_name(self, topic_id: UUID) -> str | None:
         return next((topic.name for topic in self._topics.values() if topic.topic_id == topic_id), None)

@@ -82,6 +82,22 @@ async def test_offsets_go_with_their_topic_and_others_stay(again: bool) -> None:
         assert coordinator.group("billing") is not None
 
 
+async def test_offsets_of_a_topic_that_can_not_be_read_stay() -> None:
+    """Another tool has damaged its znode: it is there, and will be led again."""
+    world = World()
+    shard = await world.coordinator()
+    await commit(shard, ORDERS, 40)
+    await commit(shard, SALES, 7)
+    world.topics.delete("orders")
+    world.topics.delete("sales")
+    world.topics.unread.add("orders")
+    second = await world.coordinator()
+    second.topics_known()
+    await second.remove_offsets_of_deleted_topics()
+    for coordinator in (second, await world.coordinator()):
+        assert (offset_of(coordinator, ORDERS), offset_of(coordinator, SALES)) == (40, None)
+
+
 async def test_an_offset_is_not_told_before_its_tombstone_is_written() -> None:
     """Between the word of the controller and the round that removes offsets a consumer of the new topic may ask."""
     world = World()

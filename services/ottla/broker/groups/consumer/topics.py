@@ -22,6 +22,10 @@ class Topics(Protocol):
 
     def topic_name(self, topic_id: UUID) -> str | None: ...
 
+    def is_unread(self, name: str) -> bool:
+        """Whether there is a topic of which nothing but the name is known."""
+        ...
+
     def names(self) -> Iterable[str]:
         """The topics that a regular expression can stand for."""
         ...
