@@ -157,7 +157,7 @@ async def test_records_that_the_source_has_deleted_before_they_were_copied_are_a
 
 async def edge_counts(counter: AuditCounter, count: int) -> None:
     async with asyncio.timeout(SECONDS):
-        while sum(t.count for _, tier, t in await counter.tiers("clicks", 0, 1 << 60) if tier == "broker") != count:  # noqa: ASYNC110
+        while sum(row["count"] for row in await counter.tiers("clicks", 0, 1 << 60, "broker")) != count:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -188,7 +188,7 @@ def test_what_the_sources_audit_topic_does_not_take_holds_nothing_up_and_is_said
                     await asyncio.sleep(0.01)
                 await caught_up(one, {CLICKS: 20})
                 async with asyncio.timeout(SECONDS):
-                    while sum(t.count for _, tier, t in await at_source.tiers("clicks", 0, 1 << 60) if tier == "mirror:A-B") != 20:  # noqa: ASYNC110
+                    while sum(row["count"] for row in await at_source.tiers("clicks", 0, 1 << 60, "mirror:A-B")) != 20:  # noqa: ASYNC110
                         await asyncio.sleep(0.05)
                 assert len(refused) == 3
                 assert one.counts.failed_transactions == 0
@@ -271,7 +271,7 @@ def test_what_a_compacted_source_does_not_have_any_more_is_no_loss(tmp_path: Pat
                     await asyncio.sleep(0.5)  # in which what is read would have been said ten times
                 for topic in ("clicks", "views"):
                     for counter in (at_source, at_target):
-                        tiers = {tier for _, tier, _ in await counter.tiers(topic, 0, 1 << 60)}
+                        tiers = {row["tier"] for row in await counter.tiers(topic, 0, 1 << 60)}
                         assert tiers <= ({"broker", "mirrored:A-B"} if topic == "clicks" else set()), (topic, tiers)
 
     # The cleaner runs when nothing else wants to; here it does not wait for others of the machine.

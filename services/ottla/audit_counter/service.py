@@ -22,7 +22,7 @@ from typing import Final, ParamSpec, TypeVar
 import numpy as np
 
 from ottla.audit_counter.books import LOG, PRODUCER, Books, Moved
-from ottla.audit_counter.store import Read, Store, StoreFailed, Window
+from ottla.audit_counter.store import Read, Store, StoreFailed, TierRow, Window
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, judge
 from ottla.audit_counter.windows import SessionStanding, watermark_of
 from ottla.clock import Clock
@@ -569,7 +569,7 @@ class AuditCounter:
             dataclasses.asdict(store.counters),
         )
 
-    async def tiers(self, topic: str, from_ms: int, to_ms: int, tier: str | None = None) -> list[tuple[int, str, Tally]]:
+    async def tiers(self, topic: str, from_ms: int, to_ms: int, tier: str | None = None) -> list[TierRow]:
         """What tiers had of windows that begin in [from_ms, to_ms)."""
         return await self._in_store(self._store.tiers, topic, from_ms, to_ms, tier)
 

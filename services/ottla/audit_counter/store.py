@@ -22,14 +22,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypedDict
+
+import numpy as np
 
 from ottla.audit_counter.books import BROKER, LOG, Books, Moved, is_of_ranges, is_writer
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Named
 from ottla.audit_counter.windows import Gap, SessionStanding, is_countable
 from ottla.errors import KafkaStorageError
 from ottla.record.audit_records import WRONG, AuditRecord, Tally, Verdict, fields_of, tally_of
-from ottla.record.digests import Latencies, OffsetSums
+from ottla.record.digests import OffsetSums, quantiles
 
 log: Final = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ _HOUR_MS: Final = 3_600_000
 _LOCKED_SECONDS: Final = 5.0  # for another process to close the file
 _FOLDED_AFTER_MS: Final = 2 * _HOUR_MS
 _FOLDED_AT_ONCE: Final = 20  # topics, some 5 ms each; the store does nothing else meanwhile
+_ROWS_AT_ONCE: Final = 4_096  # whose latencies are in memory, a KiB and more each
 # In place of where a range begins, in a row that windows were folded into.
 _FOLDED: Final = -1
 _SCHEMA: Final = """
@@ -102,6 +105,21 @@ _NOTHING_MOVED: Final[Mapping[int, Mapping[int, Moved]]] = {}
 
 Window = tuple[str, int]
 _CountKey = tuple[str, int, str, int, str, int]
+
+
+class TierRow(TypedDict):
+    """What a tier had of a window, as it is answered."""
+
+    window: int
+    tier: str
+    attempted: int
+    acknowledged: int
+    failed: int
+    count: int
+    bytes: int
+    latency_p50_ms: float | None
+    latency_p99_ms: float | None
+    latency_p999_ms: float | None
 
 
 class StoreFailed(KafkaStorageError):
@@ -526,20 +544,21 @@ class Store:
             " GROUP BY topic, upstream, downstream, verdict"
         ).fetchall()
 
-    def tiers(self, topic: str, from_ms: int, to_ms: int, tier: str | None = None) -> list[tuple[int, str, Tally]]:
-        """What tiers had of windows that begin in [from_ms, to_ms), partitions and hosts added up: start, tier, counts and latencies."""
-        found: dict[tuple[int, str], Tally] = {}
-        for start_ms, name, spent, *counts in self._connection.execute(
-            "SELECT start_ms, tier, latencies, attempted, acknowledged, failed, count, size FROM counts"
-            " WHERE topic = ? AND start_ms >= ? AND start_ms < ? AND tier LIKE ?",
+    def tiers(self, topic: str, from_ms: int, to_ms: int, tier: str | None = None) -> list[TierRow]:
+        """What tiers had of windows that begin in [from_ms, to_ms), partitions and hosts added up."""
+        rows = self._connection.execute(
+            "SELECT start_ms, tier, attempted, acknowledged, failed, count, size, latencies FROM counts"
+            " WHERE topic = ? AND start_ms >= ? AND start_ms < ? AND tier LIKE ? ORDER BY start_ms, tier",
             (topic, from_ms, to_ms, tier or "%"),
-        ):
-            attempted, acknowledged, failed, count, size = counts
-            tally = Tally(attempted, acknowledged, failed, count, size, offsets=None, latencies=Latencies(_buckets(spent)))
-            known = found.setdefault((start_ms, name), tally)
-            if known is not tally:
-                known.merge(tally)
-        return [(start_ms, name, tally) for (start_ms, name), tally in sorted(found.items())]
+        )
+        found: list[TierRow] = []
+        some: list[tuple[Any, ...]] = []
+        for row in rows:
+            if len(some) >= _ROWS_AT_ONCE and row[:2] != some[-1][:2]:
+                found += _tier_rows(some)
+                some.clear()
+            some.append(row)
+        return found + _tier_rows(some)
 
     def partitions(self, topic: str, from_ms: int, to_ms: int) -> list[tuple[str, int, Tally]]:
         """What tiers had of each partition in windows that begin in [from_ms, to_ms), all added up: tier, partition, counts."""
@@ -849,14 +868,51 @@ def _folded(said: Sequence[EdgeVerdict]) -> EdgeVerdict:
     return replace(worst, upstream_count=counts[0], downstream_count=counts[1], known=counts)
 
 
+def _tier_rows(rows: Sequence[tuple[Any, ...]]) -> list[TierRow]:
+    """Of rows in the order of windows and tiers. The latencies of a day have half a million buckets, so all are looked at together."""
+    found: list[TierRow] = []
+    places = []
+    row: TierRow | None = None
+    for start_ms, tier, attempted, acknowledged, failed, count, size, _ in rows:
+        if row is not None and row["window"] == start_ms and row["tier"] == tier:
+            row["attempted"] += attempted
+            row["acknowledged"] += acknowledged
+            row["failed"] += failed
+            row["count"] += count
+            row["bytes"] += size
+        else:
+            row = {
+                "window": start_ms,
+                "tier": tier,
+                "attempted": attempted,
+                "acknowledged": acknowledged,
+                "failed": failed,
+                "count": count,
+                "bytes": size,
+                "latency_p50_ms": None,
+                "latency_p99_ms": None,
+                "latency_p999_ms": None,
+            }
+            found.append(row)
+        places.append(len(found) - 1)
+    spent = [stored if isinstance(stored, bytes) else _packed(_buckets(stored)) for _, _, _, _, _, _, _, stored in rows]
+    lengths = np.array([len(stored) // 16 for stored in spent], np.int64)
+    numbers = np.frombuffer(b"".join(spent), "<i8")
+    is_bucket = np.repeat(np.tile([True, False], len(rows)), np.repeat(lengths, 2))
+    histograms = np.repeat(np.array(places, np.int64), lengths)
+    of_shares = quantiles(histograms, numbers[is_bucket], numbers[~is_bucket], len(found), (0.5, 0.99, 0.999))
+    for one, median, p99, p999 in zip(found, *of_shares, strict=True):
+        one["latency_p50_ms"], one["latency_p99_ms"], one["latency_p999_ms"] = median, p99, p999
+    return found
+
+
 def _gaps(text: str) -> tuple[Gap, ...]:
     return tuple(Gap(*numbers) for numbers in json.loads(text))
 
 
 def _values(tally: Tally) -> tuple[Any, ...]:
     fields = fields_of(tally)
-    buckets = tally.latencies.buckets
-    fields["latencies"] = struct.pack(f"<{2 * len(buckets)}q", *buckets, *buckets.values())
+    fields["latencies"] = _packed(tally.latencies.buckets)
     return tuple(fields[name] for name in _COUNTS)
 
 
@@ -864,6 +920,10 @@ def _tally(values: Sequence[Any]) -> Tally:
     fields = dict(zip(_COUNTS, values, strict=True))
     fields["latencies"] = [{"bucket": bucket, "count": count} for bucket, count in _buckets(fields["latencies"]).items()]
     return tally_of(fields)
+
+
+def _packed(buckets: Mapping[int, int]) -> bytes:
+    return struct.pack(f"<{2 * len(buckets)}q", *buckets, *buckets.values())
 
 
 def _buckets(stored: bytes | str) -> dict[int, int]:

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from operator import add
 from typing import Any, Final, NamedTuple
 
@@ -440,14 +438,32 @@ class Latencies:
             raise InvalidRecord("latencies with a bucket out of bounds or a count below zero")
         return cls(buckets)
 
-    def quantiles(self, *shares: float) -> list[float | None]:
-        """Each in milliseconds; None of nothing."""
-        ordered = sorted(self.buckets)
-        seen = list(accumulate(map(self.buckets.__getitem__, ordered)))
-        if not seen or not seen[-1]:
-            return [None] * len(shares)
-        found = (ordered[bisect_right(seen, share * (seen[-1] - 1))] for share in shares)
-        return [0.0 if not bucket else _GROWTH ** (bucket - 1) * 2 * _GROWTH / (_GROWTH + 1) for bucket in found]
+
+_LENGTHS_OF_BUCKETS: Final = np.array(
+    [0.0, *(_GROWTH ** (bucket - 1) * 2 * _GROWTH / (_GROWTH + 1) for bucket in range(1, _MOST_BUCKETS + 1))]
+)
+
+
+def quantiles(
+    histograms: Integers, buckets: Integers, counts: Integers, number: int, shares: Iterable[float]
+) -> Iterator[list[float | None]]:
+    """Of so many `Latencies`, for each share a list in milliseconds; None of nothing.
+
+    Args:
+        histograms: of which one each bucket is; they may have a bucket several times.
+    """
+    keys = histograms * (_MOST_BUCKETS + 1) + buckets
+    if (keys[1:] < keys[:-1]).any():
+        order = np.argsort(keys, kind="stable")
+        histograms, buckets, counts = histograms[order], buckets[order], counts[order]
+    seen = np.append(0, np.cumsum(counts))
+    bounds = np.searchsorted(histograms, np.arange(number + 1))
+    before, totals = seen[bounds[:-1]], np.diff(seen[bounds])
+    for share in shares:
+        wanted = before + (share * (totals - 1)).astype(np.int64)
+        places = np.minimum(np.searchsorted(seen[1:], wanted, side="right"), max(len(buckets) - 1, 0))
+        lengths = _LENGTHS_OF_BUCKETS[buckets[places]].tolist() if len(buckets) else [0.0] * number
+        yield [length if total else None for length, total in zip(lengths, totals.tolist(), strict=True)]
 
 
 def by_window(timestamps: Integers, window_ms: int) -> Iterator[tuple[int, NDArray[np.bool_] | None]]:

@@ -280,14 +280,41 @@ def test_a_log_is_gone_for_what_was_said_before_it_was_looked_for_and_for_nothin
 
 
 def test_latencies_in_json_as_older_files_have_them_are_read_with_those_that_are_added(store: Store) -> None:
-    said = tally(ALL[:50])
+    said, later = tally(ALL[:50]), tally(ALL[:50])
     said.latencies.add(20, 50)
+    later.latencies.add(200, 50)
     apply(store, record("c", 0, "consumer:g", {START: said}))
     (bucket,) = said.latencies.buckets
     store._connection.execute("UPDATE counts SET latencies = ?", (f"[[{bucket}, 50]]",))
     store._recent.clear()
     apply(store, record("c", 1, "consumer:g", {START: said}), first=1)
-    assert [one.latencies.buckets for _, _, one in store.tiers("clicks", START, END)] == [{bucket: 100}]
+    apply(store, record("d", 0, "consumer:g", {START: later}), first=2)
+    (row,) = store.tiers("clicks", START, END)
+    assert row["count"] == 150
+    assert row["latency_p50_ms"] == pytest.approx(20, rel=0.01)
+    assert row["latency_p99_ms"] == pytest.approx(200, rel=0.01)
+
+
+def test_what_tiers_had_is_added_up_however_many_rows_it_is_read_in(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of hosts and partitions in any order, and of windows without latencies."""
+    said = tally(ALL[:10])
+    for number, milliseconds in enumerate((5, 50, 500)):
+        had = tally(ALL[:10])
+        had.latencies.add(milliseconds, 10)
+        windows = {START: had, END: said}
+        apply(store, record(f"c{number}", 0, "consumer:g", windows, partition=2 - number, host=f"h{number}"), first=number)
+    apply(store, record("p", 0, "producer", {START: said}), first=3)
+    wanted = store.tiers("clicks", START, END + 1)
+    assert [(row["window"], row["tier"], row["count"], row["latency_p50_ms"] is None) for row in wanted] == [
+        (START, "consumer:g", 30, False),
+        (START, "producer", 10, True),
+        (END, "consumer:g", 30, True),
+    ]
+    assert wanted[0]["latency_p50_ms"] == pytest.approx(50, rel=0.01)
+    assert store.tiers("clicks", START, END + 1, "producer") == wanted[1:2]
+    assert store.tiers("clicks", END + 1, END + 2) == []
+    monkeypatch.setattr("ottla.audit_counter.store._ROWS_AT_ONCE", 2)
+    assert store.tiers("clicks", START, END + 1) == wanted
 
 
 def test_what_a_mirror_reads_again_takes_the_place_of_what_it_said_before(store: Store) -> None:

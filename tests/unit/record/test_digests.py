@@ -24,6 +24,7 @@ from ottla.record.digests import (
     find_run,
     place_of,
     placed,
+    quantiles,
 )
 from ottla.record.records import Record, build_batch
 
@@ -180,6 +181,13 @@ def test_an_offset_lost_and_another_doubled_change_the_sums_of_offsets() -> None
     assert OffsetSums.of(whole) != OffsetSums.of(changed)
 
 
+def quantiles_of(histograms: list[Latencies], share: float) -> list[float | None]:
+    rows = [(place, *pair) for place, one in enumerate(histograms) for pair in one.buckets.items()]
+    places, buckets, counts = np.array(rows, np.int64).reshape(-1, 3).T
+    (found,) = quantiles(places, buckets, counts, len(histograms), (share,))
+    return found
+
+
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=200), st.sampled_from([0.0, 0.5, 0.99, 1.0]))
 def test_a_quantile_is_right_to_one_percent(milliseconds: list[int], share: float) -> None:
     latencies, others = Latencies(), Latencies()
@@ -188,10 +196,27 @@ def test_a_quantile_is_right_to_one_percent(milliseconds: list[int], share: floa
         others.add(value)
     assert latencies == others
     exact = sorted(milliseconds)[int(share * (len(milliseconds) - 1) + 1e-9)]
-    found, _ = latencies.quantiles(share, 0.5)
+    (found,) = quantiles_of([latencies], share)
     assert found is not None
     assert abs(found - exact) <= 0.0101 * exact + 1e-9
-    assert Latencies().quantiles(share, 0.5) == [None, None]
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 2048), st.integers(0, 1 << 40), max_size=6), max_size=8), st.integers(1, 3))
+def test_quantiles_of_many_are_those_of_each(histograms: list[dict[int, int]], times: int) -> None:
+    """Buckets in any order, of some histograms several times; and of what has no message there is none."""
+    many = [Latencies(buckets) for buckets in histograms]
+    each = [Latencies(dict(sorted(buckets.items()))) for buckets in histograms]
+    for share in (0.0, 0.5, 0.99, 0.999, 1.0):
+        found = quantiles_of(many * times, share)
+        assert found[: len(many)] == [quantiles_of([one], share)[0] for one in each]
+        assert [one is None for one in found[: len(many)]] == [not sum(buckets.values()) for buckets in histograms]
+    added = Latencies({bucket: sum(one.get(bucket, 0) for one in histograms) for bucket in range(2049)})
+    buckets = np.array([bucket for one in histograms for bucket in one], np.int64)
+    counts = np.array([count for one in histograms for count in one.values()], np.int64)
+    assert list(quantiles(np.zeros(len(buckets), np.int64), buckets, counts, 1, (0.5, 0.99))) == [
+        quantiles_of([added], 0.5),
+        quantiles_of([added], 0.99),
+    ]
 
 
 def test_windows_divide_times() -> None:
