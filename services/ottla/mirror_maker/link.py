@@ -91,6 +91,7 @@ _WHAT_IS_DONE: Final = {
     "_identify": "ask both clusters who they are",
     "_assign": "share the slots",
     "discover": "look for topics",
+    "_commit_positions": "commit its positions in the source",
     "_follow_groups": "translate offsets of groups",
     "_follow_schemas": "copy schemas",
     "_beat": "write heartbeats",
@@ -212,6 +213,7 @@ class Link:
         loops = [
             self._repeat(ASSIGN_SECONDS, self._assign, self._changed),
             self._repeat(settings.refresh_topics_interval_seconds, self.discover),
+            self._repeat(settings.emit_checkpoints_interval_seconds, self._commit_positions),
             self._repeat(settings.emit_checkpoints_interval_seconds, self._follow_groups),
         ]
         if self._schemas is not None:
@@ -495,17 +497,27 @@ class Link:
         maps = {partition: known for partition, known in self.maps.items() if partition in topics}
         return await translated(self._source, group, maps, topics) if maps else []
 
+    def _copied(self) -> dict[TopicPartition, PartitionMap]:
+        return {partition: known for partition, known in self.maps.items() if known.next_offset >= 0}
+
+    async def _commit_positions(self) -> None:
+        """In a step of its own: who may only read the source may not do this."""
+        positions = {partition: CommittedOffset(known.next_offset, known.leader_epoch) for partition, known in self._copied().items()}
+        if positions:
+            await self._refresh_source(())
+            await commit_offsets(self._source, f"{MAP_PREFIX}{self.settings.name}", positions)
+
     async def _follow_groups(self) -> None:
         settings = self.settings
-        maps = {partition: known for partition, known in self.maps.items() if known.next_offset >= 0}
+        maps = self._copied()
         if not maps:
             return
         await self._refresh_source(())
-        positions = {partition: CommittedOffset(known.next_offset, known.leader_epoch) for partition, known in maps.items()}
-        await commit_offsets(self._source, f"{MAP_PREFIX}{settings.name}", positions)
         records = []
+        errors: Sequence[Exception] = ()
         if settings.partition_by == "number":  # by key a target's partition has records of many, and no offset stands for one of them
-            for group in wanted_groups(await list_groups(self._source), self._groups):
+            groups, errors = await list_groups(self._source)
+            for group in wanted_groups(groups, self._groups):
                 try:
                     found = await self.translate(group)
                 except ApiError as error:
@@ -519,6 +531,8 @@ class Link:
         if settings.emit_offset_syncs_enabled:
             syncs = [OffsetSync(one, known.next_offset, known.translate(known.next_offset) or 0) for one, known in maps.items()]
             await self._emit(f"mm2-offset-syncs{self._dot}{settings.source}{self._dot}internal", [offset_sync(sync) for sync in syncs])
+        if errors:
+            raise errors[0]
 
     async def _follow_schemas(self) -> None:
         if 0 not in self.slots or not self._names or self.failure:

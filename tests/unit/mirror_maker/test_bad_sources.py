@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.loops import until
 from tests.unit.mirror_maker.mirrors import (
+    SECONDS,
     Side,
     batch,
     caught_up,
@@ -31,8 +32,9 @@ from tests.unit.mirror_maker.test_server import arrives, publish, worker
 from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.config.mirror import MirrorSettings
-from ottla.errors import ConfigurationError, InvalidRequest, OffsetOutOfRange, TopicAuthorizationFailed
+from ottla.errors import ConfigurationError, GroupAuthorizationFailed, InvalidRequest, OffsetOutOfRange, TopicAuthorizationFailed
 from ottla.interbroker.calls import ControlledShutdownRequest, NewTopic
+from ottla.mirror_maker import link
 from ottla.mirror_maker.merge import slot
 from ottla.mirror_maker.merge.map_topic import Origins, batches_of
 from ottla.mirror_maker.merge.slot import LOST_ATTEMPTS, Destination, SlotCopier
@@ -40,12 +42,14 @@ from ottla.mirror_maker.offset_map import writer_record
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import MirrorMaker
 from ottla.mirror_maker.sync import topics
-from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, TopicPartition
+from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, Endpoint, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import MAGIC_POSITION, read_header
 from ottla.wire import broker_connection, fetching, offsets
 from ottla.wire.admin import ConfigResource, delete_topics, describe_configs
-from ottla.wire.cluster import Cluster
+from ottla.wire.cluster import Cluster, CoordinatorKind
+from ottla.wire.connection import Channel
+from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
 from ottla.wire.offsets import EARLIEST, LATEST
 from ottla.wire.producing import BatchProducer
 
@@ -467,3 +471,60 @@ async def test_writers_of_a_map_that_was_made_again_are_known(tmp_path: Path) ->
                     await producer.send(TopicPartition("ottla-mirror-B-A", 0), named)
             assert await origins.origin_of(producer_ids[-1]) == "B"
             await delete_topics(a.cluster, ["ottla-mirror-B-A"])
+
+
+async def translated_to(b: Side, group: str) -> int:
+    return (await committed_offsets(b.cluster, group)).get(TopicPartition("A.clicks", 0), CommittedOffset(-1)).offset
+
+
+async def test_groups_follow_where_the_source_does_not_take_the_links_own_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is there for tools that show lag, and needs a right that who may only read a source does not have."""
+
+    async def refused(*given: object) -> None:
+        raise GroupAuthorizationFailed("ottla-mirror-A-B")
+
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0", b"1")
+        await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(1)})
+        monkeypatch.setattr(link, "commit_offsets", refused)
+        async with worker(a, b):
+            async with asyncio.timeout(SECONDS):
+                while await translated_to(b, "readers") != 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        told = [
+            record.message for record in caplog.records if "GroupAuthorizationFailed" in record.message or "cannot commit" in record.message
+        ]
+        assert told == ["A-B cannot commit its positions in the source, and tries again: ottla-mirror-A-B"]
+
+
+async def test_groups_follow_while_a_broker_of_the_source_cannot_be_reached(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """From here alone: its cluster has it among its brokers. Those that it coordinates wait, and no others."""
+    async with side(tmp_path / "a", 2) as a, side(tmp_path / "b") as b, worker(a, b) as one:
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0", b"1")
+        await arrives(b, TopicPartition("A.clicks", 0), b"0", b"1")
+        leader = await a.cluster.leader(CLICKS)
+        port = a.brokers.running[BrokerId(3 - leader)].port("PLAINTEXT")
+        source = one.links["A-B"]._source
+        connect = source._connect
+
+        async def connect_to_the_leader(endpoint: Endpoint) -> Channel:
+            if endpoint.port == port:
+                raise ConnectionRefusedError("not from here")
+            return await connect(endpoint)
+
+        source._connect = connect_to_the_leader
+        for connection in [known for place, known in source._open.items() if place[1] == port]:
+            await connection.close()
+        groups = [f"readers-{number}" for number in range(8)]
+        for group in groups:
+            await commit_offsets(a.cluster, group, {CLICKS: CommittedOffset(1)})
+        by_leader = {group for group in groups if await a.cluster.coordinator(CoordinatorKind.GROUP, group) == leader}
+        assert 0 < len(by_leader) < len(groups)
+        async with asyncio.timeout(SECONDS):
+            while {group for group in groups if await translated_to(b, group) == 1} != by_leader:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await until(lambda: "A-B cannot translate offsets of groups, and tries again: " in caplog.text)

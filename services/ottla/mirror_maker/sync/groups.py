@@ -6,6 +6,7 @@ set from here before, or if it lies behind: an application that has read on in t
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -14,7 +15,7 @@ from ottla.errors import ApiError, error_of
 from ottla.mirror_maker.naming import NameFilter
 from ottla.mirror_maker.offset_map import PartitionMap
 from ottla.mirror_maker.sync.legacy_records import Checkpoint
-from ottla.model import TopicPartition
+from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.cluster import Cluster
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
@@ -25,24 +26,31 @@ LIST_GROUPS_VERSIONS: Final = (0, 4)
 CONSUMER_PROTOCOLS: Final = ("consumer", "")
 
 
-async def list_groups(cluster: Cluster) -> list[str]:
-    """The consumer groups of a cluster.
+async def list_groups(cluster: Cluster) -> tuple[list[str], list[OSError | ApiError]]:
+    """The consumer groups of the brokers that can be asked, each of which knows those that it coordinates; and what keeps others from it.
 
     Raises:
-        ApiError, OSError: a broker cannot be asked; a coordinator of nothing answers with nothing.
+        ApiError, OSError: no broker says who they are.
     """
     await cluster.refresh(())
     found: set[str] = set()
-    for broker_id in list(cluster.metadata.brokers):
+    errors: list[OSError | ApiError] = []
 
+    async def ask(broker_id: BrokerId) -> None:
         def build(api: Any) -> Any:
             return api.build("ListGroupsRequest", states_filter=())
 
-        answer = await cluster.ask(broker_id, ApiKey.LIST_GROUPS, LIST_GROUPS_VERSIONS, build)
-        if answer.error_code:
-            raise error_of(int(answer.error_code), f"the groups of broker {broker_id}")
-        found |= {str(group.group_id) for group in answer.groups if group.protocol_type in CONSUMER_PROTOCOLS}
-    return sorted(found)
+        try:
+            answer = await cluster.ask(broker_id, ApiKey.LIST_GROUPS, LIST_GROUPS_VERSIONS, build)
+            if answer.error_code:
+                raise error_of(int(answer.error_code), f"the groups of broker {broker_id}")
+        except (OSError, ApiError) as error:
+            errors.append(error)
+        else:
+            found.update(str(group.group_id) for group in answer.groups if group.protocol_type in CONSUMER_PROTOCOLS)
+
+    await asyncio.gather(*map(ask, cluster.metadata.brokers))
+    return sorted(found), errors
 
 
 async def translated(
