@@ -213,8 +213,12 @@ def build_batch(
     if last_offset_delta is None:
         last_offset_delta = taken[-1].offset - base_offset if taken else 0
     payload = bytearray()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    encoded = encode_headers(headers)
     for record in taken:
-        body = _encode_record(record, record.timestamp - base_timestamp, record.offset - base_offset)
+        if record.headers is not headers:  # records that were made together mostly share them
+            headers, encoded = record.headers, encode_headers(record.headers)
+        body = _encode_record(record, record.timestamp - base_timestamp, record.offset - base_offset, encoded)
         payload += encode_varint(len(body))
         payload += body
     attributes = codec
@@ -253,11 +257,11 @@ def seal(header: BatchHeader, payload: bytes | memoryview) -> bytes:
     return bytes(batch)
 
 
-def _encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> bytes:
+def _encode_record(record: Record, timestamp_delta: int, offset_delta: int, headers: bytes) -> bytes:
     parts = [b"\x00", encode_varint(timestamp_delta), encode_varint(offset_delta)]
     _append_nullable(parts, record.key)
     _append_nullable(parts, record.value)
-    parts.append(encode_headers(record.headers))
+    parts.append(headers)
     return b"".join(parts)
 
 

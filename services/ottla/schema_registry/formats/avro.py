@@ -12,7 +12,6 @@ Nothing here reads data.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as attribute
@@ -55,7 +54,6 @@ PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
     "bytes": frozenset({"string"}),
 }
 
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_DEFAULT: Final[Json] = {"": "no default"}  # compared by identity
 
 
@@ -336,23 +334,22 @@ class _Parser:
         nodes = node.get("fields")
         if not isinstance(nodes, list):
             raise InvalidSchema(f'the record {type_.name} has no "fields"', place)
-        fields, seen = type_.fields, set[str]()
+        fields, seen, plain = type_.fields, set[str](), 0
         for index, field_node in enumerate(nodes):
-            field = self._plain_field(field_node, depth) or self._field(field_node, namespace, f"{place}/fields/{index}", depth)
+            field = None
+            if isinstance(field_node, dict) and len(field_node) == 2:  # a name and a primitive, as most fields are
+                name, kind = field_node.get("name"), field_node.get("type")
+                if isinstance(name, str) and isinstance(kind, str) and kind in _PLAIN and _is_name(name):
+                    field = Field(name, _PLAIN[kind], None, _NO_DEFAULT, "ascending", [], {})
+                    plain += 1
+            if field is None:
+                field = self._field(field_node, namespace, f"{place}/fields/{index}", depth)
             if field.name in seen:
                 raise InvalidSchema(f"the record {type_.name} has the field {field.name} twice", f"{place}/fields/{index}/name")
             seen.add(field.name)
             fields.append(field)
-
-    def _plain_field(self, node: Json, depth: int) -> Field | None:
-        """A field that is a name and a primitive, as most are; None of any other."""
-        if not isinstance(node, dict) or len(node) != 2:
-            return None
-        name, kind = node.get("name"), node.get("type")
-        if not isinstance(name, str) or not isinstance(kind, str) or kind not in _PLAIN or _NAME.fullmatch(name) is None:
-            return None
-        self._budget.spend(depth + 1)
-        return Field(name, _PLAIN[kind], None, _NO_DEFAULT, "ascending", [], {})
+        if plain:
+            self._budget.spend(depth + 1, plain)
 
     def _field(self, node: Json, namespace: str | None, place: str, depth: int) -> Field:
         if not isinstance(node, dict):
@@ -436,8 +433,12 @@ def _full_name(node: dict[str, Json], namespace: str | None, place: str) -> tupl
     return full, space or None
 
 
+def _is_name(text: str) -> bool:
+    return text.isascii() and text.isidentifier()
+
+
 def _checked_name(name: Json, place: str) -> str:
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+    if not isinstance(name, str) or not _is_name(name):
         raise InvalidSchema(f"{write_json(name)} is no name: it needs a letter or _, then letters, digits and _", place)
     return name
 
@@ -488,7 +489,7 @@ def _reachable(root: Type) -> Iterator[Type]:
 def _written(type_: Type, known: set[str], namespace: str | None, normalize: bool) -> str:
     """A type as Avro's Java library writes it: a name that is known by its name, in the namespace around it without that.
 
-    Names need no escapes: they were compared with `_NAME`.
+    Names need no escapes.
     """
     kind = type_.kind
     if kind == "union":

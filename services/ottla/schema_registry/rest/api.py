@@ -494,9 +494,12 @@ class Api:
         raise StoreTimedOut(f"{request.subject} changes too often to be looked at")
 
     async def _registration_answer(self, version: Version, call: Call) -> Json:
-        found = await self._detailed(version, call, version_json(version))
-        left_out = {"subject", "schema"} if _is_descriptor(call.body) else {"subject"}
-        return {field: value for field, value in found.items() if field not in left_out}
+        found = {"version": version.version, "id": version.id, **schema_json(version, has_subject=False)}
+        if call.query:
+            await self._detailed(version, call, found)
+        if _is_descriptor(call.body):
+            del found["schema"]
+        return found
 
     async def register(self, call: Call) -> Json:
         request = await self.new_registration(call)

@@ -178,7 +178,7 @@ class Application:
                 self._authentication.check(request.headers.get(b"authorization", b""), writes=writes)
             media_type = _accepted(request.header(b"accept"))
             call = self._call(request, route, match, query)
-            if route.writes or OFFSET_HEADER in request.headers:
+            if OFFSET_HEADER in request.headers or (route.writes and not self._place.is_leader):
                 return self._wait(request, route, call, media_type)
             found = getattr(self._api, route.name)(call)
             if isinstance(found, Awaitable):

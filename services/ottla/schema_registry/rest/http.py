@@ -288,7 +288,8 @@ class Connection(asyncio.Protocol):
             else:
                 self._is_working = True
                 self._shared.waiting.pop(self, None)
-                self._shared.tasks.begin(self._finish(request, answer))  # type: ignore[arg-type]  # what is no Response is awaitable
+                # What is no Response is awaitable. (`begin` would ask what it is, and which loop runs.)
+                self._shared.tasks.keep(self._loop.create_task(self._finish(request, answer)))  # type: ignore[arg-type]
 
     async def _finish(self, request: Request, answer: Awaitable[Response]) -> None:
         response = await answer

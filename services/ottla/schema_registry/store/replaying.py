@@ -352,9 +352,10 @@ class Store:
         """
         for _ in range(ATTEMPTS):
             draft = await self.drafts.draft(self.state, request)
-            found = decisions.existing(self.state, draft) if self.state.versions(request.subject) is draft.seen else None
-            if found is not None:
-                return found
+            if draft.seen and self.state.versions(request.subject) is draft.seen:
+                found = decisions.existing(self.state, draft)
+                if found is not None:
+                    return found
             try:
                 registered: Registered = await self._queue_up(_Write(_future(), draft=draft))
             except Stale:

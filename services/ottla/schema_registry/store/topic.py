@@ -250,9 +250,12 @@ class KafkaTopic:
             ApiError, OSError: it was not written, or that is not known.
         """
         assert self._producer is not None, "not begun"
-        now = self._clock.time_ms()
+        now, alone = self._clock.time_ms(), (header,)
         built = build_batch(
-            [WireRecord(index, now, record.key, record.value, (*record.headers, header)) for index, record in enumerate(records)]
+            [
+                WireRecord(index, now, record.key, record.value, (*record.headers, header) if record.headers else alone)
+                for index, record in enumerate(records)
+            ]
         )
         offset = await self._producer.send(self._partition, built)
         if offset < 0:  # a retry that found the batch there: where is not known, but the replay finds it
