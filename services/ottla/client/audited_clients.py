@@ -16,9 +16,10 @@ import logging
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
-from itertools import chain, groupby, repeat
+from itertools import pairwise, repeat
+from operator import itemgetter
 from typing import Any, Final, TypeAlias, TypeVar
 
 import confluent_kafka
@@ -28,7 +29,6 @@ from ottla.client.auditing import ConsumerAudit, Outcomes, ProducerAudit, new_se
 from ottla.clock import SystemClock, wall_ns
 from ottla.network.audit_schema import AuditSchemaId
 from ottla.record.audit_records import TOPIC, AuditRecord, Session, encode
-from ottla.record.columnar import Integers
 from ottla.record.digests import digests_of
 
 log: Final = logging.getLogger(__name__)
@@ -53,9 +53,9 @@ _DEFAULTS: Final = {
 _CONNECTION: Final = ("bootstrap.servers", "security.", "sasl.", "ssl.", "client.id", "broker.")
 _CLOSE_SECONDS: Final = 10.0
 _PURGE_SECONDS: Final = 1.0
-# Delivery reports are read when there are so many, or bytes in them as far as those before tell.
+# Delivery reports are read when there are so many, and at once with one of so large a value: so few bytes are held.
 _READ_AT: Final = 512
-_READ_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 32_768
 
 
 class Reporter:
@@ -173,51 +173,46 @@ class _Deliveries:
 
     def __init__(self) -> None:
         self.messages: list[confluent_kafka.Message] = []
-        self.most = 1  # of them, before they are read
-        self.ways: list[list[None]] = []  # of a transaction: where its messages are still entered
+        self.ways: list[deque[None]] = []  # of a transaction: where its messages are still entered
         self.outcomes: list[tuple[str, Outcomes]] = []  # of a transaction
 
-    def read(self) -> list[tuple[str, Outcomes]]:
-        """What they say, by topic."""
+    def read(self, topics: Collection[str]) -> list[tuple[str, Outcomes]]:
+        """What they say, by topic, of those there are."""
         messages = self.messages[:]
         del self.messages[: len(messages)]  # others come meanwhile
         if not messages:
             return []
-        found = list(_outcomes(messages))
-        self.most = max(1, min(_READ_AT, _READ_BYTES * len(messages) // (1 + sum(int(outcomes.sizes.sum()) for _, outcomes in found))))
-        return found
+        if len(topics) == 1:
+            outcomes, found = _outcomes(messages), [(0, next(iter(topics)))]
+        else:
+            messages.sort(key=_topic_of)
+            names = list(map(_topic_of, messages))
+            outcomes, found = _outcomes(messages), [(names.index(topic), topic) for topic in dict.fromkeys(names)]
+        bounds = pairwise([*(first for first, _ in found), len(messages)])
+        return [(topic, outcomes.part(first, behind)) for (_, topic), (first, behind) in zip(found, bounds, strict=True)]
 
 
-def _outcomes(messages: list[confluent_kafka.Message]) -> Iterator[tuple[str, Outcomes]]:
-    """What delivery reports say, by topic."""
+_topic_of: Final[Any] = confluent_kafka.Message.topic
+_time_of: Final = itemgetter(1)  # behind whose it is
+
+
+def _outcomes(messages: list[confluent_kafka.Message]) -> Outcomes:
+    """What delivery reports say."""
     kind, count = confluent_kafka.Message, len(messages)
-    topics: list[Any] = list(map(kind.topic, messages))
-    if topics.count(topics[0]) != count:
-        messages.sort(key=lambda message: message.topic() or "")
-        topics.sort()
     digests, key_lengths, sizes = digests_of(list(map(kind.key, messages)), list(map(kind.value, messages)))
-    columns = (
-        _integers(map(kind.partition, messages)),
-        _integers(map(kind.offset, messages)),
-        np.fromiter(chain.from_iterable(map(kind.timestamp, messages)), np.int64, 2 * count)[1::2],  # behind what is said of each
+    try:
+        offsets = np.fromiter(map(kind.offset, messages), np.int64, count)
+    except TypeError:  # some are None: no one knows them
+        offsets = np.array([-1 if (offset := message.offset()) is None else offset for message in messages], np.int64)
+    return Outcomes(
+        digests,
+        np.fromiter(map(kind.partition, messages), np.int64, count),
+        offsets,
+        np.fromiter(map(_time_of, map(kind.timestamp, messages)), np.int64, count),
         (1000 * np.fromiter(map(kind.latency, messages), np.float64, count)).astype(np.int64),
         key_lengths,
         sizes,
     )
-    first = 0
-    for topic, some in groupby(topics):
-        behind = first + sum(1 for _ in some)
-        yield topic, Outcomes(digests[16 * first : 16 * behind], *(column[first:behind] for column in columns))
-        first = behind
-
-
-def _integers(numbers: Iterable[int | None]) -> Integers:
-    """-1 for None."""
-    found = list(numbers)
-    try:
-        return np.array(found, np.int64)
-    except TypeError:
-        return np.array([-1 if number is None else number for number in found], np.int64)
 
 
 class _DeliveryAudit(ProducerAudit):
@@ -227,7 +222,7 @@ class _DeliveryAudit(ProducerAudit):
         super().__init__(session, by_append=by_append)
         self.deliveries: Final = _Deliveries()
 
-    def failed_on(self, way: list[None], topic: str, counted_ms: int) -> None:
+    def failed_on(self, way: deque[None], topic: str, counted_ms: int) -> None:
         """As `failed`, of a message that was entered there."""
         with self._lock:
             way.pop()
@@ -239,12 +234,12 @@ class _DeliveryAudit(ProducerAudit):
             if deliveries is self.deliveries:
                 self._gather()
             else:
-                deliveries.outcomes += deliveries.read()
+                deliveries.outcomes += deliveries.read(self._topics)
 
     def ended(self, transaction: _Deliveries, *, is_committed: bool) -> None:
         """What the transaction had counts, or is nowhere and counts for nothing."""
         with self._lock:
-            found = transaction.outcomes + transaction.read()
+            found = transaction.outcomes + transaction.read(self._topics)
             while transaction.ways:
                 transaction.ways.pop().pop()
             now_ms = self._clock.time_ms()
@@ -252,14 +247,14 @@ class _DeliveryAudit(ProducerAudit):
                 self._count(topic, outcomes._replace(latencies_ms=np.maximum(outcomes.latencies_ms, now_ms - outcomes.timestamps)))
 
     def _gather(self) -> None:
-        for topic, outcomes in self.deliveries.read():
+        for topic, outcomes in self.deliveries.read(self._topics):
             self._count(topic, outcomes)
 
 
-# A window's start and end, where messages of a topic and of it are entered while they are on their way, what an application wants to be
-# called at a delivery, and what librdkafka calls. No class: a tuple is unpacked in the time in which one attribute is read.
-_Way: TypeAlias = tuple[int, int, list[None], Any, Any]
-_NO_WAY: Final[_Way] = (0, 0, [], None, None)
+# A window's start and end; where messages of a topic and of it are entered while they are on their way; what an application wants to be
+# called at a delivery, what librdkafka calls, and what makes that. No class: a tuple is unpacked while one attribute is read.
+_Way: TypeAlias = tuple[int, int, deque[None], Any, Any, Any]
+_NO_WAY: Final[_Way] = (0, 0, deque(), None, None, None)
 _produce: Final[Any] = confluent_kafka.Producer.produce
 
 
@@ -274,7 +269,6 @@ class _AuditedProducer(confluent_kafka.Producer):
         self._window_ms = int(options["window.ms"])
         self._transaction: _Deliveries | None = None
         self._ways: dict[str, _Way] = {}
-        self._ways_lock = threading.Lock()
 
     def begin_transaction(self) -> None:
         """As the class does; messages are acknowledged with the commit from now on."""
@@ -313,9 +307,15 @@ class _AuditedProducer(confluent_kafka.Producer):
         else:
             counted_ms = wall_ns() // 1_000_000 if self.audit.by_append else timestamp
         then = on_delivery if callback is None else callback
-        start_ms, end_ms, entered, last, told = self._ways.get(topic, _NO_WAY)
-        if then is not last or not start_ms <= counted_ms < end_ms:
-            _, _, entered, _, told = self._way(topic, counted_ms, then)
+        try:
+            start_ms, end_ms, entered, last, told, telling = self._ways[topic]
+        except KeyError:
+            start_ms, end_ms, entered, last, told, telling = _NO_WAY
+        if not start_ms <= counted_ms < end_ms:
+            _, _, entered, _, told, _ = self._way(topic, counted_ms, then)
+        elif then is not last:
+            told = telling(then)
+            self._ways[topic] = (start_ms, end_ms, entered, then, told, telling)
         entered.append(None)
         try:
             _produce(self, topic, value, key, partition, told, None, timestamp, headers)
@@ -324,37 +324,39 @@ class _AuditedProducer(confluent_kafka.Producer):
             raise
 
     def _way(self, topic: str, counted_ms: int, then: Any) -> _Way:
-        with self._ways_lock:
-            start_ms, end_ms, entered, _, _ = self._ways.get(topic, _NO_WAY)
-            if not start_ms <= counted_ms < end_ms:
-                start_ms, entered = counted_ms - counted_ms % self._window_ms, self.audit.way(topic, counted_ms)
-            told = self._told(topic, counted_ms, entered, then)
-            found = self._ways[topic] = (start_ms, start_ms + self._window_ms, entered, then, told)
+        entered, start_ms = self.audit.way(topic, counted_ms), counted_ms - counted_ms % self._window_ms
+        telling = self._telling(topic, counted_ms, entered)
+        found = self._ways[topic] = (start_ms, start_ms + self._window_ms, entered, then, telling(then), telling)
         return found
 
-    def _told(self, topic: str, counted_ms: int, entered: list[None], then: Any) -> Any:
-        """What librdkafka calls for each message that was entered there."""
+    def _telling(self, topic: str, counted_ms: int, entered: deque[None]) -> Any:
+        """Makes what librdkafka calls for each message that was entered there."""
         audit, transaction = self.audit, self._transaction
+        default, is_told_errors_alone = self._default, self._is_told_errors_alone
         deliveries = transaction or audit.deliveries
         messages, keep = deliveries.messages, deliveries.messages.append
         leave = entered.pop if transaction is None else partial(transaction.ways.append, entered)
-        then = self._default if then is None else then
-        then_if_written = None if self._is_told_errors_alone else then
 
-        def told(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
-            if error is None:
-                keep(message)
-                leave()
-                if len(messages) >= deliveries.most:
-                    audit.read(deliveries)
-                if then_if_written is not None:
-                    then_if_written(error, message)
-            else:
-                audit.failed_on(entered, topic, counted_ms)
-                if then is not None:
-                    then(error, message)
+        def telling(then: Any) -> Any:
+            then = default if then is None else then
+            then_if_written = None if is_told_errors_alone else then
 
-        return told
+            def told(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+                if error is None:
+                    keep(message)
+                    leave()
+                    if len(messages) >= _READ_AT or len(message) >= _READ_BYTES:
+                        audit.read(deliveries)
+                    if then_if_written is not None:
+                        then_if_written(error, message)
+                else:
+                    audit.failed_on(entered, topic, counted_ms)
+                    if then is not None:
+                        then(error, message)
+
+            return told
+
+        return telling
 
     def produce_batch(
         self, topic: str, messages: list[dict[str, Any]], partition: int = -1, callback: Any = None, on_delivery: Any = None
@@ -362,11 +364,9 @@ class _AuditedProducer(confluent_kafka.Producer):
         """As the class does, and counts."""
         counted_ms = wall_ns() // 1_000_000
         then = on_delivery if callback is None else callback
-        _, _, entered, _, _ = self._way(topic, counted_ms, then)
+        _, _, entered, _, _, telling = self._way(topic, counted_ms, then)
         callbacks = [then if message.get("callback") is None else message["callback"] for message in messages]
-        sent = [
-            {**message, "callback": self._told(topic, counted_ms, entered, one)} for message, one in zip(messages, callbacks, strict=True)
-        ]
+        sent = [{**message, "callback": telling(one)} for message, one in zip(messages, callbacks, strict=True)]
         entered += repeat(None, len(sent))
         taken = 0
         try:

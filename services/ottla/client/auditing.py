@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -55,6 +58,11 @@ class Outcomes(NamedTuple):
     key_lengths: Integers
     sizes: Integers
 
+    def part(self, first: int, behind: int) -> Outcomes:
+        """Those from one to before another."""
+        digests, *columns = self
+        return Outcomes(digests[16 * first : 16 * behind], *(column[first:behind] for column in columns))
+
 
 class _Topic:
     """What is counted of one topic and not reported yet."""
@@ -64,15 +72,15 @@ class _Topic:
         self.outcomes: list[_Outcome] = []
         self.columns: list[Outcomes] = []
         self.count = 0  # of messages in these two
-        self.ways: dict[int, list[None]] = {}  # by window: as many entries as messages are on their way
-        self.way_ms = -1  # the window whose way was asked for last
+        self.ways: dict[int, deque[None]] = {}  # by window: as many entries as messages are on their way
         self.positions: dict[int, tuple[int, int]] = {}
         self.last_times: dict[int, int] = {}  # of what was consumed last, by partition
         self.watermark_ms = 0
 
     def on_their_way(self) -> dict[int, int]:
         """How many messages are on their way, by window."""
-        self.ways = {start_ms: way for start_ms, way in self.ways.items() if way or start_ms == self.way_ms}
+        empty = {start_ms: ref(self.ways.pop(start_ms)) for start_ms in [start_ms for start_ms, way in self.ways.items() if not way]}
+        self.ways |= {start_ms: way for start_ms, found in empty.items() if (way := found()) is not None}  # a client has it still
         return {start_ms: count for start_ms, way in self.ways.items() if (count := len(way))}
 
 
@@ -158,25 +166,28 @@ class _Audit:
             digests, *columns = zip(*topic.columns, strict=True)
             partitions, offsets, times, latencies, key_lengths, sizes = map(np.concatenate, columns)
             identities = contents(b"".join(digests), times, key_lengths)
-            for partition in np.unique(partitions).tolist():
-                mask = partitions == partition
-                some = [column[mask] for column in (offsets, times, latencies, sizes)]
-                self._add(topic, partition, identities.select(mask), some)
+            some = [offsets, times, latencies, sizes]
+            if bool((partitions != partitions[0]).any()):
+                order = np.argsort(partitions, kind="stable")
+                partitions, identities, some = partitions[order], identities.select(order), [column[order] for column in some]
+            bounds = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), len(partitions)]
+            for first, behind in pairwise(bounds):
+                run = slice(first, behind)
+                self._add(topic, int(partitions[first]), identities.select(run), [column[run] for column in some])
         topic.outcomes, topic.columns, topic.count = [], [], 0
 
     def _add(self, topic: _Topic, partition: int, identities: Identities, columns: Sequence[Integers]) -> None:
-        offsets, times, latencies, sizes = columns
-        for start_ms, found in by_window(times, self._session.window_ms):
-            mask = np.ones(len(times), bool) if found is None else found
+        for start_ms, mask in by_window(columns[1], self._session.window_ms):
             tally = topic.tallies.setdefault((partition, start_ms), Tally())
-            some = identities.select(mask)
+            some = identities if mask is None else identities.select(mask)
+            offsets, _, latencies, sizes = columns if mask is None else [column[mask] for column in columns]
             tally.count_contents(some)
-            self._enter(tally, int(mask.sum()))
-            if bool((offsets[mask] >= 0).all()):
-                tally.count_messages(partition, offsets[mask], some, int(sizes[mask].sum()))
+            self._enter(tally, len(some))
+            if int(offsets.min()) >= 0:
+                tally.count_messages(partition, offsets, some, int(sizes.sum()))
             else:  # acks=0: no one knows where they are
-                tally.merge(Tally(count=int(mask.sum()), size=int(sizes[mask].sum()), offsets=None, content=0))
-            tally.latencies.add_all(latencies[mask])
+                tally.merge(Tally(count=len(some), size=int(sizes.sum()), offsets=None, content=0))
+            tally.latencies.add_all(latencies)
 
     def _enter(self, tally: Tally, count: int) -> None:
         """Counts what a producer alone counts."""
@@ -198,18 +209,16 @@ class ProducerAudit(_Audit):
         size, counted_ms = len(key or b"") + len(value or b""), self._clock.time_ms() if self.by_append else timestamp_ms
         attempt = Attempt(topic, timestamp_ms, digest_of(key, value), -1 if key is None else len(key), size, counted_ms)
         with self._lock:
-            self._topic(topic).ways.setdefault(self._start_ms(counted_ms), []).append(None)
+            self._topic(topic).ways.setdefault(self._start_ms(counted_ms), deque()).append(None)
         return attempt
 
-    def way(self, topic: str, counted_ms: int) -> list[None]:
-        """A list that has an entry for each message of that topic and of that time's window that is on its way.
+    def way(self, topic: str, counted_ms: int) -> deque[None]:
+        """What has an entry for each message of that topic and of that time's window that is on its way.
 
-        A client appends and pops without a lock, until it asks for another way of the topic.
+        A client appends and pops without a lock, as long as it has this.
         """
         with self._lock:
-            known = self._topic(topic)
-            known.way_ms = self._start_ms(counted_ms)
-            return known.ways.setdefault(known.way_ms, [])
+            return self._topic(topic).ways.setdefault(self._start_ms(counted_ms), deque())
 
     def acknowledged(self, attempt: Attempt, partition: int, offset: int, timestamp_ms: int | None = None) -> None:
         """The brokers have it.

@@ -36,6 +36,7 @@ _OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 # Two messages that share their cells in every table cannot be told apart: with four tables one pair in a million.
 _TABLES: Final = 4
 _TABLE_CELLS: Final = 32
+_CELL_MASK: Final = np.uint64(_TABLE_CELLS - 1)
 CELLS: Final = _TABLES * _TABLE_CELLS
 _SKETCH_BYTES: Final = 4 * 8 * CELLS
 # A sketch is decoded cell by cell; a forged one must not turn in circles.
@@ -65,9 +66,9 @@ class Identities:
     def __len__(self) -> int:
         return len(self.first)
 
-    def select(self, mask: NDArray[np.bool_]) -> Identities:
-        """Those that the mask has."""
-        return Identities(self.first[mask], self.second[mask])
+    def select(self, some: NDArray[np.bool_] | Integers | slice) -> Identities:
+        """Those that a mask has, or a slice, or these by their indices."""
+        return Identities(self.first[some], self.second[some])
 
 
 def digest_of(key: bytes | None, value: bytes | None) -> bytes:
@@ -351,9 +352,7 @@ def _inflated(data: bytes) -> bytes:
 def _places(identities: Identities) -> tuple[list[NDArray[np.int64]], Words]:
     """A cell in each table, and the check."""
     spread = mix(identities.first + mix(identities.second ^ _C))
-    indices = [
-        ((spread >> np.uint64(16 * table)) % np.uint64(_TABLE_CELLS)).astype(np.int64) + table * _TABLE_CELLS for table in range(_TABLES)
-    ]
+    indices = [(spread >> np.uint64(16 * table) & _CELL_MASK).astype(np.int64) + table * _TABLE_CELLS for table in range(_TABLES)]
     return indices, mix(spread ^ identities.second)
 
 
@@ -417,8 +416,9 @@ class Latencies:
             return
         logs = np.log(np.maximum(milliseconds, 1)) / _LOG_GROWTH
         found = np.where(milliseconds < 1, 0, np.minimum(1 + np.floor(logs), _MOST_BUCKETS)).astype(np.int64)
-        for bucket, count in zip(*(column.tolist() for column in np.unique(found, return_counts=True)), strict=True):
-            self.buckets[bucket] = self.buckets.get(bucket, 0) + count
+        counts = np.bincount(found)
+        for bucket in np.flatnonzero(counts).tolist():
+            self.buckets[bucket] = self.buckets.get(bucket, 0) + int(counts[bucket])
 
     def merge(self, other: Latencies) -> None:
         """Those of another one too."""

@@ -21,6 +21,7 @@ from ottla.record.digests import (
     contents_of_columns,
     digest,
     digest_of,
+    digests_of,
     find_run,
     place_of,
     placed,
@@ -55,6 +56,14 @@ def test_a_digest_is_additive_and_does_not_know_of_an_order(
     together = [*some, *others]
     random.shuffle(together)  # type: ignore[attr-defined]
     assert digest(identities_of(together)) == (digest(identities_of(some)) + digest(identities_of(others))) & MASK_128
+
+
+@given(st.lists(st.tuples(st.none() | st.binary(max_size=3), st.none() | st.binary(max_size=9_000)), max_size=9))
+def test_many_are_hashed_as_each_is(pairs: list[tuple[bytes | None, bytes | None]]) -> None:
+    digests, key_lengths, sizes = digests_of([key for key, _ in pairs], [value for _, value in pairs])
+    assert digests == b"".join(digest_of(key, value) for key, value in pairs)
+    assert key_lengths.tolist() == [-1 if key is None else len(key) for key, _ in pairs]
+    assert sizes.tolist() == [len(key or b"") + len(value or b"") for key, value in pairs]
 
 
 @given(PAIRS, st.integers(0, 39), st.integers(1, 40))
