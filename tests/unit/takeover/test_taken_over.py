@@ -12,9 +12,10 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
-from tests.unit.takeover.kafka_left import BROKERS, CLEAN, KILLED, KafkaLeft
+from tests.unit.takeover.kafka_left import BROKERS, CLEAN, KILLED, KafkaLeft, read_all
 from tests.waiting import until
 
+from ottla.record.batch import batches
 from ottla.storage.partition_metadata import PARTITION_METADATA, read_topic_id
 from ottla.takeover.directories import NOTE
 
@@ -80,6 +81,26 @@ def test_torn_tails_and_missing_indexes_are_mended_and_nothing_that_was_acknowle
             path.unlink()
     with left.cluster() as cluster:
         left.check(cluster.bootstrap_servers)
+
+
+def test_what_lies_behind_a_gap_that_no_cleaner_checkpoint_names_is_there(tmp_path: Path) -> None:
+    """Kafka's follower of a compacted log begins a segment behind what its leader has cleaned, and has cleaned nothing itself."""
+    left = KafkaLeft.unpack(CLEAN, tmp_path)
+    left.put_into_twin()
+    for broker_id in BROKERS:
+        directory = left.log_directory(broker_id)
+        (directory / "cleaner-offset-checkpoint").write_text("0\n1\nplain 0 1\n")
+        segment = directory / "compacted-0" / f"{0:020d}.log"
+        *_, (position, cleaned) = batches(segment.read_bytes())
+        with segment.open("r+b") as file:
+            file.truncate(position)
+        for suffix in (".index", ".timeindex"):
+            segment.with_suffix(suffix).unlink()
+    expected = left.expected["compacted-0-read_committed"]["rows"]
+    with left.cluster() as cluster:
+        rows = read_all(cluster.bootstrap_servers, "compacted", 0, "read_committed")["rows"]
+    assert rows == [row for row in expected if not cleaned.base_offset <= row[0] <= cleaned.last_offset]
+    assert rows[-1][0] == 301 > cleaned.last_offset
 
 
 def test_topics_without_an_id_get_one_and_so_do_their_logs(tmp_path: Path) -> None:
