@@ -116,7 +116,7 @@ class Limits:
             SchemaTooLarge: it has more bytes.
             InvalidSchema: it references too many.
         """
-        size = len(text.encode("utf-8", "surrogatepass"))
+        size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
         if size > self.size:
             raise SchemaTooLarge(f"the schema has {size} bytes, more than {self.size}")
         if len(references) > self.reference_count:

@@ -45,6 +45,7 @@ log: Final = logging.getLogger(__name__)
 
 MEDIA_TYPES: Final = ("application/vnd.schemaregistry.v1+json", "application/vnd.schemaregistry+json", "application/json")
 READ_TYPES: Final = (*MEDIA_TYPES, "application/octet-stream")
+_CONTENT_LINES: Final = {name: header_lines({"content-type": name, "vary": "Accept, Accept-Encoding"}) for name in MEDIA_TYPES}
 COMPRESSED_FROM_BYTES: Final = 2_048
 CACHED_BYTES: Final = 64 * 1024 * 1024
 CACHED_ROUTES: Final = ("schema_by_id", "schema_text_by_id", "schema_by_guid")
@@ -322,7 +323,8 @@ class Application:
 
     def _success(self, request: Request, route: Route, found: Any, media_type: str, *, may_keep: bool = True) -> Response:
         body = found.text.encode() if isinstance(found, Text) else b"" if route.status == 204 else _dumped(found)
-        headers = {} if route.status == 204 else {"content-type": media_type, "vary": "Accept, Accept-Encoding"}
+        lines = b"" if route.status == 204 else _CONTENT_LINES[media_type]
+        headers: dict[str, str] = {}
         status = route.status
         is_lasting = route.name in CACHED_ROUTES and b"fetchMaxId" not in request.target
         if is_lasting:
@@ -331,12 +333,12 @@ class Application:
             if headers["etag"] in request.header(b"if-none-match"):
                 status, body = 304, b""
         else:
-            headers["x-registry-offset"] = str(self._place.state.next_offset)
+            lines += b"x-registry-offset: %d\r\n" % self._place.state.next_offset
         if len(body) >= COMPRESSED_FROM_BYTES and "gzip" in request.header(b"accept-encoding"):
             body = gzip.compress(body, 1, mtime=0)
             headers["content-encoding"] = "gzip"
         self.counts.count(route.name, status)
-        response = Response(status, body, self._common(request) + header_lines(headers))
+        response = Response(status, body, self._common(request) + lines + header_lines(headers))
         is_kept = is_lasting and may_keep
         if is_kept and status == 200 and request.method == b"GET" and self._authentication is None and b"origin" not in request.headers:
             self._keep(request, response)

@@ -96,10 +96,9 @@ class Drafts:
         is_new: bool,
         normalize: bool = False,
     ) -> ParsedSchema:
-        try:
-            kind = SchemaType(schema_type)
-        except ValueError:
-            raise InvalidSchema(f"Invalid schema type {schema_type}") from None
+        kind = SchemaType.__members__.get(schema_type)
+        if kind is None:
+            raise InvalidSchema(f"Invalid schema type {schema_type}")
         resolved: dict[str, str] = {}
         _resolve(state, subject, references, resolved, set())
         try:
@@ -198,8 +197,10 @@ class Drafts:
 
     async def _messages(self, state: State, draft: Draft, new: ParsedSchema, versions: Sequence[Version]) -> list[str]:
         subject, schema, config = draft.request.subject, draft.schema, draft.config
+        if not versions and not config.get("validateFields"):
+            return []
         level = CompatibilityLevel(config["compatibilityLevel"])
-        if not config.get("validateFields") and (level is CompatibilityLevel.NONE or not versions):
+        if level is CompatibilityLevel.NONE and not config.get("validateFields"):
             return []
         if not level.transitive:
             versions = versions[-1:]
