@@ -152,7 +152,7 @@ async def test_of_two_canaries_at_a_time_none_counts_what_the_other_has_counted(
         assert summary.is_known
         assert not [said for _, said in summary.verdicts if said.verdict in WRONG]
         end = (await committed_offsets(cluster, "__canary"))[TopicPartition(CANARY_TOPIC, 0)].offset
-        counted = {tier: count for topic, tier, count in (await server.counter.standing()).totals if topic == CANARY_TOPIC}
+        counted = {tier: count for topic, tier, count in (await server.counter.sums()).totals if topic == CANARY_TOPIC}
         assert counted["consumer:__canary"] == end
 
 
@@ -188,7 +188,7 @@ def test_a_canary_can_be_asked_for_and_goes_on_from_where_it_had_reported(tmp_pa
                 assert {(said.edge, str(said.verdict)) for _, said in summary.verdicts} <= {
                     (edge, verdict) for edge in ("producer->log", "log->consumer:__canary") for verdict in ("COMPLETE", "LATE")
                 }
-                counted = {tier: count for topic, tier, count in (await server.counter.standing()).totals if topic == "__canary"}
+                counted = {tier: count for topic, tier, count in (await server.counter.sums()).totals if topic == "__canary"}
                 assert set(counted.values()) == {committed}, "each message was counted once at each tier"
 
     asyncio.run(asyncio.wait_for(scene(), WAIT_SECONDS))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.audit_counter.canary.runner import Canary, CanarySchedule
 from ottla.audit_counter.rpc import SERVICE, AuditServicer
-from ottla.audit_counter.service import AuditCounter, CounterSettings, Standing
+from ottla.audit_counter.service import AuditCounter, CounterSettings, Standing, Sums
 from ottla.audit_counter.store import Store, StoreFailed
 from ottla.audit_counter.verdicts import NOT_KNOWN
 from ottla.clock import Clock, SystemClock
@@ -285,19 +285,20 @@ class Collector:
         self._counter = counter
         self._clock = clock
         self._canary = canary
-        self._standing: Standing | None = None
+        self._found: tuple[Standing, Sums] | None = None
 
     async def refresh(self) -> None:
         """Asks the file again."""
-        self._standing = await self._counter.standing()
+        self._found = await self._counter.standing(), await self._counter.sums()
 
     def collect(self) -> Iterator[Family | Pause]:
         """The metrics as they were found."""
-        counter, standing = self._counter, self._standing
-        if standing is not None:
-            yield Family(metrics.MESSAGES, [((tier, topic), count) for topic, tier, count in standing.totals])
+        counter = self._counter
+        if self._found is not None:
+            standing, sums = self._found
+            yield Family(metrics.MESSAGES, [((tier, topic), count) for topic, tier, count in sums.totals])
             yield Family(metrics.SESSIONS, [((tier,), count) for tier, count in standing.sessions.items()])
-            yield from self._edges(standing)
+            yield from self._edges(sums)
             for metric, name in (
                 (metrics.SESSION_GAPS, "gaps"),
                 (metrics.RECORDS, "records"),
@@ -319,13 +320,13 @@ class Collector:
         if self._canary is not None and self._canary.is_wanted:
             yield from _canary_families(self._canary)
 
-    def _edges(self, standing: Standing) -> Iterator[Family | Pause]:
+    def _edges(self, sums: Sums) -> Iterator[Family | Pause]:
         missing: dict[tuple[str, str], int] = {}
         surplus: dict[tuple[str, str], int] = {}
         known: dict[tuple[str, str], list[int]] = {}
         oldest: dict[tuple[str, str], float] = {}
         windows = []
-        for topic, upstream, downstream, verdict, count, lost, doubled, first_ms in standing.verdicts:
+        for topic, upstream, downstream, verdict, count, lost, doubled, first_ms in sums.verdicts:
             edge = topic, f"{upstream}->{downstream}"
             windows.append(((*edge, verdict), count))
             missing[edge] = missing.get(edge, 0) + lost

@@ -14,10 +14,10 @@ import json
 import logging
 import sqlite3
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -157,21 +157,29 @@ class Summary:
         return 1 if found & WRONG else 3 if not found or not self.windows or found & NOT_KNOWN else 0
 
 
+class Sums(NamedTuple):
+    """Of all windows that are kept.
+
+    Attributes:
+        totals: topic, tier, messages.
+        verdicts: topic, both ends, verdict, windows, missing, too much, where the first begins.
+    """
+
+    totals: Sequence[tuple[str, str, int]]
+    verdicts: Sequence[tuple[str, str, str, str, int, int, int, int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Where the counter stands.
 
     Attributes:
-        totals: topic, tier, messages.
-        verdicts: topic, both ends, verdict, windows, missing, too much, where the first begins.
         sessions: that report, by the kind of tier.
         counters: of audit records since the start.
     """
 
     epoch: int
     topics: tuple[str, ...]
-    totals: tuple[tuple[str, str, int], ...]
-    verdicts: tuple[tuple[str, str, str, str, int, int, int, int], ...]
     sessions: Mapping[str, int]
     counters: Mapping[str, int]
 
@@ -563,11 +571,13 @@ class AuditCounter:
         return Standing(
             store.epoch,
             tuple(store.topics()),
-            tuple(store.totals()),
-            tuple(store.verdict_counts()),
             dict(collections.Counter(session.tier.partition(":")[0] for session in sessions)),
             dataclasses.asdict(store.counters),
         )
+
+    async def sums(self) -> Sums:
+        """Of all windows; each is looked at, while others wait for the store."""
+        return await self._in_store(lambda: Sums(self._store.totals(), self._store.verdict_counts()))
 
     async def tiers(self, topic: str, from_ms: int, to_ms: int, tier: str | None = None) -> list[TierRow]:
         """What tiers had of windows that begin in [from_ms, to_ms)."""

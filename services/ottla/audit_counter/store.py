@@ -69,11 +69,13 @@ CREATE TABLE verdicts (
 CREATE INDEX verdicts_by_kind ON verdicts (verdict, topic, start_ms);
 CREATE TABLE quarantine (partition INTEGER, next_offset INTEGER, reason TEXT, PRIMARY KEY (partition, next_offset)) WITHOUT ROWID;
 """
-# A file of the first version may lack them, the leader epochs of positions, and how many windows a verdict is of.
+# A file of the first version may lack them, the leader epochs of positions, and how many windows a verdict is of. By the index each scrape
+# adds up all messages without a look at the rows, of a KiB and more.
 _LATER_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS unjudged (topic TEXT, start_ms INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS topics (topic TEXT PRIMARY KEY, topic_id TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS former (topic TEXT, start_ms INTEGER, is_mixed INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS counts_by_tier ON counts (topic, tier, count);
 """
 _TABLES: Final = ("offsets", "sessions", "positions", "counts", "repeated", "verdicts", "quarantine", "unjudged", "topics", "former")
 _COUNTS: Final = (

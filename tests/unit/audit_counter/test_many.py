@@ -22,7 +22,7 @@ from tests.unit.audit_counter.records import NOW, START, appended, produced, rea
 from ottla.audit_counter import store as stores
 from ottla.audit_counter.rest.application import AuditApplication
 from ottla.audit_counter.server import Collector
-from ottla.audit_counter.service import AuditCounter, CounterSettings, Standing
+from ottla.audit_counter.service import AuditCounter, CounterSettings, Standing, Sums
 from ottla.audit_counter.store import Store
 from ottla.clock import SystemClock
 from ottla.lifecycle import ThreadOffload
@@ -121,7 +121,10 @@ def test_the_list_of_topics_walks_over_what_is_known_once() -> None:
 
     class Known:
         async def standing(self) -> Standing:
-            return Standing(0, tuple(f"topic-{number}" for number in range(100)), totals, verdicts, {}, {})
+            return Standing(0, tuple(f"topic-{number}" for number in range(100)), {}, {})
+
+        async def sums(self) -> Sums:
+            return Sums(totals, verdicts)
 
     rows = asyncio.run(answer(AuditApplication(cast(AuditCounter, Known()), SystemClock()), "/v1/topics"))
     assert len(rows) == 100

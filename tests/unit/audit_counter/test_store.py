@@ -317,6 +317,17 @@ def test_what_tiers_had_is_added_up_however_many_rows_it_is_read_in(store: Store
     assert store.tiers("clicks", START, END + 1) == wanted
 
 
+def test_messages_are_added_up_without_a_look_at_rows(store: Store) -> None:
+    """A scrape does it, and a day of fifty topics has 400 MiB of them: the store did nothing else for a second."""
+    apply(store, record("p", 0, "producer", {START: tally(ALL[:10]), END: tally(ALL[:5])}))
+    said: list[str] = []
+    store._connection.set_trace_callback(said.append)
+    assert store.totals() == [("clicks", "producer", 15)]
+    store._connection.set_trace_callback(None)
+    (plan,) = store._connection.execute(f"EXPLAIN QUERY PLAN {said[0]}").fetchall()
+    assert "USING COVERING INDEX" in plan[-1]
+
+
 def test_what_a_mirror_reads_again_takes_the_place_of_what_it_said_before(store: Store) -> None:
     """A worker was killed before its word was acknowledged; the next one reads the same in other portions."""
 

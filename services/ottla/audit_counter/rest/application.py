@@ -87,16 +87,16 @@ class AuditApplication:
         )
 
     async def _topics(self, request: Request) -> Response:
-        standing = await self._counter.standing()
+        standing, sums = await self._counter.standing(), await self._counter.sums()
         rows: dict[str, dict[str, Any]] = {
             topic: {"topic": topic, "missing": 0, "surplus": 0, "verdicts": {}, "messages": {}} for topic in sorted(standing.topics)
         }
-        for topic, _, _, verdict, windows, missing, surplus, _ in standing.verdicts:
+        for topic, _, _, verdict, windows, missing, surplus, _ in sums.verdicts:
             if (row := rows.get(topic)) is not None:
                 row["verdicts"][verdict] = row["verdicts"].get(verdict, 0) + windows
                 row["missing"] += missing
                 row["surplus"] += surplus
-        for topic, tier, count in standing.totals:
+        for topic, tier, count in sums.totals:
             if topic in rows:
                 rows[topic]["messages"][tier] = count
         return _listed(request, list(rows.values()))
