@@ -286,6 +286,8 @@ class Producer:
         else:
             is_bare = not (headers_given or timestamp_ms or self._partitioner is not None or self._discovery is not None)
             told, produce = delivery, self._client.produce
+            if self._audit is not None and is_bare:
+                produce = self._client.at_once(topic, told)
             try:
                 for encoded in encoded_values:
                     if not is_bare:

@@ -14,6 +14,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.serialization import StringDeserializer, StringSerializer
 
+from ottla.client import Producer, ProducerSettings
 from ottla.client.audited_clients import audited
 from ottla.record.audit_records import TOPIC, AuditRecord, Tally
 from ottla.testing.cluster import EmbeddedCluster
@@ -215,6 +216,22 @@ def test_a_batch_of_messages_is_counted(cluster: EmbeddedCluster, topic: str) ->
     assert evidence(sent) == evidence(had(cluster, topic, 9))
     assert [record.windows for record in records_of(producer, is_final=True)] == [{}]  # nothing is on its way
     producer.close_audit()
+
+
+def test_messages_that_ottlas_own_producer_sends_at_once_are_counted(cluster: EmbeddedCluster, topic: str) -> None:
+    """Those before one that librdkafka does not take are on their way, and that one never was; there is no room for all at once."""
+    settings = ProducerSettings(broker_list=cluster.bootstrap_servers, producer_type="async", queue_size=50, queue_enqueue_timeout_ms=-1)
+    with Producer(settings, audit={"ottla.audit.report.interval.ms": 600_000}) as producer:
+        producer.send(topic, [b"%d" % number for number in range(200)], key="k")
+        with pytest.raises(confluent_kafka.KafkaException):
+            producer.send(topic, [b"before", bytes(2_000_000), b"behind"])
+        producer.send(topic, b"one")
+        producer.flush()
+        client = producer._client
+        sent = said(client)[topic]
+        assert counts(sent) == (202, 202, 0, 202)
+        assert evidence(sent) == evidence(had(cluster, topic, 202))
+        assert [record.windows for record in records_of(client, is_final=True)] == [{}]  # nothing is on its way
 
 
 def test_the_callback_of_the_configuration_is_called(cluster: EmbeddedCluster, topic: str) -> None:
