@@ -9,11 +9,13 @@ Nothing is decompressed but batches that compaction has left gaps in, which no p
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ottla.errors import ConfigurationError, TopicAlreadyExists
 from ottla.model import TopicPartition
 from ottla.record.batch import BatchHeader
 from ottla.record.records import build_batch, read_records
@@ -62,18 +64,23 @@ async def replay(
     Raises:
         ApiError, OSError: it cannot be read or written; what is written stays, unless it is a transaction.
         FetchFailed: a partition cannot be read on.
+        ConfigurationError: the target has fewer partitions; nothing is written.
     """
     partitions = [TopicPartition(source, number) for number in sorted((await cluster.topic(source)).partitions)]
-    ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)
+    latest = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)
+    ends = {partition: latest[partition].offset for partition in partitions}
     starts = await list_offsets(cluster, dict.fromkeys(partitions, from_ms))
     if to_ms is not None:
-        until = await list_offsets(cluster, dict.fromkeys(partitions, to_ms))
-        ends = {partition: until[partition] if until[partition].offset >= 0 else end for partition, end in ends.items()}
-    wanted = [partition for partition in partitions if 0 <= starts[partition].offset < ends[partition].offset]
+        for partition, until in (await list_offsets(cluster, dict.fromkeys(partitions, to_ms))).items():
+            if until.offset >= 0:  # what is behind an open transaction would be waited for
+                ends[partition] = min(until.offset, ends[partition])
+    wanted = [partition for partition in partitions if 0 <= starts[partition].offset < ends[partition]]
     if target != source:
         refused = await create_topics(cluster, [NewTopic(target, partitions=len(partitions))])
-        if target in refused and refused[target].code != 36:  # TOPIC_ALREADY_EXISTS
+        if target in refused and not isinstance(refused[target], TopicAlreadyExists):
             raise refused[target]
+        if refused and (missing := {partition.partition for partition in partitions} - set((await cluster.topic(target)).partitions)):
+            raise ConfigurationError(f"{target} has {len(partitions) - len(missing)} of the {len(partitions)} partitions of {source}")
     if not wanted:
         return Replayed()
     first_ms = min(starts[partition].timestamp for partition in wanted)
@@ -87,7 +94,7 @@ async def replay(
         send = await _sender(cluster, transactional_id, stack)
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(_copy(cluster, partition, target, starts[partition].offset, ends[partition].offset, wait_for, send))
+                group.create_task(_copy(cluster, partition, target, starts[partition].offset, ends[partition], wait_for, send))
                 for partition in wanted
             ]
     return sum((task.result() for task in tasks), Replayed())
@@ -124,7 +131,7 @@ async def _copy(
     """One partition's batches that begin before `end`."""
     into = TopicPartition(target, partition.partition)
     done = Replayed()
-    last: asyncio.Future[int] | None = None
+    written: deque[asyncio.Future[int]] = deque()
     position = start
     async with Fetcher(cluster, FetchSettings(read_committed=True)) as fetcher:
         fetcher.assign(partition, start)
@@ -136,10 +143,12 @@ async def _copy(
                         break
                     batch = fetched.records[at : at + header.size]
                     await wait_for(header)
-                    last = await send(into, _without_gaps(batch, header))
+                    written.append(await send(into, _without_gaps(batch, header)))
+                    written[-1].add_done_callback(_look)
+                    while written[0].done():  # each is looked at: one that is refused does not keep those behind it from being written
+                        written.popleft().result()
                     done += Replayed(1, header.record_count, header.size)
-        if last is not None:
-            await last  # those before it are written too: a partition's batches are written in order
+        await asyncio.gather(*written)
     return done
 
 
@@ -149,3 +158,9 @@ def _without_gaps(batch: memoryview, header: BatchHeader) -> bytes | memoryview:
         return batch
     records = [replace(record, offset=index) for index, record in enumerate(read_records(batch))]
     return build_batch(records, codec=header.codec)
+
+
+def _look(written: asyncio.Future[int]) -> None:
+    """One that fails after another has ended the replay is no error that no one saw."""
+    if not written.cancelled():
+        written.exception()

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, produce
 
 from ottla.client.replaying import Replayed, replay
 from ottla.client.simple_consumer import AsyncSimpleConsumer
+from ottla.errors import ConfigurationError, MessageTooLarge
 from ottla.model import TopicPartition
 from ottla.record.batch import header_for_producer
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch
+from ottla.wire.admin import NewTopic, create_topics
 from ottla.wire.cluster import Cluster
+from ottla.wire.transactions import TransactionalProducer
 
 
 def batch(first_ms: int, *values: bytes, codec: str = "none") -> bytes:
@@ -58,6 +62,42 @@ async def test_a_topic_is_replayed_into_itself_up_to_where_it_ended(tmp_path: Pa
         await replay(cluster, "clicks", "clicks", 0, speed=2)
         assert asyncio.get_running_loop().time() - began >= 0.15
         assert [value for _, value in await read(cluster, "clicks", 0)] == [b"a", b"b", b"a", b"b"]
+
+
+async def test_a_batch_that_the_target_refuses_fails_the_replay_although_later_ones_are_taken(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        for first_ms, value in ((1_000, b"a"), (2_000, b"x" * 5_000), (3_000, b"b")):
+            await produce(cluster, TopicPartition("clicks", 0), batch(first_ms, value))
+        assert not await create_topics(cluster, [NewTopic("narrow", partitions=1, settings={"max.message.bytes": "1000"})])
+        with pytest.raises(ExceptionGroup) as failed:
+            await replay(cluster, "clicks", "narrow", 0)
+        (error,) = failed.value.exceptions
+        assert isinstance(error, MessageTooLarge)
+
+
+async def test_a_target_with_fewer_partitions_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        await create_topic(cluster, "fewer", 1)
+        for number in range(2):
+            await produce(cluster, TopicPartition("clicks", number), batch(1_000, b"a"))
+        async with asyncio.timeout(20):
+            with pytest.raises(ConfigurationError, match="fewer has 1 of the 2 partitions"):
+                await replay(cluster, "clicks", "fewer", 0)
+        assert await read(cluster, "fewer", 0) == []
+
+
+async def test_a_replay_up_to_a_time_does_not_wait_for_a_transaction_that_is_open(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        await produce(cluster, TopicPartition("clicks", 0), batch(1_000, b"a"))
+        async with await TransactionalProducer.open(cluster, "open") as producer, producer.transaction():
+            await (await producer.send(TopicPartition("clicks", 0), batch(2_000, b"b")))
+            await produce(cluster, TopicPartition("clicks", 0), batch(3_000, b"c"))
+            async with asyncio.timeout(20):
+                assert await replay(cluster, "clicks", "again", 0, 3_000) == await replay(cluster, "clicks", "again", 0)
+        assert [value for _, value in await read(cluster, "again", 0)] == [b"a", b"a"]
 
 
 async def test_a_replay_in_a_transaction_is_seen_as_a_whole(tmp_path: Path) -> None:
