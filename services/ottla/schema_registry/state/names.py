@@ -88,7 +88,7 @@ def within(context: str, subject: str) -> str:
 
 def is_valid(name: str, *, is_scope: bool = False) -> bool:
     """Whether a subject (or a scope of config and mode) may be called so. An empty subject may, as ever."""
-    if _CONTROL.search(name) or len(name) > MAX_SUBJECT_CHARACTERS:
+    if len(name) > MAX_SUBJECT_CHARACTERS or (not name.isprintable() and _CONTROL.search(name)):
         return False
     context, subject = parse(name)
     return subject not in _RESERVED and context != "*" and (is_scope or context != GLOBAL_CONTEXT)
