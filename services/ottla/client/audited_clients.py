@@ -56,6 +56,7 @@ _PURGE_SECONDS: Final = 1.0
 # Delivery reports are read when there are so many, and at once with one of so large a value: so few bytes are held.
 _READ_AT: Final = 512
 _READ_BYTES: Final = 32_768
+_READ_FROM: Final = 16  # messages that a consumer is given at once are read by columns; fewer are read one by one in less time
 
 
 class Reporter:
@@ -180,36 +181,42 @@ class _Deliveries:
         """What they say, by topic, of those there are."""
         messages = self.messages[:]
         del self.messages[: len(messages)]  # others come meanwhile
-        if not messages:
-            return []
-        if len(topics) == 1:
-            outcomes, found = _outcomes(messages), [(0, next(iter(topics)))]
-        else:
-            messages.sort(key=_topic_of)
-            names = list(map(_topic_of, messages))
-            outcomes, found = _outcomes(messages), [(names.index(topic), topic) for topic in dict.fromkeys(names)]
-        bounds = pairwise([*(first for first, _ in found), len(messages)])
-        return [(topic, outcomes.part(first, behind)) for (_, topic), (first, behind) in zip(found, bounds, strict=True)]
+        return _by_topic(messages, topics, None) if messages else []
+
+
+def _by_topic(messages: list[confluent_kafka.Message], topics: Collection[str], now_ms: int | None) -> list[tuple[str, Outcomes]]:
+    """What messages say that are of these topics: delivery reports, or what was read at that time. Their order in the list is changed."""
+    if len(topics) == 1:
+        return [(next(iter(topics)), _outcomes(messages, now_ms))]
+    messages.sort(key=_topic_of)
+    names = list(map(_topic_of, messages))
+    outcomes, firsts = _outcomes(messages, now_ms), {topic: names.index(topic) for topic in dict.fromkeys(names)}
+    bounds = pairwise([*firsts.values(), len(messages)])
+    return [(topic, outcomes.part(first, behind)) for topic, (first, behind) in zip(firsts, bounds, strict=True)]
 
 
 _topic_of: Final[Any] = confluent_kafka.Message.topic
 _time_of: Final = itemgetter(1)  # behind whose it is
 
 
-def _outcomes(messages: list[confluent_kafka.Message]) -> Outcomes:
-    """What delivery reports say."""
+def _outcomes(messages: list[confluent_kafka.Message], now_ms: int | None) -> Outcomes:
     kind, count = confluent_kafka.Message, len(messages)
     digests, key_lengths, sizes = digests_of(list(map(kind.key, messages)), list(map(kind.value, messages)))
     try:
         offsets = np.fromiter(map(kind.offset, messages), np.int64, count)
     except TypeError:  # some are None: no one knows them
         offsets = np.array([-1 if (offset := message.offset()) is None else offset for message in messages], np.int64)
+    timestamps = np.fromiter(map(_time_of, map(kind.timestamp, messages)), np.int64, count)
+    if now_ms is None:
+        latencies_ms = (1000 * np.fromiter(map(kind.latency, messages), np.float64, count)).astype(np.int64)
+    else:
+        latencies_ms = np.maximum(now_ms - timestamps, 0)
     return Outcomes(
         digests,
         np.fromiter(map(kind.partition, messages), np.int64, count),
         offsets,
-        np.fromiter(map(_time_of, map(kind.timestamp, messages)), np.int64, count),
-        (1000 * np.fromiter(map(kind.latency, messages), np.float64, count)).astype(np.int64),
+        timestamps,
+        latencies_ms,
         key_lengths,
         sizes,
     )
@@ -438,9 +445,13 @@ class _AuditedConsumer(confluent_kafka.Consumer):
     def consume(self, *arguments: Any, **keywords: Any) -> Any:
         """As the class does, and counts."""
         messages = super().consume(*arguments, **keywords)
-        for message in messages:
-            if message.error() is None:
+        found = [message for message in messages if message.error() is None]
+        if len(found) < _READ_FROM:
+            for message in found:
                 self._consumed(message)
+            return messages
+        for topic, outcomes in _by_topic(found, set(map(_topic_of, found)), _CLOCK.time_ms()):
+            self.audit.consumed_many(topic, outcomes)
         return messages
 
     def _consumed(self, message: Any) -> None:

@@ -282,3 +282,16 @@ class ConsumerAudit(_Audit):
             first, behind = known.positions.get(partition, (offset, offset))
             known.positions[partition] = min(first, offset), max(behind, offset + 1)
             self._counted(known, 1)
+
+    def consumed_many(self, name: str, outcomes: Outcomes) -> None:
+        """Messages of a topic that the application is given, of each partition in the order of offsets."""
+        with self._lock:
+            topic = self._topic(name)
+            for partition in np.unique(outcomes.partitions).tolist():
+                mask = outcomes.partitions == partition
+                offsets, times = outcomes.offsets[mask], outcomes.timestamps[mask]
+                lowest = int(offsets[0])
+                first, behind = topic.positions.get(partition, (lowest, lowest))
+                topic.positions[partition] = min(first, lowest), max(behind, int(offsets[-1]) + 1)
+                topic.last_times[partition] = int(times[-1])
+            self._count(name, outcomes)

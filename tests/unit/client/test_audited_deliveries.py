@@ -274,6 +274,43 @@ def test_what_a_class_made_from_confluents_sends_is_counted_as_it_is_sent(cluste
     producer.close_audit()
 
 
+def test_messages_that_are_read_many_at_a_time_are_what_they_are_one_by_one(cluster: EmbeddedCluster, topic: str) -> None:
+    """Of two topics, in the order in which they were given; few and many at once."""
+    other = cluster.create_topic(f"{topic}-other", partitions=3)
+    producer = sender(cluster)
+    for number in range(900):
+        producer.produce(
+            (topic, other)[number % 2], None if number % 5 == 0 else b"%d" % number, key=None if number % 3 else b"%d" % number
+        )
+    assert producer.flush(60) == 0
+    reports: list[list[AuditRecord]] = []
+    for size in (1, 7, 500):
+        consumer = client(cluster, confluent_kafka.Consumer, {"group.id": f"{topic}-{size}", "auto.offset.reset": "earliest"})
+        consumer.subscribe([topic, other])
+        given: dict[tuple[str, int], list[int]] = {}
+        deadline = time.monotonic() + 60
+        while sum(map(len, given.values())) < 900:
+            assert time.monotonic() < deadline
+            for message in consumer.consume(size, 0.5):
+                given.setdefault((message.topic(), message.partition()), []).append(message.offset())
+        assert all(offsets == list(range(len(offsets))) for offsets in given.values())
+        reports.append(sorted(records_of(consumer), key=lambda record: (record.topic, record.partition)))
+        consumer.close()
+    for one, few, many in zip(*reports, strict=True):
+        for more in (few, many):
+            assert (more.topic, more.partition, more.first_offset, more.next_offset) == (
+                one.topic,
+                one.partition,
+                one.first_offset,
+                one.next_offset,
+            )
+            assert {start: evidence(tally) for start, tally in more.windows.items()} == {
+                start: evidence(tally) for start, tally in one.windows.items()
+            }
+            assert sum(sum(tally.latencies.buckets.values()) for tally in more.windows.values()) == one.next_offset
+    producer.close_audit()
+
+
 def test_the_final_word_is_said_at_the_end_of_a_with(cluster: EmbeddedCluster, topic: str) -> None:
     with sender(cluster) as producer:
         producer.produce(topic, b"v")
