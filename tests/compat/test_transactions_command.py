@@ -13,6 +13,7 @@ import confluent_kafka
 import pytest
 from tests.compat.quiet import quiet
 from tests.unit.broker.wired import batch, produce
+from tests.waiting import until
 
 from ottla.cli.main import run
 from ottla.testing import EmbeddedCluster
@@ -88,6 +89,33 @@ def test_a_hanging_transaction_is_found_and_ended(cluster: EmbeddedCluster, ottl
     assert ottla("abort", topic, "1", "0").out == f"Aborted the transaction of producer 424242 in {topic}-1 from offset 0 on.\n"
     assert read_committed(cluster.bootstrap_servers, topic, 1, 30.0) == [b"behind"]
     assert "No transaction hangs" in ottla("find-hanging", "--max-transaction-minutes", "0").out
+
+
+def test_a_transaction_whose_coordinator_is_away_does_not_hang(capfd: pytest.CaptureFixture[str]) -> None:
+    """Who aborts it in one partition, as `find-hanging` advises, loses there what is committed when the coordinator is back."""
+    settings = {"transaction.state.log.num.partitions": "1", "transaction.state.log.replication.factor": "1"}
+    with EmbeddedCluster(brokers=2, settings=settings) as cluster:
+        address = cluster.bootstrap_servers
+        cluster.make_internal_topics()
+        topic = cluster.create_topic("payments", replication_factor=2)
+        producer = confluent_kafka.Producer({"bootstrap.servers": address, "transactional.id": "paying", **quiet()})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(topic, b"paid", partition=0)
+        producer.flush(30)
+        until(lambda: cluster.isr(topic) == [1, 2], "both have what was written")
+        assert run(["transactions", "abort", topic, "0", "0", "-b", address]) == 1
+        assert "knows this transaction" in capfd.readouterr().err
+
+        coordinator = cluster.leader("__transaction_state")
+        cluster.kill(coordinator)
+        until(lambda: cluster.leader(topic) not in (-1, coordinator), "the other one leads")
+        for command in (("find-hanging", "--topic", topic, "--max-transaction-minutes", "0"), ("abort", topic, "0", "0")):
+            assert run(["transactions", *command, "-b", address]) == 1
+            assert "__transaction_state-0 has no leader at the moment, so not all transactions are known" in capfd.readouterr().err
+        cluster.start_broker(coordinator)
+        producer.commit_transaction(60)
+        assert read_committed(address, topic, 0, 30.0) == [b"paid"]
 
 
 def send(address: str, frame: bytes) -> None:

@@ -33,6 +33,7 @@ app = commands("List and describe transactions, and find and abort hanging ones.
 Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help="Only this topic.", show_default=False)]
 
 NO_OFFSET: Final = -1
+TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 _TRANSACTION: Final = 1  # of FindCoordinator's kinds of keys
 _INT16: Final = struct.Struct(">h")
 _TIMEOUT_AND_START: Final = struct.Struct(">iq")
@@ -168,9 +169,14 @@ def _partitions(topics: Any) -> list[Partition]:
 
 
 def _unknown(brokers: Brokers, writers: list[Writer]) -> list[Writer]:
-    """Those of which their producers' coordinators know nothing."""
+    """Those of which their producers' coordinators know nothing.
+
+    Raises:
+        CommandFailed: not every coordinator can be asked.
+    """
     if not writers:
         return []
+    brokers.check_coordinators()
     ids = {
         transaction.producer_id: transaction.transactional_id
         for transaction in brokers.transactions(producer_ids=sorted({writer.producer_id for writer in writers}))
@@ -195,6 +201,8 @@ def abort(
 ) -> None:
     """Abort the transaction that begins at an offset of a partition, there and nowhere else. `find-hanging` says which need it.
 
+    Refused for a transaction that its coordinator knows, or as long as not every coordinator can be asked.
+
     Example:
 
     - `ottla transactions abort payments 3 1874002`
@@ -206,6 +214,10 @@ def abort(
     found = next((writer for writer in brokers.writers([(topic, partition)]) if writer.start_offset == start_offset), None)
     if found is None:
         raise CommandFailed(f"no transaction is open in {topic}-{partition} that begins at offset {start_offset:,}")
+    if not _unknown(brokers, [found]):
+        raise CommandFailed(
+            f"the coordinator of producer {found.producer_id} knows this transaction, and may have committed it elsewhere; it will end it"
+        )
     brokers.abort(found)
     say(f"Aborted the transaction of producer {found.producer_id} in {topic}-{partition} from offset {start_offset:,} on.")
 
@@ -263,6 +275,11 @@ class Brokers:
             raise UsageError(f"transactions cannot be asked for over {where.properties['security.protocol']}; use a listener without SASL")
         self._where = where
         self._metadata = metadata
+
+    def check_coordinators(self) -> None:
+        """Raises CommandFailed when a partition of the coordinators has no leader: the transactions that it knows, no one names."""
+        topic = self._metadata.topics.get(TRANSACTION_STATE_TOPIC)
+        self._by_leader([(TRANSACTION_STATE_TOPIC, index) for index in sorted(topic.partitions)] if topic is not None else [])
 
     def transactions(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[Listed]:
         """The transactional ids of all coordinators, by id."""
@@ -360,7 +377,7 @@ class Brokers:
         for topic, index in partitions:
             leader = self._metadata.topics[topic].partitions[index].leader
             if leader not in self._metadata.brokers:
-                raise CommandFailed(f"{topic}-{index} has no leader at the moment")
+                raise CommandFailed(f"{topic}-{index} has no leader at the moment, so not all transactions are known")
             found.setdefault(leader, []).append((topic, index))
         return found
 
