@@ -64,6 +64,48 @@ def overridden(cluster: EmbeddedCluster, kind: ResourceType, name: str) -> dict[
     return {key: each.value for key, each in entries.items() if each.source in (1, 2)}
 
 
+def test_partitions_are_moved_away_from_a_broker_that_is_gone(cluster: EmbeddedCluster, ottla: Ottla, tmp_path: Path) -> None:
+    """Its throttled rate cannot be set: no one is there to be told. The way back is never written over another."""
+    gone, *others = sorted((1, 2, 3), key=lambda broker: broker == cluster.controller_id)
+    plan, back = tmp_path / "plan.json", tmp_path / "back.json"
+    for file, replicas in ((plan, others), (back, [gone, others[0]])):
+        file.write_text(json.dumps({"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": replicas}]}))
+    before = back.read_text()
+    cluster.create_topic("moved", replication_factor=2)
+    ottla(cluster, "reassign", "execute", str(back))
+    cluster.kill(gone)
+    until(lambda: cluster.isr("moved") == [others[0]], "the ISR is without the broker")
+    command = ("reassign", "execute", str(plan), "--throttle", "50MiB", "--rollback")
+    assert "is there already" in ottla(cluster, *command, str(back), code=2)
+    assert back.read_text() == before
+    assert "cannot be written" in ottla(cluster, *command, str(tmp_path / "nowhere" / "back.json"), code=2)
+    ottla(cluster, *command, str(tmp_path / "new.json"))
+    assert json.loads((tmp_path / "new.json").read_text()) == json.loads(before)
+    assert not {key for key in overridden(cluster, ResourceType.TOPIC, "moved") if "throttled" in key}
+    for broker in others:
+        assert not THROTTLED & overridden(cluster, ResourceType.BROKER, str(broker)).keys()
+
+
+def test_a_group_with_a_partition_that_has_no_leader(cluster: EmbeddedCluster, ottla: Ottla) -> None:
+    """How far it is there is not known, and where it may be set to: that is said, and nothing is set."""
+    cluster.make_internal_topics()
+    topic = cluster.create_topic("alone", partitions=3)
+    publish(cluster, topic, 9000)
+    ottla(cluster, "groups", "reset-offsets", "readers", "-t", topic, "--to-latest", "--execute")
+    gone = next(number for number in (1, 2, 3) if number != cluster.controller_id)
+    offline = next(number for number in range(3) if cluster.leader(topic, number) == gone)
+    cluster.kill(gone)
+    until(lambda: cluster.leader(topic, offline) == -1, "the partition has no leader")
+    rows = json.loads(ottla(cluster, "groups", "describe", "readers", "--json"))["partitions"]
+    assert [(row["lag"], row["lag_seconds"]) for row in rows] == [(None, None) if row["partition"] == offline else (0, 0.0) for row in rows]
+    for way in (("--to-earliest",), ("--to-datetime", "2020-01-01"), ("--to-offset", "0", "--execute")):
+        refused = ottla(cluster, "groups", "reset-offsets", "readers", *way, code=1)
+        assert f"{topic}-{offline} does not say where it begins and ends" in refused
+    assert json.loads(ottla(cluster, "groups", "describe", "readers", "--json"))["partitions"] == rows
+    there = ",".join(str(number) for number in range(3) if number != offline)
+    ottla(cluster, "groups", "reset-offsets", "readers", "-t", f"{topic}:{there}", "--to-earliest", "--execute")
+
+
 def test_a_broker_that_is_gone_is_seen_at_a_glance(cluster: EmbeddedCluster, ottla: Ottla) -> None:
     ottla(cluster, "topics", "create", "copied", "-p", "3", "-r", "3", "-c", "min.insync.replicas=3")
     cluster.create_topic("alone", partitions=3)

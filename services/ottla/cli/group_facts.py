@@ -154,7 +154,7 @@ def describe_group(where: Connection, group_id: str, *, with_seconds: bool = Tru
             *key,
             committed.get(key),
             ends.get(key),
-            ages.get(key, None if key in behind or key not in committed else 0.0),
+            ages.get(key, 0.0 if key in committed and key in ends and key not in behind else None),
             owners.get(key),
         )
         for key in keys

@@ -241,10 +241,13 @@ def reset_offsets(
         raise CommandFailed(f"group {group!r} has committed nothing; say with --topic whose offsets to set")
     first = earliest_offsets(admin, where, keys)
     last = latest_offsets(admin, where, keys)
-    wanted: dict[tuple[str, int], int] = {}
-    if to_datetime is not None:
-        found = offsets_since(admin, where, keys, _milliseconds(to_datetime))
-        wanted = {key: offset if offset >= 0 else last[key] for key, offset in found.items()}
+    found = dict.fromkeys(keys, 0) if to_datetime is None else offsets_since(admin, where, keys, _milliseconds(to_datetime))
+    if silent := [key for key in keys if not (key in first and key in last and key in found)]:
+        raise CommandFailed(
+            f"{silent[0][0]}-{silent[0][1]} does not say where it begins and ends: has it a leader? Nothing was changed; "
+            "--topic NAME:0,1 sets the others"
+        )
+    wanted = {key: offset if offset >= 0 else last[key] for key, offset in found.items()}
     for key in keys:
         if to_earliest:
             wanted[key] = first[key]

@@ -94,7 +94,7 @@ def execute(
     ] = None,
     rollback: Annotated[
         Path | None,
-        typer.Option("--rollback", metavar="FILE", help="First write a plan that leads back.", show_default=False),
+        typer.Option("--rollback", metavar="FILE", help="First write a plan that leads back, into a new file.", show_default=False),
     ] = None,
     additional: Annotated[bool, typer.Option("--additional", help="Also while other partitions are on their way.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all partitions are where they are to be.")] = True,
@@ -117,22 +117,28 @@ def execute(
     plan = given if given is not None else _generated(cluster, topics, to_brokers, replication_factor, ignore_racks)
     if wrong := complaints(plan, cluster.replicas, cluster.broker_ids):
         raise CommandFailed(f"the plan cannot be carried out: {'; '.join(wrong)}")
-    if not additional and (ongoing := cluster.ongoing()):
+    ongoing = cluster.ongoing()
+    if ongoing and not additional:
         raise CommandFailed(f"{count_of(len(ongoing), 'partition is', 'partitions are')} on their way already; --additional moves more")
     say(_summary(plan, cluster.replicas))
     if rollback is not None:
-        rollback.write_text(plan_text({partition: cluster.replicas[partition] for partition in plan}) + "\n", encoding="utf-8")
+        _write_new(rollback, plan_text({partition: _without(cluster.replicas[partition], ongoing.get(partition)) for partition in plan}))
         say(f"The way back: ottla reassign execute {rollback}")
-    if bytes_per_second is not None:
-        brokers, replicas = moving_brokers(plan, cluster.replicas), throttled(plan, cluster.replicas)
-        throttle(cluster.admin, cluster.where, bytes_per_second, brokers, replicas)
-    refused = alter_reassignments(cluster.where, cluster.address, plan) if plan else {}
-    begun = {partition: replicas for partition, replicas in plan.items() if partition not in refused}
     try:
+        if bytes_per_second is not None:
+            # One that is away has no leaderships, copies nothing, and cannot be told.
+            brokers = [broker for broker in moving_brokers(plan, cluster.replicas) if broker in cluster.broker_ids]
+            throttle(cluster.admin, cluster.where, bytes_per_second, brokers, throttled(plan, cluster.replicas))
+        refused = alter_reassignments(cluster.where, cluster.address, plan) if plan else {}
+        begun = {partition: replicas for partition, replicas in plan.items() if partition not in refused}
         if begun and wait:
             _wait(cluster, begun)
     except KeyboardInterrupt:
         note("The reassignment continues; `ottla reassign list` shows it.")
+        raise
+    except CommandFailed:
+        if bytes_per_second is not None:
+            note("The throttle stays; `ottla reassign status PLAN` removes it when nothing is on its way any more.")
         raise
     if bytes_per_second is not None and (wait or not begun) and not _end_throttle(cluster, plan):
         note("Other partitions are on their way, so the throttle stays; `ottla reassign status` removes it later.")
@@ -246,6 +252,22 @@ def _read(plan_file: str) -> Plan:
         return parsed_plan(Path(plan_file).read_text(encoding="utf-8"), plan_file)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{plan_file} cannot be read: {error}") from None
+
+
+def _write_new(file: Path, plan: str) -> None:
+    """Never over another: where the partitions were before a reassignment that was broken off, no one else knows."""
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(plan + "\n")
+    except FileExistsError:
+        raise UsageError(f"{file} is there already and may be the way back of an earlier reassignment; name another file") from None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error}") from None
+
+
+def _without(replicas: tuple[int, ...], ongoing: Ongoing | None) -> tuple[int, ...]:
+    """Where a partition was before it was on its way."""
+    return replicas if ongoing is None else tuple(replica for replica in replicas if replica not in ongoing.adding)
 
 
 def _summary(plan: Plan, current: Mapping[TopicPartition, tuple[int, ...]]) -> str:
