@@ -93,8 +93,7 @@ class Ranges:
         firsts_ms = np.maximum(np.where(attributes & TIMESTAMP_TYPE_MASK, maxima_ms, firsts_ms), -1)
         windows = firsts_ms // self._window_ms
         is_one = windows == np.maximum(maxima_ms, -1) // self._window_ms
-        for index in np.flatnonzero(is_counted & ~is_one).tolist():
-            self._open(memoryview(data)[positions[index] : positions[index] + int(sizes[index])], int(sizes[index]))
+        self._open(data, positions, bases, sizes, np.flatnonzero(is_counted & ~is_one))
         is_counted &= is_one & (lasts >= self._first)
         self._count_all(
             np.maximum(bases, self._first)[is_counted],
@@ -123,14 +122,21 @@ class Ranges:
         ):
             self._tally(first, start_ms).count_sums(first, last, count, size, sums)
 
-    def _open(self, batch: memoryview, size: int) -> None:
-        for columns in read_columns(batch, start_offset=self._first, end_offset=self._end, check_crcs=False):
-            starts = columns.timestamps - columns.timestamps % self._window_ms
-            blocks = columns.offsets - columns.offsets % BLOCK
-            for block, start_ms in np.unique(np.stack((blocks, starts)), axis=1).T.tolist():
-                offsets = columns.offsets[(blocks == block) & (starts == start_ms)]
-                self._tally(block, start_ms).count_offsets(offsets, size)
-                size = 0
+    def _open(self, data: bytes, positions: list[int], bases: Integers, sizes: Integers, which: Integers) -> None:
+        """Takes in the records of these batches, all together; a batch's size lies where the earliest time of its first block does."""
+        view, bases, sizes = memoryview(data), bases[which], sizes[which]
+        batches = b"".join(
+            view[positions[index] : positions[index] + size] for index, size in zip(which.tolist(), sizes.tolist(), strict=True)
+        )
+        for columns in read_columns(batches, start_offset=self._first, end_offset=self._end, check_crcs=False):
+            offsets, starts_ms = columns.offsets, columns.timestamps - columns.timestamps % self._window_ms
+            of_batches = np.searchsorted(bases, offsets, side="right") - 1
+            order = np.lexsort((starts_ms, offsets - offsets % BLOCK, of_batches))
+            found, firsts = np.unique(of_batches[order], return_index=True)
+            sizes_here = np.zeros(len(offsets), np.int64)
+            sizes_here[order[firsts]] = sizes[found]
+            sizes[found] = 0  # a large batch comes in parts
+            self._count_all(offsets, offsets, starts_ms, sizes_here)
 
     def _tally(self, offset: int, start_ms: int) -> Tally:
         windows = self._tallies.setdefault(offset - offset % BLOCK, {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from ottla.record.batch import CONTROL_MASK as CONTROL
 from ottla.record.batch import PREFIX, read_header
 from ottla.record.batch import TIMESTAMP_TYPE_MASK as LOG_APPEND
 from ottla.record.batch import TRANSACTIONAL_MASK as TRANSACTIONAL
+from ottla.record.columnar import LARGE_BATCH_RECORDS
 from ottla.record.digests import OffsetSums
 from ottla.record.records import Record, build_batch
 
@@ -124,6 +127,7 @@ def test_many_batches_count_as_one_by_one(
     aborted = [Aborted(producer_id, first + begin, first + begin + length) for producer_id, begin, length in spans]
     end = max(first + sum(len(windows) for windows, _ in batches) - before, first + behind + 1)
     wanted: dict[tuple[int, int], list[int]] = {}
+    sizes: Counter[tuple[int, int]] = Counter()
     for windows, kind in batches:
         times = [window * WINDOW + 5 for window in windows]
         batch = bytearray(build_batch([Record(index, time, b"k", b"v") for index, time in enumerate(times)], producer_id=8))
@@ -137,17 +141,31 @@ def test_many_batches_count_as_one_by_one(
         is_aborted = kind & TRANSACTIONAL and any(
             span.producer_id == 8 and span.first_offset <= offset <= span.last_offset for span in aborted
         )
+        places = []
         for index, window in enumerate(windows):
             place = offset + index
-            if window >= 0 and first + behind <= place < end and not kind & CONTROL and not is_aborted:
-                wanted.setdefault((place - place % BLOCK, window * WINDOW), []).append(place)
+            if first + behind <= place < end and not kind & CONTROL and not is_aborted:
+                places.append((place - place % BLOCK, window * WINDOW))
+                if window >= 0:
+                    wanted.setdefault(places[-1], []).append(place)
+        if places:
+            sizes[min(places)] += len(batch)
         offset += len(times)
     ranges = Ranges(first + behind, end, WINDOW)
     assert ranges.count_batches(bytes(data), aborted) == min(offset, end)
     found = {(until - 1 - (until - 1) % BLOCK, start): tally for _, until, windows in ranges for start, tally in windows.items()}
-    assert {place: (tally.count, tally.first_offset, tally.last_offset, tally.offsets) for place, tally in found.items()} == {
-        place: (len(offsets), offsets[0], offsets[-1], OffsetSums.of(np.array(offsets))) for place, offsets in wanted.items()
+    assert {place: (tally.count, tally.size, tally.first_offset, tally.last_offset, tally.offsets) for place, tally in found.items()} == {
+        place: (len(offsets), sizes[place], offsets[0], offsets[-1], OffsetSums.of(np.array(offsets))) for place, offsets in wanted.items()
     }
+
+
+def test_the_size_of_a_batch_that_is_opened_in_parts_is_counted_once() -> None:
+    count = LARGE_BATCH_RECORDS + 10
+    data = log_of([[0, WINDOW], [number % 2 * WINDOW for number in range(count)]])
+    ranges = Ranges(0, count + 2, WINDOW)
+    assert ranges.count_batches(data, ()) == count + 2
+    tallies = [tally for _, _, windows in ranges for tally in windows.values()]
+    assert (sum(tally.count for tally in tallies), sum(tally.size for tally in tallies)) == (count + 2, len(data))
 
 
 @given(st.lists(st.tuples(st.integers(0, (1 << 62) - 1), st.integers(0, 1 << 20)), min_size=1, max_size=20), st.integers(1, 5))
