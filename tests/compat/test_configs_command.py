@@ -85,6 +85,7 @@ def test_a_change_that_is_only_to_be_checked_is_not_made(ottla: Ottla) -> None:
         (("describe", "broker", "7"), 1, "broker 7"),
         (("describe", "broker", "one"), 2, "'one'"),
         (("describe", "topic"), 2, "which topic?"),
+        (("alter", "broker", "", "--config", "log.cleaner.threads=2"), 2, "NAME is empty"),
         (("alter", "topic", "clicks"), 2, "nothing to alter"),
         (("alter", "topic", "clicks", "--config", "a=1", "--delete-config", "a"), 2, "both"),
         (("describe", "broker", "1", "-X", "security.protocol=sasl_ssl"), 2, "sasl_ssl"),

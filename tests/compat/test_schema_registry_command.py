@@ -68,6 +68,46 @@ def test_a_schema_from_its_file_to_its_deletion(ottla: Ottla, ottla_topic: str, 
     assert "(40401)" in ottla("schema", "describe", subject, code=1)
 
 
+def test_a_deletion_means_one_version(ottla: Ottla, ottla_topic: str, tmp_path: Path) -> None:
+    """An empty variable of a script deleted all versions, and `latest` for good, tried again, one more at each attempt."""
+    file = tmp_path / "click.avsc"
+    for kind in ("int", "long", "string"):
+        file.write_text(json.dumps(kind))
+        ottla("schema", "config", ottla_topic, "--set", "compatibility=NONE")
+        ottla("schema", "register", ottla_topic, str(file))
+    for command in ("delete", "undelete"):
+        assert "VERSION is empty" in ottla("schema", command, ottla_topic, "", code=2)
+    for refused in (("mode", "", "--set", "READONLY"), ("config", "", "--delete")):
+        assert "SUBJECT is empty" in ottla("schema", *refused, code=2)
+    assert "1 version of" in ottla("schema", "delete", ottla_topic, "latest", "--permanent")
+    exported = ottla("schema", "export", "--prefix", ottla_topic)
+    assert [(json.loads(line)["version"], "deleted" in json.loads(line)) for line in exported.splitlines()] == [(1, False), (2, False)]
+    assert ": 1, 2" in ottla("schema", "delete", ottla_topic, "--permanent")
+
+
+def test_a_registry_is_copied_with_what_is_softly_deleted_and_keeps_its_modes(ottla: Ottla, tmp_path: Path) -> None:
+    """Messages with the id of a version that is softly deleted are to be read from the copy too."""
+    file = tmp_path / "click.avsc"
+    with EmbeddedCluster(services=["schema-registry"]) as source, EmbeddedCluster(services=["schema-registry"]) as target:
+        there, copy = source.schema_registry_url, target.schema_registry_url
+        for subject, kind in (("gone", "int"), ("half", "long"), ("half", "string")):
+            file.write_text(json.dumps(kind))
+            ottla("schema", "config", subject, "--set", "compatibility=NONE", registry=there)
+            ottla("schema", "register", subject, str(file), registry=there)
+        ottla("schema", "delete", "gone", registry=there)
+        ottla("schema", "delete", "half", "1", registry=there)
+        exported = ottla("schema", "export", registry=there)
+        ottla("schema", "mode", "half", "--set", "READONLY", registry=copy)
+        for _ in range(2):  # what was broken off is begun again
+            assert "3 versions of 2 subjects" in ottla("schema", "import", given=exported, registry=copy)
+            assert ottla("schema", "export", registry=copy) == exported
+        with urllib.request.urlopen(f"{copy}/schemas/ids/1", timeout=60) as answer:
+            assert json.load(answer)["schema"] == '"int"'
+        assert [row["subject"] for row in json.loads(ottla("schema", "list", "--json", registry=copy))] == ["half"]
+        assert ottla("schema", "mode", "half", registry=copy) == "READONLY\n"
+        assert ottla("schema", "mode", "gone", registry=copy) == "READWRITE\n"
+
+
 def test_mistakes_are_sentences(ottla: Ottla, tmp_path: Path) -> None:
     assert "no schema registry answers" in ottla("schema", "list", registry="http://127.0.0.1:1", code=1)
     assert "http://host:port" in ottla("schema", "list", registry="ftp://x", code=2)

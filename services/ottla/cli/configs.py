@@ -36,7 +36,7 @@ class Kind(Enum):
 
 KindArgument = Annotated[Kind, typer.Argument(metavar="KIND", help="topic, broker or broker-logger.")]
 NameArgument = Annotated[
-    str,
+    str | None,
     typer.Argument(metavar="[NAME]", help="A topic's name or a broker's id. Without one, `broker` means all brokers.", show_default=False),
 ]
 SOURCES: Final = {
@@ -55,7 +55,7 @@ SOURCES: Final = {
 def describe(
     where: Connection,
     kind: KindArgument,
-    name: NameArgument = "",
+    name: NameArgument = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also settings that have their default.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -102,7 +102,7 @@ def describe(
 def alter(
     where: Connection,
     kind: KindArgument,
-    name: NameArgument = "",
+    name: NameArgument = None,
     configs: Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="Set it; may be repeated.")] = None,
     delete_configs: Annotated[
         list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Back to what holds without it; may be repeated.")
@@ -135,17 +135,19 @@ def alter(
     say(f"{_subject(kind, name)}: {'the change is valid' if validate_only else 'altered'}.")
 
 
-def _resource(kind: Kind, name: str) -> ConfigResource:
+def _resource(kind: Kind, name: str | None) -> ConfigResource:
     from ottla.wire.admin import ConfigResource, ResourceType
 
+    if name == "":  # as a script's variable may be
+        raise UsageError("NAME is empty; leave it out to mean all brokers")
     if kind is not Kind.BROKER and not name:
         raise UsageError(f"which {kind.value}? give {'its name' if kind is Kind.TOPIC else 'the id of its broker'}")
     if kind is not Kind.TOPIC and name and not (name.isascii() and name.isdecimal()):
         raise UsageError(f"a broker has a number, and {name!r} is none")
-    return ConfigResource(ResourceType[kind.name], name)
+    return ConfigResource(ResourceType[kind.name], name or "")
 
 
-def _subject(kind: Kind, name: str) -> str:
+def _subject(kind: Kind, name: str | None) -> str:
     match kind:
         case Kind.TOPIC:
             return f"topic {name!r}"

@@ -25,6 +25,7 @@ from ottla.cli.output import count_of, note, say, say_json, table
 DEFAULT_URL: Final = "http://127.0.0.1:8081"
 DEFAULT_RPC: Final = "127.0.0.1:9095"
 TIMEOUT_SECONDS: Final = 30.0
+_IMPORT: Final = "IMPORT"
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _TYPES_BY_SUFFIX: Final = {".avsc": "AVRO", ".avdl": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
 
@@ -245,6 +246,13 @@ def diff(
         say(f"{mark} {change['path']}  {shown}")
 
 
+def _below(name: str, value: str | None, *path: str) -> list[str]:
+    """What comes behind a path. One that is empty, as a script's variable may be, does not mean all there is."""
+    if value is not None and not value.strip():
+        raise UsageError(f"{name} is empty; leave it out if that is meant")
+    return [] if value is None else [*path, value]
+
+
 @app.command()
 def delete(
     subject: Subject,
@@ -255,7 +263,7 @@ def delete(
 ) -> None:
     """Delete a subject or a version: softly, so that messages with its id can still be read, or for good."""
     asked = Registry(registry, user)
-    path = ["subjects", subject, *(["versions", version] if version else [])]
+    path = ["subjects", subject, *_below("VERSION", version, "versions")]
     deleted: Any = None
     try:
         deleted = asked.ask("DELETE", *path)
@@ -263,6 +271,8 @@ def delete(
         if not permanent or error.code not in (40404, 40406):
             raise
     if permanent:
+        if version is not None and deleted is not None:
+            path[-1] = str(deleted)  # `latest` is the one before it by now
         deleted = asked.ask("DELETE", *path, permanent=True)
     numbers = deleted if isinstance(deleted, list) else [deleted]
     say(f"Deleted {count_of(len(numbers), 'version')} of {subject}{' for good' if permanent else ''}: {', '.join(map(str, numbers))}")
@@ -276,7 +286,7 @@ def undelete(
     user: UserInfo = None,
 ) -> None:
     """Take a soft deletion back."""
-    path = ["subjects", subject, *(["versions", version] if version else []), "undelete"]
+    path = ["subjects", subject, *_below("VERSION", version, "versions"), "undelete"]
     found = Registry(registry, user).ask("POST", *path, body={})
     numbers = found if isinstance(found, list) else [found]
     say(f"{subject} has {count_of(len(numbers), 'version')} back: {', '.join(map(str, numbers)) or 'none was deleted'}")
@@ -296,7 +306,7 @@ def config(
 ) -> None:
     """Show, set or delete a config: compatibility and what else there is."""
     asked = Registry(registry, user)
-    path = ["config", *([subject] if subject else [])]
+    path = ["config", *_below("SUBJECT", subject)]
     if delete_it:
         say_json(asked.ask("DELETE", *path))
     elif settings:
@@ -323,7 +333,7 @@ def mode(
 ) -> None:
     """Show or set a mode."""
     asked = Registry(registry, user)
-    path = ["mode", *([subject] if subject else [])]
+    path = ["mode", *_below("SUBJECT", subject)]
     if to is None:
         found = asked.ask("GET", *path, defaultToGlobal=True)
     else:
@@ -388,16 +398,15 @@ def export(
     registry: Url = DEFAULT_URL,
     user: UserInfo = None,
 ) -> None:
-    """Write all versions as lines of JSON, with their ids; what others refer to comes first.
+    """Write all versions as lines of JSON, with their ids, softly deleted ones too; what others refer to comes first.
 
     Example: `ottla schema export -r http://old:8081 | ottla schema import -r http://new:8081`
     """
     asked = Registry(registry, user)
     versions = []
-    for subject in asked.ask("GET", "subjects", subjectPrefix=prefix):
-        versions += [
-            asked.ask("GET", "subjects", subject, "versions", str(number)) for number in asked.ask("GET", "subjects", subject, "versions")
-        ]
+    for subject in asked.ask("GET", "subjects", subjectPrefix=prefix, deleted=True):
+        path = ("subjects", subject, "versions")
+        versions += [asked.ask("GET", *path, str(number), deleted=True) for number in asked.ask("GET", *path, deleted=True)]
     for version in _in_order(versions):
         say(json.dumps({name: value for name, value in version.items() if name not in ("guid", "ts")}, ensure_ascii=False))
 
@@ -428,29 +437,47 @@ def import_them(
     registry: Url = DEFAULT_URL,
     user: UserInfo = None,
 ) -> None:
-    """Register versions with the ids that they had. Each subject is set to IMPORT for it, and back."""
+    """Register versions with the ids that they had. Each subject is set to IMPORT for it, and back to the mode that it had."""
     asked = Registry(registry, user)
     count = 0
-    opened: set[str] = set()
+    modes: dict[str, str | None] = {}  # what is to be set again
+    deleted: list[tuple[str, str]] = []
     try:
         for line in _text_of(file).splitlines():
             if not line.strip():
                 continue
             try:
                 version = json.loads(line)
-                subject = version["subject"]
+                subject, number = version["subject"], str(version["version"])
             except (ValueError, KeyError, TypeError):
                 raise UsageError(f"{file}: not a line that `export` writes: {line[:80]}") from None
-            if subject not in opened:
-                asked.ask("PUT", "mode", subject, body={"mode": "IMPORT"}, force=True)
-                opened.add(subject)
+            if subject not in modes:
+                modes[subject] = _own_mode(asked, subject)
+                asked.ask("PUT", "mode", subject, body={"mode": _IMPORT}, force=True)
             body = {name: value for name, value in version.items() if name not in ("subject", "deleted")}
             asked.ask("POST", "subjects", subject, "versions", body=body)
+            if version.get("deleted"):
+                deleted.append((subject, number))
             count += 1
+        for subject, number in reversed(deleted):  # what refers to another is deleted before it
+            asked.ask("DELETE", "subjects", subject, "versions", number)
     finally:
-        for subject in opened:
+        for subject, mode in modes.items():
             try:
-                asked.ask("DELETE", "mode", subject)
+                if mode is None:
+                    asked.ask("DELETE", "mode", subject)
+                elif mode != _IMPORT:
+                    asked.ask("PUT", "mode", subject, body={"mode": mode})
             except CommandFailed as error:
                 note(f"ottla: {subject} is still in IMPORT mode: {error}")
-    say(f"Imported {count_of(count, 'version')} of {count_of(len(opened), 'subject')}.")
+    say(f"Imported {count_of(count, 'version')} of {count_of(len(modes), 'subject')}.")
+
+
+def _own_mode(asked: Registry, subject: str) -> str | None:
+    """The mode that is set for the subject itself."""
+    try:
+        return str(asked.ask("GET", "mode", subject)["mode"])
+    except Refused as error:
+        if error.status != 404:
+            raise
+        return None
