@@ -247,6 +247,17 @@ def test_a_load_that_dies_anywhere_is_run_again_and_loses_and_doubles_nothing(cl
     assert Table.open(str(tmp_path)).vacuum(0, dry_run=True) == []
 
 
+def test_a_part_of_an_hour_is_an_hour_for_vacuum(tmp_path: Path) -> None:
+    """Half an hour was none: it took the files of a load that ran."""
+    table = Table.open(str(tmp_path), table_schema(), PARTITION_BY)
+    for name, hours in (("young", 0.7), ("old", 1.5)):
+        (tmp_path / f"{name}.parquet").write_bytes(b"orphan")
+        at = time.time() - hours * 3600
+        os.utime(tmp_path / f"{name}.parquet", (at, at))
+    assert table.vacuum(0.5, dry_run=True) == ["old.parquet"]
+    assert table.vacuum(1.2, dry_run=True) == []
+
+
 LOADING = """
 import sys
 import time

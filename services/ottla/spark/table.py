@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -266,9 +267,10 @@ class Table:
     def vacuum(self, older_than_hours: float, *, dry_run: bool) -> list[str]:
         """Removes files that no snapshot of that age knows: what killed tasks left behind too. Gives their names.
 
-        A file of a load that runs now is an orphan until its commit, so nothing younger than a load takes may be removed.
+        A file of a load that runs now is an orphan until its commit, so nothing younger than a load takes may be removed. `deltalake` knows
+        whole hours: a part of one is an hour.
         """
-        return list(self.delta.vacuum(int(older_than_hours), dry_run=dry_run, enforce_retention_duration=False, full=True))
+        return list(self.delta.vacuum(math.ceil(older_than_hours), dry_run=dry_run, enforce_retention_duration=False, full=True))
 
     def compact(self) -> int:
         """Makes few large files of many small ones, which changes no row. Gives how many files were replaced."""
