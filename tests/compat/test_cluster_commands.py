@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from tests.compat.broker_processes import Brokers
 from tests.waiting import until
 
 from ottla.cli.main import run
@@ -62,6 +63,27 @@ def overridden(cluster: EmbeddedCluster, kind: ResourceType, name: str) -> dict[
     resource = ConfigResource(kind, name)
     entries: dict[str, Any] = admin.describe_configs([resource])[resource].result(20)
     return {key: each.value for key, each in entries.items() if each.source in (1, 2)}
+
+
+def test_a_broker_that_was_killed_is_missed_before_its_session_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is in every ISR until then. A rolling restart that waits with --check would stop the next one."""
+    brokers = Brokers(tmp_path, {"zookeeper.session.timeout.ms": "40000", "replica.lag.time.max.ms": "40000"})
+    try:
+        brokers.create_topic("copied", 3)
+        brokers.until_whole({"copied": 3}, lambda: None)
+        addresses = brokers.bootstrap_servers.split(",")
+        check = ["cluster", "--check", "--json", "-b"]
+        assert run([*check, brokers.bootstrap_servers]) == 0, capsys.readouterr()
+        gone = 1 + next(number for number in range(3) if 1 + number != json.loads(capsys.readouterr().out)["controller_id"])
+        brokers.call(brokers.cluster.brokers[gone].kill())
+        assert run([*check, ",".join(address for address in addresses if address != addresses[gone - 1])]) == 1
+        told = capsys.readouterr()
+        facts = json.loads(told.out)
+        assert not facts["under_replicated"] and not facts["missing_brokers"]
+        assert [broker["broker_id"] for broker in facts["brokers"] if not broker["is_reachable"]] == [gone]
+        assert f"broker {gone} accepts no connection at {addresses[gone - 1]}" in told.err
+    finally:
+        brokers.close()
 
 
 def test_partitions_are_moved_away_from_a_broker_that_is_gone(cluster: EmbeddedCluster, ottla: Ottla, tmp_path: Path) -> None:

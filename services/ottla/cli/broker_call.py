@@ -21,6 +21,10 @@ _CORRELATION_ID: Final = 1
 TIMEOUT_SECONDS: Final = 10.0
 
 
+class NoConnection(CommandFailed):
+    """Nothing accepts a connection at the broker's address."""
+
+
 def can_call(properties: Mapping[str, str]) -> bool:
     """Whether the connection is one that this module can make: SASL is not."""
     return properties.get("security.protocol", "plaintext").lower() in ("plaintext", "ssl")
@@ -45,7 +49,7 @@ def call(
         timeout_seconds: how long each step may take.
 
     Raises:
-        CommandFailed: there was no answer.
+        CommandFailed: there was no answer; NoConnection: there was not even a connection.
     """
     from kio.serial import entity_reader, entity_writer
 
@@ -62,6 +66,9 @@ def call(
     with ExitStack() as stack:
         try:
             connection: socket.socket = stack.enter_context(socket.create_connection(address, timeout_seconds))
+        except OSError as error:
+            raise NoConnection(f"the broker at {address[0]}:{address[1]} {refusal}: {error}") from None
+        try:
             if properties.get("security.protocol", "").lower() == "ssl":
                 connection = stack.enter_context(tls_context(properties).wrap_socket(connection, server_hostname=address[0]))
             connection.sendall(_FRAME.pack(len(payload)) + payload)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ottla.cli.broker_call import can_call
+from ottla.cli.broker_call import NoConnection, can_call
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, connects, told_plainly
 from ottla.cli.errors import CommandFailed
 from ottla.cli.log_directories import log_directory_states
@@ -37,7 +37,8 @@ def cluster(
     """Show the brokers, the controller, and partitions that are offline, under min.insync.replicas or under-replicated.
 
     Any broker answers for all. With `--check` the command fails when something is wrong: no controller, a broker that has
-    replicas and does not live, a partition in question, or a log directory that is offline or whose disk is full.
+    replicas and does not live, or that accepts no connection, a partition in question, or a log directory that is offline or
+    whose disk is full.
 
     Examples:
 
@@ -106,7 +107,10 @@ def partitions_table(partitions: Sequence[Placed]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """A broker that lives. What it has is counted over all topics; log directories are named where something is wrong with them."""
+    """A broker that is registered. What it has is counted over all topics; log directories are named where something is wrong with them.
+
+    One that was killed is registered until its session ends, and in every ISR until then: it accepts no connection (`is_reachable`).
+    """
 
     broker_id: int
     host: str
@@ -117,6 +121,7 @@ class BrokerFacts:
     in_sync_count: int = 0
     full_log_dirs: tuple[str, ...] = ()
     offline_log_dirs: tuple[str, ...] = ()
+    is_reachable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +205,8 @@ class ClusterFacts:
         if self.missing_brokers:
             complaints.append(f"no sign of broker {', '.join(map(str, self.missing_brokers))}")
         for broker in self.brokers:
+            if not broker.is_reachable:
+                complaints.append(f"broker {broker.broker_id} accepts no connection at {broker.host}:{broker.port}")
             complaints += [f"the log directory {path} of broker {broker.broker_id} is offline" for path in broker.offline_log_dirs]
             complaints += [f"the disk of the log directory {path} of broker {broker.broker_id} is full" for path in broker.full_log_dirs]
         return complaints
@@ -260,8 +267,11 @@ def gather_cluster(where: Connection) -> ClusterFacts:
 def _broker(node: Any, where: Connection) -> BrokerFacts:
     found = BrokerFacts(node.id, node.host, node.port, node.rack)
     if can_call(where.properties):
-        with suppress(CommandFailed):  # one that has just gone, or may not be asked, does not hide what others tell
-            states = log_directory_states((str(node.host), node.port), where.properties)
+        with suppress(CommandFailed):  # one that may not be asked does not hide what others tell
+            try:
+                states = log_directory_states((str(node.host), node.port), where.properties)
+            except NoConnection:
+                return replace(found, is_reachable=False)
             full = tuple(path for path, state in states.items() if state == "full")
             return replace(found, full_log_dirs=full, offline_log_dirs=tuple(path for path, state in states.items() if state == "offline"))
     return found
