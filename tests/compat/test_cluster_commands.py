@@ -65,6 +65,34 @@ def overridden(cluster: EmbeddedCluster, kind: ResourceType, name: str) -> dict[
     return {key: each.value for key, each in entries.items() if each.source in (1, 2)}
 
 
+def test_lists_say_when_a_coordinator_is_away(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it knows is in no list; and what became of each of several deletions is said."""
+    names = ("offsets.topic", "transaction.state.log")
+    settings = {f"{name}.{key}": value for name in names for key, value in (("num.partitions", "2"), ("replication.factor", "1"))}
+    with EmbeddedCluster(brokers=2, settings=settings) as cluster:
+        where = ("-b", cluster.bootstrap_servers)
+        cluster.make_internal_topics()
+        topic = cluster.create_topic("clicks")
+        groups = [f"group-{number}" for number in range(8)]
+        for group in groups:
+            assert run(["groups", "reset-offsets", group, "-t", topic, "--to-latest", "--execute", *where]) == 0
+        assert (run(["groups", "list", *where]), run(["transactions", "list", *where])) == (0, 0)
+        capsys.readouterr()
+        assert run(["groups", "delete", "unheard-of", groups[0], *where]) == 1
+        told = capsys.readouterr()
+        assert told.out == f"Deleted group '{groups[0]}'.\n" and "unheard-of" in told.err
+
+        gone = next(number for number in (1, 2) if number != cluster.controller_id)
+        lost = {name: next(number for number in range(2) if cluster.leader(name, number) == gone) for name in sorted(INTERNAL_TOPICS)}
+        cluster.kill(gone)
+        until(lambda: all(cluster.leader(*partition) == -1 for partition in lost.items()), "their partitions have no leaders")
+        for command, name in zip(("groups", "transactions"), sorted(INTERNAL_TOPICS), strict=True):
+            assert run([command, "list", *where]) == 1
+            told = capsys.readouterr()
+            assert f"{name}-{lost[name]} has no leader at the moment" in told.err
+            assert command != "groups" or 0 < sum(group in told.out for group in groups) < len(groups) - 1
+
+
 def test_a_broker_that_was_killed_is_missed_before_its_session_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is in every ISR until then. A rolling restart that waits with --check would stop the next one."""
     brokers = Brokers(tmp_path, {"zookeeper.session.timeout.ms": "40000", "replica.lag.time.max.ms": "40000"})

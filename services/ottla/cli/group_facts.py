@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ottla.cli.connection import ANSWER_SECONDS, Connection, told_plainly
+from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
 from ottla.cli.errors import CommandFailed
 from ottla.cli.output import count_of
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient, OffsetSpec
+    from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 NO_OFFSET: Final = -1001  # librdkafka's for "nothing committed"
@@ -76,17 +76,25 @@ class GroupFacts:
     partitions: tuple[PartitionRow, ...]
 
 
-def list_groups(where: Connection) -> list[GroupRow]:
-    """All groups of the cluster, by id."""
+def list_groups(where: Connection) -> tuple[list[GroupRow], list[str]]:
+    """All groups of the cluster, by id; and a sentence for each reason why some may be missing."""
     admin = where.admin()
     with told_plainly(where.bootstrap_server):
         found = admin.list_consumer_groups(request_timeout=ANSWER_SECONDS).result(ANSWER_SECONDS + 5)
     if found.errors and not found.valid:
         raise CommandFailed(f"the groups cannot be listed: {found.errors[0]}")
+    silent = [str(error) for error in found.errors]
+    silent += leaderless(cluster_metadata(admin, where.bootstrap_server), OFFSETS_TOPIC)
     rows = (
         GroupRow(group.group_id, type_name(group.type), state_name(group.state), group.is_simple_consumer_group) for group in found.valid
     )
-    return sorted(rows, key=_by_id)
+    return sorted(rows, key=_by_id), silent
+
+
+def leaderless(metadata: ClusterMetadata, topic: str) -> list[str]:
+    """A sentence for each partition of coordinators that has no leader: what it has, no broker names."""
+    found = metadata.topics[topic].partitions.values() if topic in metadata.topics else ()
+    return [f"{topic}-{partition.id} has no leader at the moment" for partition in found if partition.leader not in metadata.brokers]
 
 
 def _by_id(row: GroupRow) -> str:
@@ -276,8 +284,6 @@ def partitions_of(where: Connection, admin: AdminClient, topics: Sequence[str]) 
     Raises:
         CommandFailed: there is no such topic or partition.
     """
-    from ottla.cli.connection import cluster_metadata
-
     metadata = cluster_metadata(admin, where.bootstrap_server)
     found: list[tuple[str, int]] = []
     for topic in topics:

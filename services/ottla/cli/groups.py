@@ -50,8 +50,8 @@ def list_command(
     group_type: Annotated[str | None, typer.Option("--type", help="Only groups of this type, classic or consumer.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the groups."""
-    rows = list_groups(where)
+    """List the groups; exit code 1 when some may be missing, as their coordinator does not answer."""
+    rows, silent = list_groups(where)
     if state is not None:
         if state.lower() not in (name.lower() for name in STATES):
             raise UsageError(f"--state takes one of {', '.join(STATES)}, and {state!r} is none")
@@ -66,6 +66,8 @@ def list_command(
         say(table(("group", "type", "state"), [(row.group_id, row.type, row.state) for row in rows]))
     else:
         say(f"No groups on {where.bootstrap_server}.")
+    if silent:
+        raise CommandFailed(f"groups may be missing: {silent[0]}")
 
 
 @app.command()
@@ -343,7 +345,13 @@ def delete(
     """Delete groups that have no members, and what they have committed."""
     admin = where.admin()
     answers = admin.delete_consumer_groups(groups, request_timeout=ANSWER_SECONDS)
-    for group, answer in answers.items():
-        with told_plainly(where.bootstrap_server, f"group {group!r}"):
-            answer.result(ANSWER_SECONDS + 5)
-        say(f"Deleted group {group!r}.")
+    failures = []
+    for group, answer in answers.items():  # all are asked for at once: what became of each is said
+        try:
+            with told_plainly(where.bootstrap_server, f"group {group!r}"):
+                answer.result(ANSWER_SECONDS + 5)
+            say(f"Deleted group {group!r}.")
+        except CommandFailed as error:
+            failures.append(str(error))
+    if failures:
+        raise CommandFailed("; ".join(failures))

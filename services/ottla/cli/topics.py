@@ -183,7 +183,12 @@ def delete(
     if missing and not if_exists:
         raise CommandFailed(f"topic {missing[0]!r} does not exist on {where.bootstrap_server}; nothing was deleted")
     doomed = [name for name in dict.fromkeys(names) if name in there]
-    if doomed:
-        _wait(admin.delete_topics(doomed, request_timeout=ANSWER_SECONDS), where)
-    for name in doomed:
-        say(f"Deleted topic {name!r}.")
+    failures = []
+    for name, answer in (admin.delete_topics(doomed, request_timeout=ANSWER_SECONDS) if doomed else {}).items():
+        try:
+            _wait({name: answer}, where)
+            say(f"Deleted topic {name!r}.")
+        except CommandFailed as error:
+            failures.append(str(error))
+    if failures:
+        raise CommandFailed("; ".join(failures))

@@ -49,7 +49,7 @@ def list_command(
     producer_id: Annotated[int | None, typer.Option("--producer-id", help="Only the one of this producer.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """List the transactional ids and what their transactions are doing."""
+    """List the transactional ids and what their transactions are doing; exit code 1 when a coordinator has no leader."""
     brokers = Brokers(where, cluster_metadata(where.admin(), where.bootstrap_server))
     rows = brokers.transactions([] if state is None else [state], [] if producer_id is None else [producer_id])
     if as_json:
@@ -69,6 +69,7 @@ def list_command(
         say(table(("transactional id", "producer", "state", "coordinator"), cells))
     else:
         say(f"No transactions on {where.bootstrap_server}.")
+    brokers.check_coordinators()
 
 
 @app.command()
