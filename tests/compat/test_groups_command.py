@@ -47,6 +47,11 @@ def test_a_group_is_listed_described_reset_and_deleted(ottla: Ottla, ottla_boots
 def test_what_can_not_be_meant_is_refused(ottla: Ottla) -> None:
     assert "give one of" in ottla("groups", "reset-offsets", "g", code=2).stderr
     assert "give one of" in ottla("groups", "reset-offsets", "g", "--to-latest", "--to-earliest", code=2).stderr
+    for zero in ("0001-01-01", "1969-12-31T23:59:59.999"):  # -1 ms asks for the end
+        ottla("topics", "create", "of-no-time", "--if-not-exists")
+        ottla("produce", "of-no-time", "-p", "0", given="x\n")
+        rows = json.loads(ottla("groups", "reset-offsets", "g", "-t", "of-no-time:0", "--to-datetime", zero, "--json").stdout)
+        assert [offset["after"] for offset in rows["offsets"]] == [0]
     assert "has committed nothing" in ottla("groups", "reset-offsets", "unheard-of", "--to-latest", code=1).stderr
 
 

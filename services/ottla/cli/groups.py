@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -314,6 +315,8 @@ class ZooKeeperGroup:
     def _call(self, call: Callable[[Coordination], Coroutine[Any, Any, T]]) -> T:
         from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
 
+        logging.basicConfig(level=logging.CRITICAL)  # kazoo would log each attempt to connect
+
         async def run() -> T:
             seconds = ANSWER_SECONDS
             session = await open_session(ZooKeeperOptions(ConnectString.parse(self._connect), seconds, seconds))
@@ -333,7 +336,7 @@ def _milliseconds(text: str) -> int:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(f"--to-datetime takes ISO 8601, for instance 2026-01-31T08:00:00+01:00, and {text!r} is not that") from None
-    return int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+    return max(int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000), 0)  # -1 asks for the end
 
 
 @app.command()

@@ -60,12 +60,16 @@ class Span:
 
 
 def timestamp_ms(text: str) -> int:
-    """Milliseconds since 1970: given as such, or as ISO 8601 (without a zone, it is this machine's)."""
-    if text.lstrip("-").isdigit():
-        return int(text)
+    """Milliseconds since 1970: given as such, or as ISO 8601 (without a zone, it is this machine's). What is earlier is 0.
+
+    Brokers take what is below for other questions (-1 is where a partition ends), and no more than 63 bits.
+    """
     try:
-        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
-    except ValueError:
+        at = int(text) if text.lstrip("-").isdigit() else int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+        if at >= 1 << 63:
+            raise ValueError
+        return max(at, 0)
+    except (ValueError, OverflowError):
         raise UsageError(f"{text!r} is neither milliseconds since 1970 nor a time like 2013-07-04T09:30 or 2013-07-04T09:30:00Z") from None
 
 

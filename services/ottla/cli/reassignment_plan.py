@@ -48,11 +48,12 @@ def parsed_plan(text: str, source: str) -> Plan:
         try:
             found = TopicPartition(str(entry["topic"]), _number(entry["partition"]))
             replicas = tuple(_number(replica) for replica in entry["replicas"])
+            directories = tuple(entry.get("log_dirs") or ())
         except (KeyError, TypeError, ValueError):
             raise UsageError(
                 f'{where}: it has to be {{"topic": "…", "partition": 0, "replicas": [1, 2]}}, and is {json.dumps(entry)}'
             ) from None
-        if any(directory != "any" for directory in entry.get("log_dirs") or ()):
+        if any(directory != "any" for directory in directories):
             raise UsageError(f"{where}: log_dirs can only be 'any': the brokers choose their directories")
         if found in plan:
             raise UsageError(f"{where}: {found} is in the plan twice")

@@ -18,6 +18,8 @@ from ottla.cli.offsets import Beginning, End, Offset, Since, Span, Start, Tail, 
         ("s@1372896000000", Since(1372896000000)),
         ("s@2013-07-04T00:00:00Z", Since(1372896000000)),
         ("s@2013-07-04T02:00:00+02:00", Since(1372896000000)),
+        ("s@-1", Since(0)),  # to a broker -1 is where a partition ends
+        ("s@1969-12-31T23:59:59.999Z", Since(0)),
     ],
 )
 def test_each_way_to_say_a_start_is_understood(text: str, start: Start) -> None:
@@ -63,3 +65,9 @@ def test_a_time_without_a_zone_is_the_machines() -> None:
 def test_a_start_is_kept_inside_the_log(start: Start, at_time: int | None, offset: int) -> None:
     """The log has offsets 100 to 199. An offset that is gone is moved to the first that is left."""
     assert first_offset(start, 100, 200, at_time) == offset
+
+
+@pytest.mark.parametrize("text", ["99999999999999999999", "--1", "²"])
+def test_what_is_no_time_of_a_record_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="neither milliseconds"):
+        timestamp_ms(text)

@@ -111,6 +111,7 @@ def test_a_plan_is_read_as_it_was_written_and_as_kafka_writes_it() -> None:
         ('{"version": 1, "partitions": [{"topic": "a", "partition": true, "replicas": [1]}]}', "it has to be"),
         ('{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [1, 1]}]}', "different brokers"),
         ('{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": []}]}', "different brokers"),
+        ('{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [1], "log_dirs": 7}]}', "it has to be"),
         ('{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}', "log_dirs"),
         (
             '{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [1]}'
