@@ -350,3 +350,21 @@ assert "kio.schema.metadata.v12.request" in sys.modules
 assert not {"hypothesis", "kio.serial", "kio.schema.metadata.v11.request"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_another_thread_may_import_hypothesis_while_a_message_is_loaded() -> None:
+    """As pytest's plugin does in a test whose cluster begins in a thread of its own."""
+    program = """
+import sys
+from ottla.protocol import messages
+
+class Looks:
+    def find_spec(self, name, path, target=None):
+        assert sys.modules.get("hypothesis", self) is self, f"it is blocked while {name} is imported"
+
+sys.meta_path.insert(0, Looks())
+messages.request_reader(3, 12)
+del sys.meta_path[0]
+import hypothesis.strategies
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
