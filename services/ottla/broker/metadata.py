@@ -143,6 +143,7 @@ class MetadataCache:
             The topics of which another of the same name was known.
         """
         replaced = []
+        self._unread = self._unread.difference(deleted_topics)
         for name in deleted_topics:
             self.remove_topic(name)
         changed: dict[tuple[str, UUID], dict[int, PartitionState]] = {}

@@ -159,3 +159,5 @@ def test_a_topic_that_the_controller_can_not_read_is_not_taken_for_gone() -> Non
     assert (metadata.topic("broken"), metadata.is_unread("a")) == (None, False)
     metadata.update([assignment("broken", 2, 0, state(TWO, 5))], ())
     assert (metadata.leader(TopicPartition("broken", 0)), metadata.is_unread("broken")) == (TWO, False)
+    metadata.update((), ["broken"])
+    assert (metadata.leader(TopicPartition("broken", 0)), metadata.is_unread("broken")) == (None, False), "deleted since"

@@ -151,7 +151,9 @@ class ExternalChanges:
             log.info("topic %s: found in ZooKeeper with %d partitions", loaded.name, len(loaded.states))
             self.topics.take_in(await self._known(loaded))
             found.append(loaded.name)
-        self.state.unread_topics = names.difference(self.state.topics)
+        unread, self.state.unread_topics = self.state.unread_topics, names.difference(self.state.topics)
+        if unread - names:
+            self.writer.send(deleted_topics=sorted(unread - names))
         await self.writer.perform(decisions.topics_found(self.state, found))
         self.writer.send_topic_configs([name for name in found if self.state.topics[name].overrides])
         await self.writer.send_new([key for name in found for key in self.state.topics[name].topic_partitions()])

@@ -58,6 +58,7 @@ class FakeBroker(BrokerControl):
         requests: how often it was told something.
         all_replicas: what it was told to be all that it has, each time.
         all_topics: what it was told last to be all that there are.
+        deleted_topics: what it was told to be gone, each time.
         heard: what it did as it was told, in order.
     """
 
@@ -75,6 +76,7 @@ class FakeBroker(BrokerControl):
         self.request_numbers: list[int] = []
         self.all_replicas: list[AllReplicas] = []
         self.all_topics: tuple[str, ...] | None = None
+        self.deleted_topics: list[str] = []
         self.heard: list[str] = []
         self.controllers: list[BrokerId] = []
         self._controller_epoch = 0
@@ -121,6 +123,7 @@ class FakeBroker(BrokerControl):
         self._check(request)
         self.heard.append("update_metadata" if request.all_topics is None else "update_metadata, all")
         self.all_topics = request.all_topics if request.all_topics is not None else self.all_topics
+        self.deleted_topics += request.deleted_topics
         self.service.forget_topics(request.deleted_topics)
         self.service.learn_topic_overrides(request.topic_configs)
         if request.deleted_topics or request.all_topics is not None:

@@ -71,6 +71,18 @@ async def test_a_topic_that_can_not_be_read_is_there_for_who_makes_one_and_for_b
     await until(lambda: cluster.broker.all_topics == ("broken",))
 
 
+async def test_brokers_hear_that_a_topic_is_gone_that_could_not_be_read(cluster: Cluster) -> None:
+    """Who removes the damaged znode ends what waits for the topic: the transaction that has a marker for it, and offsets of groups."""
+    await cluster.start()
+    tool = await cluster.zookeeper.session()
+    await tool.create("/brokers/topics/broken", b"{")
+    await cluster.kill(ONE)
+    await cluster.start()
+    await until(lambda: cluster.broker.all_topics == ("broken",))
+    await tool.delete("/brokers/topics/broken")
+    await until(lambda: cluster.broker.deleted_topics == ["broken"])
+
+
 async def test_a_topic_under_deletion_is_stopped_and_not_set_aside(cluster: Cluster) -> None:
     """It is told to all that have it as soon as they are back; its files are deleted, not kept."""
     controller, *_ = await cluster.start_three()
