@@ -9,9 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +109,48 @@ def test_a_registry_is_copied_with_what_is_softly_deleted_and_keeps_its_modes(ot
         assert [row["subject"] for row in json.loads(ottla("schema", "list", "--json", registry=copy))] == ["half"]
         assert ottla("schema", "mode", "half", registry=copy) == "READONLY\n"
         assert ottla("schema", "mode", "gone", registry=copy) == "READWRITE\n"
+
+
+class _OlderRegistry(BaseHTTPRequestHandler):
+    """Answers as the one behind it, and does not say what is softly deleted: Confluent's of old does not, nor Karapace."""
+
+    behind = ""
+
+    def do_GET(self) -> None:
+        try:
+            with urllib.request.urlopen(self.behind + self.path, timeout=60) as answer:
+                status, found = answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            status, found = error.code, json.load(error)
+        if isinstance(found, dict):
+            found.pop("deleted", None)
+        body = json.dumps(found).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_what_is_softly_deleted_in_a_registry_that_does_not_say_so_is_exported_as_deleted(
+    ottla: Ottla, ottla_topic: str, ottla_schema_registry_url: str
+) -> None:
+    """In the copy it would be the latest version, against which others are checked and with which a producer writes."""
+    ottla("schema", "config", ottla_topic, "--set", "compatibility=NONE")
+    for kind in ("int", "long"):
+        ottla("schema", "register", ottla_topic, "-", given=json.dumps(kind))
+    with ThreadingHTTPServer(("127.0.0.1", 0), _OlderRegistry) as server:
+        _OlderRegistry.behind = ottla_schema_registry_url
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            for gone, wanted in (((ottla_topic, "2"), [(1, False), (2, True)]), ((ottla_topic,), [(1, True), (2, True)])):
+                ottla("schema", "delete", *gone)
+                exported = ottla("schema", "export", "--prefix", ottla_topic, registry=f"http://127.0.0.1:{server.server_port}")
+                found = [json.loads(line) for line in exported.splitlines()]
+                assert [(version["version"], version.get("deleted", False)) for version in found] == wanted
+        finally:
+            server.shutdown()
+            thread.join(20)
 
 
 def test_mistakes_are_sentences(ottla: Ottla, tmp_path: Path) -> None:

@@ -406,9 +406,23 @@ def export(
     versions = []
     for subject in asked.ask("GET", "subjects", subjectPrefix=prefix, deleted=True):
         path = ("subjects", subject, "versions")
-        versions += [asked.ask("GET", *path, str(number), deleted=True) for number in asked.ask("GET", *path, deleted=True)]
+        there = _versions_there(asked, *path)
+        for number in asked.ask("GET", *path, deleted=True):
+            version = asked.ask("GET", *path, str(number), deleted=True)
+            versions.append(version if number in there else {**version, "deleted": True})
     for version in _in_order(versions):
         say(json.dumps({name: value for name, value in version.items() if name not in ("guid", "ts")}, ensure_ascii=False))
+
+
+def _versions_there(asked: Registry, *path: str) -> list[int]:
+    """Those that are not softly deleted: not every registry says of a version that it is."""
+    try:
+        found: list[int] = asked.ask("GET", *path)
+        return found
+    except Refused as error:
+        if error.status != 404:
+            raise
+        return []
 
 
 def _in_order(versions: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
