@@ -535,10 +535,10 @@ class Link:
             raise errors[0]
 
     async def _follow_schemas(self) -> None:
+        await self._end_copying_schemas()  # meanwhile the slot may be given up
         if 0 not in self.slots or not self._names or self.failure:
             return
         assert self._schemas is not None
-        await self._end_copying_schemas()
         others = self._source.metadata.topics.keys() - self._names.keys()
         self._copying_schemas = asyncio.ensure_future(self._schemas_offload(self._schemas.copy, dict(self._names), others))
         count = await asyncio.shield(self._copying_schemas)

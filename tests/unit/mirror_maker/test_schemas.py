@@ -116,6 +116,28 @@ async def test_schemas_are_copied_by_one_worker_at_a_time(tmp_path: Path, monkey
             await zookeeper.close()
 
 
+async def test_no_copying_of_schemas_begins_while_slot_0_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It began behind that, beside the next holder's."""
+    begun = threading.Event()
+    copy = SchemaCopier.copy
+
+    def noted(one: SchemaCopier, *arguments: Any) -> Any:
+        begun.set()
+        return copy(one, *arguments)
+
+    monkeypatch.setattr(SchemaCopier, "copy", noted)
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, _), registry(b) as (to_url, _):
+        await create_topic(a.cluster, "clicks")
+        urls = {"A.schema.registry.url": from_url, "B.schema.registry.url": to_url}
+        async with worker(a, b, None, **urls, **{"sync.schemas.interval.seconds": "1"}) as one:
+            link = one.links["A-B"]
+            for _ in range(2):  # the first one may still be awaited
+                await until(lambda: 0 in link.slots and begun.is_set() and link._copying_schemas and link._copying_schemas.done())
+                begun.clear()
+            await asyncio.gather(link._follow_schemas(), link._give_up(0))
+            assert not begun.is_set()
+
+
 async def test_a_registrys_topic_is_not_copied_into_the_other_registrys_own(tmp_path: Path) -> None:
     """With identity names and all topics it would be a second writer there."""
     async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
