@@ -28,9 +28,9 @@ from ottla.broker.auditing import tier
 from ottla.broker.auditing.counting import BLOCK, Aborted, Ranges
 from ottla.client.audited_clients import audited
 from ottla.model import BrokerId, TopicPartition
-from ottla.record.audit_records import WRONG, Verdict
+from ottla.record.audit_records import MAXIMUM_WINDOWS, WRONG, Verdict
 from ottla.record.records import Record, build_batch
-from ottla.wire.admin import delete_topics
+from ottla.wire.admin import delete_records, delete_topics
 from ottla.wire.producing import BatchProducer
 
 EXPECTED = ("producer", "broker")
@@ -236,6 +236,39 @@ async def test_a_leader_counts_from_its_first_append_on(tmp_path: Path, monkeypa
         await append(30)
         await until_all(50)
         assert set(ends) == {20}, "what was there when it began to lead"
+
+
+@pytest.mark.parametrize("windows", [2, MAXIMUM_WINDOWS + 500])
+@in_a_loop
+async def test_what_a_broker_cannot_count_any_more_or_cannot_say_is_no_loss(tmp_path: Path, windows: int) -> None:
+    """A batch of several windows is read from the log, whose head was deleted before that; or it has more of them than a record takes."""
+    with pytest.MonkeyPatch.context() as patched:
+        tiers = Tiers(patched)
+        async with pipeline(tmp_path, expected=EXPECTED, verify="never", partitions=1, **AUDITING) as running:
+            await running.produce(10, partitions=1)
+            await until_counted(running, 10)
+            tiers.are_held = windows == 2
+            records = [Record(index, running.start_ms - (windows - 1 - index) * MINUTE, b"", b"%d" % index) for index in range(windows)]
+            async with BatchProducer(running.cluster) as producer:
+                attempts = [running.producer.attempted("clicks", one.key, one.value, one.timestamp) for one in records]
+                for batch in (build_batch(records), build_batch([Record(0, running.start_ms, b"", b"last")])):
+                    await producer.send(TopicPartition("clicks", 0), batch)
+            for index, attempt in enumerate(attempts):
+                running.producer.acknowledged(attempt, 0, 10 + index)
+                if index % 500 == 499:
+                    await running.report(running.producer.records(running.now_ms))
+            attempt = running.producer.attempted("clicks", b"", b"last", running.start_ms)
+            running.producer.acknowledged(attempt, 0, 10 + windows)
+            if tiers.are_held:
+                await delete_records(running.cluster, {TopicPartition("clicks", 0): 12})
+                tiers.are_held = False
+            await running.say_final()
+            summary = await running.summary(0.05)
+            async with asyncio.timeout(WAIT_SECONDS):
+                while Verdict.PENDING in {said.verdict for _, said in summary.verdicts}:
+                    summary = await running.summary(0.05)
+            found = Counter(said.verdict for _, said in summary.verdicts)
+            assert found[Verdict.UNAUDITED] and not found.keys() & WRONG, found
 
 
 @in_a_loop

@@ -31,12 +31,21 @@ from ottla.record.digests import OffsetSums
 # The most that a leader counts again of what the former one had counted, beside what that had not reported.
 BLOCK: Final = 1 << 16
 _LENGTH: Final = struct.Struct(">8xi")
-_FIELDS: Final = ("base_offset", "length", "attributes", "last_offset_delta", "base_timestamp", "max_timestamp", "producer_id")
+_FIELDS: Final = (
+    "base_offset",
+    "length",
+    "attributes",
+    "last_offset_delta",
+    "base_timestamp",
+    "max_timestamp",
+    "producer_id",
+    "record_count",
+)
 _HEADERS: Final = np.dtype(
     {
         "names": _FIELDS,
-        "formats": [">i8", ">i4", ">i2", ">i4", ">i8", ">i8", ">i8"],
-        "offsets": [0, 8, 21, 23, 27, 35, 43],
+        "formats": [">i8", ">i4", ">i2", ">i4", ">i8", ">i8", ">i8", ">i4"],
+        "offsets": [0, 8, 21, 23, 27, 35, 43, 57],
         "itemsize": HEADER_SIZE,
     }
 )
@@ -54,8 +63,9 @@ class Ranges:
     """Tallies by range and window, between two offsets."""
 
     def __init__(self, first: int, end: int, window_ms: int) -> None:
-        self._first = first
+        self._first = self._next = first
         self._end = end
+        self._cut: set[int] = set()  # blocks
         self._window_ms = window_ms
         self._tallies: dict[int, dict[int, Tally]] = {}  # by block and window
 
@@ -76,7 +86,9 @@ class Ranges:
         positions = _positions(data)
         # An array of what begins at each byte: the headers are copied out of it.
         headers = np.ndarray(max(len(data) - HEADER_SIZE + 1, 0), _HEADERS, data, 0, (1,))[positions]
-        bases, lengths, attributes, deltas, firsts_ms, maxima_ms, producer_ids = (headers[name].astype(np.int64) for name in _FIELDS)
+        bases, lengths, attributes, deltas, firsts_ms, maxima_ms, producer_ids, counts = (
+            headers[name].astype(np.int64) for name in _FIELDS
+        )
         lasts = bases + deltas
         if not len(bases):
             return self._first
@@ -88,6 +100,11 @@ class Ranges:
         for span in aborted:
             within = slice(*np.searchsorted(bases, (span.first_offset, span.last_offset + 1)))
             is_counted[within] &= ~(is_transactional[within] & (producer_ids[within] == span.producer_id))
+        # What was compacted away: whole batches, or records, and what is left of their batch may not tell the window that they had.
+        starts, is_less = np.append(self._next, lasts[:-1] + 1), is_counted & (counts <= deltas)
+        for index in np.flatnonzero((bases > starts) | is_less).tolist():
+            self.cut(int(min(starts[index], bases[index])), int(lasts[index]) + 1 if is_less[index] else int(bases[index]))
+        self._next = int(lasts[-1]) + 1
         is_counted &= bases < self._end
         # No reader of windows sees times before 1970, which may be any.
         firsts_ms = np.maximum(np.where(attributes & TIMESTAMP_TYPE_MASK, maxima_ms, firsts_ms), -1)
@@ -102,6 +119,15 @@ class Ranges:
             sizes[is_counted],
         )
         return min(int(lasts[-1]) + 1, self._end)
+
+    def cut(self, first: int, behind: int) -> None:
+        """Notes that what was between two offsets cannot be counted."""
+        first, behind = max(first, self._first), min(behind, self._end)
+        self._cut.update(range(first - first % BLOCK, behind, BLOCK) if first < behind else ())
+
+    def is_cut(self, first: int) -> bool:
+        """Whether not all of the range that begins there was counted."""
+        return first - first % BLOCK in self._cut
 
     def _count_all(self, firsts: Integers, lasts: Integers, starts_ms: Integers, sizes: Integers) -> None:
         """Takes in batches between the two offsets, each of one window."""
@@ -143,7 +169,7 @@ class Ranges:
         return windows.setdefault(start_ms, Tally())
 
     def __iter__(self) -> Iterator[tuple[int, int, Mapping[int, Tally]]]:
-        """First offset, next offset and windows of each range; of more windows than a record takes the latest ones."""
+        """First offset, next offset and windows of each range; of more windows than a record takes the latest ones, and it is cut."""
         first = self._first
         while first < self._end:
             block = first - first % BLOCK
@@ -151,6 +177,7 @@ class Ranges:
             windows = {start_ms: tally for start_ms, tally in self._tallies.get(block, {}).items() if start_ms >= 0}
             if len(windows) > MAXIMUM_WINDOWS:
                 windows = {start_ms: windows[start_ms] for start_ms in sorted(windows)[-MAXIMUM_WINDOWS:]}
+                self._cut.add(block)
             yield first, until, windows
             first = until
 

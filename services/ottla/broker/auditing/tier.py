@@ -319,7 +319,7 @@ class AuditTier:
 
     def _records(self, topic: str, news: list[tuple[_Led, TopicPartition, Ranges]], *, is_final: bool) -> list[AuditRecord]:
         now_ms = self._clock.time_ms()
-        parts = [(led, key.partition, part) for led, key, ranges in news for part in ranges]
+        parts = [(led, key.partition, part, ranges.is_cut(part[0])) for led, key, ranges in news for part in ranges]
         if not parts:
             if not is_final and self._reports % _IDLE_REPORTS:
                 return []
@@ -328,7 +328,9 @@ class AuditTier:
                 self._session.record(topic, NO_PARTITION, {}, watermark_ms=now_ms, reported_ms=now_ms, is_final=is_final, topic_id=topic_id)
             ]
         found = []
-        for number, (led, partition, (first, until, windows)) in enumerate(parts, start=1):
+        for number, (led, partition, (first, until, windows), is_cut) in enumerate(parts, start=1):
+            if is_cut:
+                self._session.leave_out(topic)
             is_last = number == len(parts)  # only then is everything said that the watermark speaks of
             found.append(
                 self._session.record(
@@ -346,12 +348,14 @@ class AuditTier:
         return found
 
     async def _counted(self, led: _Led, first: int, end: int, runs: list[Run] | None) -> Ranges | None:
-        ranges = Ranges(first, end, self._window_ms)
         if runs is not None and not is_mixed(runs):
+            ranges = Ranges(first, end, self._window_ms)
             for run in runs:
                 ranges.count(run)
             return ranges
-        partition, position = led.partition, max(first, led.partition.log.log_start_offset)
+        # A range whose head was deleted begins behind it: what lies between was counted by no one.
+        partition, position = led.partition, min(max(first, led.partition.log.log_start_offset), end)
+        ranges = Ranges(position, end, self._window_ms)
         try:
             while position < end:
                 if partition.log.read_would_block(position):
@@ -368,6 +372,7 @@ class AuditTier:
                 if behind <= position:
                     break
                 position = behind
+            ranges.cut(position, end)
         except (ApiError, OSError, EOFError) as error:
             log.warning("%s: the audit cannot read from offset %d: %s", partition.topic_partition, position, error)
             return None

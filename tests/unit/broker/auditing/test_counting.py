@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ottla.broker.auditing.counting import BLOCK, Aborted, Ranges, is_mixed
 from ottla.broker.replication.audit_runs import MOST_RUNS, AuditRuns
 from ottla.errors import CorruptMessage
-from ottla.record.audit_records import Tally
+from ottla.record.audit_records import MAXIMUM_WINDOWS, Tally
 from ottla.record.batch import CONTROL_MASK as CONTROL
 from ottla.record.batch import PREFIX, read_header
 from ottla.record.batch import TIMESTAMP_TYPE_MASK as LOG_APPEND
@@ -201,6 +201,35 @@ def test_a_cut_batch_is_left_for_the_next_read() -> None:
     ranges = Ranges(0, 3, WINDOW)
     assert ranges.count_batches(data[:-1], ()) == 2
     assert ranges.count_batches(data[: len(log_of([[1, 2]]))], ()) == 2
+
+
+def test_what_was_compacted_away_makes_its_range_one_that_is_cut() -> None:
+    """The next leader counts again what the former one has counted whole: what is gone since is no loss."""
+    first, batch, behind = log_of([[1]], BLOCK - 2), log_of([[2, 3]], BLOCK - 1), log_of([[4]], BLOCK + 1)
+    less = bytearray(batch)
+    less[57:61] = (1).to_bytes(4, "big")
+    for data, reads, cut in (
+        (first + batch + behind, 1, []), (first + batch + behind, 2, []),
+        (first + behind, 1, [0, BLOCK]), (first + behind, 2, [0, BLOCK]),
+        (first + bytes(less) + behind, 1, [0, BLOCK]),
+        (batch + behind, 1, [0]), (behind, 1, [0, BLOCK]),
+    ):  # fmt: skip
+        ranges = Ranges(BLOCK - 2, BLOCK + 2, WINDOW)
+        if reads == 2:
+            ranges.count_batches(data[: len(first)], ())
+            data = data[len(first) :]
+        ranges.count_batches(data, ())
+        assert [block for block in (0, BLOCK) if ranges.is_cut(block)] == cut
+    within = Ranges(BLOCK, BLOCK + 2, WINDOW)
+    within.count_batches(batch + behind, ())
+    assert not within.is_cut(BLOCK), "a batch that begins before the first offset"
+
+
+def test_a_range_of_more_windows_than_a_record_takes_is_cut() -> None:
+    ranges = Ranges(0, MAXIMUM_WINDOWS + 1, WINDOW)
+    ranges.count_batches(log_of([[number * WINDOW for number in range(MAXIMUM_WINDOWS + 1)]]), ())
+    ((first, _, windows),) = ranges
+    assert (len(windows), ranges.is_cut(first)) == (MAXIMUM_WINDOWS, True)
 
 
 def test_times_that_jump_with_every_batch_are_read_from_the_log() -> None:
