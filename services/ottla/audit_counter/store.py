@@ -944,6 +944,7 @@ def _details(said: EdgeVerdict) -> dict[str, Any]:
         "partition": said.partition,
         "hosts": said.hosts,
         "known": said.known,
+        "awaited": said.awaited,
         "named": [(named.partition, named.offset, named.times) for named in said.named],
     }
 
@@ -954,6 +955,7 @@ def _verdict(row: Sequence[Any]) -> EdgeVerdict:
     named = tuple(Named(*numbers) for numbers in facts.pop("named"))
     hosts = tuple(facts.pop("hosts"))
     known = facts.pop("known")
+    awaited = tuple((session, next_sequence) for session, next_sequence in facts.pop("awaited", ()))
     return EdgeVerdict(
         upstream,
         downstream,
@@ -966,6 +968,7 @@ def _verdict(row: Sequence[Any]) -> EdgeVerdict:
         named=named,
         hosts=hosts,
         known=None if known is None else (known[0], known[1]),
+        awaited=awaited,
         **facts,
     )
 

@@ -56,6 +56,7 @@ class EdgeVerdict:
         named: the messages that differ, if sketches told all of them.
         revision: how often what was known has changed.
     known: the counts when it was known last; None: never.
+    awaited: sessions of a group, with the next record of each when something was missing first: one may have had it and not said so yet.
     """
 
     upstream: str
@@ -73,6 +74,7 @@ class EdgeVerdict:
     named: tuple[Named, ...] = ()
     revision: int = 0
     known: tuple[int, int] | None = None
+    awaited: tuple[tuple[str, int], ...] = ()
 
     @property
     def edge(self) -> str:
@@ -138,6 +140,8 @@ _LOG_IS_TO_COME: Final = "something differs, and the log is still to be read"
 _BEHIND: Final = "has not come so far"
 _LOG_IS_OLD: Final = "the log is read again"
 _IS_OVERDUE: Final = f"{BROKER} {_BEHIND} though it has spoken since, and the log is still to be read"
+_GROUP_IS_TO_SPEAK: Final = "something is missing, and another consumer of the group may have had it and is still to speak"
+_MOST_AWAITED: Final = 100
 _MOST_RUNS: Final = 10
 _ALL: Final = MASK_64 >> 1
 
@@ -170,6 +174,8 @@ def judge(
         former = (known or {}).get(said.edge)
         if log is None and former is not None:
             said = _as_the_log_told(former, said)
+        if known is not None and said.verdict in WRONG and said.missing:
+            said = _once_the_group_has_spoken(books, former, said)
         again = revised(former, said)
         if log is None and not books.is_log_gone and said.verdict in WRONG:
             if books.repeated is None:
@@ -179,7 +185,27 @@ def judge(
             ):
                 again = revised(former, _waiting(said, _LOG_IS_OLD))
         found.append(again)
+    lost = (known or {}).get(EdgeVerdict(BROKER, LOG, Verdict.LOSS).edge)
+    if reads_logs and books.repeated is None and lost is not None and (lost.verdict in WRONG or lost.waits_for_log):
+        said = _judge_edge(books, joined, None, BROKER, LOG)  # what came late has made the log old, and not what it had lost well
+        found.append(revised(lost, said if books.is_log_gone else _waiting(said, _LOG_IS_TO_COME)))
     return found
+
+
+def _once_the_group_has_spoken(books: Books, former: EdgeVerdict | None, said: EdgeVerdict) -> EdgeVerdict:
+    """What is missing at a group of several consumers is not said before each of them has spoken again, or is dead.
+
+    One that a partition was taken from reports what it had of it up to an interval later than the one that reads on from there.
+    """
+    if not said.downstream.startswith(CONSUMER):
+        return said
+    living = {one.session: one.next_sequence for one in books.sessions.get(said.downstream, ()) if not one.is_final and not one.is_dead}
+    awaited = former.awaited if former is not None and former.verdict in WRONG | {Verdict.PENDING} else ()
+    if not awaited and len(living) > 1 and (former is None or former.verdict not in WRONG):
+        awaited = tuple(living.items())[:_MOST_AWAITED]
+    said = replace(said, awaited=awaited)
+    is_awaited = any(living.get(session, next_sequence + 1) <= next_sequence for session, next_sequence in awaited)
+    return _waiting(said, _GROUP_IS_TO_SPEAK) if is_awaited else said
 
 
 def _judge_former(books: Books, expected: tuple[str, ...], known: Mapping[str, EdgeVerdict]) -> list[EdgeVerdict]:

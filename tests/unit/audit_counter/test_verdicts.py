@@ -216,6 +216,41 @@ def test_what_a_killed_consumer_may_have_had_is_in_doubt_and_not_lost() -> None:
     assert verdicts(books_of(tallies, sessions=sessions))[edge].verdict is Verdict.DUPLICATE
 
 
+def test_what_a_consumer_has_had_that_a_partition_was_taken_from_is_no_loss_before_it_has_spoken_again() -> None:
+    """The next one of the group reads on behind it, and reports first. What is missing then is said once, and stays so."""
+    edge, living = f"broker->{CONSUMER}", {PRODUCER: (session(PRODUCER),), BROKER: (session(BROKER),)}
+    tallies = {PRODUCER: {0: tally(ALL)}, BROKER: {0: headers(ALL)}, LOG: {0: tally(ALL)}}
+    known: dict[str, EdgeVerdict] = {}
+
+    def told(had: list[int], former: int, latter: int, **changes: object) -> Verdict:
+        sessions = {
+            **living,
+            CONSUMER: (
+                session(CONSUMER, 30_000, session="1", next_sequence=former, **changes),
+                session(CONSUMER, session="2", next_sequence=latter),
+            ),
+        }  # fmt: skip
+        books = books_of({**tallies, CONSUMER: {0: tally(had)}}, sessions=sessions)
+        known.update({said.edge: said for said in judge(books, (PRODUCER, BROKER), known)})
+        return known[edge].verdict
+
+    had = [*ALL[:40], *ALL[60:]]
+    assert told(had, 4, 1) is Verdict.PENDING
+    assert told(had, 4, 2) is Verdict.PENDING
+    before = dict(known)
+    assert told(ALL, 5, 2) is Verdict.COMPLETE
+    known.update(before)
+    assert told(had, 4, 2, is_dead=True) is Verdict.IN_DOUBT
+    known.update(before)
+    assert told(had, 4, 2, is_final=True) is Verdict.LOSS
+    known.update(before)
+    assert told(had, 5, 2) is Verdict.LOSS
+    assert told(had, 5, 2) is Verdict.LOSS
+    assert known[edge].missing == 20
+    assert told(ALL, 6, 2) is Verdict.LATE
+    assert told([*ALL, 5], 7, 3) is Verdict.DUPLICATE
+
+
 def test_messages_of_producers_that_do_not_report_are_no_duplicates_once_the_log_was_read() -> None:
     arrived = [*ALL, 100, 101]
     tallies = {PRODUCER: {0: tally(ALL)}, BROKER: {0: headers(arrived)}, LOG: {0: tally(arrived)}}
@@ -309,6 +344,20 @@ def test_nothing_is_said_to_differ_before_the_log_was_read_where_logs_are_read()
     assert (said.verdict, said.missing) == (Verdict.LOSS, 1)
     (said,) = judge(books_of({PRODUCER: {0: tally(ALL)}}, is_log_gone=True), (PRODUCER, LOG), reads_logs=True)
     assert said.verdict is Verdict.UNAUDITED
+
+
+def test_what_a_log_has_lost_is_not_forgotten_when_a_message_comes_late() -> None:
+    """With the late one the log is old, and in doubt nothing but this asks for it again."""
+    read = books_of({PRODUCER: {0: tally(ALL[:99])}, BROKER: {0: headers(ALL[:99])}, LOG: {0: tally(ALL[1:99])}}, repeated=0)
+    known = {said.edge: said for said in judge(read, (PRODUCER, BROKER), {}, _Log(), reads_logs=True)}
+    assert {edge: said.verdict for edge, said in known.items()} == {"producer->broker": Verdict.COMPLETE, "broker->log": Verdict.LOSS}
+    late = books_of({PRODUCER: {0: tally(ALL)}, BROKER: {0: headers(ALL)}, LOG: {0: tally(ALL[1:99])}}, repeated=None)
+    for _ in range(2):
+        known = {said.edge: said for said in judge(late, (PRODUCER, BROKER), known, reads_logs=True)}
+        assert (known["producer->broker"].verdict, known["broker->log"].waits_for_log) == (Verdict.LATE, True)
+    late.is_log_gone = True
+    known = {said.edge: said for said in judge(late, (PRODUCER, BROKER), known, reads_logs=True)}
+    assert known["broker->log"].verdict is Verdict.UNAUDITED
 
 
 def test_what_was_well_by_the_log_and_differs_now_waits_for_the_log_once_more() -> None:
