@@ -579,6 +579,7 @@ class Store:
     def purge(self, now_ms: int) -> int:
         """Forgets windows that are past the retention, and sessions that ended before it; how many windows."""
         before = now_ms - self._retention_ms - self._window_ms
+        before -= before % self._fold_ms  # by whole hours: what was folded is of windows that a leader may count again until then
         self._recent.clear()
         self._without_log = {window for window in self._without_log if window[1] >= before}
         with self._transaction() as connection:
@@ -696,7 +697,11 @@ class _Batch:
                 if last_offsets and hour in former:
                     self._mixed.add((record.topic, hour))
                     self.changed.add((record.topic, hour))
-                if is_of_ranges(record.tier) and record.first_offset <= last_offsets.get((record.tier, record.partition), -2):
+                folded = last_offsets.get((record.tier, record.partition), -2)
+                if is_of_ranges(record.tier) and record.first_offset <= folded and tally.first_offset <= folded:
+                    if tally.last_offset > folded:  # and with it what came late, which cannot be told apart
+                        self._miss(session[5], Gap(record.sequence, record.sequence + 1, hour, hour + self._fold_ms))
+                        self.changed.add((record.topic, hour))
                     continue  # a leader counts again what was folded
                 start_ms = hour if last_offsets else own_ms
             if start_ms in former:
@@ -768,12 +773,12 @@ class _Batch:
         first = self._first_of_range(record)
         if first < record.first_offset:
             self._miss(gaps, Gap(record.sequence, record.sequence, 0, max(record.reported_ms, record.watermark_ms)))
-        where = (record.topic, record.tier, record.partition, first)
-        for (start_ms,) in self._connection.execute(
-            "SELECT DISTINCT start_ms FROM counts WHERE topic = ? AND tier = ? AND partition = ? AND range_offset >= ?", where
-        ):
+        # Of windows that are over for longer than the retention nothing would be counted again.
+        where = (record.topic, record.tier, record.partition, first, self._now_ms - self._retention_ms - self._window_ms)
+        counted = "FROM counts WHERE topic = ? AND tier = ? AND partition = ? AND range_offset >= ? AND start_ms > ?"
+        for (start_ms,) in self._connection.execute(f"SELECT DISTINCT start_ms {counted}", where):
             self.changed.add((record.topic, start_ms))
-        self._connection.execute("DELETE FROM counts WHERE topic = ? AND tier = ? AND partition = ? AND range_offset >= ?", where)
+        self._connection.execute(f"DELETE {counted}", where)
         self._recent.counts.clear()
         for key in list(self._tallies):
             if (key[0], key[2], key[3]) == where[:3] and key[5] >= first:
