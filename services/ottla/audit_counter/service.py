@@ -347,10 +347,15 @@ class AuditCounter:
                 self._caught_up.set()
             if began - purged_at >= _PURGE_SECONDS:
                 purged_at = began
-                await self._in_store(self._store.purge, self._clock.time_ms())
-                oldest = self._clock.time_ms() - self.settings.retention_ms - self.settings.window_ms
-                self._open = {topic: {start for start in starts if start >= oldest} for topic, starts in self._open.items()}
-                await self._in_store(self._store.drop_sketches, self._clock.time_ms() - 10 * self.settings.window_ms)
+                await self._in_store(self._purge, self._clock.time_ms())
+
+    def _purge(self, now_ms: int) -> None:
+        """In the store's thread, as the log's reader may have a window judged there meanwhile."""
+        self._store.purge(now_ms)
+        oldest = now_ms - self.settings.retention_ms - self.settings.window_ms
+        for starts in self._open.values():
+            starts -= {start_ms for start_ms in starts if start_ms < oldest}
+        self._store.drop_sketches(now_ms - 10 * self.settings.window_ms)
 
     async def _judge(self, changed: Iterable[Window], of_log: _LogCount | None = None) -> None:
         """Judges windows again, and those of the same topics that were not known yet; a start of -1 is no window.
@@ -374,7 +379,6 @@ class AuditCounter:
                 said, doubtful = await self._in_store(self._judge_in_store, topic, some, of_log)
                 events += said
                 unread += doubtful
-            await self._in_store(self._store.judged, [(topic, start_ms) for start_ms in (-1, *starts)])
             for event in events:
                 for watcher in list(self._watchers):
                     _offer(watcher, event)
@@ -416,6 +420,7 @@ class AuditCounter:
                 open_windows.discard(start_ms)
             if not books.is_log_gone and self._is_log_wanted(books, said, new, is_read=just_read is not None):
                 unread.append(start_ms)
+        store.judged([(topic, start_ms) for start_ms in (-1, *starts)])  # before anything else is said of them
         return events, unread
 
     def _waits_for_producers(self, books: Books) -> bool:

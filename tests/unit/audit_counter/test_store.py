@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sqlite3
@@ -10,14 +11,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.unit.audit_counter.records import MINUTE, NOW, START, appended, consumed, produced, read, record
 from tests.unit.audit_counter.test_verdicts import headers, tally
 
+from ottla.audit_counter.service import AuditCounter, CounterSettings
 from ottla.audit_counter.store import Read, Store, StoreFailed
 from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
+from ottla.clock import SystemClock
 from ottla.record.audit_records import NO_PARTITION, AuditRecord, Tally, Verdict
 
 HOUR = 3_600_000
@@ -588,3 +591,75 @@ def test_an_hour_in_which_all_is_well_is_folded_and_what_comes_late_is_counted_w
     assert store.purge(hour + 200 * HOUR) > 100
     assert not store.windows_of("clicks")
     store.close()
+
+
+def folded_hour(store: Store, hour: int, now_ms: int) -> None:
+    """Sixty windows of a producer and a broker, a message in each, folded into one."""
+    for number in range(60):
+        start_ms, one, bounds = hour + number * MINUTE, tally([number]), {"first_offset": number, "next_offset": number + 1}
+        one.attempted = one.acknowledged = 1
+        store.apply(
+            read(
+                record("p", number, "producer", {start_ms: one}, watermark_ms=now_ms),
+                record("b", number, "broker", {start_ms: headers([number])}, **bounds, watermark_ms=now_ms),
+                first=2 * number,
+            ),
+            {0: 2 * number + 2},
+            now_ms,
+        )
+        assert told(store, start_ms) == [("producer->broker", "COMPLETE")]
+    assert store.fold(now_ms) == 60
+
+
+def test_what_came_late_to_a_folded_hour_and_is_counted_again_by_the_next_leader_is_no_loss(store: Store) -> None:
+    """Where both lie in one window of the range it cannot be told apart from what was folded."""
+    hour = START - START % HOUR
+    later = hour + 5 * HOUR
+    folded_hour(store, hour, later)
+    late = tally([60])
+    late.attempted = late.acknowledged = 1
+    again = {"first_offset": 0, "next_offset": 61, "watermark_ms": later, "leader_epoch": 3, "reported_ms": later}
+    windows = {hour + number * MINUTE: headers([number]) for number in range(60)}
+    mixed = {**windows, hour: headers([0, 60])}
+    store.apply(read(record("p", 60, "producer", {hour: late}, watermark_ms=later), first=120), {0: 121}, later)
+    store.apply(read(record("b2", 0, "broker", mixed, **again), first=121), {0: 122}, later)
+    assert told(store, hour) == [("producer->broker", "UNAUDITED")]
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_a_leader_that_counts_again_what_is_past_the_retention_makes_no_loss_and_no_duplicate(store: Store, is_folded: bool) -> None:
+    """Of a slow topic a block of offsets is of more than a week: with each new leader all of it is counted again."""
+    hour = START - START % HOUR
+    later = hour + 5 * HOUR
+    if is_folded:
+        folded_hour(store, hour, later)
+    else:
+        apply(store, produced(0, ALL, watermark_ms=later), appended(0, ALL, watermark_ms=later))
+        assert told(store, START) == [("producer->broker", "COMPLETE")]
+    now_ms = (hour + 30 * MINUTE if is_folded else START + 1) + 168 * HOUR + 2 * MINUTE
+    windows = {hour + number * MINUTE: headers([number]) for number in range(60)} if is_folded else {START: headers(ALL)}
+    if is_folded:
+        store.purge(now_ms)
+    next_offset = 60 if is_folded else 100
+    again = record("b2", 0, "broker", windows, first_offset=0, next_offset=next_offset, leader_epoch=3, watermark_ms=now_ms)
+    changed = store.apply(read(again, first=200), {0: 201}, now_ms).changed
+    assert {verdict for _, start_ms in changed if start_ms >= 0 for _, verdict in told(store, start_ms)} <= {"COMPLETE"}
+    assert {said.verdict for _, _, said in store.verdicts("clicks")} == {Verdict.COMPLETE}
+    assert store.totals() == [("clicks", "broker", next_offset), ("clicks", "producer", next_offset)]
+
+
+def test_what_is_said_between_a_verdict_and_its_note_is_unjudged(store: Store) -> None:
+    """A kill may come before it is judged: then the next start has to know of it."""
+
+    async def in_store(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        found = function(*arguments, **keywords)
+        if function == counter._judge_in_store:
+            apply(store, appended(1, [0], first_offset=100, next_offset=101), first=2)
+        return found
+
+    async def judge_once() -> None:
+        await counter._judge(apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL, watermark_ms=END)))
+
+    counter = AuditCounter(cast(Any, None), store, CounterSettings(), SystemClock(), in_store, in_store)
+    asyncio.run(judge_once())
+    assert store.unjudged() == {("clicks", START), ("clicks", -1)}
