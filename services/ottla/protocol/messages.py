@@ -225,7 +225,8 @@ def _load_phantom() -> None:
     if _PHANTOM in sys.modules or "hypothesis" in sys.modules:
         return
     spec = importlib.util.find_spec(_PHANTOM)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        return  # it is kio's own: another release may have it elsewhere
     module = importlib.util.module_from_spec(spec)
     vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import_but_hypothesis}
     spec.loader.exec_module(module)
