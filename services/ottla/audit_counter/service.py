@@ -84,7 +84,11 @@ _DEAF_SECONDS: Final = 2.0
 _WATCHER_EVENTS: Final = 1_000
 _JUDGED_AT_ONCE: Final = 100  # windows of a topic, some tens of milliseconds
 _MOST_DOUBTS: Final = 10_000
-_VERDICTS_AT_ONCE: Final = 500
+_VERDICTS_AT_ONCE: Final = 100  # windows
+_VERDICTS_BYTES: Final = 500_000
+_VERDICTS_AGAIN_SECONDS: Final = 1.0
+# A counter that stands by writes what changed since, should it become active: the other one may not have come to that any more.
+_WRITTEN_BY_OTHERS_MS: Final = 600_000
 # A log that no one writes to any more still has to be read to its end.
 _LOG_SECONDS: Final = 120.0
 _LOG_AGAIN_SECONDS: Final = 1.0
@@ -233,7 +237,7 @@ class AuditCounter:
         self._doubted = asyncio.Event()
         self._watchers: set[asyncio.Queue[Event | None]] = set()
         self._changed = asyncio.Condition()
-        self._unwritten: list[Event] = []
+        self._has_unwritten = True  # verdicts that the topic of them does not have
         self._read_to: dict[int, int] = {}
 
     async def _in_store(self, function: Callable[P, R], /, *arguments: P.args, **keywords: P.kwargs) -> R:
@@ -352,6 +356,8 @@ class AuditCounter:
     def _purge(self, now_ms: int) -> None:
         """In the store's thread, as the log's reader may have a window judged there meanwhile."""
         self._store.purge(now_ms)
+        if not self.is_active:
+            self._store.leave_unwritten(now_ms - _WRITTEN_BY_OTHERS_MS)
         oldest = now_ms - self.settings.retention_ms - self.settings.window_ms
         for starts in self._open.values():
             starts -= {start_ms for start_ms in starts if start_ms < oldest}
@@ -382,8 +388,7 @@ class AuditCounter:
             for event in events:
                 for watcher in list(self._watchers):
                     _offer(watcher, event)
-            if self.is_active:
-                self._unwritten += events
+            self._has_unwritten |= bool(events)
             for start_ms in unread:
                 if len(self._doubts) < _MOST_DOUBTS:
                     self._doubts[topic, start_ms] = None
@@ -412,7 +417,7 @@ class AuditCounter:
             self.progress.judged += 1
             new = [verdict for verdict in said if former.get(verdict.edge) != verdict]
             if new or not known:
-                store.put_verdicts(topic, start_ms, said, books.window_ms // self.settings.window_ms)
+                store.put_verdicts(topic, start_ms, said, books.window_ms // self.settings.window_ms, self._clock.time_ms())
                 events += [Event(topic, start_ms, verdict) for verdict in new]
             if any(verdict.is_open for verdict in said) or self._waits_for_producers(books):
                 open_windows.add(start_ms)
@@ -677,26 +682,46 @@ class AuditCounter:
         self._epoch = epoch
         self.is_active = True
         self._doubted.set()
+        self._has_unwritten = True
+        async with self._changed:
+            self._changed.notify_all()
 
     def stand_by(self) -> None:
         """Another counter writes."""
         self.is_active = False
-        self._unwritten.clear()
 
     async def _write_verdicts(self) -> None:
         async with BatchProducer(self._cluster) as producer:
             while True:
                 async with self._changed:
-                    await self._changed.wait_for(lambda: bool(self._unwritten))
-                while self._unwritten:
-                    some, self._unwritten = self._unwritten[:_VERDICTS_AT_ONCE], self._unwritten[_VERDICTS_AT_ONCE:]
-                    now_ms = self._clock.time_ms()
-                    records = [Record(index, now_ms, _verdict_key(event), _verdict_value(event)) for index, event in enumerate(some)]
-                    await producer.room()
+                    await self._changed.wait_for(lambda: self.is_active and self._has_unwritten)
+                self._has_unwritten = False
+                while self.is_active and (some := await self._in_store(self._store.unwritten, _VERDICTS_AT_ONCE)):
+                    events = [Event(topic, start_ms, said) for topic, start_ms, _, verdicts in some for said in verdicts]
                     try:
-                        await producer.send(TopicPartition(VERDICTS_TOPIC, 0), build_batch(records))
+                        for batch in _verdict_batches(events, self._clock.time_ms()):
+                            await producer.room()
+                            await producer.send(TopicPartition(VERDICTS_TOPIC, 0), batch)
                     except ApiError as error:
-                        log.warning("%d verdicts cannot be written to %s: %s", len(some), VERDICTS_TOPIC, error)
+                        log.warning("%d verdicts cannot be written to %s: %s", len(events), VERDICTS_TOPIC, error)
+                        if error.retriable:
+                            await asyncio.sleep(_VERDICTS_AGAIN_SECONDS)
+                            continue
+                    await self._in_store(self._store.written, [found[:3] for found in some])
+
+
+def _verdict_batches(events: Iterable[Event], now_ms: int) -> Iterator[bytes]:
+    rows: list[Record] = []
+    size = 0
+    for event in events:
+        key, value = _verdict_key(event), _verdict_value(event)
+        if rows and size + len(value) > _VERDICTS_BYTES:
+            yield build_batch(rows)
+            rows, size = [], 0
+        rows.append(Record(len(rows), now_ms, key, value))
+        size += len(value)
+    if rows:
+        yield build_batch(rows)
 
 
 def _verdict_key(event: Event) -> bytes:

@@ -75,9 +75,23 @@ _LATER_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS unjudged (topic TEXT, start_ms INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS topics (topic TEXT PRIMARY KEY, topic_id TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS former (topic TEXT, start_ms INTEGER, is_mixed INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS unwritten (topic TEXT, start_ms INTEGER, changes INTEGER, changed_ms INTEGER, PRIMARY KEY (topic, start_ms))
+    WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS counts_by_tier ON counts (topic, tier, count);
 """
-_TABLES: Final = ("offsets", "sessions", "positions", "counts", "repeated", "verdicts", "quarantine", "unjudged", "topics", "former")
+_TABLES: Final = (
+    "offsets",
+    "sessions",
+    "positions",
+    "counts",
+    "repeated",
+    "verdicts",
+    "quarantine",
+    "unjudged",
+    "topics",
+    "former",
+    "unwritten",
+)
 _COUNTS: Final = (
     "attempted",
     "acknowledged",
@@ -399,14 +413,30 @@ class Store:
             }
         return books
 
-    def put_verdicts(self, topic: str, start_ms: int, verdicts: Sequence[EdgeVerdict], windows: int = 1) -> None:
-        """Writes what is said of a window, in place of what was.
+    def put_verdicts(self, topic: str, start_ms: int, verdicts: Sequence[EdgeVerdict], windows: int = 1, now_ms: int = 0) -> None:
+        """Writes what is said of a window, in place of what was, and that it is still to be written to `__audit_verdicts`.
 
         Args:
             windows: how many were folded into it.
         """
         with self._transaction() as connection:
             self._put_verdicts(connection, topic, start_ms, verdicts, windows)
+            connection.execute(_PUT_UNWRITTEN, (topic, start_ms, now_ms))
+
+    def unwritten(self, limit: int) -> list[tuple[str, int, int, list[EdgeVerdict]]]:
+        """Windows whose verdicts are still to be written to `__audit_verdicts`, with a mark for `written`."""
+        rows = self._connection.execute("SELECT topic, start_ms, changes FROM unwritten ORDER BY changed_ms LIMIT ?", (limit,)).fetchall()
+        return [(*row, [said for _, _, said in self.verdicts(row[0], row[1], row[1] + 1)]) for row in rows]
+
+    def written(self, some: Iterable[tuple[str, int, int]]) -> None:
+        """Notes that these were, as far as they have not changed since."""
+        with self._transaction() as connection:
+            connection.executemany("DELETE FROM unwritten WHERE topic = ? AND start_ms = ? AND changes = ?", some)
+
+    def leave_unwritten(self, before_ms: int) -> None:
+        """Forgets what changed before a time: the active counter has written it."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM unwritten WHERE changed_ms < ?", (before_ms,))
 
     @staticmethod
     def _put_verdicts(connection: sqlite3.Connection, topic: str, start_ms: int, verdicts: Iterable[EdgeVerdict], windows: int) -> None:
@@ -609,6 +639,9 @@ class Store:
 
 
 _PUT_UNJUDGED: Final = "INSERT OR IGNORE INTO unjudged VALUES (?, ?)"
+_PUT_UNWRITTEN: Final = (
+    "INSERT INTO unwritten VALUES (?, ?, 1, ?) ON CONFLICT DO UPDATE SET changes = changes + 1, changed_ms = excluded.changed_ms"
+)
 _PUT_POSITION: Final = (
     "INSERT INTO positions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET next_offset = MAX(next_offset, excluded.next_offset),"
     " first_offset = MIN(first_offset, excluded.first_offset), leader_epoch = excluded.leader_epoch"

@@ -6,6 +6,7 @@ No verdict changes by it, and none is COMPLETE that should not be.
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from tests.unit.audit_counter.pipelines import (
     in_a_loop,
     pipeline,
     running_counter,
+    to_the_end,
     until_another_topic_is_known,
     until_counted,
 )
@@ -34,14 +36,14 @@ from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
 from ottla.audit_counter import store
 from ottla.audit_counter.server import FILE, AuditServer
-from ottla.audit_counter.service import CounterSettings
+from ottla.audit_counter.service import AuditCounter, CounterSettings
 from ottla.audit_counter.store import StoreFailed
 from ottla.audit_counter.verdicts import NOT_KNOWN
 from ottla.client.auditing import ProducerAudit, new_session
 from ottla.clock import SystemClock
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.model import BrokerId, TopicPartition
-from ottla.record.audit_records import TOPIC, Verdict
+from ottla.record.audit_records import TOPIC, VERDICTS_TOPIC, Verdict
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import delete_topics
 from ottla.wire.cluster import Cluster
@@ -443,3 +445,47 @@ async def test_a_counter_that_starts_while_a_broker_is_away_waits_for_it_and_say
                 await counter.wait_caught_up()
             await cluster.refresh(["__audit_verdicts"])
             assert len((await cluster.topic("__audit_verdicts")).partitions[0].replicas) == 2
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+@in_a_loop
+async def test_verdicts_come_to_their_topic_whoever_was_to_write_them(tmp_path: Path, is_killed: bool) -> None:
+    """A counter is killed between its file and the topic; or one stood by, and the active one had not come so far when it went."""
+
+    async def nothing(counter: AuditCounter) -> None:
+        await asyncio.Event().wait()
+
+    async def written() -> dict[str, str]:
+        found: dict[str, str] = {}
+        async for _, columns in to_the_end(cluster, VERDICTS_TOPIC):
+            for index in range(len(columns)):
+                value = json.loads(columns.values[index] or b"")
+                found[value["edge"]] = value["verdict"]
+        return found
+
+    async def is_written() -> bool:
+        return await written() == {"producer->broker": Verdict.COMPLETE, "broker->consumer:billing": Verdict.COMPLETE}
+
+    settings = CounterSettings(verify="never", replication_factor=1)
+    async with brokers(tmp_path, 1, **AUDITING) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 1)
+        with pytest.MonkeyPatch.context() as patched:
+            if is_killed:
+                patched.setattr(AuditCounter, "_write_verdicts", nothing)
+            async with running_counter(cluster, tmp_path / "audit.db", settings) as counter:
+                if not is_killed:
+                    counter.stand_by()
+                await counter.wait_caught_up()
+                now_ms = SystemClock().time_ms()
+                one = Pipeline(running, cluster, counter, now_ms - now_ms % MINUTE - 2 * MINUTE)
+                await one.produce(20, partitions=1)
+                await one.say_final()
+                await one.consume()
+                assert (await one.summary()).exit_code == 0
+                assert await written() == {}
+                if not is_killed:
+                    await counter.activate(2)
+                    await until(is_written)
+        if is_killed:
+            async with running_counter(cluster, tmp_path / "audit.db", settings):
+                await until(is_written)
