@@ -26,6 +26,8 @@ from ottla.record.digests import Identities, by_window, contents, digest_of
 
 # Messages of a topic are added up when there are so many, so that memory is bounded whatever the interval of reports.
 _FOLDED_AT: Final = 32_768
+# Of one record, with up to 4 KiB of a sketch each: neither a broker nor a counter takes one larger than a million bytes.
+_MOST_WINDOWS: Final = 128
 
 
 class Attempt(NamedTuple):
@@ -117,18 +119,23 @@ class _Audit:
                     for start_ms, count in left.items():
                         windows.setdefault(NO_PARTITION, {}).setdefault(start_ms, Tally()).merge(Tally(attempted=count))
                 former, topic.watermark_ms = topic.watermark_ms, max(topic.watermark_ms, self._watermark(topic, left, now_ms))
-                partitions = sorted(windows.keys() | topic.positions.keys()) or [NO_PARTITION]
-                for partition in partitions:
-                    is_last = partition == partitions[-1]  # only then is everything said that the watermark speaks of
+                parts = [
+                    (partition, dict(some))
+                    for partition in sorted(windows.keys() | topic.positions.keys()) or [NO_PARTITION]
+                    for some in _shared_out(windows.get(partition, {}))
+                ]
+                for number, (partition, some) in enumerate(parts, start=1):
+                    is_last = number == len(parts)  # only then is everything said that the watermark speaks of
+                    is_whole = is_last or parts[number][0] != partition
                     found.append(
                         self._session.record(
                             name,
                             partition,
-                            windows.get(partition, {}),
+                            some,
                             watermark_ms=topic.watermark_ms if is_last else former,
                             reported_ms=now_ms,
                             is_final=is_final and is_last,
-                            offsets=topic.positions.get(partition, (NO_OFFSET, NO_OFFSET)),
+                            offsets=topic.positions.get(partition, (NO_OFFSET, NO_OFFSET)) if is_whole else (NO_OFFSET, NO_OFFSET),
                         )
                     )
                 topic.tallies, topic.positions = {}, {}
@@ -191,6 +198,12 @@ class _Audit:
 
     def _enter(self, tally: Tally, count: int) -> None:
         """Counts what a producer alone counts."""
+
+
+def _shared_out(windows: Mapping[int, Tally]) -> list[list[tuple[int, Tally]]]:
+    """So few for each record that it can be sent; of none at all one record."""
+    rows = list(windows.items())
+    return [rows[first : first + _MOST_WINDOWS] for first in range(0, max(1, len(rows)), _MOST_WINDOWS)]
 
 
 class ProducerAudit(_Audit):

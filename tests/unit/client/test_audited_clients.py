@@ -11,7 +11,7 @@ import pytest
 from ottla.client.audited_clients import audited
 from ottla.client.auditing import ConsumerAudit, ProducerAudit, new_session
 from ottla.clock import SystemClock
-from ottla.record.audit_records import NO_PARTITION, TOPIC, AuditRecord, decode
+from ottla.record.audit_records import NO_PARTITION, TOPIC, AuditRecord, decode, encode
 from ottla.testing.cluster import EmbeddedCluster
 
 
@@ -97,6 +97,26 @@ def test_what_is_on_its_way_at_the_end_is_reported_as_attempted() -> None:
     audit.withdrawn(audit.attempted("t", b"k", b"v", 70_001))
     (record,) = audit.records(500_000, is_final=True)
     assert (record.is_final, record.windows[60_000].attempted, record.windows[60_000].outstanding) == (True, 1, 1)
+
+
+@pytest.mark.parametrize("is_consumer", [False, True])
+def test_messages_of_thousands_of_windows_are_reported_in_records_that_can_be_sent(is_consumer: bool) -> None:
+    """As of a file of last year that is sent again: one record of all of them is larger than a broker takes, or than a counter reads."""
+    producer, consumer = ProducerAudit(new_session("producer")), ConsumerAudit(new_session("consumer:billing"))
+    for number in range(20_000):
+        key, time_ms = b"%d" % number, number % 5_000 * 60_000
+        if is_consumer:
+            consumer.consumed("clicks", number % 2, number, key, b"", time_ms)
+        else:
+            producer.acknowledged(producer.attempted("clicks", key, b"", time_ms), number % 2, number)
+    found = (consumer if is_consumer else producer).records(500_000_000, is_final=True)
+    assert max(len(encode(record)) for record in found) < 700_000
+    assert [record.sequence for record in found] == list(range(len(found)))
+    assert sum(tally.count for record in found for tally in record.windows.values()) == 20_000
+    assert [record.is_final for record in found] == [False] * (len(found) - 1) + [True]
+    behind = {record.partition: record.next_offset for record in found}
+    assert behind == ({0: 19_999, 1: 20_000} if is_consumer else {0: -1, 1: -1})
+    assert sum(record.next_offset >= 0 for record in found) == (2 if is_consumer else 0), "a position is said with the last of its windows"
 
 
 def test_the_watermark_comes_with_the_last_record_of_a_report_alone() -> None:
