@@ -150,3 +150,25 @@ def test_a_topic_that_is_deleted_and_made_again_is_empty(ottla_cluster: Embedded
         assert CLIENTS[0].publish(address, topic, "none", TEN) == list(range(10))
         assert CLIENTS[2].read(address, topic, 10) == TEN
         admin.delete_topics([topic])[topic].result(10)
+
+
+def test_a_producer_finds_the_leaders_of_a_topic_that_is_made_again_after_it_had_been_extended() -> None:
+    """librdkafka takes what has a lower leader epoch for old news, of another topic of that name too. In Kafka all begin at 0."""
+    import confluent_kafka
+    from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+    with EmbeddedCluster(brokers=2) as cluster:
+        address = cluster.bootstrap_servers
+        admin, errors = AdminClient({"bootstrap.servers": address}), []
+        settings = {"bootstrap.servers": address, "topic.metadata.refresh.interval.ms": 500, "message.timeout.ms": 15_000}
+        producer = confluent_kafka.Producer(settings)
+        admin.create_topics([NewTopic("clicks", num_partitions=1, replica_assignment=[[1]])])["clicks"].result(30)
+        admin.create_partitions([NewPartitions("clicks", 2, replica_assignment=[[1]])])["clicks"].result(30)
+        for is_first in (True, False):
+            for partition in (0, 1):
+                producer.produce("clicks", b"a", partition=partition, on_delivery=lambda error, _: errors.append(error))
+            assert producer.flush(30) == 0
+            if is_first:
+                admin.delete_topics(["clicks"])["clicks"].result(30)
+                admin.create_topics([NewTopic("clicks", num_partitions=2, replica_assignment=[[1], [2]])])["clicks"].result(30)
+        assert errors == [None] * 4

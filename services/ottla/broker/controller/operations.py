@@ -355,8 +355,10 @@ class TopicOperations:
             raise ReassignmentInProgress(f"A partition reassignment is in progress for the topic '{name}'.")
         former = topic.describe()
         placed = place_more_partitions(name, former.partitions, request.total_count, request.placement, self._living())
-        # A restored ZooKeeper may not know that the topic had these partitions once.
-        added = decisions.new_topic_states(self.state, placed, self.state.leader_epoch_floor)
+        # A restored ZooKeeper may not know that the topic had these once: then the others were elected since, in epochs above theirs. But
+        # for that they begin at 0, as all do when the topic is made again: librdkafka does not go back to a lower epoch.
+        leader_epoch = max((partition.state.leader_epoch for partition in topic.partitions), default=0)
+        added = decisions.new_topic_states(self.state, placed, leader_epoch)
         description = TopicDescription(name, topic.topic_id, former.partitions + added)
         written = znode_writes.topic_extension(description, len(former.partitions), topic.version)
         if request.validate_only:
