@@ -95,6 +95,7 @@ def offload() -> Iterator[ThreadOffload]:
     found.close()
 
 
+@pytest.mark.long  # four seconds of a core; `make attack` shows the same by the clock
 async def test_no_request_keeps_the_loop_for_more_than_some_slices(broker: Any, offload: ThreadOffload) -> None:
     for number in range(3):
         await broker.create(f"t{number}")
