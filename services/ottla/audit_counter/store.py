@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 import numpy as np
 
-from ottla.audit_counter.books import BROKER, LOG, Books, Moved, is_of_ranges, is_writer
+from ottla.audit_counter.books import BROKER, LOG, Books, Moved, is_mirrored, is_of_ranges, is_writer
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Named
 from ottla.audit_counter.windows import Gap, SessionStanding, is_countable
 from ottla.errors import KafkaStorageError
@@ -408,9 +408,7 @@ class Store:
         row = connection.execute(f"SELECT count, moved FROM repeated {where}", (topic, start_ms)).fetchone()
         if row is not None:
             books.repeated = int(row[0])
-            books.moved = {
-                int(partition): Moved(count, OffsetSums(*sums)) for partition, (count, sums) in json.loads(row[1] or "{}").items()
-            }
+            books.moved = _moved(row[1])
         return books
 
     def put_verdicts(self, topic: str, start_ms: int, verdicts: Sequence[EdgeVerdict], windows: int = 1, now_ms: int = 0) -> None:
@@ -505,7 +503,13 @@ class Store:
         (windows,) = connection.execute(
             f"SELECT SUM(windows) FROM (SELECT MAX(windows) AS windows FROM verdicts {where} GROUP BY start_ms)", span
         ).fetchone()
-        rows = [(topic, hour, tier, number, "", _FOLDED, *_values(tally)) for tier, number, tally in self.partitions(*span)]
+        moved: dict[int, Moved] = {}
+        for (texts,) in connection.execute(f"SELECT moved FROM repeated {where}", span):
+            for partition, one in _moved(texts).items():
+                known = moved.get(partition, Moved())
+                moved[partition] = Moved(known.messages + one.messages, known.offsets.plus(one.offsets))
+        tallies = [(tier, number, _by_records(tier, tally, moved.get(number))) for tier, number, tally in self.partitions(*span)]
+        rows = [(topic, hour, tier, number, "", _FOLDED, *_values(tally)) for tier, number, tally in tallies]
         for table in ("counts", "verdicts", "repeated"):
             connection.execute(f"DELETE FROM {table} {where}", span)
         connection.executemany(_PUT_COUNTS, rows)
@@ -906,6 +910,17 @@ def _folded(said: Sequence[EdgeVerdict]) -> EdgeVerdict:
     counts = sum(one.upstream_count for one in said), sum(one.downstream_count for one in said)
     worst = max(said, key=lambda one: (one.verdict is Verdict.LATE, one.revision))
     return replace(worst, upstream_count=counts[0], downstream_count=counts[1], known=counts)
+
+
+def _moved(text: str | None) -> dict[int, Moved]:
+    return {int(partition): Moved(count, OffsetSums(*sums)) for partition, (count, sums) in json.loads(text or "{}").items()}
+
+
+def _by_records(tier: str, tally: Tally, moved: Moved | None) -> Tally:
+    """What a tier that counts by headers has by records, once all is well and the log will not be read again."""
+    if moved is None or tally.offsets is None or not (is_of_ranges(tier) or is_mirrored(tier)):
+        return tally
+    return replace(tally, count=tally.count - moved.messages, offsets=tally.offsets.minus(moved.offsets))
 
 
 def _tier_rows(rows: Sequence[tuple[Any, ...]]) -> list[TierRow]:

@@ -17,11 +17,13 @@ import pytest
 from tests.unit.audit_counter.records import MINUTE, NOW, START, appended, consumed, produced, read, record
 from tests.unit.audit_counter.test_verdicts import headers, tally
 
+from ottla.audit_counter.books import Moved
 from ottla.audit_counter.service import AuditCounter, CounterSettings
 from ottla.audit_counter.store import Read, Store, StoreFailed
 from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
 from ottla.clock import SystemClock
 from ottla.record.audit_records import NO_PARTITION, AuditRecord, Tally, Verdict
+from ottla.record.digests import OffsetSums
 
 HOUR = 3_600_000
 END = START + MINUTE
@@ -624,6 +626,35 @@ def test_what_came_late_to_a_folded_hour_and_is_counted_again_by_the_next_leader
     store.apply(read(record("p", 60, "producer", {hour: late}, watermark_ms=later), first=120), {0: 121}, later)
     store.apply(read(record("b2", 0, "broker", mixed, **again), first=121), {0: 122}, later)
     assert told(store, hour) == [("producer->broker", "UNAUDITED")]
+
+
+def test_an_hour_is_folded_with_what_its_log_told_of_headers(store: Store) -> None:
+    """By its batch's header the last message of an hour is of the next one. What comes late to either is compared with what clients had."""
+    hour = START - START % HOUR
+    later, last, following = hour + 5 * HOUR, hour + 59 * MINUTE, hour + HOUR
+
+    def sent(sequence: int, windows: dict[int, list[int]]) -> AuditRecord:
+        found = {start_ms: tally(offsets) for start_ms, offsets in windows.items()}
+        for one in found.values():
+            one.attempted = one.acknowledged = one.count
+        return record("p", sequence, "producer", found, watermark_ms=later)
+
+    def counted(sequence: int, first: int, windows: dict[int, list[int]]) -> AuditRecord:
+        bounds = {"first_offset": first, "next_offset": max(map(max, windows.values())) + 1, "watermark_ms": later}
+        return record("b", sequence, "broker", {start_ms: headers(offsets) for start_ms, offsets in windows.items()}, **bounds)
+
+    wanted = {last: [*range(11)], following: [11, 12]}
+    store.apply(read(sent(0, wanted), counted(0, 0, {last: [*range(10)], following: [10, 11, 12]})), {0: 2}, later)
+    store.begin_log("clicks", wanted)
+    tallies = {start_ms: {0: tally(offsets)} for start_ms, offsets in wanted.items()}
+    sums = OffsetSums.of_range(10, 10)
+    moved = {last: {0: Moved(-1, OffsetSums().minus(sums))}, following: {0: Moved(1, sums)}}
+    store.put_log("clicks", tallies, {0: 13}, dict.fromkeys(wanted, 0), moved)
+    assert {verdict for start_ms in wanted for _, verdict in told(store, start_ms)} == {"COMPLETE"}
+    assert store.fold(later) == 2
+    late = {last: [13], following: [14]}
+    store.apply(read(sent(1, late), counted(1, 13, late), first=2), {0: 4}, later)
+    assert [told(store, start_ms) for start_ms in (hour, following)] == [[("producer->broker", "LATE")]] * 2
 
 
 @pytest.mark.parametrize("is_folded", [False, True])
