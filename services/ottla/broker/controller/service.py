@@ -229,9 +229,8 @@ class ControllerService(ClusterOperations):
             ApiError: no controller has taken it in; it is drained no more anyway as soon as there is another one.
         """
         self._is_drained = False
-        async with (
-            self._handing_over
-        ):  # an attempt that came after it would have this broker neither lead nor be in sync until it starts again
+        # An attempt that came after it would have this broker neither lead nor be in sync until it starts again.
+        async with self._handing_over:
             await self.cancel_controlled_shutdown(_HAND_OVER_SECONDS)
 
     async def close(self) -> None:
