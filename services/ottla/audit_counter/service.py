@@ -367,7 +367,7 @@ class AuditCounter:
         """Judges windows again, and those of the same topics that were not known yet; a start of -1 is no window.
 
         Args:
-            of_log: what was just read of one.
+            of_log: what was just read of one, which makes no other one known.
         """
         topics: dict[str, set[int]] = {}
         for topic, start_ms in changed:
@@ -375,7 +375,7 @@ class AuditCounter:
             if start_ms >= 0:
                 wanted.add(start_ms)
         for topic, starts in topics.items():
-            starts |= self._open.get(topic, set())
+            starts |= self._open.get(topic, set()) if of_log is None else set()
             events: list[Event] = []
             unread: list[int] = []
             # Some at a time: who asks the store meanwhile waits for these, and not for a day of windows that are open.
@@ -400,12 +400,13 @@ class AuditCounter:
     def _judge_in_store(self, topic: str, starts: list[int], of_log: _LogCount | None) -> tuple[list[Event], list[int]]:
         """What is new, and the windows whose logs should be read."""
         store, events, unread = self._store, [], []
+        standing = store.standing(topic)
         open_windows = self._open.setdefault(topic, set())
         known: dict[int, dict[str, EdgeVerdict]] = {}
         for _, start_ms, verdict in store.verdicts(topic, starts[0], starts[-1] + 1):
             known.setdefault(start_ms, {})[verdict.edge] = verdict
         for start_ms in starts:
-            books = self._store.books(topic, start_ms)
+            books = store.books(topic, start_ms, standing)
             former_tiers, self._reporting[topic] = self._reporting.get(topic, frozenset()), books.reporting
             if books.reporting - former_tiers:
                 # A tier that begins to report makes verdicts of silence old.

@@ -123,6 +123,14 @@ Window = tuple[str, int]
 _CountKey = tuple[str, int, str, int, str, int]
 
 
+class TopicStanding(NamedTuple):
+    """How far tiers have come with a topic: sessions by tier, the next and the first offset by tier and partition."""
+
+    sessions: Mapping[str, tuple[SessionStanding, ...]]
+    positions: Mapping[str, Mapping[int, int]]
+    beginnings: Mapping[str, Mapping[int, int]]
+
+
 class TierRow(TypedDict):
     """What a tier had of a window, as it is answered."""
 
@@ -378,8 +386,26 @@ class Store:
 
     # Books and verdicts.
 
-    def books(self, topic: str, start_ms: int) -> Books:
-        """The books of a window, without latencies."""
+    def standing(self, topic: str) -> TopicStanding:
+        """What `books` of a topic's windows have in common."""
+        positions: dict[str, dict[int, int]] = {}
+        beginnings: dict[str, dict[int, int]] = {}
+        for tier, partition, next_offset, first_offset in self._connection.execute(
+            "SELECT tier, partition, next_offset, first_offset FROM positions WHERE topic = ?", (topic,)
+        ):
+            positions.setdefault(tier, {})[partition] = next_offset
+            beginnings.setdefault(tier, {})[partition] = first_offset
+        sessions: dict[str, list[SessionStanding]] = {}
+        for one in self.sessions(topic):
+            sessions.setdefault(one.tier, []).append(one)
+        return TopicStanding({tier: tuple(found) for tier, found in sessions.items()}, positions, beginnings)
+
+    def books(self, topic: str, start_ms: int, standing: TopicStanding | None = None) -> Books:
+        """The books of a window, without latencies.
+
+        Args:
+            standing: the topic's, where nothing was taken in since; None looks for it.
+        """
         connection = self._connection
         books = Books(topic, start_ms, self._window_ms, is_log_gone=(topic, start_ms) in self._without_log)
         where = "WHERE topic = ? AND start_ms = ?"
@@ -393,18 +419,8 @@ class Store:
         row = connection.execute(f"SELECT is_mixed FROM former {where}", (topic, start_ms)).fetchone()
         if row is not None:
             books.is_former, books.is_mixed, books.is_log_gone = True, bool(row[0]), True
-        positions: dict[str, dict[int, int]] = {}
-        beginnings: dict[str, dict[int, int]] = {}
-        for tier, partition, next_offset, first_offset in connection.execute(
-            "SELECT tier, partition, next_offset, first_offset FROM positions WHERE topic = ?", (topic,)
-        ):
-            positions.setdefault(tier, {})[partition] = next_offset
-            beginnings.setdefault(tier, {})[partition] = first_offset
-        sessions: dict[str, tuple[SessionStanding, ...]] = {}
-        for standing in self.sessions(topic):
-            sessions[standing.tier] = (*sessions.get(standing.tier, ()), standing)
-        books.positions, books.beginnings, books.sessions = positions, beginnings, sessions
-        books.reporting = frozenset(sessions) | frozenset(positions)
+        books.sessions, books.positions, books.beginnings = standing or self.standing(topic)
+        books.reporting = frozenset(books.sessions) | frozenset(books.positions)
         row = connection.execute(f"SELECT count, moved FROM repeated {where}", (topic, start_ms)).fetchone()
         if row is not None:
             books.repeated = int(row[0])

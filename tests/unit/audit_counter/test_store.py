@@ -18,7 +18,7 @@ from tests.unit.audit_counter.records import MINUTE, NOW, START, appended, consu
 from tests.unit.audit_counter.test_verdicts import headers, tally
 
 from ottla.audit_counter.books import Moved
-from ottla.audit_counter.service import AuditCounter, CounterSettings
+from ottla.audit_counter.service import AuditCounter, CounterSettings, _LogCount
 from ottla.audit_counter.store import Read, Store, StoreFailed
 from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
 from ottla.clock import SystemClock
@@ -694,3 +694,24 @@ def test_what_is_said_between_a_verdict_and_its_note_is_unjudged(store: Store) -
     counter = AuditCounter(cast(Any, None), store, CounterSettings(), SystemClock(), in_store, in_store)
     asyncio.run(judge_once())
     assert store.unjudged() == {("clicks", START), ("clicks", -1)}
+
+
+def test_a_log_that_was_read_has_its_own_window_judged_and_no_other(store: Store) -> None:
+    """A counter that takes over reads the logs of a week: as many windows would be judged for each of them."""
+
+    async def in_store(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        return function(*arguments, **keywords)
+
+    async def judge_all() -> None:
+        one = tally([0])
+        one.attempted = one.acknowledged = 1
+        windows = {START - number * MINUTE: one for number in range(100)}
+        await counter._judge(apply(store, record("p", 0, "producer", windows), appended(0, ALL)))
+        assert counter.progress.judged == 100
+        await counter._judge({("clicks", START)}, _LogCount(START, MINUTE))
+        assert counter.progress.judged == 101
+        await counter._judge({("clicks", -1)})
+        assert counter.progress.judged == 201
+
+    counter = AuditCounter(cast(Any, None), store, CounterSettings(), SystemClock(), in_store, in_store)
+    asyncio.run(judge_all())
