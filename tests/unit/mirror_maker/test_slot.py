@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.loops import until
@@ -26,12 +26,16 @@ from tests.unit.mirror_maker.mirrors import (
 )
 from tests.unit.wire.clusters import create_topic
 
+from ottla.clock import SystemClock
 from ottla.errors import ApiError, InvalidRequest, OutOfOrderSequenceNumber, TransactionAbortable
 from ottla.mirror_maker.merge import map_topic
+from ottla.mirror_maker.merge.auditing import SlotAudit, _Part
 from ottla.mirror_maker.merge.slot import SlotLost
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.list_offsets_client import ListedOffset
+from ottla.record.audit_records import MAXIMUM_WINDOWS, Tally, decode
+from ottla.record.columnar import read_columns
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import delete_records, delete_topics
 from ottla.wire.offsets import list_offsets
@@ -39,6 +43,7 @@ from ottla.wire.producing import BatchProducer
 from ottla.wire.transactions import TransactionalProducer
 
 CLICKS = TopicPartition("clicks", 0)
+MINUTE = 60_000
 
 
 async def test_batches_are_copied_with_their_records_untouched_and_the_map_says_where(tmp_path: Path) -> None:
@@ -493,3 +498,15 @@ async def test_a_throttle_has_what_comes_next_wait_for_what_was_copied(tmp_path:
                 await caught_up(one, {CLICKS: 2})
                 assert loop.time() - began > 300_000 / 500_000
                 assert one.record_ages.snapshot().buckets[-1] == 2, "their records are of 2023"
+
+
+def test_messages_of_more_windows_than_an_audit_record_takes_are_missing_audit_data_and_no_loss() -> None:
+    """The earliest windows are left out, and with them a number, as by a broker."""
+    audit = SlotAudit("a-b", cast(Any, None), cast(Any, None), ("a", "b"), MINUTE, SystemClock())
+    sequences = []
+    for count in (MAXIMUM_WINDOWS, MAXIMUM_WINDOWS + 1, MAXIMUM_WINDOWS):
+        part = _Part(0, count, {number * MINUTE: Tally(count=1) for number in range(count)})
+        ((_, batch),) = audit._batches(8, audit._read, {CLICKS: part})
+        (columns,) = read_columns(batch)
+        sequences.append(decode(columns.values[0] or b"").sequence)
+    assert sequences == [0, 2, 3]

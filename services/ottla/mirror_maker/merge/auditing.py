@@ -278,6 +278,8 @@ class SlotAudit:
         sizes: Counter[int] = Counter()
         for partition, part in parts.items():
             windows = {start_ms: part.windows[start_ms] for start_ms in sorted(part.windows)[-MAXIMUM_WINDOWS:] if start_ms >= 0}
+            if len(part.windows) > MAXIMUM_WINDOWS:
+                session.leave_out(partition.topic)
             record = session.record(*partition, windows, watermark_ms=now_ms, reported_ms=now_ms, offsets=(part.first, part.behind))
             key, value = partition.topic.encode(), encode(record)
             to = zlib.crc32(key) % number
