@@ -299,7 +299,7 @@ class AuditCounter:
                 break
         found = await self._in_store(self._store.next_offsets, str(topic.topic_id))
         await self._in_store(self._store.heard_all, self._clock.time_ms())
-        for topic_name, start_ms, _ in await self._in_store(self._store.verdicts, kinds=(Verdict.PENDING, Verdict.UNAUDITED)):
+        for topic_name, start_ms in await self._in_store(self._store.windows_with, (Verdict.PENDING, Verdict.UNAUDITED)):
             self._open.setdefault(topic_name, set()).add(start_ms)
         return found
 
@@ -308,8 +308,8 @@ class AuditCounter:
     async def _read(self, fetcher: Fetcher) -> None:
         # A stop may have come between what was said and its verdict, or before a log that was to be read.
         left = await self._in_store(self._store.unjudged)
-        wrong = await self._in_store(self._store.verdicts, kinds=WRONG)
-        await self._judge(left | {(topic, start_ms) for topic, start_ms, _ in wrong} | {(topic, -1) for topic in self._open})
+        wrong = await self._in_store(self._store.windows_with, WRONG)
+        await self._judge(left | wrong | {(topic, -1) for topic in self._open})
         looked_at = purged_at = self._clock.monotonic()
         is_deaf = False  # a partition of `__audit` cannot be read, so that no silence is the sessions'
         while True:

@@ -552,6 +552,12 @@ class Store:
         )
         return [(row[0], row[1], _verdict(row[2:])) for row in rows]
 
+    def windows_with(self, kinds: Iterable[Verdict]) -> set[Window]:
+        """All windows of which one of these is said."""
+        names = [str(kind) for kind in kinds]
+        where = f"verdict IN ({', '.join('?' * len(names))})"
+        return set(self._connection.execute(f"SELECT topic, start_ms FROM verdicts WHERE {where}", names))
+
     def topics(self) -> list[str]:
         """Of which anything was said."""
         return sorted({*self._topics_in("sessions"), *self._topics_in("counts")})

@@ -489,3 +489,24 @@ async def test_verdicts_come_to_their_topic_whoever_was_to_write_them(tmp_path: 
         if is_killed:
             async with running_counter(cluster, tmp_path / "audit.db", settings):
                 await until(is_written)
+
+
+@in_a_loop
+async def test_a_counter_that_is_started_again_knows_all_windows_that_are_open_however_many(tmp_path: Path) -> None:
+    """Of ten thousand topics there are more than are ever shown at once: those of the last topics were PENDING for good."""
+    count = 100_010
+    kept = store.Store(tmp_path / "audit.db", MINUTE, 168 * 60 * MINUTE)
+    with kept._transaction() as connection:
+        rows = ((f"topic-{number % 10_000:05}", number // 10_000 * MINUTE) for number in range(count))
+        connection.executemany("INSERT INTO verdicts VALUES (?, ?, 'producer', 'log', 'PENDING', 0, 0, 0, 0, 0, ?, 1)", (
+            (*row, json.dumps({"named": [], "hosts": [], "known": None})) for row in rows
+        ))  # fmt: skip
+
+    async def in_store(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        return function(*arguments, **keywords)
+
+    async with brokers(tmp_path, 1) as running, cluster_of(running) as cluster:
+        counter = AuditCounter(cluster, kept, CounterSettings(replication_factor=1), SystemClock(), in_store, in_store)
+        await counter._prepare()
+        assert sum(map(len, counter._open.values())) == count
+    kept.close()
