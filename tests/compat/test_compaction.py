@@ -313,7 +313,7 @@ def test_a_broker_that_is_killed_while_it_cleans_loses_no_last_value(tmp_path: P
             assert [message.offset for message in found] == sorted({message.offset for message in found})
         assert in_the_middle, "no kill came while a segment was being written"
         # The cleaner gives way to everything else on the machine, so it may take its time.
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 600
         while len(found) >= 5 * len(puts) / 2:
             assert time.monotonic() < deadline, "and in between it is cleaned"
             found = read_to_the_end(broker.address, "killed")
