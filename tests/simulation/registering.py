@@ -208,7 +208,7 @@ class Registries:
         path = None if registry.directory is None else snapshot.file_of(registry.directory, TOPIC)
         if path is not None and path.exists() and self._stage.random.random() < 0.2:
             self._stage.tell(f"{registry.name} has a torn snapshot")
-            path.write_bytes(path.read_bytes()[: self._stage.random.randrange(path.stat().st_size)])
+            path.write_bytes(path.read_bytes()[: self._stage.random.randrange(max(1, path.stat().st_size))])
 
     def _restart(self, registry: Registry, node: Node) -> None:
         if registry.node is node:

@@ -208,7 +208,10 @@ def request_of(
     configs = {topic: _overrides(state, topic) for topic in batch.topic_configs}
     all_topics = None
     if batch.all_topics:
-        all_topics = (*(name for name, topic in state.topics.items() if not topic.is_deleting), *sorted(state.unread_topics))
+        names = [name for name, topic in state.topics.items() if not topic.is_deleting]
+        # What a former controller had not told of settings when it ended. Who has no replica of a topic hears of them in no other way.
+        configs = {name: _overrides(state, name) for name in names}
+        all_topics = (*names, *sorted(state.unread_topics))
     metadata, deleted = tuple(batch.metadata.values()), tuple(batch.deleted_topics)
     return UpdateMetadataRequest(*header, metadata, brokers, deleted, configs, all_topics, batch.all_topics_known, request_number)
 

@@ -73,6 +73,16 @@ async def test_when_the_controller_dies_another_reads_everything_and_elects_lead
     assert znodes.decode_partition_state(path, await cluster.data(path), described.partitions[0].replicas) == described.partitions[0]
 
 
+async def test_the_next_controller_tells_what_topics_set_to_brokers_that_the_former_one_had_not_told(cluster: Cluster) -> None:
+    """A broker without a replica said `delete` of a compacted topic from then on, to a schema registry and a mirror too."""
+    await cluster.start_three()
+    await cluster.controller.create_topic(NewTopic("a", assignments={0: (TWO,)}, configs={"cleanup.policy": "compact"}))
+    cluster.services[THREE].forget_topics(["a"])  # as it stands where the request was lost
+    await cluster.kill(ONE)
+    await cluster.settled(2, 3)
+    await until(lambda: cluster.services[THREE].topic_settings("a").cleanup_policy == ("compact",), seconds=5)
+
+
 async def test_a_broker_that_comes_back_is_told_everything_and_leads_again_when_that_is_asked_for(cluster: Cluster) -> None:
     await cluster.start_three()
     await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
