@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -235,6 +236,21 @@ def told_plainly(bootstrap_server: str, subject: str = "") -> Iterator[None]:
     except KafkaException as exception:
         error = exception.args[0]
         raise CommandFailed(sentence(error, bootstrap_server, subject)) from None
+
+
+def each_deleted(answers: Mapping[str, Future[Any]], bootstrap_server: str, kind: str) -> Iterator[str]:
+    """The names that were deleted, of those that were asked for at once; at the end a `CommandFailed` with what became of the others."""
+    failures = []
+    for name, answer in answers.items():
+        try:
+            with told_plainly(bootstrap_server, f"{kind} {name!r}"):
+                answer.result(ANSWER_SECONDS + 5)
+        except CommandFailed as error:
+            failures.append(str(error))
+        else:
+            yield name
+    if failures:
+        raise CommandFailed("; ".join(failures))
 
 
 def cluster_metadata(admin: AdminClient, bootstrap_server: str, topic: str | None = None) -> ClusterMetadata:

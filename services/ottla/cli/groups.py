@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, commands, connects, told_plainly
+from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, commands, connects, each_deleted, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.group_facts import (
     GroupFacts,
@@ -348,13 +348,5 @@ def delete(
     """Delete groups that have no members, and what they have committed."""
     admin = where.admin()
     answers = admin.delete_consumer_groups(groups, request_timeout=ANSWER_SECONDS)
-    failures = []
-    for group, answer in answers.items():  # all are asked for at once: what became of each is said
-        try:
-            with told_plainly(where.bootstrap_server, f"group {group!r}"):
-                answer.result(ANSWER_SECONDS + 5)
-            say(f"Deleted group {group!r}.")
-        except CommandFailed as error:
-            failures.append(str(error))
-    if failures:
-        raise CommandFailed("; ".join(failures))
+    for group in each_deleted(answers, where.bootstrap_server, "group"):
+        say(f"Deleted group {group!r}.")

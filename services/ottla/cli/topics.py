@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, cluster_metadata, commands, connects, pairs, told_plainly
+from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, cluster_metadata, commands, connects, each_deleted, pairs, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import bytes_of, count_of, note, say, say_json, table
 from ottla.cli.topic_facts import TopicFacts, gather
@@ -183,12 +183,6 @@ def delete(
     if missing and not if_exists:
         raise CommandFailed(f"topic {missing[0]!r} does not exist on {where.bootstrap_server}; nothing was deleted")
     doomed = [name for name in dict.fromkeys(names) if name in there]
-    failures = []
-    for name, answer in (admin.delete_topics(doomed, request_timeout=ANSWER_SECONDS) if doomed else {}).items():
-        try:
-            _wait({name: answer}, where)
-            say(f"Deleted topic {name!r}.")
-        except CommandFailed as error:
-            failures.append(str(error))
-    if failures:
-        raise CommandFailed("; ".join(failures))
+    answers = admin.delete_topics(doomed, request_timeout=ANSWER_SECONDS) if doomed else {}
+    for name in each_deleted(answers, where.bootstrap_server, "topic"):
+        say(f"Deleted topic {name!r}.")

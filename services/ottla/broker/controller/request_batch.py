@@ -205,13 +205,12 @@ def request_of(
         configs = {topic: _overrides(state, topic) for topic in dict.fromkeys(assignment.topic for assignment in partitions)}
         all_replicas = state.all_replicas(receiver.broker_id) if batch.all_replicas else None
         return LeaderAndIsrRequest(*header, partitions, brokers, configs, all_replicas, batch.all_topics_known, request_number)
-    configs = {topic: _overrides(state, topic) for topic in batch.topic_configs}
-    all_topics = None
+    configured, all_topics = list(batch.topic_configs), None
     if batch.all_topics:
-        names = [name for name, topic in state.topics.items() if not topic.is_deleting]
         # What a former controller had not told of settings when it ended. Who has no replica of a topic hears of them in no other way.
-        configs = {name: _overrides(state, name) for name in names}
-        all_topics = (*names, *sorted(state.unread_topics))
+        configured = [name for name, topic in state.topics.items() if not topic.is_deleting]
+        all_topics = (*configured, *sorted(state.unread_topics))
+    configs = {topic: _overrides(state, topic) for topic in configured}
     metadata, deleted = tuple(batch.metadata.values()), tuple(batch.deleted_topics)
     return UpdateMetadataRequest(*header, metadata, brokers, deleted, configs, all_topics, batch.all_topics_known, request_number)
 

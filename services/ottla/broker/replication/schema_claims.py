@@ -77,7 +77,7 @@ def plain_frames(batch: bytes, *, of_keys: bool, passes_headers: bool = False) -
 
     Args:
         of_keys: whether keys that are there are looked at; those that are not are seen anyway.
-        passes_headers: whether a record may have headers, which are passed over, with the ids that may be in them.
+        passes_headers: whether a record may have headers, which are skipped, with the ids that may be in them.
 
     Returns:
         None where anything is not as usual, compression too: `read_records` then says what it is, or reads it.

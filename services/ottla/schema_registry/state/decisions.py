@@ -255,7 +255,7 @@ def register(state: State, draft: Draft, batch: Batch) -> Registered:
     subject = request.subject
     if subject in batch.subjects or state.versions(subject) is not draft.seen or state.config_in_scope(subject) != draft.config:
         raise Stale(f"{subject} has changed")
-    found = existing(state, draft) if draft.seen else None
+    found = existing(state, draft)
     if found is not None:
         return Registered(found)
     check_register_mode(state, request)

@@ -116,18 +116,17 @@ class Drafts:
         seen, config = state.versions(subject), state.config_in_scope(subject)
         is_import = state.mode_in_scope(subject) in (IMPORT, FORWARD)
         first, parsed = await self._first_draft(state, request, seen, config, is_new=not is_import)
-        if seen and existing(state, first) is not None and not _adds_metadata(config):
+        if existing(state, first) is not None and not _adds_metadata(config):
             return first  # registered already, whatever the mode is
         check_register_mode(state, request)
         filled = drafted(state, request)
         draft = first
         if filled is not request:
             draft, parsed = await self._first_draft(state, filled, seen, config, is_new=not is_import)
-        if is_import or (seen and existing(state, draft) is not None):
+        if is_import or existing(state, draft) is not None:
             return draft
         assert parsed is not None, "a draft without a text is filled in, or refused"
-        former = compared_versions(state, subject, config, draft.schema.metadata) if seen else ()
-        messages = await self._messages(state, draft, parsed, former)
+        messages = await self._messages(state, draft, parsed, compared_versions(state, subject, config, draft.schema.metadata))
         return replace(draft, messages=tuple(messages)) if messages else draft
 
     async def _first_draft(
@@ -138,7 +137,7 @@ class Drafts:
         normalize = is_new and (request.normalize or bool(config.get("normalize")))
         parsed, schema = await self._candidate(state, request, is_new=is_new, normalize=normalize)
         draft = Draft(request, schema, seen, config)
-        if seen and existing(state, draft) is None:
+        if existing(state, draft) is None:
             equal = await self._equal(state, request.subject, parsed, schema, [version for version in seen if not version.is_deleted])
             draft = draft if equal is None else replace(draft, equal=equal)
         return draft, parsed
