@@ -18,7 +18,7 @@ from tests.bench.ballast import Ballast
 from tests.bench.figures import Figure, print_table, write_json
 from tests.bench.options import GIB, MIB, Options
 from tests.bench.processes import REPOSITORY, ChildFailed
-from tests.bench.servers import Servers
+from tests.bench.servers import OTTLA, Servers
 from tests.bench.wire import UnexpectedAnswer
 
 # In the order of docs/benchmarks.md. Those of the second line take many minutes; `soak` also runs with --soak.
@@ -67,6 +67,7 @@ def arguments() -> argparse.Namespace:
         "--directory", type=Path, default=REPOSITORY / ".bench", help="where data directories are made: a real disk, not tmpfs"
     )
     parser.add_argument("--server-command", help="another server: a command with {port} and, if it likes, {data_directory}")
+    parser.add_argument("--ottla", metavar="PATH", help="the `ottla` of another checkout, to run two revisions in turn under one bench")
     parser.add_argument("--property", "-X", action="append", default=[], metavar="KEY=VALUE", help="a property of the broker")
     chosen = parser.parse_args()
     if wrong := [assignment for assignment in chosen.property if "=" not in assignment]:
@@ -90,7 +91,10 @@ def main() -> int:
     maximum_bytes = (300 if quick else 640) * MIB
     options = Options(
         servers=Servers(
-            chosen.server_command, chosen.directory.resolve(), dict(assignment.split("=", 1) for assignment in chosen.property)
+            chosen.server_command,
+            chosen.directory.resolve(),
+            dict(assignment.split("=", 1) for assignment in chosen.property),
+            program=(chosen.ottla,) if chosen.ottla else OTTLA,
         ),
         ballast=Ballast(2 * maximum_bytes),
         console=console,

@@ -11,7 +11,6 @@ import contextlib
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -229,5 +228,5 @@ def _member(servers: Servers, directory: Path, zookeeper: ZooKeeperServer, broke
     }
     file = own / "server.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    command = [str(Path(sys.executable).parent / "ottla"), "broker", "--config", str(file)]
+    command = [*servers.program, "broker", "--config", str(file)]
     return Member(broker_id, port, own, command)

@@ -21,6 +21,7 @@ from tests.bench.connection import Connection
 from tests.bench.processes import REPOSITORY, Child, ChildFailed
 
 START_TIMEOUT_SECONDS: Final = 60.0
+OTTLA: Final = (str(Path(sys.executable).parent / "ottla"),)
 SERVER_CPU: Final = 0
 LOAD_CPU: Final = 1
 
@@ -55,7 +56,7 @@ class Servers:
     directory: Path = field(default_factory=lambda: REPOSITORY / ".bench")
     properties: Mapping[str, str] = field(default_factory=dict)
     """The broker's properties that differ from its defaults in the whole run."""
-    program: Sequence[str] = (str(Path(sys.executable).parent / "ottla"),)
+    program: Sequence[str] = OTTLA
     """What is started where it is Ottla: the command, without its words."""
     _made: int = 0
 
