@@ -195,7 +195,8 @@ async def test_a_broker_that_is_killed_and_back_at_once_waits_for_its_own_old_se
     """traps.md: kill -9, back in 0.3 s, session 6 s: wait up to the session timeout, saying so."""
     connect = f"{zookeeper_server.address}/{uuid4().hex}"
     configuration = tmp_path / "server.properties"
-    properties = properties_for(tmp_path / "log", connect)
+    # Longer than the second process takes to come, on a machine that is busy, too.
+    properties = properties_for(tmp_path / "log", connect, **{"zookeeper.session.timeout.ms": "12000"})
     configuration.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
     output = tmp_path / "output"
 
