@@ -50,8 +50,6 @@ LEGAL_PREDECESSORS: Final[Mapping[TransactionState, frozenset[TransactionState]]
     _S.PREPARE_EPOCH_FENCE: frozenset({_S.ONGOING}),
 }
 
-# States that a transaction comes out of by itself, by the markers or by an abort that has begun.
-UNDECIDED: Final = frozenset({_S.ONGOING, _S.PREPARE_EPOCH_FENCE})
 PREPARED: Final = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
 SETTLED: Final = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
 

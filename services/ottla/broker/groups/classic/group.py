@@ -22,7 +22,6 @@ from ottla.broker.groups.classic.member import Member, Protocol
 from ottla.broker.groups.classic.transitions import GroupState, is_legal
 
 NEVER_MS: Final = (1 << 63) - 1
-NO_GENERATION: Final = -1
 # Letters of a client's name in the id of its member. Each that was given and not used is kept for half an hour.
 MAX_SHOWN: Final = 128
 
