@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.spark.test_reading import damage, fill
+from tests.unit.spark.test_reading import damage, fill, in_transaction
 
 from ottla.cli.main import run
 from ottla.model import TopicPartition
@@ -44,6 +44,19 @@ def test_a_load_says_what_it_did_and_the_table_where_it_is(
     assert "4 files deleted" in capsys.readouterr().err
     assert run(["load", "verify", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 50
+
+
+def test_a_bounded_load_ends_when_nothing_is_left_and_not_at_a_commit_without_rows(
+    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = cluster.create_topic("rowless")
+    in_transaction(cluster, topic, topic, [b"aborted"] * 20, commit=False)
+    fill(cluster, topic, 10)
+    assert run(["load", topic, "--into", str(tmp_path), "--master", "none", "-b", cluster.bootstrap_servers, "--max-records", "8"]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [line.partition(" row")[0] for line in told] == ["0", "0", "3", "7"]
+    assert run(["load", "verify", str(tmp_path)]) == 0
+    assert "10 rows in 2 files" in capsys.readouterr().out
 
 
 def test_metrics_are_in_the_commit_in_a_file_and_served_while_it_runs(

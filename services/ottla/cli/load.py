@@ -156,7 +156,7 @@ def run(
         while True:
             outcome = load()
             _tell(outcome, settings, as_json)
-            is_done = outcome.is_empty or max_records is None or outcome.rows == 0
+            is_done = not outcome.left
             if pause_seconds is None and is_done:
                 break
             if stopping.wait(pause_seconds if is_done and pause_seconds is not None else 0):
