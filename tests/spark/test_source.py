@@ -196,6 +196,33 @@ def test_a_stream_begins_at_the_latest_and_takes_new_partitions_from_their_begin
     assert offsets_of(spark, tmp_path) == [(0, 5), (0, 6), (0, 7), (1, 0), (1, 1), (1, 2), (1, 3)]
 
 
+def test_a_first_batch_that_failed_is_run_again_when_records_have_come_and_partitions_were_added(
+    spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """Spark keeps of it where it ends, and asks the source again where it begins. What has come since belongs to the next one."""
+    from confluent_kafka.admin import AdminClient, NewPartitions
+    from pyspark.errors import StreamingQueryException
+
+    topic = cluster.create_topic("fails-first")
+    fill(cluster, topic, 5)
+
+    def fail(frame: DataFrame, batch: int) -> None:
+        raise RuntimeError(f"batch {batch} fails")
+
+    stream = spark.readStream.format("ottla").options(**{"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}).load()
+    query = (
+        stream.writeStream.foreachBatch(fail).option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )
+    with pytest.raises(StreamingQueryException, match="batch 0 fails"):
+        query.awaitTermination(600)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(60)
+    fill(cluster, topic, 3)
+    fill(cluster, topic, 2, partition=1)
+    run_stream(spark, cluster, tmp_path, subscribe=topic)
+    assert offsets_of(spark, tmp_path) == [(0, 5), (0, 6), (0, 7), (1, 0), (1, 1)]
+
+
 def test_a_stream_whose_records_were_deleted_fails_with_the_range_or_goes_on(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:

@@ -468,6 +468,20 @@ class ClusterReader:
         """Where their logs end: for a reader of committed records, before the first open transaction."""
         return self._list(dict.fromkeys(partitions, LATEST))
 
+    def ends(self, known: Offsets) -> dict[TopicPartition, int]:
+        """Where the logs of all partitions end.
+
+        A leader that was replaced and has not heard of it says where its log ended then. So where one ends before what is known of it,
+        all are asked again (fetchOffset.numRetries), as Spark's own source does.
+        """
+        for attempt in range(self.settings.fetch_offset_retries + 1):
+            if attempt:
+                self._pause(attempt)
+            found = self.latest(self.partitions())
+            if all(found.get(partition, offset) >= offset for partition, offset in known.items()):
+                break
+        return found
+
     def at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The offset of the first record that is not older; -1 where all are."""
         return self._list(times)
@@ -505,17 +519,18 @@ class ClusterReader:
         """Asks, and again when that failed (fetchOffset.numRetries), each time after twice the pause."""
         if self._asking is None:
             self._asking = _asking(self.settings)
-        pause_seconds = self.settings.fetch_offset_retry_interval_ms / 1000
-        for left in range(self.settings.fetch_offset_retries, -1, -1):
+        for attempt in range(1, self.settings.fetch_offset_retries + 2):
             try:
                 return ask(self._asking)
             except OSError as error:
-                if not left:
+                if attempt > self.settings.fetch_offset_retries:
                     raise ReadFailed(f"{self.settings.kafka['bootstrap.servers']} cannot be asked: {error}") from error
                 log.info("%s is asked again: %s", self.settings.kafka["bootstrap.servers"], error)
-                threading.Event().wait(pause_seconds)
-                pause_seconds *= 2
+                self._pause(attempt)
         raise AssertionError
+
+    def _pause(self, attempt: int) -> None:
+        threading.Event().wait(self.settings.fetch_offset_retry_interval_ms / 1000 * 2 ** (attempt - 1))
 
 
 def _asking(settings: SourceSettings) -> Asking:

@@ -300,7 +300,8 @@ def _pattern(given: Mapping[str, str]) -> str | None:
     pattern = given.get("subscribepattern")
     if pattern is None:
         return None
-    if not pattern.strip():
+    pattern = pattern.strip()
+    if not pattern:
         raise OptionRefused("Pattern to subscribe is empty as specified value for option 'subscribePattern'")
     try:
         re.compile(pattern)

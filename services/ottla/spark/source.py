@@ -251,7 +251,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Nested, limit: ReadLimit) -> Nested:
         from_here = flat(start)
-        latest = self._latest = self._target if self._target is not None else self.cluster.latest(self.cluster.partitions())
+        latest = self._latest = self._target if self._target is not None else self.cluster.ends(from_here)
         if self.settings.fail_on_data_loss:
             # Spark keeps this end before it asks what is to be read up to there: with one of a broker that was behind in the checkpoint
             # the query would fail at each start.
@@ -274,8 +274,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Nested, end: Nested) -> Sequence[InputPartition]:
         begins, ends = flat(start), flat(end)
-        new = self.cluster.earliest(ends.keys() - begins.keys())
-        report(vanished(begins, ends, new), self.settings)
+        if self._latest is None and start == self._initial:
+            # The first batch again: Spark has kept where it ends, and asks again where it begins. What has come since is not lost.
+            begins = {partition: min(offset, ends[partition]) for partition, offset in begins.items() if partition in ends}
+        added = ends.keys() - begins.keys()
+        gone = added - self.cluster.partitions() if added else added
+        new = self.cluster.earliest(added - gone)
+        losses = [Loss(partition, 0, ends[partition], "the partition is not there any more") for partition in sorted(gone)]
+        report([*vanished(begins, ends, new), *losses], self.settings)
         return _tasks(self.settings, ranges_between({**new, **begins}, ends), self.cluster)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

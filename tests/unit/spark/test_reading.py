@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from ottla.model import TopicPartition
 from ottla.record.batch import batches
@@ -21,6 +22,9 @@ from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, TopicFacts,
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
 from ottla.testing import EmbeddedCluster, ManualClock
 from ottla.testing.certificates import Authority
+
+if TYPE_CHECKING:
+    from ottla.spark.source import StreamReader
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 KEPT = {
@@ -233,6 +237,80 @@ def test_a_stream_waits_for_its_minimum_until_the_delay_is_over_and_keeps_its_ma
             start = reader.latestOffset(start, limit)
             assert start == {topic: {"0": reached}}
         assert reader.reportLatestOffset() == {topic: {"0": 66}}
+    finally:
+        reader.stop()
+
+
+def test_the_first_batch_again_ends_where_it_ended_and_what_has_come_since_is_no_loss(cluster: EmbeddedCluster) -> None:
+    """Of a first batch that is not over Spark keeps where it ends, and asks anew where it begins."""
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource")
+
+    topic = cluster.create_topic("first-batch")
+    fill(cluster, topic, 5)
+    with stream_reader(cluster, subscribe=topic) as reader:
+        end = reader.latestOffset(reader.initialOffset(), limits.ReadAllAvailable())
+    fill(cluster, topic, 3)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(60)
+    with stream_reader(cluster, subscribe=topic) as reader:
+        assert reader.partitions(reader.initialOffset(), end) == []
+        assert end == {topic: {"0": 5}}
+        everything = reader.latestOffset(end, limits.ReadAllAvailable())
+        assert [one.value for one in reader.partitions(end, everything)] == [(OffsetRange(TopicPartition(topic, 0), 5, 8),)]
+    with stream_reader(cluster, subscribe=topic, startingOffsets="earliest") as reader:
+        assert [one.value for one in reader.partitions(reader.initialOffset(), end)] == [(OffsetRange(TopicPartition(topic, 0), 0, 5),)]
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_batch_again_without_the_topic_that_was_new_in_it_is_a_loss(cluster: EmbeddedCluster, fails: str) -> None:
+    pytest.importorskip("pyspark")
+    kept, new = cluster.create_topic(f"again.kept.{fails}"), cluster.create_topic(f"again.new.{fails}")
+    for topic in (kept, new):
+        fill(cluster, topic, 5)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.delete_topics([new])[new].result(60)
+    with stream_reader(cluster, subscribePattern=rf" again\..*\.{fails} ", failOnDataLoss=fails) as reader:
+        start, end = {kept: {"0": 2}}, {kept: {"0": 5}, new: {"0": 5}}
+        if fails == "true":
+            with pytest.raises(DataLost, match=rf"{new}-0: offsets \[0, 5\), 5 of them, are gone: the partition is not there any more"):
+                reader.partitions(start, end)
+        else:
+            assert [one.value for one in reader.partitions(start, end)] == [(OffsetRange(TopicPartition(kept, 0), 2, 5),)]
+
+
+@pytest.mark.parametrize(("answers_of_before", "is_lost"), [(2, False), (3, True)])
+def test_an_end_that_went_back_is_asked_for_again(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, answers_of_before: int, is_lost: bool
+) -> None:
+    """Method: the first answers are those of a leader that was replaced and has not heard of it."""
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource")
+
+    topic = cluster.create_topic(f"went-back.{is_lost}")
+    fill(cluster, topic, 5)
+    with stream_reader(cluster, subscribe=topic, **{"fetchOffset.numRetries": "2"}) as reader:
+        really, asked = reader.cluster.latest, 0
+
+        def latest(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+            nonlocal asked
+            asked += 1
+            return {partition: offset - 3 * (asked <= answers_of_before) for partition, offset in really(partitions).items()}
+
+        monkeypatch.setattr(reader.cluster, "latest", latest)
+        if is_lost:
+            with pytest.raises(DataLost, match=r"the partition's offset was changed from 4 to 2"):
+                reader.latestOffset({topic: {"0": 4}}, limits.ReadAllAvailable())
+        else:
+            assert reader.latestOffset({topic: {"0": 4}}, limits.ReadAllAvailable()) == {topic: {"0": 5}}
+        assert asked == 3
+
+
+@contextmanager
+def stream_reader(cluster: EmbeddedCluster, **options: str) -> Iterator[StreamReader]:
+    from ottla.spark.source import StreamReader
+
+    reader = StreamReader(SourceSettings.of({"kafka.bootstrap.servers": cluster.bootstrap_servers, **options}, is_stream=True))
+    try:
+        yield reader
     finally:
         reader.stop()
 
