@@ -40,6 +40,7 @@ from ottla.errors import (
 )
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
+from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, CoordinatorKind
 from ottla.wire.groups import CommittedOffset, offset_to_commit, raise_refused_commit
 from ottla.wire.offsets import by_topic
@@ -110,24 +111,32 @@ async def describe_transaction(
     return await cluster.with_coordinator(CoordinatorKind.TRANSACTION, transactional_id, attempt, timeout_seconds=timeout_seconds)
 
 
-async def list_transactions(cluster: Cluster, state: str = ONGOING) -> list[str]:
+async def list_transactions(cluster: Cluster, state: str = ONGOING, *, timeout_seconds: float | None = None) -> list[str]:
     """The transactional ids of all coordinators that are in a state.
 
+    Args:
+        timeout_seconds: for all of it; the cluster's `api_timeout_seconds` if None. A broker that has died is one of the cluster until its
+            session has ended, so all are asked again when one did not answer.
+
     Raises:
-        ApiError, OSError: a broker did not say. It is asked once.
+        ApiError, OSError: what the last attempt was answered.
     """
-    await cluster.refresh(())
-    found: list[str] = []
-    for broker_id in sorted(cluster.metadata.brokers):
-        answer = await cluster.ask(
-            broker_id,
-            ApiKey.LIST_TRANSACTIONS,
-            LIST_VERSIONS,
-            lambda api: api.build("ListTransactionsRequest", state_filters=[state], producer_id_filters=[], duration_filter=-1),
-        )
-        _check(answer.error_code, f"transactions of broker {broker_id}")
-        found += [str(listed.transactional_id) for listed in answer.transaction_states]
-    return sorted(found)
+
+    async def attempt(_: BrokerConnection) -> list[str]:
+        await cluster.refresh(())
+        found: list[str] = []
+        for broker_id in sorted(cluster.metadata.brokers):
+            answer = await cluster.ask(
+                broker_id,
+                ApiKey.LIST_TRANSACTIONS,
+                LIST_VERSIONS,
+                lambda api: api.build("ListTransactionsRequest", state_filters=[state], producer_id_filters=[], duration_filter=-1),
+            )
+            _check(answer.error_code, f"transactions of broker {broker_id}")
+            found += [str(listed.transactional_id) for listed in answer.transaction_states]
+        return sorted(found)
+
+    return await cluster.with_any(attempt, timeout_seconds=timeout_seconds)
 
 
 async def end_transaction(cluster: Cluster, identity: ProducerIdentity, *, commit: bool, timeout_seconds: float | None = None) -> None:
