@@ -102,27 +102,28 @@ class SinkCommits:
         self._clock = clock or SystemClock()
         self._place = TopicPartition(TOPIC, partition_of(name))
 
-    async def begin(self, query: str | None, timeout_ms: int) -> Turn:
+    async def begin(self, query: str | None, timeout_ms: int, *, may_lose: bool = False) -> Turn:
         """Takes the query over from who had it, ends what was decided and aborts what was not.
 
         Args:
             query: the id in its checkpoint, if that is known here.
+            may_lose: continues behind a batch that was decided and cannot be ended; what is lost of it is an error in the log.
 
         Raises:
             CheckpointFenced: the name is another query's, which continues undisturbed.
-            TransactionLost: something that was decided cannot be ended.
+            TransactionLost: something that was decided cannot be ended. So it is at each start, unless `may_lose`.
             CommitsUnreadable, ApiError, OSError
         """
         await self._make_topic()
         check_owner(self._name, await self.last(is_final=False), query)
-        driver, found = await self.recover()
+        driver, found = await self.recover(may_lose=may_lose)
         check_owner(self._name, found, query)
         self._at(Step.BEGUN)
         done, owner = (NO_BATCH, query) if found is None else (found.batch, found.query)
         return Turn(self._name, driver, owner, done, self._clock.time_ms(), timeout_ms)
 
-    async def recover(self) -> tuple[ProducerIdentity, Decision | None]:
-        """Takes the query over, and leaves nothing half done of what came before."""
+    async def recover(self, *, may_lose: bool = False) -> tuple[ProducerIdentity, Decision | None]:
+        """Takes the query over, and leaves nothing half done of what came before. Arguments and errors as `begin`."""
         driver = await self._take()
         self._at(Step.FENCED)
         # A leader that was replaced while it was cut off does not know that, and shows what was decided before. It never has what its
@@ -132,7 +133,12 @@ class SinkCommits:
         found = await self.last(up_to=written + 1)
         if found is not None and not found.is_ended:
             log.info("%s: batch %d was decided and not ended: its %d transactions are", self._name, found.batch, len(found.slots))
-            await self._end(found)
+            try:
+                await self._end(found)
+            except TransactionLost as error:
+                if not may_lose:
+                    raise
+                log.error("%s", error)
             async with self._writer(driver) as writer:
                 await self._record(writer, replace(found, is_ended=True))
             driver = await self._take()  # as this one's sequences have begun
@@ -227,7 +233,8 @@ class SinkCommits:
             rows, names = sum(slot.rows for slot in lost), ", ".join(slot.transactional_id for slot in lost)
             raise TransactionLost(
                 f"{self._name}: batch {decision.batch} was decided, and {rows} of its rows are lost: transactions {names}"
-                " had ended before they were committed, as they do when a driver is away for longer than kafka.transaction.timeout.ms"
+                " had ended before they were committed, as they do when a driver is away for longer than kafka.transaction.timeout.ms. If"
+                " the query is to continue without them, set the sink option failOnDataLoss to false"
             )
 
     async def _open(self, slot: Slot) -> tuple[int, int] | None:

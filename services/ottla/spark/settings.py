@@ -175,7 +175,7 @@ class SourceSettings:
             max_offsets_per_trigger=at_most,
             min_offsets_per_trigger=at_least,
             max_trigger_delay_seconds=_seconds(given.get("maxtriggerdelay", "15m"), "maxTriggerDelay"),
-            fail_on_data_loss=_flag(given, "failOnDataLoss", True),
+            fail_on_data_loss=flag(given, "failOnDataLoss", True),
             group_id_prefix=given.get("groupidprefix", "spark-kafka-source"),
             fetch_offset_retries=_number(given, "fetchOffset.numRetries", 3, 0),
             fetch_offset_retry_interval_ms=_number(given, "fetchOffset.retryIntervalMs", 10, 0),
@@ -218,7 +218,7 @@ class SourceSettings:
             max_bytes=_number(self.kafka, "fetch.max.bytes", 16 << 20, 1),
             max_partition_bytes=_number(self.kafka, "max.partition.fetch.bytes", 4 << 20, 1),
             read_committed=self.read_committed,
-            check_crcs=_flag(self.kafka, "check.crcs", True),
+            check_crcs=flag(self.kafka, "check.crcs", True),
         )
 
 
@@ -357,8 +357,8 @@ def _quarantine(given: Mapping[str, str]) -> str | None:
 
 
 def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
-    available: tuple[str, ...] = (*COLUMNS, HEADERS) if _flag(given, "includeHeaders", False) else COLUMNS
-    if not _flag(given, "includeValue", True):
+    available: tuple[str, ...] = (*COLUMNS, HEADERS) if flag(given, "includeHeaders", False) else COLUMNS
+    if not flag(given, "includeValue", True):
         available = tuple(name for name in available if name != "value")
     if "columns" not in given:
         return available
@@ -377,7 +377,8 @@ def _json(read: object, text: str, name: str) -> dict[TopicPartition, int]:
         raise OptionRefused(f"{name}: {error}") from error
 
 
-def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+def flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    """An option that is true or false, of options in small letters. Raises OptionRefused."""
     text = given.get(name.lower())
     if text is None:
         return default

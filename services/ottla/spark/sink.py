@@ -17,6 +17,7 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -31,7 +32,7 @@ from ottla.record.codecs import CODEC_NAMES, codec_number
 from ottla.record.columnar import build_batches
 from ottla.spark.commits import DEFAULT_TIMEOUT_MS, MARGIN_MS, Decision, Slot, check_owner, slot_id
 from ottla.spark.exactly_once import SinkCommits, Turn, open_slot
-from ottla.spark.settings import OptionRefused, SourceSettings
+from ottla.spark.settings import OptionRefused, SourceSettings, flag
 from ottla.wire.cluster import Cluster
 from ottla.wire.producing import BatchProducer
 from ottla.wire.transactions import TransactionalProducer
@@ -63,11 +64,13 @@ class TransactionSettings:
         transactional_id: what the ids of its transactions begin with (`kafka.transactional.id`); None: the query's id in its checkpoint.
         timeout_ms: `kafka.transaction.timeout.ms`.
         checkpoint: `checkpointLocation`, where Spark was given one with the query.
+        may_lose: `failOnDataLoss` is false: continues where a batch that was decided is lost.
     """
 
     transactional_id: str | None
     timeout_ms: int
     checkpoint: str | None
+    may_lose: bool
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, is_stream: bool) -> TransactionSettings | None:
@@ -88,7 +91,8 @@ class TransactionSettings:
         text = given.get("kafka.transaction.timeout.ms", str(DEFAULT_TIMEOUT_MS))
         if not text.isdecimal() or not MARGIN_MS < int(text) < 1 << 31:
             raise OptionRefused(f"kafka.transaction.timeout.ms is a whole number above {MARGIN_MS} that fits 32 bits, not {text!r}")
-        return cls(given.get("kafka.transactional.id") or None, int(text), given.get("checkpointlocation"))
+        may_lose = not flag(given, "failOnDataLoss", True)
+        return cls(given.get("kafka.transactional.id") or None, int(text), given.get("checkpointlocation"), may_lose)
 
     def query(self) -> str | None:
         """The query's id, as its checkpoint has it; None where that cannot be read from here."""
@@ -269,10 +273,8 @@ class _Sending:
             self.written.discard(future)
 
     async def finish(self) -> Slot | None:
-        """Waits until everything is written, or raises why it is not. Gives the transaction that it is in, if there is one."""
+        """Waits until everything is written, or raises why it is not. Gives the transaction that it is in; None at least once."""
         if isinstance(self.producer, TransactionalProducer):
-            if not self.batches:
-                return None
             found = await self.producer.prepare()
             assert found.transactional_id is not None
             return Slot(found.transactional_id, found.producer_id, found.producer_epoch, self.rows)
@@ -303,7 +305,7 @@ class Written(WriterCommitMessage):
 
 
 def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: Turn | None = None, transactional_id: str = "") -> Written:
-    """What a task does.
+    """What a task does. One without rows asks no broker: of many partitions most are empty in a small batch.
 
     Args:
         turn: with it, all is written in one transaction, which is left open.
@@ -313,12 +315,15 @@ def write_rows(settings: SinkSettings, batches: Iterator[Any], turn: Turn | None
         ProducerFenced: another attempt of the task, or another driver, has taken over.
         ApiError, OSError: the cluster refused, or did not answer in time.
     """
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return Written(0, None, turn)
     with LoopThread("ottla-spark-write") as loop:
         sending = loop.call(_Sending.open(settings, turn, transactional_id), _CALL_SECONDS)
         try:
-            for batch in batches:
-                if batch.num_rows:
-                    loop.call(sending.write(batch), _CALL_SECONDS)
+            for batch in chain([first], filled):
+                loop.call(sending.write(batch), _CALL_SECONDS)
             slot = loop.call(sending.finish(), _CALL_SECONDS)
         finally:
             loop.call(sending.close(), _CALL_SECONDS)
@@ -341,7 +346,7 @@ def begin(settings: SinkSettings) -> Turn:
             "a stream that writes exactly once needs a name that stays: give checkpointLocation with the query, where the driver can"
             " read it, or kafka.transactional.id; or delivery.semantics=at-least-once"
         )
-    return _decide(settings, name, lambda commits: commits.begin(query, transactions.timeout_ms))
+    return _decide(settings, name, lambda commits: commits.begin(query, transactions.timeout_ms, may_lose=transactions.may_lose))
 
 
 def _decide(settings: SinkSettings, name: str, do: Callable[[SinkCommits], Coroutine[Any, Any, T]]) -> T:

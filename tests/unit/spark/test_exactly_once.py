@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+import pyarrow
 import pytest
 from tests.unit.spark.test_reading import KEPT, consumed
 
 from ottla.errors import InvalidTransactionTimeout, ProducerFenced
-from ottla.model import TopicPartition
+from ottla.model import BrokerId, TopicPartition
+from ottla.protocol.api import ApiKey
 from ottla.protocol.list_offsets_client import ListedOffset
 from ottla.record.records import Record, build_batch
 from ottla.spark import exactly_once
 from ottla.spark.commits import TOPIC, CheckpointFenced, Decision, Slot, Step, TransactionLost, partition_of, slot_id
 from ottla.spark.exactly_once import SinkCommits, Turn, open_slot
+from ottla.spark.settings import SourceSettings
 from ottla.testing import EmbeddedCluster
 from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.offsets import list_offsets
@@ -189,10 +193,66 @@ def test_what_cannot_be_committed_is_said_before_or_after_it_was_decided(cluster
         with pytest.raises(Killed):
             await SinkCommits(connections, "late", die).commit(turn, Decision("q", 0, slots))
         await lose(slots[1])
-        with pytest.raises(TransactionLost, match="batch 0 was decided, and 1 of its rows are lost: transactions late-1 had ended"):
-            await SinkCommits(connections, "late").begin("q", TIMEOUT_MS)
+        for _ in range(2):
+            with pytest.raises(TransactionLost, match="batch 0 was decided, and 1 of its rows are lost: transactions late-1 had ended"):
+                await SinkCommits(connections, "late").begin("q", TIMEOUT_MS)
+        assert (await SinkCommits(connections, "late").begin("q", TIMEOUT_MS, may_lose=True)).done == 0
+        turn = await SinkCommits(connections, "late").begin("q", TIMEOUT_MS)
+        await SinkCommits(connections, "late").commit(turn, Decision("q", 1, (await task(connections, turn, topic, 1, [b"next"]),)))
 
     run(cluster, main)
+    assert committed(cluster, topic, 2) == [b"0", b"next"]
+
+
+def test_a_task_without_rows_opens_no_transaction(cluster: EmbeddedCluster) -> None:
+    """Each that is opened is a record of the coordinator's log, and a query may have many more tasks than a batch has rows."""
+    pytest.importorskip("pyspark")
+    from ottla.spark.sink import SinkSettings, write_rows
+
+    topic = cluster.create_topic("rowless")
+    turns: list[Turn] = []
+
+    async def begin(connections: Cluster) -> None:
+        turns.append(await SinkCommits(connections, "rowless").begin("q", TIMEOUT_MS))
+
+    run(cluster, begin)
+    given = SinkSettings(SourceSettings.of({"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "-"}, is_stream=True), topic)
+    rows = pyarrow.record_batch({"value": pyarrow.array([b"a"], pyarrow.binary())})
+    empty = write_rows(given, iter([rows.slice(0, 0)]), turns[0], slot_id("rowless", 0, 0))
+    filled = write_rows(given, iter([rows.slice(0, 0), rows]), turns[0], slot_id("rowless", 1, 0))
+    assert (empty.rows, empty.slot, empty.turn) == (0, None, turns[0])
+    assert (filled.rows, filled.slot is None) == (1, False)
+
+    async def look(connections: Cluster) -> None:
+        assert await describe_transaction(connections, "rowless-0") is None
+        assert filled.slot is not None
+        await SinkCommits(connections, "rowless").commit(turns[0], Decision("q", 0, (filled.slot,)))
+
+    run(cluster, look)
+    assert committed(cluster, topic) == [b"a"]
+
+
+def test_a_broker_that_does_not_answer_for_a_moment_ends_no_batch(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has died is one of the cluster until its session has ended, and all brokers are asked for transactions."""
+    topic = cluster.create_topic("moment")
+    really = Cluster.ask
+    asked: Counter[ApiKey] = Counter()
+
+    async def ask(connections: Cluster, broker_id: BrokerId, key: ApiKey, *arguments: Any, **named: Any) -> Any:
+        asked[key] += 1
+        if key is ApiKey.LIST_TRANSACTIONS and asked[key] % 2:
+            raise ConnectionRefusedError(f"broker {broker_id} does not answer")
+        return await really(connections, broker_id, key, *arguments, **named)
+
+    async def main(connections: Cluster) -> None:
+        commits = SinkCommits(connections, "moment")
+        turn = await commits.begin("q", TIMEOUT_MS)
+        await commits.commit(turn, Decision("q", 0, (await task(connections, turn, topic, 0, [b"a"]),)))
+
+    monkeypatch.setattr(Cluster, "ask", ask)
+    run(cluster, main)
+    assert asked[ApiKey.LIST_TRANSACTIONS] == 4
+    assert committed(cluster, topic) == [b"a"]
 
 
 def test_decisions_of_many_batches_are_read_from_a_partition_that_others_write_to(cluster: EmbeddedCluster) -> None:
