@@ -101,6 +101,8 @@ class SinkCommits:
         self._at = at
         self._clock = clock or SystemClock()
         self._place = TopicPartition(TOPIC, partition_of(name))
+        self._position = 0  # of the partition of decisions: what is below has been read
+        self._found: tuple[bytes, int] | None = None
 
     async def begin(self, query: str | None, timeout_ms: int, *, may_lose: bool = False) -> Turn:
         """Takes the query over from who had it, ends what was decided and aborts what was not.
@@ -183,27 +185,28 @@ class SinkCommits:
             (await list_offsets(self._cluster, {self._place: bound}, read_committed=not is_final))[self._place].offset
             for bound in (EARLIEST, LATEST)
         ]
-        found: tuple[bytes, int] | None = None
         end = max(end, up_to)
-        if start == end:
+        self._position = max(start, self._position)
+        if self._position < end:
+            await self._read(end)
+        if self._found is None or self._found[0] is None:
             return None
+        return Decision.decode(self._found[0], f"offset {self._found[1]} of {self._place}")
+
+    async def _read(self, end: int) -> None:
         from pyarrow import compute
 
         settings = FetchSettings(read_committed=True, max_wait_ms=100)
         async with asyncio.timeout(self._cluster.settings.api_timeout_seconds), Fetcher(self._cluster, settings) as fetcher:
-            fetcher.assign(self._place, start)
-            position = start
-            while position < end:
+            fetcher.assign(self._place, self._position)
+            while self._position < end:
                 for fetched in await fetcher.poll(_POLL_SECONDS):
                     aborted = [(transaction.producer_id, transaction.first_offset) for transaction in fetched.aborted]
-                    for columns in read_columns(fetched.records, start_offset=position, aborted=aborted):
+                    for columns in read_columns(fetched.records, start_offset=self._position, aborted=aborted):
                         rows = compute.indices_nonzero(compute.equal(columns.keys.to_arrow(), self._name.encode())).to_pylist()
                         if rows:
-                            found = columns.values.to_arrow()[rows[-1]].as_py(), int(columns.offsets[rows[-1]])
-                    position = fetched.next_offset
-        if found is None or found[0] is None:
-            return None
-        return Decision.decode(found[0], f"offset {found[1]} of {self._place}")
+                            self._found = columns.values.to_arrow()[rows[-1]].as_py(), int(columns.offsets[rows[-1]])
+                    self._position = fetched.next_offset
 
     async def _take(self) -> ProducerIdentity:
         return await init_producer_id(self._cluster, driver_id(self._name), transaction_timeout_ms=_DRIVER_TIMEOUT_MS)

@@ -24,7 +24,8 @@ from ottla.spark.exactly_once import SinkCommits, Turn, open_slot
 from ottla.spark.settings import SourceSettings
 from ottla.testing import EmbeddedCluster
 from ottla.wire.cluster import Cluster, ClusterSettings
-from ottla.wire.offsets import list_offsets
+from ottla.wire.fetching import Fetcher
+from ottla.wire.offsets import LATEST, list_offsets
 from ottla.wire.transactions import describe_transaction, end_transaction, list_transactions
 
 TIMEOUT_MS = 60_000
@@ -202,6 +203,29 @@ def test_what_cannot_be_committed_is_said_before_or_after_it_was_decided(cluster
 
     run(cluster, main)
     assert committed(cluster, topic, 2) == [b"0", b"next"]
+
+
+def test_what_was_read_of_the_decisions_is_not_read_again_before_the_same_batch(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read before the query is taken over and after it; a partition may have a megabyte of them."""
+    topic = cluster.create_topic("read-once")
+    really, starts = Fetcher.assign, list[int]()
+
+    def assign(fetcher: Fetcher, partition: TopicPartition, offset: int) -> None:
+        starts.append(offset)
+        really(fetcher, partition, offset)
+
+    async def main(connections: Cluster) -> None:
+        turn = await SinkCommits(connections, "read-once").begin("q", TIMEOUT_MS)
+        await SinkCommits(connections, "read-once").commit(turn, Decision("q", 0, (await task(connections, turn, topic, 0, [b"a"]),)))
+        place = TopicPartition(TOPIC, partition_of("read-once"))
+        end = (await list_offsets(connections, {place: LATEST}))[place].offset
+        monkeypatch.setattr(Fetcher, "assign", assign)
+        assert (await SinkCommits(connections, "read-once").begin("q", TIMEOUT_MS)).done == 0
+        assert starts == [0, end]
+
+    run(cluster, main)
 
 
 def test_a_task_without_rows_opens_no_transaction(cluster: EmbeddedCluster) -> None:
