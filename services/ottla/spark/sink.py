@@ -389,6 +389,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         turn = self.turn
         if turn is None:
+            assert self.settings.transactions is None, (
+                "Spark asked for this writer in another way than for one that writes: see source._WRITE"
+            )
             return write_rows(self.settings, iterator)
         from pyspark import TaskContext
 

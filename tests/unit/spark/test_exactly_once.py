@@ -256,6 +256,20 @@ def test_a_task_without_rows_opens_no_transaction(cluster: EmbeddedCluster) -> N
     assert committed(cluster, topic) == [b"a"]
 
 
+def test_a_stream_that_is_to_write_exactly_once_writes_nothing_without_a_drivers_leave(cluster: EmbeddedCluster) -> None:
+    """The driver gives it in the process that Spark's planner of writes is known by; with another Spark that may be another one."""
+    pytest.importorskip("pyspark")
+    from ottla.spark.sink import SinkSettings, StreamWriter, TransactionSettings
+
+    topic = cluster.create_topic("without-leave")
+    source = SourceSettings.of({"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "-"}, is_stream=True)
+    given = SinkSettings(source, topic, transactions=TransactionSettings.of({}, is_stream=True))
+    rows = pyarrow.record_batch({"value": pyarrow.array([b"a"], pyarrow.binary())})
+    with pytest.raises(AssertionError, match="in another way than for one that writes"):
+        StreamWriter(given, None).write(iter([rows]))
+    assert consumed(cluster, TopicPartition(topic, 0), 1 << 60) == []
+
+
 def test_a_broker_that_does_not_answer_for_a_moment_ends_no_batch(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has died is one of the cluster until its session has ended, and all brokers are asked for transactions."""
     topic = cluster.create_topic("moment")
