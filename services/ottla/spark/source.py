@@ -277,11 +277,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._latest is None and start == self._initial:
             # The first batch again: Spark has kept where it ends, and asks again where it begins. What has come since is not lost.
             begins = {partition: min(offset, ends[partition]) for partition, offset in begins.items() if partition in ends}
+        there = self.cluster.partitions()  # asked for each batch: those of AvailableNow have their end from before the first
         added = ends.keys() - begins.keys()
-        gone = added - self.cluster.partitions() if added else added
-        new = self.cluster.earliest(added - gone)
-        losses = [Loss(partition, 0, ends[partition], "the partition is not there any more") for partition in sorted(gone)]
-        report([*vanished(begins, ends, new), *losses], self.settings)
+        new = self.cluster.earliest(added & there)
+        gone = [Loss(partition, 0, ends[partition], "the partition is not there any more") for partition in sorted(added - there)]
+        report([*vanished(begins, ends, new), *gone], self.settings)
         return _tasks(self.settings, ranges_between({**new, **begins}, ends), self.cluster)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -421,6 +421,25 @@ def test_boundaries_are_resolved_by_offset_by_time_and_by_name(cluster: Embedded
         assert reader.resolve(Boundary(timestamps_ms={first: 1_800_000_000_000}), [first], is_start=True) == {first: 10}
 
 
+def test_a_topic_that_is_made_again_between_the_batches_of_what_is_available_now_is_a_loss(cluster: EmbeddedCluster) -> None:
+    """Where they all end is asked once, before the first."""
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource")
+
+    topic = cluster.create_topic("now-again")
+    fill(cluster, topic, 10)
+    with stream_reader(cluster, subscribe=topic, startingOffsets="earliest") as reader:
+        reader.prepareForTriggerAvailableNow()
+        first = reader.latestOffset(reader.initialOffset(), limits.ReadMaxRows(4))
+        assert [one.value for one in reader.partitions(reader.initialOffset(), first)] == [(OffsetRange(TopicPartition(topic, 0), 0, 4),)]
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.delete_topics([topic])[topic].result(120)
+        cluster.create_topic(topic)
+        fill(cluster, topic, 10)
+        second = reader.latestOffset(first, limits.ReadMaxRows(4))
+        with pytest.raises(DataLost, match="now-again-0: the topic was deleted and made again"):
+            reader.partitions(first, second)
+
+
 def test_a_topic_that_is_made_again_is_a_loss(cluster: EmbeddedCluster) -> None:
     topic = cluster.create_topic("again")
     with ClusterReader(settings(cluster, subscribe=topic)) as reader:
