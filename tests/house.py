@@ -77,11 +77,11 @@ CEILINGS: Final[dict[str, int]] = {
     "home words": 0,
     "loops of tests over each": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 61_024,
-    "lines of tests": 77_897,
+    "lines of services/ottla": 61_050,
+    "lines of tests": 77_951,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
-    "files on the way of a CreateTopics": 30,
+    "files on the way of a CreateTopics": 31,
 }
 
 

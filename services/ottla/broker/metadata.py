@@ -18,6 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from ottla.clock import Clock, SystemClock
+from ottla.errors import RequestTimedOut
 from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import INTERNAL_TOPICS, NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicDescription, TopicPartition
 
@@ -45,6 +46,7 @@ class MetadataCache:
         self._topics: dict[str, TopicDescription] = {}
         self._names: dict[UUID, str] = {}
         self._in_order: list[str] | None = None
+        self._updated = asyncio.Event()  # another one after each update
 
     def put_brokers(self, registrations: Iterable[BrokerRegistration]) -> None:
         """Replaces the brokers that live."""
@@ -85,6 +87,23 @@ class MetadataCache:
         if description is None or not 0 <= partition < len(description.partitions):
             return None
         return description.partitions[partition]
+
+    async def wait_for(self, made: TopicDescription, timeout_seconds: float) -> None:
+        """Waits until a topic that was made is known here, with as many partitions at least.
+
+        Raises:
+            RequestTimedOut: it is not within the time.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while not self._knows(made):
+                    await self._updated.wait()
+        except TimeoutError as error:
+            raise RequestTimedOut(f"topic {made.name} is made, and is not known to this broker within the request's timeout") from error
+
+    def _knows(self, made: TopicDescription) -> bool:
+        known = self._topics.get(made.name)
+        return known is not None and known.topic_id == made.topic_id and len(known.partitions) >= len(made.partitions)
 
     def partition_count(self, topic: str, at_creation: int) -> int:
         """How many partitions a topic has; while there is none, as many as it would be created with."""
@@ -157,6 +176,8 @@ class MetadataCache:
         if all_topics is not None:
             self._unread = frozenset(all_topics) - self._topics.keys()
             self.complete.set()
+        self._updated.set()
+        self._updated = asyncio.Event()
         return replaced
 
     def update_known(self, partitions: Iterable[PartitionAssignment]) -> None:

@@ -41,7 +41,9 @@ async def create_partitions(request: CreatePartitionsRequest, context: RequestCo
             creation = parts.controller.create_partitions(
                 name, asked.count, assignments, request.validate_only, deadline.seconds_left(), topic.topic_id
             )
-            await deadline.wait(creation, f"adding partitions to {name}")
+            extended = await deadline.wait(creation, f"adding partitions to {name}")
+            if not request.validate_only:
+                await parts.metadata.wait_for(extended, deadline.seconds_left())
         except ApiError as error:
             error_code, error_message = error.code, error.message
         results.append(schema("CreatePartitionsTopicResult", name=name, error_code=error_code, error_message=error_message))

@@ -2,7 +2,8 @@
 
 From v4 on -1 takes the broker's default for partitions and replicas (KIP-464), v5 answers with the topic's settings
 (KIP-525), v7 with its id. Each topic stands for itself: one that is refused does not stop the others.
-The response comes when all live brokers have acknowledged the topic, so any of them knows it; timeout_ms bounds the wait.
+The response comes when this broker knows the topic, and mostly all live brokers, for which the controller waits a second;
+timeout_ms bounds the wait.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ async def create_topics(request: CreateTopicsRequest, context: RequestContext, p
             new_topic = new_topic_of(named[name])
             creation = parts.controller.create_topic(new_topic, request.validate_only, deadline.seconds_left())
             created = await deadline.wait(creation, f"creating {name}")
+            if not request.validate_only:
+                await parts.metadata.wait_for(created, deadline.seconds_left())
         except ApiError as error:
             return _refused(schema, name, error)
         may_see = topic_allowed(parts, context, Operation.DESCRIBE_CONFIGS, name)

@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.loops import until
 
+from ottla.broker.metadata import MetadataCache
 from ottla.broker.security.authorizer import Operation
 from ottla.config.topic import TopicSettings
 from ottla.model import TopicPartition
@@ -29,6 +31,11 @@ async def create(broker: Any, *topics: dict[str, Any], version: int = 7, **field
 
 async def codes(broker: Any, *topics: dict[str, Any], **fields: Any) -> list[int]:
     return [created.error_code for created in await create(broker, *topics, **fields)]
+
+
+async def partition_codes(broker: Any, *topics: dict[str, Any], **fields: Any) -> list[int]:
+    response = await broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=topics, **fields)
+    return [result.error_code for result in response.results]
 
 
 @pytest.mark.parametrize("version", range(2, 8))
@@ -120,6 +127,53 @@ async def test_a_timeout_of_nothing_is_told_and_the_topic_comes_all_the_same(bro
             break
         await broker.pause()
     assert broker.parts.metadata.topic("late") is not None
+
+
+class SlowToKnow:
+    """A broker whose metadata take nothing in for a while. The controller has its answer all the same, as from any other broker."""
+
+    def __init__(self, metadata: MetadataCache, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._metadata, self._monkeypatch = metadata, monkeypatch
+        self.held: list[tuple[Any, ...]] = []
+
+        def hold(*changes: Any) -> list[str]:
+            self.held.append(changes)
+            return []
+
+        monkeypatch.setattr(metadata, "update", hold)
+
+    def learn(self) -> None:
+        self._monkeypatch.undo()
+        for changes in self.held:
+            self._metadata.update(*changes)
+
+
+@pytest.mark.parametrize("what", ["a topic", "partitions"])
+async def test_what_is_made_is_answered_when_this_broker_knows_it(broker: Any, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Else the next request on this connection, to write there or to delete it, is told that there is no such topic."""
+    await broker.create("there")
+    slow = SlowToKnow(broker.parts.metadata, monkeypatch)
+    if what == "a topic":
+        asking = asyncio.ensure_future(codes(broker, topic("late", 2)))
+    else:
+        asking = asyncio.ensure_future(partition_codes(broker, {"name": "there", "count": 2}))
+    await until(lambda: slow.held)
+    for _ in range(50):
+        await broker.pause()
+    assert not asking.done()
+    slow.learn()
+    assert await asking == [0]
+
+
+async def test_what_this_broker_does_not_know_within_the_timeout_is_told_as_in_kafka(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    await broker.create("there")
+    slow = SlowToKnow(broker.parts.metadata, monkeypatch)
+    assert await codes(broker, topic("late"), timeout=50) == [7]
+    assert await partition_codes(broker, {"name": "there", "count": 2}, timeout=50) == [7]
+    assert await codes(broker, topic("never"), timeout=50, validate_only=True) == [0]
+    assert await partition_codes(broker, {"name": "there", "count": 3}, timeout=50, validate_only=True) == [0]
+    slow.learn()
+    assert len(broker.parts.metadata.topic("there").partitions) == 2
 
 
 async def test_topics_of_one_request_are_created_side_by_side_and_answered_in_order(broker: Any) -> None:
