@@ -21,8 +21,8 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from ottla.model import NO_PARTITION_LEADER_EPOCH
-from ottla.record.batch import BASE_OFFSET_AND_LENGTH, HEADER_PART, HEADER_SIZE, BatchHeader, read_header
-from ottla.storage.batches import SoundBatches, Stop, batch_end_offset, headers
+from ottla.record.batch import HEADER_SIZE, BatchHeader, read_header
+from ottla.storage.batches import SoundBatches, Stop, headers
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, encode_leader_epochs, sync_directory, write_atomically
 from ottla.storage.compaction.swap import COMPANION_SUFFIXES, complete_swaps
 from ottla.storage.delayed_deletes import keep_damaged_aside, rename_with_suffix
@@ -242,6 +242,8 @@ def rebuild_indexes(segment: Segment, index_interval_bytes: int) -> None:
         for position, header in headers(descriptor, 0, segment.size):
             if not next_offset <= header.base_offset <= header.last_offset <= segment.base_offset + MAX_RELATIVE_OFFSET:
                 break  # garbage, which recovery or a reader's checksum finds
+            if position + header.size > segment.size:
+                break  # torn
             builder.add(position, header.last_offset, header.max_timestamp)
             next_offset = header.last_offset + 1
     finally:
@@ -369,7 +371,7 @@ def _take_out_from(segments: list[Segment], index: int, directory: Path, reason:
 def _begin_of_recovery(segment: Segment, recovery_point: int) -> tuple[int, int]:
     """Where to begin in the recovery point's segment, and the offset there; its indexes are cut to what lies before.
 
-    The index is believed when it agrees with the batch it points to; otherwise the whole segment is walked.
+    The index is believed when it agrees with the batch it points to, and that is sound; otherwise the whole segment is walked.
     """
     index = segment.offset_index
     relative_offset = recovery_point - segment.base_offset
@@ -379,10 +381,11 @@ def _begin_of_recovery(segment: Segment, recovery_point: int) -> tuple[int, int]
         position, entry_offset = index.last_position, index.last_offset
         if index.count and position < segment.size and _time_index_ends_with_a_batch(segment):
             with open(segment.path(), "rb", buffering=0) as file:
-                header = os.pread(file.fileno(), HEADER_PART, position)
-            if len(header) == HEADER_PART and batch_end_offset(header) == segment.base_offset + entry_offset + 1:
+                bounds = segment.base_offset, segment.base_offset + MAX_RELATIVE_OFFSET
+                first = next(iter(SoundBatches(file.fileno(), position, segment.size, *bounds)), None)
+            if first is not None and first[1] == segment.base_offset + entry_offset:
                 segment.note_max_timestamp(segment.time_index.last_timestamp, segment.base_offset + segment.time_index.last_offset)
-                return position, BASE_OFFSET_AND_LENGTH.unpack_from(header)[0]
+                return position, first[2][0]
     _drop_indexes(segment)
     return 0, segment.base_offset
 

@@ -267,6 +267,27 @@ def test_an_index_that_lies_about_the_recovery_point_is_not_believed(make_log: L
     check(log, b"".join(filled), 20)
 
 
+@pytest.mark.parametrize("damage", ["a flipped byte", "torn", "torn, where the indexes go on"])
+def test_index_entries_of_a_batch_that_is_cut_off_go_with_it(make_log: LogMaker, damage: str) -> None:
+    """Damage before the recovery point that is found: another leader may give the batch's offsets to many small ones."""
+    log = make_log(index_interval_bytes=0)
+    kept = fill(log, 5)
+    large = fill(log, 1, count=1000, timestamp=5_000)
+    further = fill(log, 3 if damage == "torn, where the indexes go on" else 0)
+    log.segments[0].write_indexes()
+    data = bytearray(b"".join(kept + large + further))
+    if damage == "a flipped byte":
+        data[-1] ^= 1
+    else:
+        del data[len(b"".join(kept + large)) - 10 :]
+    log_file(log).write_bytes(data)
+    log = make_log(recovery_point=log.log_end_offset, index_interval_bytes=0)
+    check(log, b"".join(kept), 5)
+    fill(log, 20)
+    assert [offset for offset, _ in log.segments[0].offset_index.entries()] == [1, 2, 3, 4, 6, *range(7, 27)]
+    assert log.segments[0].max_timestamp == 1_001
+
+
 def test_a_time_index_of_which_half_an_entry_reached_the_disk_is_not_believed(make_log: LogMaker) -> None:
     """Before the recovery point an offset is all right; none of a batch's ends lies there."""
     size = len(batch_of(0))
@@ -561,6 +582,15 @@ def test_rebuilding_the_indexes_of_a_damaged_segment_ends_at_the_damage(tmp_path
     segment.size = len(good) + 40 * len(batch_of(3))
     rebuild_indexes(segment, 100)
     assert segment.offset_index.entries()[-1][0] == 29
+
+
+def test_rebuilt_indexes_have_no_entry_of_a_batch_of_which_the_end_is_not_there(tmp_path: Path) -> None:
+    segment = Segment.create(str(tmp_path), 0)
+    batches_of_it = [batch_of(offset) for offset in range(4)]
+    Path(segment.path()).write_bytes(b"".join(batches_of_it)[:-1])
+    segment.size = len(b"".join(batches_of_it)) - 1
+    rebuild_indexes(segment, 0)
+    assert segment.offset_index.entries()[-1][0] == 2
 
 
 def test_a_segment_that_was_cut_off_and_came_back_is_renamed(make_log: LogMaker) -> None:
