@@ -44,7 +44,8 @@ _HOUR_MS: Final = 3_600_000
 _LOCKED_SECONDS: Final = 5.0  # for another process to close the file
 _FOLDED_AFTER_MS: Final = 2 * _HOUR_MS
 _FOLDED_AT_ONCE: Final = 20  # topics, some 5 ms each; the store does nothing else meanwhile
-_ROWS_AT_ONCE: Final = 4_096  # whose latencies are in memory, a KiB and more each
+# Whose latencies are in memory, a KiB and more each: few enough for the processor's cache, as eight times as many take twice as long.
+_ROWS_AT_ONCE: Final = 512
 # In place of where a range begins, in a row that windows were folded into.
 _FOLDED: Final = -1
 _SCHEMA: Final = """
@@ -606,8 +607,8 @@ class Store:
         """What tiers had of windows that begin in [from_ms, to_ms), partitions and hosts added up."""
         rows = self._connection.execute(
             "SELECT start_ms, tier, attempted, acknowledged, failed, count, size, latencies FROM counts"
-            " WHERE topic = ? AND start_ms >= ? AND start_ms < ? AND tier LIKE ? ORDER BY start_ms, tier",
-            (topic, from_ms, to_ms, tier or "%"),
+            " WHERE topic = ? AND start_ms >= ? AND start_ms < ?" + (" AND tier LIKE ?" if tier else "") + " ORDER BY start_ms, tier",
+            (topic, from_ms, to_ms, tier) if tier else (topic, from_ms, to_ms),
         )
         found: list[TierRow] = []
         some: list[tuple[Any, ...]] = []

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 from starlette.routing import Route
 from tests.unit.audit_counter.pipelines import Pipeline, in_a_loop
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
-from ottla.audit_counter.rest.application import AuditApplication
+from ottla.audit_counter.rest.application import AuditApplication, _windows_listed
 from ottla.audit_counter.rest.document import openapi
 from ottla.audit_counter.server import AuditServer
 from ottla.audit_counter.service import AuditCounter
-from ottla.audit_counter.store import Store, StoreFailed
+from ottla.audit_counter.store import Store, StoreFailed, TierRow
 from ottla.cli.main import run
 from ottla.clock import SystemClock
 from ottla.config.audit import AuditSettings
@@ -99,6 +100,23 @@ def get(url: str, path: str, accept: str = "") -> tuple[int, str, str]:
     return answer.status, answer.headers["content-type"], body
 
 
+def test_windows_are_written_as_the_json_of_their_rows_whatever_a_group_is_called() -> None:
+    empty = TierRow(
+        window=0,
+        tier='consumer:"%s"\\\n\u20ac',
+        attempted=0,
+        acknowledged=0,
+        failed=0,
+        count=1 << 60,
+        bytes=9,
+        latency_p50_ms=None,
+        latency_p99_ms=None,
+        latency_p999_ms=None,
+    )
+    rows = [empty, TierRow(**{**empty, "window": 60_000, "latency_p50_ms": 0.0, "latency_p99_ms": 12.3456789, "latency_p999_ms": 1e22})]
+    assert json.loads(bytes(_windows_listed(Request({"type": "http", "headers": []}), rows).body)) == rows
+
+
 @in_a_loop
 async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with served(tmp_path) as (server, line):
@@ -117,6 +135,7 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
         assert {edge["edge"]: edge["verdict"] for edge in edges} == {"producer->log": "COMPLETE", "log->consumer:billing": "LOSS"}
         _, windows = await ask(f"/v1/topics/clicks/windows?{span}&tier=producer")
         assert [(row["tier"], row["attempted"], row["count"]) for row in windows] == [("producer", 100, 100)]
+        assert (await ask(f"/v1/topics/clicks/windows?{span}&tier=none"))[1] == []
         _, partitions = await ask(f"/v1/topics/clicks/partitions?{span}")
         by_place = {(row["tier"], row["partition"]): row for row in partitions}
         assert sum(by_place["producer", number]["count"] for number in range(2)) == 100
