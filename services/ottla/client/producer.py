@@ -285,20 +285,27 @@ class Producer:
             sender.put(map(tuple.__new__, repeat(ProducerRecord), fields), delivery)
         else:
             is_bare = not (headers_given or timestamp_ms or self._partitioner is not None or self._discovery is not None)
-            told, produce = delivery, self._client.produce
+            told, produce, stamped, entered = delivery, self._client.produce, 0, None
             if self._audit is not None and is_bare:
-                produce = self._client.at_once(topic, told)
+                # A bound method, as an object that is called is a call of C and of Python.
+                produce, told, stamped, entered = self._client.at_once(topic, len(values), delivery.__call__)
             try:
                 for encoded in encoded_values:
                     if not is_bare:
                         self._hand_over(ProducerRecord(topic, encoded_key, encoded, headers_given, timestamp_ms, partition), delivery)
                         continue
                     try:  # the same, without a call of Python for each message
-                        produce(topic, encoded, encoded_key, partition, told)
+                        produce(topic, encoded, encoded_key, partition, told, None, stamped)
                     except BufferError:
                         self._produce(topic, encoded_key, encoded, (), 0, partition, delivery)
-            except BaseException:
-                delivery.dropped(length_hint(unread) + 1)
+                        if entered is not None:
+                            entered.pop()
+            except BaseException as error:
+                left = length_hint(unread)
+                delivery.dropped(left + 1)
+                if entered is not None:  # the one that was interrupted may be on its way
+                    for _ in range(left + isinstance(error, Exception)):
+                        entered.pop()
                 raise
         if self._is_sync:
             delivery.result()

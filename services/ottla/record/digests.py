@@ -15,6 +15,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from operator import add
 from typing import Any, Final, NamedTuple
 
@@ -102,21 +103,26 @@ def digests_of(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> 
     """`digest_of` each, end to end; the lengths of keys, and of both: what `contents` needs, and what there is to count."""
     count = len(values)
     joined: Iterator[bytes]
+    lengths: Iterable[bytes]
     data: Sequence[Any] = values
     try:
         value_lengths = list(map(len, data))
-        lengths = list(map(_LENGTHS.__getitem__, value_lengths))
+        if count and value_lengths.count(value_lengths[0]) == count:
+            lengths = repeat(_LENGTHS[value_lengths[0]], count)
+        else:
+            lengths = map(_LENGTHS.__getitem__, value_lengths)
     except TypeError:  # some are null
         value_lengths = [0 if value is None else len(value) for value in values]
         lengths = [_NULL if value is None else _LENGTHS[len(value)] for value in values]
         data = [value or b"" for value in values]
+    sizes = np.array(value_lengths, np.int64)
     if keys.count(None) == count:
         key_lengths = np.full(count, -1, np.int64)
         joined = map(add, lengths, data)
     else:
         key_lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
         joined = map(b"".join, zip([key or b"" for key in keys], lengths, data, strict=True))
-    sizes = np.maximum(key_lengths, 0) + np.array(value_lengths, np.int64)
+        sizes += np.maximum(key_lengths, 0)
     return b"".join(map(xxh3_128_digest, joined)), key_lengths, sizes
 
 

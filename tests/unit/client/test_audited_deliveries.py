@@ -234,6 +234,27 @@ def test_messages_that_ottlas_own_producer_sends_at_once_are_counted(cluster: Em
         assert [record.windows for record in records_of(client, is_final=True)] == [{}]  # nothing is on its way
 
 
+@pytest.mark.parametrize(("error", "left"), [(ValueError, 0), (KeyboardInterrupt, 1)])
+def test_of_messages_that_are_sent_at_once_only_an_interrupted_one_may_be_on_its_way(
+    cluster: EmbeddedCluster, topic: str, error: type[BaseException], left: int
+) -> None:
+    """All are entered before the first is handed over; where an encoder raises, or Ctrl-C comes, those that never were leave again."""
+
+    def encode(value: bytes) -> bytes:
+        if value == b"bad":
+            raise error
+        return value
+
+    settings = ProducerSettings(broker_list=cluster.bootstrap_servers, producer_type="async")
+    with Producer(settings, encoder=encode, audit={"ottla.audit.report.interval.ms": 600_000}) as producer:
+        with pytest.raises(error):
+            producer.send(topic, [b"before", b"bad", b"behind", b"behind"])
+        producer.flush()
+        assert counts(said(producer._client)[topic]) == (1, 1, 0, 1)
+        final = records_of(producer._client, is_final=True)
+        assert sum(tally.attempted for record in final for tally in record.windows.values()) == left
+
+
 def test_the_callback_of_the_configuration_is_called(cluster: EmbeddedCluster, topic: str) -> None:
     """Ours was given to librdkafka in its place, for each message."""
     told: list[Any] = []
