@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 # Partitions in one request: 10,000 of them are sent in steps that hold up neither end.
 AT_ONCE: Final = 1_000
+# Requests that go before metadata that wait: those of a change of 10,000 partitions do, and what never ends does not.
+MOST_PASSED_OVER: Final = 10
 # Partitions in one slice of batches, which takes a few milliseconds to make.
 SLICE: Final = 1_000
 
@@ -54,6 +56,7 @@ class BrokerRequestBatch:
         metadata_first: whether UpdateMetadata goes before LeaderAndIsr.
         has_sent_all_topics: of what waits: whether a request with `all_topics` was sent.
         all_topics_known: of the next request: whether no metadata waits behind it.
+        passed_over: how many requests went before the metadata that wait.
     """
 
     stops: dict[TopicPartition, PartitionToStop] = field(default_factory=dict)
@@ -67,6 +70,7 @@ class BrokerRequestBatch:
     metadata_first: bool = False
     has_sent_all_topics: bool = False
     all_topics_known: bool = False
+    passed_over: int = 0
 
     def __bool__(self) -> bool:
         """Whether there is anything to send."""
@@ -122,9 +126,12 @@ class BrokerRequestBatch:
             self.has_sent_all_topics = self.has_sent_all_topics or taken.all_topics
             waits = self.metadata or self.deleted_topics or self.all_topics
             taken.all_topics_known = self.has_sent_all_topics and not waits
+            self.passed_over = self.passed_over + 1 if self.updates_metadata and not taken.updates_metadata else 0
         return taken
 
     def _take(self) -> BrokerRequestBatch | None:
+        if self.updates_metadata and self.passed_over >= MOST_PASSED_OVER:
+            return self._take_metadata()
         if self.stops:
             return BrokerRequestBatch(stops=_some(self.stops))
         if self.updates_metadata and self.metadata_first:

@@ -10,7 +10,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.broker.controller.request_batch import AT_ONCE, BrokerRequestBatch
+from ottla.broker.controller.request_batch import AT_ONCE, MOST_PASSED_OVER, BrokerRequestBatch
 from ottla.interbroker.calls import PartitionAssignment, PartitionToStop
 from ottla.model import BrokerId, PartitionState, TopicPartition
 
@@ -55,6 +55,21 @@ def test_what_is_to_be_stopped_is_told_first_then_leaders_then_metadata() -> Non
     assert waiting.next_request() == BrokerRequestBatch(leader_and_isr={A: assigned(A)})
     assert waiting.next_request() == BrokerRequestBatch(metadata={A: assigned(A)}, topic_configs={"a": None}, brokers_changed=True)
     assert waiting.next_request() is None
+
+
+def test_metadata_do_not_wait_for_as_long_as_there_is_more_to_lead_or_to_stop() -> None:
+    """Topics made one after the other, each while the broker is still busy with the one before; one change keeps its order."""
+    waiting, taken = BrokerRequestBatch(), list[BrokerRequestBatch]()
+    for number in range(3 * MOST_PASSED_OVER):
+        key = TopicPartition(f"t{number}", 0)
+        if number % 2:
+            add(waiting, stops=[stop(key)], deleted_topics=[key.topic])
+        else:
+            add(waiting, leader_and_isr=[assigned(key)], metadata=[assigned(key)])
+        taken.append(waiting.next_request() or BrokerRequestBatch())
+    updates = [number for number, request in enumerate(taken) if request.updates_metadata]
+    assert updates == [MOST_PASSED_OVER, 2 * MOST_PASSED_OVER + 1]
+    assert all(TopicPartition(f"t{number}", 0) in taken[MOST_PASSED_OVER].metadata for number in range(0, MOST_PASSED_OVER, 2))
 
 
 def test_that_all_topics_are_known_is_said_with_the_last_of_what_is_told_of_them() -> None:
