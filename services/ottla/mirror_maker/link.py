@@ -151,6 +151,7 @@ class Link:
         self._settings_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._copying: dict[int, asyncio.Task[None]] = {}
+        self._giving_up: asyncio.Task[None] | None = None  # in which a slot is given up to another worker
         self._emitter: BatchProducer | None = None
         self._measured: dict[int, tuple[float, int]] = {}
         self._past = Counts()  # of slots that are held no more
@@ -174,6 +175,8 @@ class Link:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*map(self._give_up, list(self.slots)))
+        if self._giving_up is not None:
+            await asyncio.wait([self._giving_up])
         with suppress(OttlaError, OSError):
             await self._membership.leave()
         if self._emitter is not None:
@@ -324,7 +327,8 @@ class Link:
             return
         if released is not None:
             log.info("%s: slot %d is given up, for another worker has less to do", self.settings.name, released)
-            await self._give_up(released)
+            self._giving_up = asyncio.create_task(self._give_up(released))
+            await asyncio.shield(self._giving_up)  # to the end, also where the link stops meanwhile
         self._tell_slots()
 
     def _begin(self, slot: int) -> None:
@@ -362,11 +366,12 @@ class Link:
         """The copier first: a slot that is free is taken at once. In the session that it was taken in: by the next it may be another's."""
         membership = self._membership
         task, copier = self._copying.pop(slot, None), self.slots.pop(slot, None)
+        if task is not None:
+            task.cancel()
         if slot == 0:
             await self._end_copying_schemas()
-        while task is not None and not task.done():
+        while task is not None and not (await asyncio.wait([task], timeout=ABORT_SECONDS))[0]:
             task.cancel()
-            await asyncio.wait([task], timeout=ABORT_SECONDS)
         if copier is not None:
             self._keep_counts(copier)
         self._measured.pop(slot, None)

@@ -138,6 +138,35 @@ async def test_no_copying_of_schemas_begins_while_slot_0_is_given_up(tmp_path: P
             assert not begun.is_set()
 
 
+async def test_a_stop_while_slot_0_is_given_up_ends_its_copier_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was in no list any more and had not been cancelled: it copied on, and its transaction stayed open."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def copy(one: SchemaCopier, *arguments: Any) -> int:
+        begun.set()
+        may_end.wait(SECONDS)
+        return 0
+
+    monkeypatch.setattr(SchemaCopier, "copy", copy)
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, _), registry(b) as (to_url, _):
+        await create_topic(a.cluster, "clicks")
+        urls = {"A.schema.registry.url": from_url, "B.schema.registry.url": to_url}
+        try:
+            async with worker(a, b, None, **urls, **{"sync.schemas.interval.seconds": "1"}) as one:
+                link = one.links["A-B"]
+                await until(lambda: 0 in link.slots and begun.is_set())
+                copying = link._copying[0]
+                monkeypatch.setattr("ottla.mirror_maker.link.to_release", lambda *_: 0)
+                await until(lambda: 0 not in link.slots)
+                stopping = asyncio.create_task(link.stop())
+                await until(lambda: all(task.cancelling() for task in link._tasks))
+                may_end.set()
+                await stopping
+                assert copying.done()
+        finally:
+            may_end.set()
+
+
 async def test_a_registrys_topic_is_not_copied_into_the_other_registrys_own(tmp_path: Path) -> None:
     """With identity names and all topics it would be a second writer there."""
     async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
