@@ -295,7 +295,10 @@ class Producer:
                         self._hand_over(ProducerRecord(topic, encoded_key, encoded, headers_given, timestamp_ms, partition), delivery)
                         continue
                     try:  # the same, without a call of Python for each message
-                        produce(topic, encoded, encoded_key, partition, told, None, stamped)
+                        if entered is None:
+                            produce(topic, encoded, encoded_key, partition, told)
+                        else:
+                            produce(topic, encoded, encoded_key, partition, told, None, stamped)
                     except BufferError:
                         self._produce(topic, encoded_key, encoded, (), 0, partition, delivery)
                         if entered is not None:
