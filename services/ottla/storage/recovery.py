@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
@@ -236,18 +236,8 @@ def rebuild_indexes(segment: Segment, index_interval_bytes: int) -> None:
     _drop_indexes(segment)
     segment.has_no_index_files = True
     builder = _IndexBuilder(segment, index_interval_bytes)
-    descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        next_offset = segment.base_offset
-        for position, header in headers(descriptor, 0, segment.size):
-            if not next_offset <= header.base_offset <= header.last_offset <= segment.base_offset + MAX_RELATIVE_OFFSET:
-                break  # garbage, which recovery or a reader's checksum finds
-            if position + header.size > segment.size:
-                break  # torn
-            builder.add(position, header.last_offset, header.max_timestamp)
-            next_offset = header.last_offset + 1
-    finally:
-        os.close(descriptor)
+    for position, header in _headers_in_order(segment):
+        builder.add(position, header.last_offset, header.max_timestamp)
     builder.finish()
     offset_index, time_index = segment.pending_index_writes()
     try:
@@ -259,6 +249,21 @@ def rebuild_indexes(segment: Segment, index_interval_bytes: int) -> None:
         log.warning("%s: its indexes stay in memory until the log is opened again: %s", segment, error)
     else:
         segment.index_writes_done()
+
+
+def _headers_in_order(segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
+    """Positions and headers of a segment's batches, up to garbage or a torn one, which recovery or a reader's checksum finds."""
+    next_offset = segment.base_offset
+    descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for position, header in headers(descriptor, 0, segment.size):
+            in_order = next_offset <= header.base_offset <= header.last_offset <= segment.base_offset + MAX_RELATIVE_OFFSET
+            if not in_order or position + header.size > segment.size:
+                break
+            yield position, header
+            next_offset = header.last_offset + 1
+    finally:
+        os.close(descriptor)
 
 
 class _IndexBuilder:
@@ -539,14 +544,9 @@ def _load_leader_epochs(directory: Path, segments: Sequence[Segment], names: set
     elif not vouched_for:
         return LeaderEpochCache()
     epochs = LeaderEpochCache()
-    for segment in segments:
-        descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for _, header in headers(descriptor, 0, segment.size):
-                if header.leader_epoch > epochs.latest_epoch:
-                    epochs.assign(header.leader_epoch, header.base_offset)
-        finally:
-            os.close(descriptor)
+    for _, header in chain.from_iterable(map(_headers_in_order, segments)):
+        if header.leader_epoch > epochs.latest_epoch:
+            epochs.assign(header.leader_epoch, header.base_offset)
     if not epochs:
         return epochs
     try:

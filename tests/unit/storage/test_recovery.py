@@ -425,6 +425,16 @@ def test_leader_epochs_that_were_made_again_are_still_there_after_a_kill(make_lo
         assert make_log(recovery_point=2).leader_epochs.entries == [(1, 0), (4, 1)]
 
 
+def test_leader_epochs_are_not_made_again_from_what_is_no_batch_of_the_log(make_log: LogMaker) -> None:
+    """Garbage that may pass for a header ended the start of the broker (seed 17961128224)."""
+    log = make_log()
+    append(log, batch_of(0, leader_epoch=1))
+    garbage = (-5).to_bytes(8, signed=True) + batch_of(1, leader_epoch=9)[8:]
+    log_file(log).write_bytes(batch_of(0, leader_epoch=1) + garbage)
+    assert make_log(recovery_point=1).leader_epochs.entries == [(1, 0)]
+    assert make_log(clean=True).leader_epochs.entries == [(1, 0)]
+
+
 def test_a_log_that_was_not_sound_after_a_clean_stop_takes_nothing_until_the_checkpoint_says_so(make_log: LogMaker) -> None:
     """What was made again is not on the disk, and the checkpoint vouches for it: after a loss of power a start would believe that."""
     log = make_log()
