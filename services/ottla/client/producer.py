@@ -329,8 +329,11 @@ class Producer:
         end = self._clock.monotonic() + timeout_seconds
         if self._sender is not None:
             self._sender.flush(timeout_seconds)
-        if left := sum(client.flush(max(0.0, end - self._clock.monotonic())) for client in self._clients()):
-            raise TimeoutError(f"{left} messages are not delivered after {timeout_seconds:g} s")
+        latest = None
+        while latest is not self._client:  # or all brokers have moved meanwhile, and it has what its predecessor gave back
+            *_, latest = clients = self._clients()
+            if left := sum(client.flush(max(0.0, end - self._clock.monotonic())) for client in clients):
+                raise TimeoutError(f"{left} messages are not delivered after {timeout_seconds:g} s")
         if self._unseen:
             errors = [delivery.error for delivery in self._unseen if delivery.error is not None]
             self._unseen.clear()

@@ -10,6 +10,8 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -155,30 +157,62 @@ async def test_brokers_are_found_where_their_znodes_were_deleted_and_made_again(
         await zookeeper.close()
 
 
+def producer_without_brokers(
+    cluster: EmbeddedCluster, look: KazooClient, zookeeper: str, chroot: str
+) -> tuple[Producer, Callable[[], Any]]:
+    """A producer whose brokers have gone, and what registers those of the cluster in their place."""
+    registered = {"version": 5, "host": "127.0.0.1", "jmx_port": -1, "timestamp": "1", "features": {}, "rack": None}
+    registered |= {"listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}}
+
+    def data(servers: str) -> bytes:
+        port = int(servers.split(",")[0].rpartition(":")[2])
+        return json.dumps(registered | {"port": port, "endpoints": [f"PLAINTEXT://127.0.0.1:{port}"]}).encode()
+
+    path = f"{chroot}/brokers/ids/1"
+    with EmbeddedCluster(topics={"in-order": 1}) as former:
+        look.create(path, data(former.bootstrap_servers), makepath=True)
+        properties = {"zk.connect": f"{zookeeper}{chroot}", "producer.type": "async", "message.timeout.ms": "60000"}
+        producer = Producer.from_properties(properties)
+        producer.send("in-order", b"-").result(120)
+    return producer, partial(look.set, path, data(cluster.bootstrap_servers))
+
+
 def test_what_waited_for_brokers_that_all_have_moved_goes_before_what_is_sent_later(
     cluster: EmbeddedCluster, look: KazooClient, zookeeper: str
 ) -> None:
     """The messages of a partition are written in the order in which one thread sent them."""
-    with EmbeddedCluster(topics={"in-order": 1}) as former:
-        port = int(former.bootstrap_servers.rpartition(":")[2])
-        data = {"version": 5, "host": "127.0.0.1", "port": port, "endpoints": [f"PLAINTEXT://127.0.0.1:{port}"], "jmx_port": -1}
-        data |= {"listener_security_protocol_map": {"PLAINTEXT": "PLAINTEXT"}, "timestamp": "1", "features": {}, "rack": None}
-        look.create("/moving/brokers/ids/1", json.dumps(data).encode(), makepath=True)
-        properties = {"zk.connect": f"{zookeeper}/moving", "producer.type": "async", "message.timeout.ms": "60000"}
-        producer = Producer.from_properties(properties)
-        producer.send("in-order", b"-").result(120)
+    producer, move = producer_without_brokers(cluster, look, zookeeper, "/moving")
     now = cluster.create_topic("in-order")
     for number in range(40):
         producer.send(now, b"%d" % number)
-    port = int(cluster.bootstrap_servers.split(",")[0].rpartition(":")[2])
-    data |= {"port": port, "endpoints": [f"PLAINTEXT://127.0.0.1:{port}"]}
-    look.set("/moving/brokers/ids/1", json.dumps(data).encode())
+    move()
     until(lambda: bool(producer._former))
     for number in range(40, 45):
         producer.send(now, b"%d" % number)
     producer.close()
     with SimpleConsumer(cluster.bootstrap_servers) as consumer:
         assert [message.value for message in consumer.fetch(now, 0, 0)] == [b"%d" % number for number in range(45)]
+
+
+def test_a_close_while_all_brokers_move_delivers_what_waited_for_them(
+    cluster: EmbeddedCluster, look: KazooClient, zookeeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited for the client of the former brokers alone: what that gave back was purged from its successor, and no one was told."""
+    producer, move = producer_without_brokers(cluster, look, zookeeper, "/closing")
+    now, clients = cluster.create_topic("while-closing"), producer._clients
+
+    def clients_then_moved() -> list[Any]:
+        found = clients()
+        if not producer._former:
+            move()
+        return found
+
+    monkeypatch.setattr(producer, "_clients", clients_then_moved)
+    for number in range(40):
+        producer.send(now, b"%d" % number)
+    producer.close()
+    with SimpleConsumer(cluster.bootstrap_servers) as consumer:
+        assert [message.value for message in consumer.fetch(now, 0, 0)] == [b"%d" % number for number in range(40)]
 
 
 def test_a_chroot_that_is_not_there_is_said_and_not_made(cluster: EmbeddedCluster, look: KazooClient, zookeeper: str) -> None:
