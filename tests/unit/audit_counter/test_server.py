@@ -133,7 +133,9 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
         assert topics[0]["messages"] == {"producer": 100, "log": 100, "consumer:billing": 99}
         _, edges = await ask(f"/v1/topics/clicks/edges?{span}")
         assert {edge["edge"]: edge["verdict"] for edge in edges} == {"producer->log": "COMPLETE", "log->consumer:billing": "LOSS"}
-        _, windows = await ask(f"/v1/topics/clicks/windows?{span}&tier=producer")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Store, "has_topic", None)  # the store is asked once
+            _, windows = await ask(f"/v1/topics/clicks/windows?{span}&tier=producer")
         assert [(row["tier"], row["attempted"], row["count"]) for row in windows] == [("producer", 100, 100)]
         assert (await ask(f"/v1/topics/clicks/windows?{span}&tier=none"))[1] == []
         _, partitions = await ask(f"/v1/topics/clicks/partitions?{span}")
@@ -160,6 +162,7 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
         assert status_body["quarantined"] == 0
         for path, code in (
             ("/v1/topics/none/edges", 404),
+            ("/v1/topics/none/windows", 404),
             ("/v1/topics/clicks/edges?from=5&to=4", 400),
             ("/v1/topics/clicks/edges?from=yesterday", 400),
             ("/v1/status?wait=nan", 400),
