@@ -236,6 +236,8 @@ class LogMoves:
         )
         loaded.leader_epochs.is_dirty = True  # its file in the copy may be older
         moved = self._logs.replace(key, directory, loaded)
+        for segment in moved.files.segments.since(recovery_point - 1):
+            segment.transaction_index.not_synced()
         move.has_arrived = True
         self._moved(key, moved)
         return moved

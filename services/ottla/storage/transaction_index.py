@@ -156,6 +156,10 @@ class TransactionIndex:
         """How many bytes the file has when it has to be synced; 0 when the disk has everything."""
         return self._written if self._synced < self._written else 0
 
+    def not_synced(self) -> None:
+        """The disk may have nothing of the file."""
+        self._synced = 0
+
     def synced(self, size: int) -> None:
         """The disk has that much of the file."""
         self._synced = max(self._synced, min(size, self._written))

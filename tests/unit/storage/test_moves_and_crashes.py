@@ -17,6 +17,7 @@ import pytest
 from tests.simulation.disk import Disk, recording
 
 from ottla.model import TopicPartition
+from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
 from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN
 from ottla.storage.log import Log
@@ -24,12 +25,13 @@ from ottla.storage.log_copy import LAST_BYTES
 from ottla.storage.log_manager import LogManager
 from ottla.storage.log_moves import LogMoves
 from ottla.storage.partition_metadata import write_topic_id
+from ottla.storage.transaction_index import ENTRY_SIZE
 from ottla.testing import ManualClock
 
 from .brokers import CLICKS, Broker, found_in, run
 from .crashes import crash_after
 from .failing_calls import failing
-from .logs import FailingFiles, fill, log_maker
+from .logs import FailingFiles, append, batch_of, fill, log_maker
 from .test_log_moves import contents
 
 KEY = CLICKS[0]
@@ -157,6 +159,39 @@ def test_a_log_that_has_moved_vouches_for_no_leader_epoch_that_the_target_has_ye
         await moves._working
         assert checked == [4], "what was synced in the target, and vouched for when it was copied"
         assert logs.logs[KEY].recovery_point == 6
+        await logs.shutdown()
+
+    with recording(disks, os.urandom):
+        asyncio.run(scene())
+
+
+def test_aborted_transactions_that_came_with_the_last_bytes_are_still_known_after_a_loss_of_power(tmp_path: Path) -> None:
+    """The recovery point vouched for them, and the disk had nothing of their index (seed 17961128033)."""
+    disks = [Disk(tmp_path / name) for name in "ab"]
+
+    async def scene() -> None:
+        broker = broker_of(disks)
+        logs = broker.manager()
+        await logs.start()
+        source = logs.create(KEY, TOPIC)
+        fill(source, 4)
+        await source.flush()
+        hold = logs.hold_name
+
+        async def hold_after_an_abort(key: TopicPartition, path: Path) -> Path:
+            abort = EndTransactionMarker(ControlRecordType.ABORT, 3)
+            append(source, batch_of(4, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True))
+            append(source, build_marker_batch(abort, base_offset=5, timestamp=1_000, producer_id=9, producer_epoch=0, leader_epoch=0))
+            return await hold(key, path)
+
+        logs.hold_name = hold_after_an_abort  # type: ignore[method-assign, assignment]
+        await moved(broker, logs)
+        log = logs.logs[KEY]
+        assert (log.directory.parent, log.recovery_point) == (elsewhere(broker, source), 6)
+        index = log.segments[0].transaction_index
+        assert [aborted.first_offset for aborted in index] == [4]
+        disk = next(disk for disk in disks if disk.owns(index.path))
+        assert {survivor and len(survivor) for survivor in disk.survivors(index.path)} == {ENTRY_SIZE}
         await logs.shutdown()
 
     with recording(disks, os.urandom):
