@@ -147,15 +147,18 @@ class BrokerRequestBatch:
     def _take_metadata(self) -> BrokerRequestBatch:
         """The next UpdateMetadata. What completes the broker's view comes with the last part."""
         metadata = {key: self.metadata.pop(key) for key in next(whole_topics(self.metadata, AT_ONCE), ())}
-        is_last = not self.metadata
+        # Those of its topics at the latest.
+        wanted = (*(key.topic for key in metadata), *islice(self.topic_configs, AT_ONCE))
+        configured = {topic: self.topic_configs.pop(topic) for topic in dict.fromkeys(wanted) if topic in self.topic_configs}
+        is_last = not (self.metadata or self.topic_configs)
         taken = BrokerRequestBatch(
             metadata=metadata,
             deleted_topics=self.deleted_topics,
-            topic_configs=self.topic_configs,
+            topic_configs=configured,
             brokers_changed=True,
             all_topics=self.all_topics and is_last,
         )
-        self.deleted_topics, self.topic_configs, self.brokers_changed = {}, {}, False
+        self.deleted_topics, self.brokers_changed = {}, False
         if is_last:
             self.metadata_first = self.metadata_first and not self.all_topics
             self.all_topics = False
@@ -212,12 +215,10 @@ def request_of(
         configs = {topic: _overrides(state, topic) for topic in dict.fromkeys(assignment.topic for assignment in partitions)}
         all_replicas = state.all_replicas(receiver.broker_id) if batch.all_replicas else None
         return LeaderAndIsrRequest(*header, partitions, brokers, configs, all_replicas, batch.all_topics_known, request_number)
-    configured, all_topics = list(batch.topic_configs), None
+    configs = {topic: _overrides(state, topic) for topic in batch.topic_configs}
+    all_topics = None
     if batch.all_topics:
-        # What a former controller had not told of settings when it ended. Who has no replica of a topic hears of them in no other way.
-        configured = [name for name, topic in state.topics.items() if not topic.is_deleting]
-        all_topics = (*configured, *sorted(state.unread_topics))
-    configs = {topic: _overrides(state, topic) for topic in configured}
+        all_topics = (*(name for name, topic in state.topics.items() if not topic.is_deleting), *sorted(state.unread_topics))
     metadata, deleted = tuple(batch.metadata.values()), tuple(batch.deleted_topics)
     return UpdateMetadataRequest(*header, metadata, brokers, deleted, configs, all_topics, batch.all_topics_known, request_number)
 
@@ -287,8 +288,10 @@ def full_batches(state: ClusterState, broker_ids: Collection[BrokerId]) -> Itera
         gathered = _Gathered(state, receivers, skips_offline=False)
         for topic_partition in part:
             gathered.add(topic_partition, False, False, {})
+        # What a former controller had not told of settings when it ended. Who has no replica of a topic hears of them in no other way.
+        configs = dict.fromkeys(key.topic for key in part)
         yield {
-            broker_id: BrokerRequestBatch({}, gathered.own[broker_id], gathered.metadata, brokers_changed=index == 0)
+            broker_id: BrokerRequestBatch({}, gathered.own[broker_id], gathered.metadata, {}, configs, brokers_changed=index == 0)
             for broker_id in receivers
         }
 

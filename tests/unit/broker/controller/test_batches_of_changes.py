@@ -6,8 +6,16 @@ from collections.abc import Iterable
 
 from ottla.broker.controller import decisions, deletions, isr_changes, reassignments
 from ottla.broker.controller.effects import Decision
-from ottla.broker.controller.request_batch import SLICE, BrokerRequestBatch, batches_of, full_batches, repeated_batches, request_of
-from ottla.interbroker.calls import AlterPartitionRequest, IsrChange, IsrMember, LeaderAndIsrRequest, PartitionAssignment, PartitionToStop
+from ottla.broker.controller.request_batch import AT_ONCE, SLICE, BrokerRequestBatch, batches_of, full_batches, repeated_batches, request_of
+from ottla.interbroker.calls import (
+    AlterPartitionRequest,
+    IsrChange,
+    IsrMember,
+    LeaderAndIsrRequest,
+    PartitionAssignment,
+    PartitionToStop,
+    UpdateMetadataRequest,
+)
 from ottla.model import BrokerId, TopicPartition
 
 from .known_clusters import KnownCluster, ids, partition_of
@@ -217,3 +225,25 @@ def test_a_replica_of_a_deleted_topic_is_announced_again_only_while_it_could_not
 def test_a_cluster_without_topics_still_tells_its_brokers() -> None:
     cluster = KnownCluster(1)
     assert list(full_batches(cluster.state, ids(1))) == [{1: BrokerRequestBatch(brokers_changed=True)}]
+
+
+def test_what_topics_set_is_told_in_as_many_parts_as_their_partitions() -> None:
+    """Of 50,000 topics in one request it stopped the loops of both ends for seconds, and a request that is too large never arrives."""
+    cluster, waiting = KnownCluster(1, 2), BrokerRequestBatch()
+    topics = [f"topic-{number}" for number in range(2 * AT_ONCE + 1)]
+    for name in topics:
+        cluster.topic(name, (2,))
+    for batches in full_batches(cluster.state, ids(1)):
+        waiting.merge(batches[BrokerId(1)])
+    waiting.merge(BrokerRequestBatch(all_topics=True))
+    heard: list[str] = []
+    is_complete = []
+    while (taken := waiting.next_request()) is not None:
+        request = request_of(cluster.state, cluster.state.brokers[BrokerId(1)], taken, 1)
+        assert isinstance(request, UpdateMetadataRequest)
+        assert {partition.topic for partition in request.partitions} <= {*heard, *request.topic_configs}
+        assert len(request.topic_configs) <= AT_ONCE
+        heard += request.topic_configs
+        is_complete.append(request.all_topics is not None)
+    assert heard == topics
+    assert is_complete == [False, False, True]
