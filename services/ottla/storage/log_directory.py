@@ -18,7 +18,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -453,39 +453,45 @@ def try_to_write(path: Path, size: int = TRIAL_BYTES) -> None:
 # Functions that block, for a thread.
 
 
+def interrupted_moves(marked: Sequence[Path], named: Collection[TopicPartition]) -> Iterator[tuple[TopicPartition, Path, Path]]:
+    """The partition, the log and the copy of each.
+
+    Args:
+        marked: the directories of partitions that have other names than theirs, in all log directories of the broker.
+        named: the partitions that have a directory of their name.
+    """
+    for copy in marked:
+        key = partition_of_marked_directory(copy.name) if copy.name.endswith(FUTURE_DIRECTORY_SUFFIX) else None
+        if key is not None and key not in named:
+            for path in marked:
+                is_another = path.parent != copy.parent and path.name.endswith(DELETED_DIRECTORY_SUFFIX)
+                if is_another and partition_of_marked_directory(path.name) == key and _is_copy(copy, path):
+                    yield key, path, copy
+                    break
+
+
 def restore_interrupted_moves(directories: Sequence[LogDirectory]) -> None:
     """Gives logs their names back that have none and were about to move.
 
     Args:
         directories: all log directories of the broker; what is found goes from `deleted` to `partitions`.
     """
-    for target in directories:
-        for copy in [path for path in target.deleted if path.name.endswith(FUTURE_DIRECTORY_SUFFIX)]:
-            key = partition_of_marked_directory(copy.name)
-            if key is None or any(key in directory.partitions for directory in directories):
-                continue
-            found = _moved_from(key, copy, [directory for directory in directories if directory is not target])
-            if found is not None:
-                source, path = found
-                log.error("%s has no directory: a move to %s was interrupted, and %s is its log", key, target.path, path)
-                # What cannot be renamed is left as it is, and not deleted.
-                source.deleted.remove(path)
-                target.deleted.remove(copy)
-                try:
-                    # The log first: between the two renames a crash finds it, and the copy is one that was not finished.
-                    _give_name_back(key, source, path)
-                    _give_name_back(key, target, copy)
-                except OSError as error:
-                    log.error("%s still has no directory: %s", key, error)
-
-
-def _moved_from(key: TopicPartition, copy: Path, others: Sequence[LogDirectory]) -> tuple[LogDirectory, Path] | None:
-    """The log that the copy was made of: it waits to be deleted in another log directory."""
-    for directory in others:
-        for path in directory.deleted:
-            if path.name.endswith(DELETED_DIRECTORY_SUFFIX) and partition_of_marked_directory(path.name) == key and _is_copy(copy, path):
-                return directory, path
-    return None
+    by_path = {directory.path: directory for directory in directories}
+    marked = [path for directory in directories for path in directory.deleted]
+    for key, path, copy in list(interrupted_moves(marked, {key for directory in directories for key in directory.partitions})):
+        source, target = by_path[path.parent], by_path[copy.parent]
+        if key in source.partitions:
+            continue  # by another copy of it
+        log.error("%s has no directory: a move to %s was interrupted, and %s is its log", key, target.path, path)
+        # What cannot be renamed is left as it is, and not deleted.
+        source.deleted.remove(path)
+        target.deleted.remove(copy)
+        try:
+            # The log first: between the two renames a crash finds it, and the copy is one that was not finished.
+            _give_name_back(key, source, path)
+            _give_name_back(key, target, copy)
+        except OSError as error:
+            log.error("%s still has no directory: %s", key, error)
 
 
 def _is_copy(copy: Path, path: Path) -> bool:

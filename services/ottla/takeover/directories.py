@@ -12,6 +12,7 @@ import json
 import os
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from ottla.storage.checkpoints import (
 )
 from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN
 from ottla.storage.file_names import LOG_SUFFIX, STRAY_DIRECTORY_SUFFIX, is_marked_directory, partition_of_directory
+from ottla.storage.log_directory import interrupted_moves
 from ottla.storage.meta_properties import META_PROPERTIES, read_meta_properties
 from ottla.storage.partition_metadata import PARTITION_METADATA, read_topic_id
 from ottla.takeover.found import FoundDirectory, FoundLog
@@ -45,8 +47,14 @@ _LARGEST_NOTE: Final = 64 * 1024
 
 
 def read_directories(paths: Sequence[Path]) -> tuple[FoundDirectory, ...]:
-    """What lies in each of `log.dirs`. Nothing that is in one makes it fail."""
-    return tuple(_read_directory(path, with_logs=True) for path in paths)
+    """What lies in each of `log.dirs`. Nothing that is in one makes it fail. A log that the start gives its name back counts as there."""
+    found = {path: _read_directory(path, with_logs=True) for path in paths}
+    marked = [path / name for path, directory in found.items() for name in directory.marked]
+    for key, log, _ in interrupted_moves(marked, {key for directory in found.values() for key in directory.logs}):
+        damaged = dict(found[log.parent].damaged)
+        logs = {**found[log.parent].logs, key: _read_log(log, damaged)}
+        found[log.parent] = replace(found[log.parent], logs=logs, damaged=damaged)
+    return tuple(found.values())
 
 
 def read_owners(paths: Sequence[Path]) -> tuple[FoundDirectory, ...]:
@@ -103,6 +111,7 @@ def _read_directory(path: Path, *, with_logs: bool) -> FoundDirectory:
         is_clean=(path / CLEAN_SHUTDOWN).exists(),
         logs=logs,
         set_aside=tuple(name for name in names if is_marked_directory(name) and name.endswith(STRAY_DIRECTORY_SUFFIX)),
+        marked=tuple(name for name in names if is_marked_directory(name)),
         unknown=tuple(name for name in names if not is_marked_directory(name) and partition_of_directory(name) is None),
         checked_since=_read_note(path),
         damaged=damaged,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,17 @@ def test_a_look_at_owners_reads_no_log(tmp_path: Path) -> None:
     (left.log_directory(1) / "plain-0" / "partition.metadata").write_text("damaged")
     (found,) = read_owners([left.log_directory(1)])
     assert (found.broker_id, len(found.logs), found.damaged) == (1, 17, {})
+
+
+def test_a_log_whose_move_was_interrupted_is_there(tmp_path: Path) -> None:
+    """The start gives it its name back: it was called missing, and the broker did not start (seed 17961130453)."""
+    left = KafkaLeft.unpack(CLEAN, tmp_path, "broker-1")
+    log, other = left.log_directory(1) / "rolled-0", tmp_path / "other"
+    shutil.copytree(log, other / "rolled-0.0123456789abcdef0123456789abcdef-future")
+    log.rename(log.with_name("rolled-0.fedcba9876543210fedcba9876543210-delete"))
+    (source, target), (alone,) = read_directories([log.parent, other]), read_directories([log.parent])
+    assert source.logs[TopicPartition("rolled", 0)].size > 100_000
+    assert (len(source.logs), len(target.logs), len(alone.logs)) == (17, 0, 16)
 
 
 def segment_in(tmp_path: Path, content: bytes) -> Path:
