@@ -75,6 +75,9 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[AuditServer, Pipeline]]:
             await line.consume(lambda found: [message for message in found if message[:2] != (1, 7)])
             await line.say_final()
             assert (await line.summary()).is_known
+            async with asyncio.timeout(120):  # of the producer and the consumer, until the log between them was read
+                while {said.upstream for _, said in (await line.summary()).verdicts} != {"producer", "log"}:  # noqa: ASYNC110 - as a user
+                    await asyncio.sleep(0.05)
             yield server, line
 
 
