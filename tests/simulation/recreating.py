@@ -96,13 +96,16 @@ class Recreation:
         await self._is_left_alone.wait()
         straggles = any(fault.kind is Kind.STRAGGLING_CALLS for fault in self._stage.plan.faults)
         await asyncio.sleep(MOST_STRAGGLING_SECONDS + 5.0 if straggles else 3.0)
-        for _ in range(30):
-            if await self._create() and self._stage.topic_id(TOPIC) is not None:
+        for _ in range(120):  # a deletion waits for brokers that are not back yet
+            if await self._create() and self._is_there():
                 await asyncio.sleep(3.0)
-                if self._stage.topic_id(TOPIC) is not None:
+                if self._is_there():
                     return
             await asyncio.sleep(1.0)
         self._stage.fail(f"{TOPIC}: it cannot be made after everything has healed")
+
+    def _is_there(self) -> bool:
+        return self._stage.topic_id(TOPIC) is not None and not self._stage.is_going(TOPIC)
 
     # What happens to it.
 
