@@ -325,6 +325,7 @@ def test_nothing_is_lost_when_the_ensemble_loses_its_leader_twice(a_zookeeper_to
                 connector.commit_offsets()
                 look = KazooClient(ensemble.connect)
                 look.start(SECONDS)
+                look.sync("/faults")  # the member that it asks may be behind
                 offsets = [look.get(f"/faults/consumers/g/offsets/{topic}/{partition}")[0] for partition in range(2)]
                 look.stop()
                 assert offsets == [b"15", b"15"]
