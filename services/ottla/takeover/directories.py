@@ -97,10 +97,12 @@ def _read_directory(path: Path, *, with_logs: bool) -> FoundDirectory:
                 read_offsets(path / name)
         except (OttlaError, OSError) as error:
             damaged[str(path / name)] = str(error)
+    marked = tuple(filter(is_marked_directory, names))
+    named = [name for name in names if not is_marked_directory(name)]
     logs: dict[TopicPartition, FoundLog] = {}
-    for name in names:
+    for name in named:
         key = partition_of_directory(name)
-        if key is not None and not is_marked_directory(name):
+        if key is not None:
             logs[key] = _read_log(path / name, damaged) if with_logs else FoundLog(0)
     return FoundDirectory(
         path,
@@ -110,9 +112,9 @@ def _read_directory(path: Path, *, with_logs: bool) -> FoundDirectory:
         is_kraft=_KRAFT_LOG in logs or (meta is not None and meta.version == _KRAFT_VERSION),
         is_clean=(path / CLEAN_SHUTDOWN).exists(),
         logs=logs,
-        set_aside=tuple(name for name in names if is_marked_directory(name) and name.endswith(STRAY_DIRECTORY_SUFFIX)),
-        marked=tuple(name for name in names if is_marked_directory(name)),
-        unknown=tuple(name for name in names if not is_marked_directory(name) and partition_of_directory(name) is None),
+        set_aside=tuple(name for name in marked if name.endswith(STRAY_DIRECTORY_SUFFIX)),
+        marked=marked,
+        unknown=tuple(name for name in named if partition_of_directory(name) is None),
         checked_since=_read_note(path),
         damaged=damaged,
     )

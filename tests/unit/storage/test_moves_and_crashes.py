@@ -46,6 +46,13 @@ def broker_of(disks: list[Disk]) -> Broker:
     return broker
 
 
+async def with_a_log(disks: list[Disk]) -> tuple[Broker, LogManager, Log]:
+    broker = broker_of(disks)
+    logs = broker.manager()
+    await logs.start()
+    return broker, logs, logs.create(KEY, TOPIC)
+
+
 def elsewhere(broker: Broker, log: Log) -> Path:
     return next(path for path in broker.directories if path != log.directory.parent)
 
@@ -59,10 +66,7 @@ async def moved(broker: Broker, logs: LogManager) -> None:
 
 async def machine(disks: list[Disk], operations: int, outcome: dict[str, bytes], moves: int) -> bool:
     """A log moves; the process dies after so many calls on the disk, if it comes to that."""
-    broker = broker_of(disks)
-    logs = broker.manager()
-    await logs.start()
-    log = logs.create(KEY, TOPIC)
+    broker, logs, log = await with_a_log(disks)
     fill(log, 15)
     log.advance_log_start_offset(4)
     await log.flush()
@@ -130,10 +134,7 @@ def test_a_log_that_has_moved_vouches_for_no_leader_epoch_that_the_target_has_ye
     disks = [Disk(tmp_path / name) for name in "ab"]
 
     async def scene() -> None:
-        broker = broker_of(disks)
-        logs = broker.manager()
-        await logs.start()
-        source = logs.create(KEY, TOPIC)
+        broker, logs, source = await with_a_log(disks)
         fill(source, 4, leader_epoch=1)
         await source.flush()
         fill(source, 2, leader_epoch=3)
@@ -170,10 +171,7 @@ def test_aborted_transactions_that_came_with_the_last_bytes_are_still_known_afte
     disks = [Disk(tmp_path / name) for name in "ab"]
 
     async def scene() -> None:
-        broker = broker_of(disks)
-        logs = broker.manager()
-        await logs.start()
-        source = logs.create(KEY, TOPIC)
+        broker, logs, source = await with_a_log(disks)
         fill(source, 4)
         await source.flush()
         hold = logs.hold_name
@@ -200,10 +198,7 @@ def test_aborted_transactions_that_came_with_the_last_bytes_are_still_known_afte
 
 async def test_a_log_that_has_moved_on_leaves_no_directory_that_is_called_clean(tmp_path: Path) -> None:
     """The target's disk is full in the last step. What the log left has records that no one has synced, and no one closes it."""
-    broker = broker_of([Disk(tmp_path / name) for name in "ab"])
-    logs = broker.manager()
-    await logs.start()
-    log = logs.create(KEY, TOPIC)
+    broker, logs, log = await with_a_log([Disk(tmp_path / name) for name in "ab"])
     fill(log, 6)
     await log.flush()
     await logs.write_checkpoints()
