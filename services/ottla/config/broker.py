@@ -231,6 +231,7 @@ class BrokerSettings(
             ("control.listener", self._check_control),
             ("http.listener", lambda: self.http_address),
             ("replica.fetch.wait.max.ms", self._check_fetch_wait),
+            ("log.cleaner.min.compaction.lag.ms", self._check_compaction_lags),
             ("group.consumer.session.timeout.ms", self.check_consumer_groups),
         )
 
@@ -260,6 +261,11 @@ class BrokerSettings(
                 raise ConfigurationError(
                     f"replica.fetch.wait.max.ms = {self.replica_fetch_wait_max_ms}: over {name} = {self.value_of(name)}"
                 )
+
+    def _check_compaction_lags(self) -> None:
+        least, most = self.log_cleaner_min_compaction_lag_ms, self.log_cleaner_max_compaction_lag_ms
+        if least > most:
+            raise ConfigurationError(f"log.cleaner.min.compaction.lag.ms = {least}: over log.cleaner.max.compaction.lag.ms = {most}")
 
     def _check_tls(self) -> None:
         for listener in self.accepted_listeners:

@@ -384,7 +384,8 @@ class TopicSettings(Settings):
 
     @classmethod
     def of(cls, broker: BrokerSettings, overrides: Mapping[str, str]) -> TopicSettings:
-        """The settings of a topic on a broker.
+        """The settings of a topic on a broker. Whether they go together is asked when a topic is altered (`controller.configs`): what a
+        broker sets may change under a topic that sets something already.
 
         Args:
             broker: gives what the topic does not set.
@@ -417,7 +418,7 @@ def _defaults(broker: BrokerSettings) -> TopicSettings:
                 # -1 stands for "no limit" in every unit.
                 values[definition.attribute] = value * synonym.factor if synonym.factor != 1 and value >= 0 else value
                 break
-    return _checked(TopicSettings(**values))
+    return TopicSettings(**values)
 
 
 def _with_overrides(defaults: TopicSettings, overrides: Mapping[str, str]) -> TopicSettings:
@@ -430,12 +431,4 @@ def _with_overrides(defaults: TopicSettings, overrides: Mapping[str, str]) -> To
             values[definitions[name].attribute] = definitions[name].parse(text)
         except ConfigurationError as error:
             raise InvalidConfig(str(error)) from None
-    return _checked(replace(defaults, **values))
-
-
-def _checked(settings: TopicSettings) -> TopicSettings:
-    if settings.min_compaction_lag_ms > settings.max_compaction_lag_ms:
-        raise InvalidConfig(
-            f"min.compaction.lag.ms = {settings.min_compaction_lag_ms}: over max.compaction.lag.ms = {settings.max_compaction_lag_ms}"
-        )
-    return settings
+    return replace(defaults, **values)

@@ -77,7 +77,6 @@ def test_the_older_bound_of_timestamps_counts_where_the_newer_is_not_set() -> No
         ({"message.timestamp.type": "createtime"}, "did you mean 'CreateTime'?"),
         ({"min.cleanable.dirty.ratio": "1.5"}, "must be at most 1"),
         ({"leader.replication.throttled.replicas": "0"}, "must be * or a list of partition:broker"),
-        ({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"}, "over max.compaction.lag.ms = 8"),
         ({"remote.storage.enable": "true"}, "no tiered storage"),
     ],
 )

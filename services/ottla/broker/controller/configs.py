@@ -77,8 +77,12 @@ def _split(value: str | None) -> list[str]:
 
 
 def checked_topic_settings(broker: BrokerSettings, overrides: Mapping[str, str]) -> TopicSettings:
-    """The settings of a topic that overrides these of a broker's. Raises InvalidConfig."""
-    return TopicSettings.of(broker, overrides)
+    """The settings of a topic that is to override these of a broker's. Raises InvalidConfig."""
+    settings = TopicSettings.of(broker, overrides)
+    least, most = settings.min_compaction_lag_ms, settings.max_compaction_lag_ms
+    if least > most:
+        raise InvalidConfig(f"min.compaction.lag.ms = {least}: over max.compaction.lag.ms = {most}")
+    return settings
 
 
 def checked_broker_settings(static: BrokerSettings, defaults: Mapping[str, str], own: Mapping[str, str]) -> BrokerSettings:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 from uuid import UUID
 
-from ottla.broker.controller import configs
 from ottla.broker.controller.state import KnownPartition, KnownTopic
 from ottla.broker.controller.topics import Replicas
 from ottla.config.broker import BrokerSettings
+from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode, NoNode
 from ottla.coordination.interface import Coordination, Watch
@@ -136,7 +136,7 @@ def acceptable_overrides(broker: BrokerSettings, topic: str, overrides: Mapping[
     kept: dict[str, str] = {}
     for name, value in overrides.items():
         try:
-            configs.checked_topic_settings(broker, {**acceptable, name: value})
+            TopicSettings.of(broker, {name: value})
             acceptable[name] = value
         except InvalidConfig as error:
             log.error("topic %s: invalid config ignored: %s", topic, error)

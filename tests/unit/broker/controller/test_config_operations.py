@@ -73,6 +73,24 @@ async def test_a_brokers_changed_setting_reaches_the_topics_that_fall_back_to_it
     assert (again.broker_overrides(ONE), again.broker_overrides(None)) == ({"log.retention.ms": "88"}, {"log.retention.ms": "77"})
 
 
+async def test_a_broker_may_set_what_contradicts_a_setting_of_a_topic(cluster: Cluster) -> None:
+    """As with Kafka, which compares them when the topic is altered. It was written, answered as refused, and no broker read any other."""
+    controller = await cluster.start()
+    lags = {"min.compaction.lag.ms": "100", "max.compaction.lag.ms": "200"}
+    await controller.create_topic(NewTopic("both", configs=lags))
+    await controller.create_topic(NewTopic("least", configs={"min.compaction.lag.ms": "100"}))
+    await controller.alter_broker_configs(None, {"log.cleaner.max.compaction.lag.ms": "50"})
+    await controller.alter_broker_configs(None, {"log.cleaner.max.compaction.lag.ms": "50", "log.retention.ms": "77"})
+    with pytest.raises(InvalidConfig, match="over max"):
+        await controller.alter_topic_configs("least", {"min.compaction.lag.ms": "101"})
+    await controller.close()
+    again = await cluster.start()
+    for service in (controller, again):
+        assert (service.topic_settings("least").min_compaction_lag_ms, service.topic_settings("least").max_compaction_lag_ms) == (100, 50)
+        assert service.topic_settings("least").retention_ms == 77
+        assert service.topic_overrides("both") == lags
+
+
 async def test_notices_of_changed_settings_go_after_15_minutes(cluster: Cluster) -> None:
     controller = await cluster.start()
     await controller.create_topic(NewTopic("a"))

@@ -7,7 +7,7 @@ import pytest
 from ottla.broker.controller.configs import ConfigChange, ConfigOperation, changed_configs, checked_broker_settings, checked_topic_settings
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
-from ottla.errors import InvalidConfig, InvalidRequest
+from ottla.errors import ConfigurationError, InvalidConfig, InvalidRequest
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation.SET, ConfigOperation.DELETE, ConfigOperation.APPEND, ConfigOperation.SUBTRACT
 STATIC = BrokerSettings.from_properties({"broker.id": "1", "log.retention.ms": "5000"})
@@ -64,6 +64,17 @@ def test_a_topics_settings_are_checked_as_a_whole() -> None:
     for bad in ({"no.such.thing": "1"}, {"retention.ms": "soon"}, {"segment.bytes": "1"}, {"cleanup.policy": "keep"}):
         with pytest.raises(InvalidConfig, match=next(iter(bad))):
             checked_topic_settings(STATIC, bad)
+    with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms = 9: over max\.compaction\.lag\.ms = 8"):
+        checked_topic_settings(STATIC, {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"})
+
+
+def test_lags_of_compaction_that_contradict_each_other_are_no_brokers() -> None:
+    """As Kafka's broker refuses them when it starts; each topic without lags of its own would have them."""
+    least, most = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+    with pytest.raises(ConfigurationError, match=f"{least} = 9: over {most} = 8"):
+        BrokerSettings.from_properties({least: "9", most: "8"})
+    with pytest.raises(InvalidRequest, match=f"{least} = 9: over {most} = 8"):
+        checked_broker_settings(BrokerSettings.from_properties({least: "9"}), {most: "8"}, {})
 
 
 def test_a_brokers_own_change_wins_over_one_for_all_and_that_over_the_file() -> None:
