@@ -389,7 +389,7 @@ def test_a_topic_made_again_and_a_table_of_something_else_are_refused(cluster: E
     load(settings, LocalExecutor())
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.delete_topics([topic])[topic].result(20)
-    with pytest.raises(ConfigurationError, match="there is no topic to load"):
+    with pytest.raises(ConfigurationError, match="there is no topic made-again"):
         load(settings, LocalExecutor())
     cluster.create_topic(topic)
     for _ in range(2):  # as long as it is shorter than what was loaded, and when it is longer

@@ -144,6 +144,43 @@ def test_verify_finds_a_row_that_is_there_twice_and_a_file_that_is_gone(
     assert "has None bytes" in capsys.readouterr().out
 
 
+def test_one_topic_of_several_that_is_not_there_is_a_mistake_and_nothing_is_loaded(
+    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark's Kafka source fails too (`describeTopics`). The load passed over the mistyped one in silence and ended with exit code 0."""
+    topic = cluster.create_topic("typed-well")
+    fill(cluster, topic, 10)
+    common = ["--into", str(tmp_path), "--master", "none", "-b", cluster.bootstrap_servers]
+    assert run(["load", "typed-bad", topic, "typed-ill", *common]) == 2
+    assert capsys.readouterr().err == "ottla: there is no topic typed-bad, typed-ill\n"
+    assert run(["load", "status", str(tmp_path)]) == 0
+    assert "no job has loaded anything" in capsys.readouterr().out
+
+
+def test_what_is_wrong_with_a_table_is_one_line(cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `deltalake` and pyarrow raise; it was a traceback, a load's after its commit too."""
+    topic = cluster.create_topic("to-be-spoilt")
+    load = ["load", topic, "--into", str(tmp_path), "--master", "none", "-b", cluster.bootstrap_servers]
+    for _ in range(2):
+        fill(cluster, topic, 10)
+        assert run(load) == 0
+    next(tmp_path.rglob("*.parquet")).write_bytes(b"")
+    capsys.readouterr()
+    assert run([*load, "--compact"]) == 1
+    (_, told) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"ottla: {tmp_path}: all is loaded, and no file compacted: ")
+    assert ".parquet" in told
+    assert run(["load", "verify", str(tmp_path)]) == 1
+    capsys.readouterr()
+    max((tmp_path / "_delta_log").glob("*.json")).write_text("{no json")
+    for command in (load, *(["load", name, str(tmp_path)] for name in ("status", "verify", "vacuum"))):
+        assert run(command) == 1
+        (told,) = capsys.readouterr().err.splitlines()
+        assert told.startswith(f"ottla: {tmp_path}: Kernel error: Json error")
+        assert "<unknown>" not in told
+    assert run(["load", "vacuum", str(tmp_path), "--older-than-hours", "inf"]) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

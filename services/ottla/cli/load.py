@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
 from typer.core import TyperGroup
@@ -32,9 +32,12 @@ if TYPE_CHECKING:
     from ottla.spark.loading.statistics import LoadStatistics
     from ottla.spark.table import Table
 
+T = TypeVar("T")
+
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_FRAMES: Final = re.compile(r"\n\s*0: ")
 _RANGES_SHOWN: Final = 8
 RUN: Final = "run"
 
@@ -162,19 +165,17 @@ def run(
             if stopping.wait(pause_seconds if is_done and pause_seconds is not None else 0):
                 break
     if compact:
-        from ottla.spark.table import Table
-
-        note(f"{count_of(Table.open(into).compact(), 'file')} compacted")
+        note(f"{count_of(_asked(into, lambda table: table.compact(), 'all is loaded, and no file compacted: '), 'file')} compacted")
 
 
 @app.command("status")
 def status(path: TablePath, as_json: AsJson = False) -> None:
     """Say where each job is: its commits, its offsets, who committed last."""
-    opened = _open(path)
+    _needs_spark()
     from ottla.spark.loading import inspection
     from ottla.spark.offsets import nested
 
-    jobs = inspection.status(opened)
+    jobs = _asked(path, inspection.status)
     if as_json:
         say_json(
             [
@@ -201,10 +202,10 @@ def status(path: TablePath, as_json: AsJson = False) -> None:
 @app.command("verify")
 def verify(path: TablePath, as_json: AsJson = False) -> None:
     """Read every row's offset: each once, none behind its job, and as many as were committed. Exit code 1 if something is wrong."""
-    opened = _open(path)
+    _needs_spark()
     from ottla.spark.loading import inspection
 
-    verdict = inspection.verify(opened)
+    verdict = _asked(path, inspection.verify)
     if as_json:
         say_json({"rows": verdict.rows, "files": verdict.files, "wrong": list(verdict.wrong), "countedAgainstCommits": verdict.is_whole})
     else:
@@ -242,7 +243,8 @@ def reconcile(
             from ottla.spark.session import session
 
             spark = stack.enter_context(session("ottla load reconcile", master, {"spark.ui.enabled": "false"}))
-        found = audit.reconcile(path, _day(day), topics or None, counter=counter, spark=spark)
+        with _told(path):
+            found = audit.reconcile(path, _day(day), topics or None, counter=counter, spark=spark)
     if as_json:
         say_json(
             {
@@ -302,11 +304,14 @@ def _day(text: str) -> datetime.date:
 @app.command("vacuum")
 def vacuum(
     path: TablePath,
-    hours: Annotated[float, typer.Option("--older-than-hours", min=0, help="Files of this age; more than the longest load takes.")] = 168,
+    hours: Annotated[
+        float, typer.Option("--older-than-hours", min=0, max=1_000_000, help="Files of this age; more than the longest load takes.")
+    ] = 168,
     delete: Annotated[bool, typer.Option("--delete", help="Delete them; without it they are only named.")] = False,
 ) -> None:
     """Name, or delete, files that no snapshot of that age knows: what killed tasks left, and what was compacted away."""
-    files = _open(path).vacuum(hours, dry_run=not delete)
+    _needs_spark()
+    files = _asked(path, lambda table: table.vacuum(hours, dry_run=not delete))
     for name in files:
         say(name)
     note(f"{count_of(len(files), 'file')} {'deleted' if delete else 'would be deleted'}")
@@ -320,11 +325,29 @@ def _needs_spark(*more: str, extra: str | None = None) -> None:
         raise CommandFailed(f"{extra} is not installed: pip install 'ottla[spark,audit]'")
 
 
-def _open(path: str) -> Table:
-    _needs_spark()
+def _asked(path: str, what: Callable[[Table], T], before: str = "") -> T:
+    """What is asked of a table, or done to it."""
     from ottla.spark.table import Table
 
-    return Table.open(path)
+    with _told(path, before):
+        return what(Table.open(path))
+
+
+@contextmanager
+def _told(path: str, before: str = "", after: str = "") -> Iterator[None]:
+    """What a table's log, its files and their storage raise, as one line: `deltalake` tells it in colours, with Rust's frames.
+
+    Args:
+        before, after: what else a person has to know, or may do.
+    """
+    from deltalake.exceptions import DeltaError
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (DeltaError, ArrowException, OSError) as error:
+        said = _COLOURS.sub("", _FRAMES.split(str(error), 1)[0])
+        raise CommandFailed(f"{path}: {before}{' '.join(said.split()).rstrip('.')}{after}") from error
 
 
 def _milliseconds(text: str | None) -> int | None:
@@ -376,11 +399,8 @@ def _loader(settings: LoadSettings, master: str, stack: ExitStack, *, is_quiet: 
         executor = SparkExecutor(lambda: stack.enter_context(session(f"ottla load {settings.job}", master, {"spark.ui.enabled": "false"})))
 
     def load_once() -> LoadOutcome:
-        try:
-            with _progress(is_quiet) as shown:
-                return load(settings, executor, progress=shown)
-        except OSError as error:  # a full disk, a storage that does not answer: `deltalake` tells it in colours, on several lines
-            raise CommandFailed(f"{settings.table}: {' '.join(_COLOURS.sub('', str(error)).split())}; run the load again") from error
+        with _told(settings.table, after="; once that is mended, run the load again"), _progress(is_quiet) as shown:
+            return load(settings, executor, progress=shown)
 
     return load_once
 

@@ -386,8 +386,9 @@ def _bounds(
                 f"{topic} has the id {topic_id}, and had {known_ids[topic]} in the table's last load: this is another topic than the one"
                 " that was loaded; load it as another job"
             )
-    if not partitions and settings.source.subscribe_pattern is None:  # what a pattern matches may be created yet
-        raise ConfigurationError(f"there is no topic to load: {', '.join(settings.source.subscribe)}")
+    # As Spark's own source. What a pattern matches may be created yet.
+    if missing := sorted(set(settings.source.subscribe) - {partition.topic for partition in partitions}):
+        raise ConfigurationError(f"there is no topic {', '.join(missing)}")
     if remembered is None:
         start: dict[TopicPartition, int] = reader.resolve(settings.source.starting, partitions, is_start=True)
     else:
