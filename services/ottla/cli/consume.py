@@ -97,6 +97,8 @@ def consume(
     render = _renderer(form, json_lines, key, headers, timestamp, position, null)
     reader: TopicReader | GroupReader
     if group is not None:
+        if not group:  # as a script's variable may be; librdkafka aborts the process
+            raise UsageError("--group is empty")
         if partitions or span not in (offsets.span(()), offsets.span(["end"])):
             raise UsageError("--group takes neither --partition nor any --offset but `beginning` and `end`: the group says what is read")
         reader = GroupReader(where, topic, group, isolation, from_the_end=span == offsets.span(["end"]), follow=follow)

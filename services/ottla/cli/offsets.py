@@ -65,7 +65,7 @@ def timestamp_ms(text: str) -> int:
     Brokers take what is below for other questions (-1 is where a partition ends), and no more than 63 bits.
     """
     try:
-        at = int(text) if text.lstrip("-").isdigit() else int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+        at = int(text) if text.lstrip("-").isdecimal() else int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
         if at >= 1 << 63:
             raise ValueError
         return max(at, 0)
@@ -79,9 +79,9 @@ def _start(text: str) -> Start:
             return Beginning()
         case "end" | "latest":
             return End()
-        case number if number.isdigit():
+        case number if number.isdecimal():
             return Offset(int(number))
-        case number if number.startswith("-") and number[1:].isdigit():
+        case number if number.startswith("-") and number[1:].isdecimal():
             return Tail(int(number[1:]))
     raise UsageError(f"-o takes beginning, end, an offset, -N for the last N, s@TIME or e@TIME, and not {text!r}")
 

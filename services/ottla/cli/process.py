@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
@@ -45,14 +46,19 @@ class PidFile:
         try:
             process_id, bootstrap_servers, *_ = path.read_text(encoding="utf-8").splitlines()
             return cls(int(process_id), bootstrap_servers)
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             return None
 
     def write(self, path: Path) -> None:
-        """Replaces the file in one step: a reader sees all of it or none."""
+        """Replaces the file in one step: a reader sees all of it or none. Raises CommandFailed."""
         unfinished = path.with_name(f"{path.name}.{self.process_id}")
-        unfinished.write_text(f"{self.process_id}\n{self.bootstrap_servers}\n", encoding="utf-8")
-        unfinished.replace(path)
+        try:
+            unfinished.write_text(f"{self.process_id}\n{self.bootstrap_servers}\n", encoding="utf-8")
+            unfinished.replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                unfinished.unlink()
+            raise CommandFailed(f"--pid-file {path} cannot be written: {error.strerror}") from error
 
     def is_alive(self) -> bool:
         """Whether a process of that id runs."""

@@ -123,7 +123,7 @@ def _body(file: Path, schema_type: str | None, references: Sequence[str] | None)
     for reference in references or ():
         name, equals, target = reference.partition("=")
         subject, colon, version = target.rpartition(":")
-        if not equals or not colon or not version.removeprefix("-").isdigit():
+        if not equals or not colon or not version.removeprefix("-").isdecimal():
             raise UsageError(f"--reference takes NAME=SUBJECT:VERSION, and {reference!r} is not of that form")
         found.append({"name": name, "subject": subject, "version": int(version)})
     return {"schema": _text_of(file), "schemaType": kind, "references": found}

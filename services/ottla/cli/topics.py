@@ -17,7 +17,9 @@ app = commands("Create, list, describe, alter and delete topics.")
 Configs = Annotated[
     list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting of the topic, Kafka's name; may be repeated.")
 ]
-Partitions = Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="Number of partitions.", show_default=False)]
+Partitions = Annotated[
+    int | None, typer.Option("--partitions", "-p", min=1, max=(1 << 31) - 1, help="Number of partitions.", show_default=False)
+]
 
 
 def _wait(answers: dict[str, Future[Any]], where: Connection) -> None:
@@ -33,7 +35,8 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME")],
     partitions: Partitions = None,
     replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", "-r", min=1, help="Copies of each partition.", show_default=False)
+        int | None,
+        typer.Option("--replication-factor", "-r", min=1, max=(1 << 15) - 1, help="Copies of each partition.", show_default=False),
     ] = None,
     configs: Configs = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed when the topic is there already.")] = False,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.config.http import HttpSettings
-from ottla.config.listeners import Listener, parse_listeners
+from ottla.config.listeners import Listener, parse_address
 from ottla.config.reading import Relation, ServiceSettings
 from ottla.config.rpc import RpcSettings
 from ottla.config.settings import HOUR_MS, MINUTE_MS, SECOND_MS, Settings, setting
@@ -163,7 +163,7 @@ class AuditSettings(AuditCounterSettings, CanarySettings, HttpSettings, ZooKeepe
     @property
     def rest_address(self) -> Listener | None:
         """Where the page is; None for nowhere."""
-        return _listener("rest.listener", self.rest_listener)
+        return None if self.rest_listener is None else parse_address("rest.listener", self.rest_listener, "AUDIT")
 
     def checks(self) -> Iterable[Relation]:
         """What has to hold between settings."""
@@ -180,12 +180,3 @@ class AuditSettings(AuditCounterSettings, CanarySettings, HttpSettings, ZooKeepe
         unknown = [tier for tier in self.audit_tiers if tier not in ("producer", "broker", "log")]
         if unknown:
             raise ConfigurationError(f"audit.tiers = {','.join(self.audit_tiers)}: {unknown[0]} is none of producer, broker, log")
-
-
-def _listener(name: str, text: str | None) -> Listener | None:
-    if text is None:
-        return None
-    try:
-        return parse_listeners(name, f"AUDIT://{text.strip()}", {"AUDIT": "PLAINTEXT"})[0]
-    except ConfigurationError as error:
-        raise ConfigurationError(str(error).replace("AUDIT://", "")) from None

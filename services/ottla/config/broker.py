@@ -149,7 +149,7 @@ class BrokerSettings(
         bounds: dict[str, int] = {}
         for entry in filter(None, (override.strip() for override in self.max_connections_per_ip_overrides.split(","))):
             address, _, count = entry.rpartition(":")
-            if not address or not count.strip().isdigit():
+            if not address or not count.strip().isdecimal():
                 raise ConfigurationError(f"max.connections.per.ip.overrides: '{entry}' is not address:count")
             bounds[address.strip("[] ")] = int(count)
         return bounds

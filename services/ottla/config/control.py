@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.config.listeners import ANY_HOST, Listener, parse_listeners
+from ottla.config.listeners import ANY_HOST, Listener, parse_address
 from ottla.config.settings import MIB, Settings, setting
 from ottla.errors import ConfigurationError
 
@@ -58,16 +58,8 @@ class ControlSettings(Settings):
 
 
 def listener_of(setting_name: str, text: str, security_protocol: str) -> Listener:
-    """Reads `host:port`.
-
-    Args:
-        setting_name: what error messages call it.
-        text: its value.
-        security_protocol: what is spoken there.
-    """
-    if "://" in text or "," in text:
-        raise ConfigurationError(f"{setting_name} = {text!r}: is not host:port; control.security.protocol says what is spoken")
-    return parse_listeners(setting_name, f"{LISTENER_NAME}://{text.strip()}", {LISTENER_NAME: security_protocol})[0]
+    """Reads `host:port`."""
+    return parse_address(setting_name, text, LISTENER_NAME, security_protocol, "; control.security.protocol says what is spoken")
 
 
 def check_advertised(advertised: Listener) -> None:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
-from ottla.config.listeners import Listener, parse_listeners
+from ottla.config.listeners import Listener, parse_address
 from ottla.config.settings import Settings, setting
-from ottla.errors import ConfigurationError
-
-_NAME: Final = "HTTP"
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -39,9 +35,4 @@ class HttpSettings(Settings):
 
 def listener_of(text: str) -> Listener:
     """Reads `http.listener`."""
-    if "://" in text or "," in text:
-        raise ConfigurationError(f"http.listener = {text!r}: is not host:port")
-    try:
-        return parse_listeners("http.listener", f"{_NAME}://{text.strip()}", {_NAME: "PLAINTEXT"})[0]
-    except ConfigurationError as error:
-        raise ConfigurationError(str(error).replace(f"{_NAME}://", "")) from None
+    return parse_address("http.listener", text, "HTTP")

@@ -22,7 +22,8 @@ SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SSL")
 ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})
 
-_LISTENER: Final = re.compile(r"(?P<name>[^:/]+)://(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>-?\d+)")
+_ADDRESS: Final = r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^:/,\[\]]*)):(?P<port>-?\d{1,9})"
+_LISTENER: Final = re.compile(r"(?P<name>[^:/]+)://" + _ADDRESS)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -81,8 +82,7 @@ def parse_listeners(setting_name: str, text: str, protocols: Mapping[str, str]) 
             raise ConfigurationError(
                 f"{setting_name} = {text!r}: a listener's name has letters, digits, - and _; '{match['name']}' has not"
             )
-        if not 0 <= port <= 65535:
-            raise ConfigurationError(f"{setting_name} = {text!r}: port {port} is not in [0, 65535]")
+        _check_port(setting_name, text, port)
         if name not in protocols:
             hint = nearest(name, protocols) or "; add it there"
             raise ConfigurationError(f"{setting_name} = {text!r}: listener.security.protocol.map does not have {name}{hint}")
@@ -91,6 +91,23 @@ def parse_listeners(setting_name: str, text: str, protocols: Mapping[str, str]) 
         raise ConfigurationError(f"{setting_name} = {text!r}: at least one listener is needed")
     _refuse_repetition(setting_name, text, listeners)
     return tuple(listeners)
+
+
+def parse_address(setting_name: str, text: str, name: str, security_protocol: str = "PLAINTEXT", hint: str = "") -> Listener:
+    """Reads `host:port`: a listener that is the only one of its kind, whose name no person gives.
+
+    Args:
+        setting_name: what error messages call it.
+        text: its value.
+        name: of the listener.
+        security_protocol: what is spoken there.
+        hint: what error messages say besides.
+    """
+    match = re.fullmatch(_ADDRESS, text.strip())
+    if match is None:
+        raise ConfigurationError(f"{setting_name} = {text!r}: is not host:port (an IPv6 address goes in brackets){hint}")
+    _check_port(setting_name, text, int(match["port"]))
+    return Listener(name, match["six"] or match["host"], int(match["port"]), security_protocol)
 
 
 def check_served(listeners: tuple[Listener, ...]) -> None:
@@ -135,6 +152,11 @@ def advertise(
         )
         for listener in chosen
     )
+
+
+def _check_port(setting_name: str, text: str, port: int) -> None:
+    if not 0 <= port <= 65535:
+        raise ConfigurationError(f"{setting_name} = {text!r}: port {port} is not in [0, 65535]")
 
 
 def _entries(text: str) -> list[str]:

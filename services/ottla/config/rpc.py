@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from ottla.config.listeners import Listener, parse_listeners
+from ottla.config.listeners import Listener, parse_address
 from ottla.config.reading import Relation, ServiceSettings
 from ottla.config.settings import setting
 from ottla.config.tls import ClusterTlsSettings, TlsSettings, check_mutual
@@ -53,11 +53,7 @@ class RpcSettings(ServiceSettings):
         """Where gRPC is; None for nowhere."""
         if self.rpc_listener is None:
             return None
-        prefix = f"{LISTENER_NAME}://"
-        try:
-            return parse_listeners("rpc.listener", f"{prefix}{self.rpc_listener.strip()}", {LISTENER_NAME: self.rpc_security_protocol})[0]
-        except ConfigurationError as error:
-            raise ConfigurationError(str(error).replace(prefix, "")) from None
+        return parse_address("rpc.listener", self.rpc_listener, LISTENER_NAME, self.rpc_security_protocol)
 
     def for_rpc(self) -> TlsSettings | ClusterTlsSettings:
         """`ssl.…` as `rpc.listener` sees them."""

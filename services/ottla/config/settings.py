@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from math import isnan
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -223,7 +223,7 @@ def _integer(text: str) -> int:
 
 def _double(text: str) -> float:
     number = float(text)
-    if isnan(number):  # of which no bound says that it is outside
+    if not isfinite(number) or "_" in text:  # of NaN no bound says that it is outside, and no count comes of infinity
         raise ValueError(text)
     return number
 

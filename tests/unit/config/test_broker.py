@@ -115,6 +115,7 @@ def test_an_address_can_have_a_bound_of_its_own() -> None:
     settings = BrokerSettings.from_properties({"max.connections.per.ip.overrides": "127.0.0.1:5, [::1]:6,host:7"})
     assert settings.connections_per_address == {"127.0.0.1": 5, "::1": 6, "host": 7}
     assert "'127.0.0.1' is not address:count" in refusal({"max.connections.per.ip.overrides": "127.0.0.1"})
+    assert "'host:²' is not address:count" in refusal({"max.connections.per.ip.overrides": "host:²"})
 
 
 def test_what_is_dynamic_changes_in_a_new_object_and_the_rest_is_refused() -> None:

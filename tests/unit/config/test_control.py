@@ -34,8 +34,8 @@ def test_what_is_not_said_follows_from_the_inter_broker_listener(
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"control.listener": "SSL://:9095"}, "is not host:port; control.security.protocol says what is spoken"),
-        ({"control.listener": "9095"}, "control.listener = 'CONTROL://9095'"),
+        ({"control.listener": "SSL://:9095"}, "goes in brackets); control.security.protocol says what is spoken"),
+        ({"control.listener": "9095"}, "control.listener = '9095': is not host:port"),
         ({"control.listener": ":70000"}, "port 70000 is not in"),
         ({"control.advertised.listener": ":9095"}, "brokers cannot call"),
         ({"control.advertised.listener": "broker-1:0"}, "brokers cannot call"),

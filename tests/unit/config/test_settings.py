@@ -49,6 +49,8 @@ def test_text_is_read_by_its_kind(kind: Kind, text: str, value: object) -> None:
         ("long", "9223372036854775808", "does not fit in 64 bits"),
         ("double", "half", "not a number"),
         ("double", "NaN", "not a number"),
+        ("double", "1e400", "not a number"),
+        ("double", "1_0", "not a number"),
     ],
 )
 def test_text_that_is_no_value_is_refused_and_shown(kind: Kind, text: str, complaint: str) -> None:
