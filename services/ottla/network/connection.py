@@ -172,14 +172,15 @@ class Connection(asyncio.BufferedProtocol):
         self._buffers.stop_waiting(self.resume)
         self._release_large()
         self._keep_small(b"")
-        self._held = None
+        self._release_held()
+        self._buffers.call_back()
         if self._receiver is not None:
             self._receiver.connection_lost()
             self._receiver = None
         self._closed(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._large is None and self._expects_large:
+        if self._large is None and self._expects_large and sizehint < 0:  # asyncio's TLS asks also when nothing is there yet
             self._large = self._buffers.take(self._expects_large, host=self.peer.host)
             self._filled = len(self._tail)
             self._needed = 0
@@ -268,10 +269,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         else:
             if not self._keep_small(bytes(buffer[position:filled]) if left else b""):
-                self._hold(bytes(buffer[position:filled]))
-                self.frame_began = 0.0
-                self._release_large()
-                self._buffers.when_available(left, self.resume, self.peer.host)
+                self._wait_for_memory(buffer[position:filled], left)
                 return
             if needed or self._large is None or filled < LARGE_FRAME:
                 self._expects_large = 0
@@ -286,11 +284,7 @@ class Connection(asyncio.BufferedProtocol):
             size = min(needed, max(FIRST_ALLOCATION, 4 * left))
             larger = self._buffers.take(size, former, self.peer.host)
             if larger is None:
-                self._hold(bytes(buffer[position : position + left]))
-                self.frame_began = 0.0  # it waits for us
-                self._keep_small(b"")
-                self._release_large()
-                self._buffers.when_available(size, self.resume, self.peer.host)
+                self._wait_for_memory(buffer[position : position + left], size)
                 return
             larger[:left] = buffer[position : position + left]
             if former is not None:
@@ -306,12 +300,20 @@ class Connection(asyncio.BufferedProtocol):
     def _keep_small(self, tail: bytes) -> bool:
         """Keeps the beginning of a small frame between two reads, or nothing; says whether there was room for it."""
         if self._buffers.is_bounded and len(tail) != self._kept:
-            if not self._buffers.keep(self.peer.host, len(tail) - self._kept):
-                self._tail = b""  # what was kept of it before is still, and counts
+            former, self._kept = self._kept, len(tail)
+            if not self._buffers.keep(self.peer.host, len(tail) - former, former):
+                self._kept = former
                 return False
-            self._kept = len(tail)
         self._tail = tail
         return True
+
+    def _wait_for_memory(self, begun: memoryview, size: int) -> None:
+        """Reads no further before there is room for `size` bytes, of which these are the first."""
+        self._hold(bytes(begun))
+        self.frame_began = 0.0  # it waits for us
+        self._keep_small(b"")
+        self._release_large()
+        self._buffers.when_available(size, self.resume, self.peer.host, len(begun))
 
     def _grow(self) -> None:
         """The buffer is full and its frame is not: on to a larger one."""
@@ -319,13 +321,19 @@ class Connection(asyncio.BufferedProtocol):
         self._begin_large(self._large, 0, self._filled, self._needed)
 
     def _release_large(self) -> None:
-        if self._large is not None:
-            self._buffers.give_back(self._large, self.peer.host)
-            self._large = None
+        large, self._large = self._large, None
         self._filled = self._needed = 0
+        if large is not None:
+            self._buffers.give_back(large, self.peer.host)
+
+    def _release_held(self) -> None:
+        if self._held is not None:
+            self._buffers.hold(self.peer.host, -len(self._held))
+            self._held = None
 
     def _hold(self, frames: bytes) -> None:
         self._held = frames
+        self._buffers.hold(self.peer.host, len(frames))
         self.read_pauses += 1
         self._update_reading()
 
@@ -368,8 +376,10 @@ class Connection(asyncio.BufferedProtocol):
         held = self._held
         if held is None or self._transport is None or self._transport.is_closing():
             return
-        self._held = None
+        self._buffers.stop_waiting(self.resume)
+        self._release_held()
         self._consume(memoryview(held), len(held))
+        self._buffers.call_back()
         self._update_reading()
 
     def send(self, pieces: Sequence[Piece]) -> None:

@@ -193,6 +193,7 @@ async def serving(
     send_buffer_bytes: int = -1,
 ) -> AsyncIterator[Server]:
     before = held()
+    buffers = buffers or ReceiveBuffers(1024 * MIB)
     gc.freeze()  # what other tests left is not looked through again
     receivers: list[Recorder] = []
 
@@ -203,7 +204,7 @@ async def serving(
     listener = Listener(
         "TEST",
         limits=limits or ConnectionLimits(1000, 1000, {}),
-        buffers=buffers or ReceiveBuffers(),
+        buffers=buffers,
         offload=offload,
         max_frame_size=max_frame_size,
         idle_seconds=idle_seconds,
@@ -223,6 +224,7 @@ async def serving(
         await server.close_peers()
         await asyncio.wait_for(listener.close(), 120)
     assert all(receiver.lost for receiver in receivers)
+    assert (buffers._in_use_bytes, buffers._waiting_bytes, buffers._by_host, buffers._waiting_by_host) == (0, 0, {}, {})
     # Not equal: what a test before this one let go of, in a thread of some client, may close only now.
     await until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
 

@@ -185,6 +185,56 @@ def test_whatever_the_reads_and_refusals_the_frames_are_the_same(bodies: list[by
     asyncio.run(scenario())
 
 
+def test_one_that_waits_for_memory_and_got_some_by_itself_waits_no_more() -> None:
+    """Called once more, it would be so by its own release of memory, in the middle of it: the buffer was given back twice.
+
+    Without a socket: an answer to an earlier request resumes it while another one, that needs more, waits before it.
+    """
+
+    async def scenario() -> None:
+        made: list[Recorder] = []
+
+        def opened(connection: Connection) -> Recorder:
+            made.append(Recorder(connection, None))
+            return made[0]
+
+        buffers = CountingBuffers(4 * MIB)
+        connection = Connection(
+            Peer("127.0.0.1", 9, "TEST"), MIB, buffers, offload_nothing, opened, lambda _: None, Traffic(), Complaints(lambda: 0.0)
+        )
+        transport = FakeTransport()
+        connection.connection_made(transport)
+        others = [buffers.take(size) for size in (MIB, MIB // 2, 5 * MIB // 2)]
+        buffers.when_available(3 * MIB, lambda: None)
+        stream, position = frame(numbered(900 * KIB)), 0
+
+        def arrive() -> None:
+            nonlocal position
+            while position < len(stream) and transport.is_reading():
+                buffer = connection.get_buffer(-1)
+                size = min(len(buffer), len(stream) - position)
+                buffer[:size] = stream[position : position + size]
+                position += size
+                connection.buffer_updated(size)
+
+        def release(buffer: memoryview | None) -> None:
+            assert buffer is not None
+            buffers.give_back(buffer)
+
+        arrive()
+        assert not transport.is_reading(), "it waits for memory"
+        release(others[2])
+        assert not transport.is_reading(), "there is some, and another one is to have it"
+        connection.resume()
+        assert transport.is_reading()
+        release(others[1])
+        made[0].refusing = True
+        arrive()
+        assert buffers.out == [MIB]
+
+    asyncio.run(scenario())
+
+
 class FakeSocket:
     def setsockopt(self, *_: int) -> None:
         pass

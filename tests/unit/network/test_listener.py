@@ -172,6 +172,60 @@ async def test_a_frame_that_is_not_finished_in_its_time_ends_its_connection(wire
         assert not receiver.lost
 
 
+async def test_frames_that_wait_for_the_rest_of_each_others_memory_come_one_by_one(wire: Wire) -> None:
+    """Each has begun and none has room to end, with nothing in use but what they keep."""
+    body = numbered(100 * KIB)
+    async with serving(wire, buffers=ReceiveBuffers(4 * MIB, MIB)) as server:
+        pairs = [await server.connect_and_see() for _ in range(30)]
+        for peer, _ in pairs:
+            await peer.send(frame(body)[: 34 * KIB])
+        await rest()
+        for peer, _ in pairs:
+            peer.write(frame(body)[34 * KIB :])
+        await until(lambda: all(receiver.frames == [body] for _, receiver in pairs))
+
+
+async def test_frames_that_are_not_taken_yet_count_for_the_bound(wire: Wire) -> None:
+    """Ten clients have 3 MiB each behind a request that is not answered, and 4 MiB are allowed."""
+    buffers = CountingBuffers(4 * MIB)
+    async with serving(wire, buffers=buffers) as server:
+        pairs = [await server.connect_and_see() for _ in range(10)]
+        for peer, receiver in pairs:
+            receiver.refusing = True
+            peer.write(frame(numbered(3 * MIB)))
+            await rest()
+        assert buffers._in_use_bytes + buffers._waiting_bytes < 5 * MIB
+        for _, receiver in pairs:
+            receiver.refusing = False
+            receiver.connection.resume()
+        await until(lambda: all(receiver.frames == [numbered(3 * MIB)] for _, receiver in pairs))
+
+
+async def test_what_has_come_of_a_frame_that_waits_to_grow_counts_for_the_bound(wire: Wire) -> None:
+    buffers = CountingBuffers(8 * MIB)
+    async with serving(wire, buffers=buffers) as server:
+        other, _ = await server.connect_and_see()
+        await other.send(frame(numbered(3 * MIB))[: 900 * KIB])
+        pairs = [await server.connect_and_see() for _ in range(10)]
+        for peer, _ in pairs:
+            peer.write(frame(numbered(9 * MIB)))
+            await rest()
+        assert buffers._in_use_bytes + buffers._waiting_bytes < 10 * MIB
+        other.reset()
+        await until(lambda: all(receiver.frames == [numbered(9 * MIB)] for _, receiver in pairs))
+
+
+async def test_a_client_by_tls_holds_no_large_buffer_between_two_large_frames(tls: Wire) -> None:
+    """asyncio's TLS asks for a buffer to find out that there is nothing to read into it."""
+    buffers = CountingBuffers()
+    async with serving(tls, buffers=buffers) as server:
+        peer, receiver = await server.connect_and_see()
+        await peer.send(frame(numbered(3 * MIB)))
+        await until(lambda: receiver.frames)
+        await rest()
+        assert buffers.out == []
+
+
 def test_one_address_has_its_part_of_what_frames_may_take() -> None:
     buffers = ReceiveBuffers(4 * MIB, MIB)
     assert buffers.take(MIB, host="10.0.0.1") is not None
