@@ -137,7 +137,7 @@ def load_log(
             log.warning("%s: clean shutdown, but the log is inconsistent; recovering it: %s", directory.name, unsound)
             clean, recovery_point = False, min(recovery_point, segments[-1].base_offset if apart is None else apart[0].base_offset)
     trusted = segments if clean else [segment for segment in segments if segment.base_offset < recovery_point]
-    check_transaction_indexes(directory, trusted, snapshots)
+    check_transaction_indexes(directory, trusted, snapshots, None if clean else recovery_point)
     if clean:
         log_end_offset = recovery_point = end.next_offset
         snapshot_offset = restore_producers(producers, directory, snapshots, [segment.view() for segment in segments], log_end_offset)
@@ -650,8 +650,12 @@ def _file_problem(segment: Segment, names: Collection[str], suffix: str, entry_s
     return None
 
 
-def check_transaction_indexes(directory: Path, segments: Sequence[Segment], snapshots: Sequence[int]) -> None:
-    """Rebuilds damaged ones. A missing file says that there are no aborted transactions, as nearly always."""
+def check_transaction_indexes(directory: Path, segments: Sequence[Segment], snapshots: Sequence[int], up_to: int | None = None) -> None:
+    """Rebuilds damaged ones. A missing file says that there are no aborted transactions, as nearly always.
+
+    Args:
+        up_to: the batches before it are on the disk; None: all are.
+    """
     views = [segment.view() for segment in segments]
     for index, segment in enumerate(segments):
         end_offset = segments[index + 1].base_offset if index + 1 < len(segments) else None
@@ -660,15 +664,17 @@ def check_transaction_indexes(directory: Path, segments: Sequence[Segment], snap
             log.warning("%s: the aborted transactions are searched for in the log: %s", segment, problem)
             producers = ProducerStates()
             restore_producers(producers, directory, snapshots, views, segment.base_offset)
-            _rebuild(segment, producers)
+            _rebuild(segment, producers, up_to)
 
 
-def _rebuild(segment: Segment, producers: ProducerStates) -> None:
+def _rebuild(segment: Segment, producers: ProducerStates, up_to: int | None) -> None:
     index = segment.transaction_index
     index.forget()
     descriptor = os.open(segment.path(), os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for at, header in headers(descriptor, 0, segment.size):
+        for at, header in _headers_in_order(segment):
+            if up_to is not None and header.base_offset >= up_to:
+                break
             if header.producer_id >= 0:
                 note_batch_and_abort(producers, header, os.pread(descriptor, header.size, at) if header.is_control else b"", index)
     finally:

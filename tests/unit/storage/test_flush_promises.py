@@ -245,6 +245,25 @@ def test_garbage_behind_what_was_synced_of_aborted_transactions_does_not_outlast
     assert path.stat().st_size == 34
 
 
+@pytest.mark.parametrize("lost", [10, 40])
+def test_aborted_transactions_are_searched_for_in_what_was_synced_alone(make_log: LogMaker, lost: int) -> None:
+    """A marker of which a part is missing, or no more than zeros there, ended the start of the broker (seed 17961150394)."""
+    log = make_log()
+    append(log, *_aborted())
+    recovery_point, size = log.log_end_offset, log.segments[0].size
+    expected = list(log.segments[0].transaction_index)
+    append(log, *_aborted(5, recovery_point))
+    asyncio.run(log.abandon())
+    path = Path(log.segments[0].path())
+    content = path.read_bytes()
+    for torn in (content[:-lost], content[:-lost] + bytes(lost)):
+        path.write_bytes(torn)
+        Path(log.segments[0].path(".txnindex")).write_bytes(bytes(34))
+        again = make_log(recovery_point=recovery_point)
+        assert list(again.segments[0].transaction_index) == expected
+        assert recovery_point < again.log_end_offset and size < again.segments[0].size < len(content)
+
+
 def test_what_a_recovery_made_of_the_segment_that_rolled_at_the_recovery_point_is_synced_too(
     make_log: LogMaker, files: FailingFiles
 ) -> None:
