@@ -58,6 +58,7 @@ class Log:
 
     __slots__ = (
         "_producers_unknown",
+        "_taken_back_to",
         "_truncation_unwritten",
         "appender",
         "cleaned_up_to",
@@ -90,6 +91,7 @@ class Log:
         self._producers_unknown = False  # a truncation could not read what their batches are now
         # The checkpointed recovery point lies beyond the end that a truncation left, in this life or in the one before.
         self._truncation_unwritten = loaded.ends_before_checkpoint
+        self._taken_back_to = -1  # the recovery point went back to here for a truncation that has not taken place
 
     @property
     def log_end_offset(self) -> int:
@@ -264,11 +266,15 @@ class Log:
         self.files.discard(gone)
         return deleted
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int) -> bool:
         """Drops the batch that has `offset` and everything after it: what a follower does with what its leader does not have.
 
         The recovery point goes back with it; until the checkpoint says so too (`checkpoint_truncation`), a crash would take what is
         appended next for synced.
+
+        Returns:
+            False when nothing was cut yet: more than one file would change, and the checkpoint has to say so first. To be called again
+            after `checkpoint_truncation`.
 
         Raises:
             KafkaStorageError: the files could not be cut.
@@ -278,12 +284,13 @@ class Log:
         if offset >= self.log_end_offset:
             # A leader that was replaced before it could append anything has an epoch that begins at its log's end.
             self.leader_epochs.truncate_from_end(self.log_end_offset)
-            return
+            return True
         if offset < self.files.segments.all[0].base_offset:
-            self.truncate_fully_and_start_at(offset)
-            return
+            return self.truncate_fully_and_start_at(offset)
         kept = self.files.segments.all[: self.files.segments.index_of(offset) + 1]
         gone = self.files.segments.all[len(kept) :]
+        if gone and self._must_take_back(offset):
+            return False
         try:
             if gone:
                 # Before the checkpointed recovery point a start takes a hole for a compaction's. So a kill must never leave one between
@@ -295,6 +302,22 @@ class Log:
             raise self.files.storage_error(f"truncating to offset {offset}", error) from error
         self.reload_producers()
         log.info("%s: truncated to offset %d", self.topic_partition, self.log_end_offset)
+        return True
+
+    def _must_take_back(self, offset: int) -> bool:
+        """Whether a checkpoint may vouch for what is to be cut at an offset. If so, it is taken back, and the next one will not.
+
+        A loss of power may undo the removal of a segment and not the cut of the one before it. Before its recovery point a start looks
+        for no such hole.
+        """
+        if self.flusher.recovery_point <= offset and not self._truncation_unwritten:
+            return False
+        self.flusher.recovery_point = self._taken_back_to = min(self.flusher.recovery_point, offset)
+        self.cleaned_up_to = min(self.cleaned_up_to, offset)
+        self._truncation_unwritten = True
+        self.files.truncations += 1  # a flush under way would move it forward
+        log.info("%s: to be truncated to offset %d; the recovery point is written first", self.topic_partition, offset)
+        return True
 
     def _end_within(self, kept: Sequence[Segment], offset: int) -> None:
         """Keeps these segments alone, and of the last one what lies before the batch that has `offset`. Raises OSError."""
@@ -313,14 +336,20 @@ class Log:
         self.leader_epochs.truncate_from_end(end)
         self._producers_unknown = True
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int) -> bool:
         """Drops everything; the log begins again, empty, at `offset`.
+
+        Returns:
+            False when nothing was dropped yet, as from `truncate_to`.
 
         Raises:
             KafkaStorageError: the new segment could not be made.
         """
         self.files.check_online()
         assert not self.appender.has_staged, f"{self.topic_partition}: truncation in the middle of a group"
+        is_one_file = len(self.files.segments) == 1 and offset >= self.log_end_offset
+        if not is_one_file and self._must_take_back(self.files.segments.all[0].base_offset):
+            return False
         if offset < self.log_end_offset:
             self.truncate_to(self.files.segments.all[0].base_offset)  # what lies behind the new segment goes before that is there
         gone = self.files.segments.all[::-1]
@@ -340,6 +369,12 @@ class Log:
         self._producers_unknown = False
         self.files.discard([segment for segment in gone if segment.base_offset != offset])
         log.info("%s: truncated fully, start offset is now %d", self.topic_partition, offset)
+        return True
+
+    @property
+    def is_taken_back(self) -> bool:
+        """Whether the recovery point is where a truncation that has not taken place wants it. A flush would move it forward again."""
+        return self.flusher.recovery_point == self._taken_back_to
 
     @property
     def must_checkpoint_truncation(self) -> bool:
@@ -532,6 +567,7 @@ class Log:
         # Nothing was cut of what the checkpoints take for synced, or for the log's start: then they are as right as before.
         self._truncation_unwritten |= max(self.flusher.recovery_point, self.log_start_offset) > offset
         self.flusher.recovery_point = min(self.flusher.recovery_point, offset)
+        self._taken_back_to = -1
         self.cleaned_up_to = min(self.cleaned_up_to, offset)
         self.files.end_at(offset, snapshots)
         self.appender.end_at(offset)

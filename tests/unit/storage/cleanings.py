@@ -134,7 +134,7 @@ def has_horizon(header: BatchHeader) -> bool:
 class ObservedRunner:
     """Runs inline, and lets a test do something before each cleaned segment is taken in."""
 
-    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, before: Callable[[], object] = lambda: None) -> None:
         self.before = before
         self.jobs: list[CleaningJob] = []
         self.cleaned: list[CleanedSegment] = []

@@ -52,6 +52,12 @@ def fill(log: Log, batches_count: int, **of_batch: Any) -> list[bytes]:
     return filled
 
 
+async def truncate(log: Log, offset: int) -> None:
+    """As a follower does it."""
+    while not log.truncate_to(offset):
+        await log.checkpoint_truncation()
+
+
 def offsets_of(data: bytes) -> list[tuple[int, int]]:
     """(base offset, last offset) of each whole batch."""
     return [(header.base_offset, header.last_offset) for _, header in batches(data)]

@@ -244,7 +244,7 @@ def test_a_log_that_lost_what_was_clean_is_dirty_from_its_begin(make_log: LogMak
     assert load_log(log.directory, index_interval_bytes=4096, cleaned_up_to=5).cleaned_up_to == 5
 
 
-INTERRUPTIONS: dict[str, Callable[[Log], None]] = {
+INTERRUPTIONS: dict[str, Callable[[Log], object]] = {
     "truncation into what is cleaned": lambda log: log.truncate_to(2),
     "truncation of the end": lambda log: log.truncate_to(log.log_end_offset - 1),
     "truncation of everything": lambda log: log.truncate_fully_and_start_at(7),

@@ -30,7 +30,7 @@ from ottla.testing import ManualClock
 
 from .cleanings import ABORT, COMMIT, Keyed, cleaner_of, committed_records_of, keyed_batch, records_of
 from .crashes import crash_after
-from .logs import FailingFiles, LogMaker, Owner, append, log_maker
+from .logs import FailingFiles, LogMaker, Owner, append, log_maker, truncate
 
 DELETE_RETENTION_MS = 10_000
 KEYS = st.sampled_from("abcdef")
@@ -261,7 +261,7 @@ class CleaningMachine(RuleBasedStateMachine):
         offset = next((number for number in map(_base_offset, self.model.batches) if number >= lowest), None)
         if offset is None:
             return
-        self.log.truncate_to(offset)
+        asyncio.run(truncate(self.log, offset))
         asyncio.run(self.log.checkpoint_truncation())
         model = Model()
         self.model, old = model, self.model

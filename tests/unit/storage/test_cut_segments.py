@@ -20,7 +20,7 @@ from ottla.storage.recovery import LoadedLog, load_log
 
 from .crashes import crash_after
 from .failing_calls import failing
-from .logs import INTERVAL, LogMaker, append, batch_of, fill, stored
+from .logs import INTERVAL, LogMaker, append, batch_of, fill, stored, truncate
 
 
 def epochs_of(log: Log) -> list[tuple[int, int]]:
@@ -57,7 +57,7 @@ async def test_segments_that_a_truncation_could_not_rename_are_renamed_before_th
     await log.flush()
     gone = [segment.base_offset for segment in log.segments[1:]]
     with failing("rename", lambda path: True, errno.EDQUOT, after):
-        log.truncate_to(3)
+        await truncate(log, 3)
         assert (log.log_end_offset, len(log.segments), log.recovery_point) == (3, 1, 3)
         grow(log, 5)
         with pytest.raises(KafkaStorageError, match="Disk quota exceeded"):
@@ -86,7 +86,7 @@ async def test_a_kill_in_the_middle_of_a_truncation_leaves_no_hole(
         shutil.copytree(tmp_path / "before", log.directory)
         log = make_log(recovery_point=recovery_point)
         with crash_after(calls):
-            log.truncate_to(offset)
+            await truncate(log, offset)
         log.files.release()
         again = make_log(recovery_point=recovery_point)
         offsets = [base_offset for _, base_offset in epochs_of(again)]
@@ -97,11 +97,36 @@ async def test_a_kill_in_the_middle_of_a_truncation_leaves_no_hole(
     assert sorted(found) == ends
 
 
+@pytest.mark.parametrize("offset", [0, 3])
+async def test_a_loss_of_power_that_undoes_the_removal_of_a_segment_leaves_no_hole(make_log: LogMaker, tmp_path: Path, offset: int) -> None:
+    """The cut of the segment before it may be on the disk all the same. Simulated seed 17961140091."""
+    log = three_segments(make_log)
+    await log.flush()
+    shutil.copytree(log.directory, tmp_path / "before")
+    before, written = stored(log), log.recovery_point
+    while not log.truncate_to(offset):
+        assert stored(log) == before
+        await log.checkpoint_truncation()
+        written = log.recovery_point
+    after = stored(log)
+    log.files.release()
+    shutil.copytree(log.directory, tmp_path / "after")
+    for come_back in range(1, 4):
+        shutil.rmtree(log.directory)
+        shutil.copytree(tmp_path / "after", log.directory)
+        for path in (tmp_path / "before").iterdir():
+            if come_back & (1 if path.name.startswith(f"{7:020}") else 2) and not (log.directory / path.name).exists():
+                shutil.copy(path, log.directory)
+        again = make_log(recovery_point=written)
+        assert stored(again) == after, come_back
+        again.files.release()
+
+
 async def test_a_stop_with_names_that_are_not_the_logs_is_not_a_clean_one(make_log: LogMaker) -> None:
     log = three_segments(make_log)
     await log.flush()
     with failing("rename", lambda path: True):
-        log.truncate_to(2)
+        await truncate(log, 2)
         with pytest.raises(KafkaStorageError, match="No space left"):
             await log.close()
 
@@ -111,7 +136,7 @@ def test_a_new_segment_does_not_get_the_name_of_one_that_waits_to_be_renamed(mak
     log = three_segments(make_log)
     second = log.segments[1].base_offset
     with failing("rename", lambda path: True):
-        log.truncate_to(second - 4)
+        asyncio.run(truncate(log, second - 4))
         grow(log, second)
         with pytest.raises(KafkaStorageError, match="No space left"):
             log.appender.roll()
@@ -127,7 +152,7 @@ def test_a_new_segment_does_not_get_the_name_of_one_that_waits_to_be_renamed(mak
 def test_a_log_that_begins_again_elsewhere_leaves_no_names_behind(make_log: LogMaker) -> None:
     log = three_segments(make_log)
     with failing("rename", lambda path: path.endswith(".log")):
-        log.truncate_fully_and_start_at(500)
+        assert log.truncate_fully_and_start_at(500)
         assert (log.log_start_offset, log.log_end_offset) == (500, 500)
         with pytest.raises(KafkaStorageError, match="No space left"):
             asyncio.run(log.flusher.flush_sealed() if log.flusher.owes else log.close())
@@ -164,7 +189,7 @@ async def test_a_clean_start_sees_a_segment_that_does_not_join(make_log: LogMake
     log = three_segments(make_log)
     stray = log.segments[1]
     shutil.copy(stray.path(), tmp_path / "stray")
-    log.truncate_to(4)
+    await truncate(log, 4)
     if comes_back == "inside of another":
         log.update_settings(log.settings.__class__())
         grow(log, stray.base_offset + 9)

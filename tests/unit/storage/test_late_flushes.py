@@ -27,7 +27,7 @@ from ottla.storage.producer_replay import note_batch
 from ottla.storage.producers import ProducerStates
 
 from .brokers import CLICKS, Broker
-from .logs import LogMaker, append, batch_of, fill
+from .logs import LogMaker, append, batch_of, fill, truncate
 
 KEY = CLICKS[3]
 
@@ -109,12 +109,12 @@ async def test_producers_of_what_was_cut_do_not_come_back_with_a_late_flush(make
         append(log, batch_of(sequence, producer_id=21, producer_epoch=2, base_sequence=sequence, transactional=sequence > 9))
     assert [segment.base_offset for segment in log.segments] == [0, 9, 18]
     flushing = await thread.hold(log)
-    log.truncate_to(cut_to)
+    await truncate(log, cut_to)
     log.update_settings(dataclasses.replace(log.settings, segment_bytes=1_000_000))
     while log.log_end_offset < 24:
         append(log, batch_of(log.log_end_offset, leader_epoch=4, size=7))
     await thread.let(flushing)
-    log.truncate_to(22)  # the next leader has a little less: the states are those of the newest snapshot, and what follows it
+    await truncate(log, 22)  # the next leader has a little less: the states are those of the newest snapshot, and what follows it
     assert log.producers.snapshot() == replayed(log).snapshot()
     assert log.producers.first_unstable_offset is None
     await log.close()
@@ -129,7 +129,7 @@ async def test_entries_of_what_was_cut_do_not_come_into_an_index_with_a_late_flu
     while len(log.segments) == 1:
         fill(log, 1, size=90)
     flushing = await thread.hold(log)
-    log.truncate_to(cut_to)
+    await truncate(log, cut_to)
     log.update_settings(dataclasses.replace(log.settings, segment_bytes=1_000_000))
     while log.log_end_offset < 420:
         append(log, batch_of(log.log_end_offset, 2, leader_epoch=1, size=5))
@@ -150,7 +150,7 @@ async def test_leader_epochs_of_what_was_cut_do_not_take_their_place_with_a_late
     while len(log.segments) == 1:
         fill(log, 1, leader_epoch=6)
     flushing = await thread.hold(log)
-    log.truncate_to(3)
+    await truncate(log, 3)
     await thread.let(flushing)
     file = log.directory / LEADER_EPOCH_CHECKPOINT
     assert read_leader_epochs(file) == [(2, 0)]

@@ -14,7 +14,7 @@ from ottla.storage.log import Log
 from .logs import LogMaker, append, batch_of, fill
 
 
-def between(make_log: LogMaker, happens: Callable[[], None], times: int = 1, *, before: bool = True) -> None:
+def between(make_log: LogMaker, happens: Callable[[], object], times: int = 1, *, before: bool = True) -> None:
     """What is offloaded runs right after, or right before, something has happened to the log; so often, then undisturbed."""
     left = times
 

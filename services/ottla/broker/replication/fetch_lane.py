@@ -419,7 +419,7 @@ class Outcome(enum.Enum):
     """What is to follow."""
 
     TAKEN = "taken"
-    TOO_LATE = "too late"  # the partition has moved on since it was asked for
+    TOO_LATE = "too late"  # the partition has moved on since it was asked for, or writes a checkpoint first
     LATER = "later"
     DAMAGED = "damaged"  # asked again later
     FENCED = "fenced"
@@ -435,7 +435,8 @@ def take_in(replica: FollowingReplica, followed: PartitionFetchState, asked: Fet
         return Outcome.TOO_LATE
     try:
         if answer.diverging_epoch is not None:
-            replica.truncate_for(*answer.diverging_epoch)
+            if not replica.truncate_for(*answer.diverging_epoch):
+                return Outcome.TOO_LATE
             if replica.fetch_position() == position:
                 return _failed(followed, f"epoch {answer.diverging_epoch[0]} ends at {answer.diverging_epoch[1]}, and nothing is to be cut")
         else:
@@ -467,15 +468,15 @@ def find_place(replica: FollowingReplica, followed: PartitionFetchState, earlies
     position = replica.fetch_position()
     try:
         if latest < position.fetch_offset:
-            replica.truncate_for(NO_PARTITION_LEADER_EPOCH, latest)
+            is_cut = replica.truncate_for(NO_PARTITION_LEADER_EPOCH, latest)
         elif earliest > position.fetch_offset:
-            replica.restart_at(earliest)
+            is_cut = replica.restart_at(earliest)
         else:
             return _failed(followed, f"offset {position.fetch_offset} is out of range, and in [{earliest}, {latest}]")
     except ApiError as error:
         return _failed(followed, str(error))
     followed.failures = 0
-    return Outcome.TAKEN
+    return Outcome.TAKEN if is_cut else Outcome.TOO_LATE
 
 
 def _refused(followed: PartitionFetchState, code: int) -> Outcome:

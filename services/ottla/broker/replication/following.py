@@ -86,17 +86,20 @@ class FollowingReplica(Protocol):
         ...
 
     def append_as_follower(self, records: memoryview, leader_epoch: int, high_watermark: int, log_start_offset: int) -> bool:
-        """Takes in what the leader of that epoch answered; False when that one is not followed any more.
+        """Takes in what the leader of that epoch answered; False when that one is not followed any more, or it has to be asked again.
 
         Raises:
             CorruptMessage: the records are damaged or do not continue the log.
         """
         ...
 
-    def truncate_for(self, diverging_epoch: int, end_offset: int) -> object:
-        """Drops what the leader does not have: its log has the epoch up to that offset; -1: that is where its log ends."""
+    def truncate_for(self, diverging_epoch: int, end_offset: int) -> bool:
+        """Drops what the leader does not have: its log has the epoch up to that offset; -1: that is where its log ends.
+
+        False when it did not, and the leader has to be asked again: what `must_checkpoint_truncation` says comes first.
+        """
         ...
 
-    def restart_at(self, offset: int) -> object:
-        """Drops everything and continues from the leader's first offset, which lies beyond the end here."""
+    def restart_at(self, offset: int) -> bool:
+        """Drops everything and continues from the leader's first offset, which lies beyond the end here. False as above."""
         ...

@@ -257,14 +257,14 @@ class Replica:
             KafkaStorageError: it cannot be brought there.
         """
         await self.log.checkpoint_truncation()
-        if self.waits_for_flush:
+        if self.waits_for_flush and not self.log.is_taken_back:
             await self.log.flush()
 
     def append_as_follower(self, records: memoryview, leader_epoch: int, high_watermark: int, log_start_offset: int) -> bool:
         """Takes in what the leader of that epoch answered: records, its high watermark, where its log begins.
 
         Returns:
-            False when that leader is not followed any more; then nothing was taken.
+            False when nothing was taken: that leader is not followed any more, or a checkpoint has to be written first.
 
         Raises:
             CorruptMessage: the records are damaged or do not continue the log; what came before the damage is kept.
@@ -281,7 +281,8 @@ class Replica:
         if self.storage_error is not None:
             raise self.storage_error
         if len(records):
-            self._begin_inside_first_batch(records)
+            if not self._begin_inside_first_batch(records):
+                return False
             before = self.log.appender.appended_bytes, self.log.appender.appended_messages, self.log.appender.appended_batches
             try:
                 self.log.appender.append_as_received(records)
@@ -299,22 +300,30 @@ class Replica:
             self._fetches.check(self.topic_partition)
         return True
 
-    def _begin_inside_first_batch(self, records: memoryview) -> None:
-        """DeleteRecords can make the leader's log start inside a batch: an empty log that begins there begins with it."""
+    def _begin_inside_first_batch(self, records: memoryview) -> bool:
+        """DeleteRecords can make the leader's log start inside a batch: an empty log that begins there begins with it.
+
+        False when it cannot do so yet.
+        """
         end_offset = self.log.log_end_offset
         if end_offset == self.log.log_start_offset and len(records) >= HEADER_SIZE:
             header = read_header(records)
             if header.base_offset < end_offset <= header.last_offset:
-                self.log.truncate_fully_and_start_at(header.base_offset)
+                if not self.log.truncate_fully_and_start_at(header.base_offset):
+                    return False
                 self.high_watermark = header.base_offset
+        return True
 
     def truncate_for(self, diverging_epoch: int, end_offset: int) -> bool:
-        """Drops what the leader does not have; says whether there was anything to drop.
+        """Drops what the leader does not have.
 
         Args:
             diverging_epoch: the largest epoch that the leader has and that is not above our last; -1: `end_offset` is
                 simply where the leader's log ends.
             end_offset: where that epoch ends at the leader.
+
+        Returns:
+            False when nothing was dropped: this replica leads, or a checkpoint has to be written first; then the leader is asked again.
 
         Raises:
             KafkaStorageError: the files could not be cut.
@@ -325,8 +334,9 @@ class Replica:
             raise self.storage_error
         offset = truncation_offset(self.log.leader_epochs, self.log.log_end_offset, diverging_epoch, end_offset)
         before = self.log.log_end_offset
+        if not self.log.truncate_to(offset):
+            return False
         self._check_committed(offset)
-        self.log.truncate_to(offset)
         self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
         log.info(
             "%s: leader epoch %d ends at %d on the leader: truncating from %d to %d",
@@ -337,22 +347,27 @@ class Replica:
             self.log.log_end_offset,
         )
         self._fetches.check(self.topic_partition)
-        return self.log.log_end_offset < before
+        return True
 
-    def restart_at(self, offset: int) -> None:
+    def restart_at(self, offset: int) -> bool:
         """Drops everything and continues from the leader's first offset: all that lies here is gone there.
+
+        Returns:
+            False as from `truncate_for`.
 
         Raises:
             KafkaStorageError: the new segment could not be made.
         """
         if self.is_leader:
-            return
+            return False
         if self.storage_error is not None:
             raise self.storage_error
+        if not self.log.truncate_fully_and_start_at(offset):
+            return False
         self._check_committed(offset)
-        self.log.truncate_fully_and_start_at(offset)
         self.high_watermark = offset
         self._fetches.check(self.topic_partition)
+        return True
 
     def _check_committed(self, offset: int) -> None:
         if offset < self.high_watermark:

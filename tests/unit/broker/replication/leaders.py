@@ -134,9 +134,10 @@ class Replica:
         self.log.cut(min(own, end_offset, self.log.end))
         return True
 
-    def restart_at(self, offset: int) -> None:
+    def restart_at(self, offset: int) -> bool:
         self.log.records.clear()
         self.log.start = self.log.end = self.log.high_watermark = offset
+        return True
 
 
 class Position(NamedTuple):

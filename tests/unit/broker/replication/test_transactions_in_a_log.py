@@ -195,7 +195,8 @@ class CommittedData(RuleBasedStateMachine):
         if not ends:
             return
         offset = data.draw(st.sampled_from(ends[-6:]), label="offset")
-        self.partition.log.truncate_to(offset)
+        while not self.partition.log.truncate_to(offset):
+            run(self.partition.log.checkpoint_truncation())
         self.model = [batch for batch in self.model if batch.base_offset < offset]
         self.lead(self.partition.log)
         self.partition.high_watermark = offset
