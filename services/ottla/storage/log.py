@@ -58,7 +58,7 @@ class Log:
 
     __slots__ = (
         "_producers_unknown",
-        "_taken_back_to",
+        "_taken_back",
         "_truncation_unwritten",
         "appender",
         "cleaned_up_to",
@@ -91,7 +91,8 @@ class Log:
         self._producers_unknown = False  # a truncation could not read what their batches are now
         # The checkpointed recovery point lies beyond the end that a truncation left, in this life or in the one before.
         self._truncation_unwritten = loaded.ends_before_checkpoint
-        self._taken_back_to = -1  # the recovery point went back to here for a truncation that has not taken place
+        # Recovery point and end of a log that is all on the disk, and whose recovery point went back for a truncation to come.
+        self._taken_back: tuple[int, int] | None = None
 
     @property
     def log_end_offset(self) -> int:
@@ -312,7 +313,9 @@ class Log:
         """
         if self.flusher.recovery_point <= offset and not self._truncation_unwritten:
             return False
-        self.flusher.recovery_point = self._taken_back_to = min(self.flusher.recovery_point, offset)
+        is_flushed = self.is_taken_back or not self.unflushed_messages
+        self.flusher.recovery_point = min(self.flusher.recovery_point, offset)
+        self._taken_back = (self.flusher.recovery_point, self.log_end_offset) if is_flushed else None
         self.cleaned_up_to = min(self.cleaned_up_to, offset)
         self._truncation_unwritten = True
         self.files.truncations += 1  # a flush under way would move it forward
@@ -373,8 +376,8 @@ class Log:
 
     @property
     def is_taken_back(self) -> bool:
-        """Whether the recovery point is where a truncation that has not taken place wants it. A flush would move it forward again."""
-        return self.flusher.recovery_point == self._taken_back_to
+        """Whether the recovery point went back for a truncation that has not taken place, and all is on the disk all the same."""
+        return self._taken_back == (self.flusher.recovery_point, self.log_end_offset)
 
     @property
     def must_checkpoint_truncation(self) -> bool:
@@ -567,7 +570,7 @@ class Log:
         # Nothing was cut of what the checkpoints take for synced, or for the log's start: then they are as right as before.
         self._truncation_unwritten |= max(self.flusher.recovery_point, self.log_start_offset) > offset
         self.flusher.recovery_point = min(self.flusher.recovery_point, offset)
-        self._taken_back_to = -1
+        self._taken_back = None
         self.cleaned_up_to = min(self.cleaned_up_to, offset)
         self.files.end_at(offset, snapshots)
         self.appender.end_at(offset)

@@ -323,6 +323,28 @@ def test_with_flush_messages_nothing_is_told_or_committed_that_is_not_on_the_dis
     partition.close()
 
 
+def test_with_flush_messages_a_truncation_that_did_not_take_place_hides_nothing_that_is_not_on_the_disk(tmp_path: Path) -> None:
+    """The recovery point went back for it, and the next leader has what was to be cut."""
+    partition = Replicated(tmp_path, flush_messages=1)
+    for _ in range(13):
+        partition.append(ONE, 2)
+    for _ in range(3):  # a segment at a time
+        partition.fetch(TWO)
+    partition.ask(TWO)
+    follower = on(partition, TWO)
+    assert len(follower.log.segments) > 1 and follower.log.recovery_point == 26
+    assert not follower.truncate_for(-1, 4)
+    partition.answer(TWO)
+    partition.ask(TWO)
+    assert (follower.log.recovery_point, follower.log.log_end_offset) == (4, 26), "all was on the disk before"
+    partition.append(ONE, 2)
+    partition.answer(TWO)
+    partition.fetch(TWO)
+    partition.ask(TWO)
+    assert (follower.log.recovery_point, follower.log.log_end_offset) == (28, 28)
+    partition.close()
+
+
 def test_too_few_in_sync_commit_nothing(tmp_path: Path) -> None:
     """KIP-966: what fewer than `min.insync.replicas` have may be lost with them, so no one sees it."""
     partition = Replicated(tmp_path, min_insync_replicas=2)
