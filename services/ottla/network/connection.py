@@ -135,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         self._expects_large = 0
         self._held: bytes | None = None  # frames the receiver did not take yet, or that wait for memory
         self._write_paused = False
-        self._unsent = 0  # bytes in the transport at the last look, and when they were last seen to change
+        self._unsent = 0  # bytes that the peer had yet to take at the last look, and when they were last seen to change
         self._unsent_changed = 0.0
         self._time: Callable[[], float] = _never  # the loop's; kept, because asking for the loop costs a system call
         self.peer: Final = peer
@@ -423,7 +423,7 @@ class Connection(asyncio.BufferedProtocol):
         """Since when the peer has taken nothing of what is to be sent, or None when nothing waits. Asked now and then."""
         if self._sender is None or self._transport is None or not self.congested:
             return None
-        unsent = self._transport.get_write_buffer_size()
+        unsent = self._sender.unsent_bytes()
         if unsent != self._unsent:
             self._unsent, self._unsent_changed = unsent, self._time()
         return max(self._unsent_changed, self._sender.last_progress if self._sender.busy else 0.0)

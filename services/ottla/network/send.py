@@ -12,11 +12,14 @@ first, at most `CHUNK_SIZE` at a time.
 from __future__ import annotations
 
 import asyncio
-import errno
+import fcntl
 import logging
 import os
+import struct
+import termios
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from ottla.lifecycle import Offload
@@ -34,6 +37,7 @@ TLS_CHUNK_SIZE: Final = 256 * 1024
 PROBE_STRIDE: Final = 128 * 1024
 CHUNK_SIZE: Final = 1024 * 1024
 _probe = [bytearray(1)]
+_INT: Final = struct.Struct("i")
 
 
 class CutFrame(ConnectionError):
@@ -95,6 +99,12 @@ class Sender:
     def busy(self) -> bool:
         """Whether a region is in flight or bytes wait behind one."""
         return self._task is not None or self._region is not None
+
+    def unsent_bytes(self) -> int:
+        """What the peer has yet to take, as the transport and the kernel say. asyncio's TLS does not say what it has with its socket."""
+        with suppress(OSError):  # it is being closed
+            return self._transport.get_write_buffer_size() + _INT.unpack(fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(_INT.size)))[0]
+        return self._transport.get_write_buffer_size()
 
     def send(self, pieces: Sequence[Piece]) -> None:
         """Sends the pieces in order, after everything sent before. Never waits."""
@@ -379,7 +389,7 @@ def is_resident(fd: int, position: int, size: int) -> bool:
     """Whether each probed byte of the range can be read without waiting for the disk.
 
     A file system that does not know RWF_NOWAIT answers EOPNOTSUPP, and then the range counts as absent: reading it
-    in a thread costs a little where it was in memory and nothing worse.
+    in a thread costs a little where it was in memory and nothing worse. So does one that fails: the thread finds that out too.
     """
     last = position + size - 1
     at = position
@@ -389,12 +399,8 @@ def is_resident(fd: int, position: int, size: int) -> bool:
                 return False
             at += PROBE_STRIDE
         return os.preadv(fd, _probe, last, os.RWF_NOWAIT) == 1
-    except BlockingIOError:
+    except OSError:
         return False
-    except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:
-            return False
-        raise
 
 
 def bring_in(fd: int, position: int, size: int) -> None:

@@ -7,9 +7,11 @@ frame was cut must die. After each test descriptors and tasks are those from bef
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.loops import LoopClock, until
@@ -127,6 +129,20 @@ async def test_a_peer_that_reads_slowly_is_left_alone(wire: Wire, tmp_path: Path
             clock.put_forward(seconds=60)
             await rest(2)  # the sweeper's timer is due
         assert received == data + data
+
+
+async def test_a_peer_that_reads_little_at_a_time_is_left_alone(wire: Wire, tmp_path: Path) -> None:
+    """asyncio's TLS hands its socket a megabyte at a time, and says nothing until nearly all of that is out."""
+    region = region_of(tmp_path / "segment", numbered(4 * MIB))
+    clock = LoopClock()
+    async with serving(wire, stall_seconds=600, idle_seconds=1e9, send_buffer_bytes=64 * KIB) as server:
+        peer, receiver = await server.connect_and_see(**SMALL)
+        receiver.connection.send([region])
+        for _ in range(30):
+            await peer.read(100 * KIB)
+            clock.put_forward(seconds=100)
+            await rest(2)  # the sweeper's timer is due
+        assert not receiver.lost
 
 
 @pytest.mark.parametrize("ending", ["close", "reset"])
@@ -313,3 +329,32 @@ async def test_a_disk_that_fails_under_a_region_closes_the_connection_and_is_tol
         assert b"head".startswith(await peer.read_to_the_end())
         await until(lambda: receiver.lost)
     assert "Input/output error" in caplog.text
+
+
+async def test_a_disk_that_fails_in_the_middle_of_a_region_closes_the_connection_and_is_told_once(
+    wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file system that was shut down fails each call. Method: of 4 MiB the first two can be read."""
+    preadv, pread = os.preadv, os.pread
+    region = region_of(tmp_path / "segment", numbered(4 * MIB), warm=False)
+
+    def fails_behind(position: int) -> None:
+        if position >= 2 * MIB:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def broken_preadv(fd: int, buffers: Any, position: int, flags: int = 0) -> int:
+        fails_behind(position)
+        return preadv(fd, buffers, position)
+
+    def broken_pread(fd: int, size: int, position: int) -> bytes:
+        fails_behind(position)
+        return pread(fd, size, position)
+
+    monkeypatch.setattr(os, "preadv", broken_preadv)
+    monkeypatch.setattr(os, "pread", broken_pread)
+    async with serving(wire, send_buffer_bytes=64 * KIB) as server:
+        peer, receiver = await server.connect_and_see(**SMALL)
+        receiver.connection.send([region])
+        assert len(await peer.read_to_the_end()) <= 2 * MIB
+        await until(lambda: receiver.lost)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
