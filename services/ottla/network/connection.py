@@ -414,8 +414,9 @@ class Connection(asyncio.BufferedProtocol):
     async def close(self) -> None:
         """Lets nothing more be sent, waits for the sender to end, and closes."""
         self.close_reason = "stopped"
-        if self._sender is not None:
-            await self._sender.close()
+        sender, self._sender = self._sender, None  # what is answered from now on would follow a region that was cut
+        if sender is not None:
+            await sender.close()
         if self._transport is not None:
             self._transport.close()
 

@@ -103,7 +103,8 @@ class Sender:
     def unsent_bytes(self) -> int:
         """What the peer has yet to take, as the transport and the kernel say. asyncio's TLS does not say what it has with its socket."""
         with suppress(OSError):  # it is being closed
-            return self._transport.get_write_buffer_size() + _INT.unpack(fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(_INT.size)))[0]
+            in_kernel: int = _INT.unpack(fcntl.ioctl(self._fd, termios.TIOCOUTQ, bytes(_INT.size)))[0]
+            return self._transport.get_write_buffer_size() + in_kernel
         return self._transport.get_write_buffer_size()
 
     def send(self, pieces: Sequence[Piece]) -> None:

@@ -358,3 +358,23 @@ async def test_a_disk_that_fails_in_the_middle_of_a_region_closes_the_connection
         assert len(await peer.read_to_the_end()) <= 2 * MIB
         await until(lambda: receiver.lost)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+async def test_nothing_follows_a_region_that_the_end_of_its_connection_cut(wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Produce that is answered while the connection is closed. Method: an answer at each turn of the loop."""
+    monkeypatch.setattr(send, "is_resident", lambda *_: False)
+    region = region_of(tmp_path / "segment", numbered(MIB), warm=False)
+
+    async def slow(function: Callable[..., object], /, *arguments: object) -> object:
+        await asyncio.Event().wait()
+        return function(*arguments)
+
+    async with serving(wire, offload=slow) as server:  # type: ignore[arg-type]
+        peer, receiver = await server.connect_and_see()
+        receiver.connection.send([b"head", region])
+        await rest()
+        closing = asyncio.create_task(receiver.connection.close())
+        while not closing.done():
+            receiver.connection.send([b"behind"])
+            await asyncio.sleep(0)
+        assert await peer.read_to_the_end() == b"head"
