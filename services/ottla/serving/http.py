@@ -1,8 +1,9 @@
 """One HTTP listener for any Starlette application, on the loop of the service.
 
 Anyone who asks must not cost the service anything: a request comes in whole and its answer is taken within a deadline or the connection
-is cut; of too many connections the one that has been idle for longest goes, so that a probe always gets in; a head or a body that is
-too large is refused. Authorization is the application's affair, and TLS that of a proxy in front.
+is cut, and nobody works for a client that has gone; of too many connections the one that has been idle for longest goes, so that a probe
+always gets in; a head or a body that is too large is refused. Authorization is the application's affair, and TLS that of a proxy in
+front.
 
 This module imports starlette and uvicorn, at a quarter of a second, so it is imported where a listener is set and nowhere
 else. Of uvicorn it takes the protocol on a connection and not its server, which would take over the signals.
@@ -35,8 +36,8 @@ GRACE_SECONDS: Final = 1.0
 BURST_SECONDS: Final = 0.5
 _CLOSE: Final = {"connection": "close"}
 _EVENTS: Final = b"text/event-stream"
-# In the state that uvicorn gives to an application: what gives the connection the time that events have.
-_CONTINUE: Final = "ottla.continue"
+# In the state that uvicorn gives to an application: the connection.
+_CONNECTION: Final = "ottla.connection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +165,19 @@ class _Bounded:
         self._complaint = f"the body is larger than {limits.body_bytes} bytes"
         self._seconds_each = 1 / limits.requests_per_second
         self._next_turn = 0.0
+        self._in_turn = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._take_turn()
+        connection: _Connection = scope["state"][_CONNECTION]
+        try:
+            if connection.begin_work():
+                await self._take_turn()
+                await self._answer(connection, scope, receive, send)
+        except asyncio.CancelledError:
+            if not connection.is_lost:
+                raise
+
+    async def _answer(self, connection: _Connection, scope: Scope, receive: Receive, send: Send) -> None:
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if not announced.isdigit() or int(announced) > self._body_bytes:
             await PlainTextResponse(self._complaint, 413, headers=_CLOSE)(scope, receive, send)
@@ -183,18 +194,19 @@ class _Bounded:
 
         async def noticed(message: Message) -> None:
             if message["type"] == "http.response.start" and dict(message["headers"]).get(b"content-type", b"").startswith(_EVENTS):
-                scope["state"][_CONTINUE]()
+                connection.begin_events()
             await send(message)
 
         await self._application(scope, counted, noticed)
 
     async def _take_turn(self) -> None:
         """Waits while more requests have come than the rate allows, beyond what may come together."""
-        now = asyncio.get_running_loop().time()
-        turn = max(self._next_turn, now - BURST_SECONDS)
-        self._next_turn = turn + self._seconds_each
-        if turn > now:
-            await asyncio.sleep(turn - now)
+        async with self._in_turn:
+            now = asyncio.get_running_loop().time()
+            turn = max(self._next_turn, now - BURST_SECONDS)
+            if turn > now:
+                await asyncio.sleep(turn - now)
+            self._next_turn = turn + self._seconds_each
 
 
 class _Connection(H11Protocol):
@@ -204,11 +216,13 @@ class _Connection(H11Protocol):
 
     _deadline: asyncio.TimerHandle | None = None
     _idle_since = 0.0
+    _task: asyncio.Task[Any] | None = None
+    is_lost = False
 
     def __init__(self, limits: HttpLimits, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._limits = limits
-        self.app_state[_CONTINUE] = lambda: self._begin(limits.events_seconds)
+        self.app_state[_CONNECTION] = self
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn wants a Transport
         if len(self.connections) >= self._limits.connections:
@@ -233,6 +247,18 @@ class _Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
         super().connection_lost(exc)
+        self.is_lost = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def begin_work(self) -> bool:
+        """A request is worked on in this task, which ends with the connection. Says whether there is one still."""
+        self._task = asyncio.current_task()
+        return not self.is_lost
+
+    def begin_events(self) -> None:
+        """Gives the connection the time that events have."""
+        self._begin(self._limits.events_seconds)
 
     def _begin(self, seconds: float) -> None:
         self._end()

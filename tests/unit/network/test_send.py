@@ -360,7 +360,9 @@ async def test_a_disk_that_fails_in_the_middle_of_a_region_closes_the_connection
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
-async def test_nothing_follows_a_region_that_the_end_of_its_connection_cut(wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_follows_a_region_that_the_end_of_its_connection_cut(
+    wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A Produce that is answered while the connection is closed. Method: an answer at each turn of the loop."""
     monkeypatch.setattr(send, "is_resident", lambda *_: False)
     region = region_of(tmp_path / "segment", numbered(MIB), warm=False)

@@ -13,11 +13,13 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
+from tests.loops import until
 
 from ottla.clock import SystemClock
 from ottla.config.listeners import Listener
 from ottla.errors import OttlaError
 from ottla.metrics.registry import Registry
+from ottla.serving import http
 from ottla.serving.http import HttpLimits, HttpListener
 from ottla.serving.loop import LoopProbe
 from ottla.serving.probes import PIECE_BYTES, probe_routes, scrape_route
@@ -40,6 +42,11 @@ async def _events(_: Request) -> StreamingResponse:
     return StreamingResponse(events(), media_type="text/event-stream")
 
 
+async def _never(_: Request) -> PlainTextResponse:
+    await asyncio.Event().wait()
+    return PlainTextResponse("never")
+
+
 class Asked:
     """An endpoint, and what it is to say of its broker."""
 
@@ -50,7 +57,7 @@ class Asked:
         measuring = Measuring(Registry([ServiceCollector(self), self.probe], clock))
         self.scrapes = Scrapes(measuring, clock)
         routes = [*probe_routes(self, self.scrapes), scrape_route("/metrics/kafka", self.scrapes, "kafka")]
-        routes += [Route("/echo", _echo, methods=["POST"]), Route("/events", _events)]
+        routes += [Route("/echo", _echo, methods=["POST"]), Route("/events", _events), Route("/never", _never)]
         self.endpoint = HttpListener(Starlette(routes=routes), limits)
 
     def status(self) -> tuple[bool, Mapping[str, Any]]:
@@ -280,3 +287,29 @@ async def test_a_body_is_taken_up_to_its_bound_and_a_larger_one_refused(size: in
         assert answer.startswith(b"HTTP/1.1 200" if size <= 1_000 else b"HTTP/1.1 413")
         assert (b"\r\n\r\n%d bytes" % size in answer) == (size <= 1_000)
         writer.close()
+
+
+async def test_requests_whose_clients_have_gone_are_in_nobodys_way() -> None:
+    """Of 2,000 that came at once and were given up, each had its hundredth of a second before a probe had its own."""
+    async with asked() as world:
+        for _ in range(2_000):
+            _, writer = await world.open()
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.sleep(0)
+            writer.transport.abort()
+        async with asyncio.timeout(5):
+            assert (await world.get("/healthz"))[0] == 200
+        assert len(world.endpoint._state.tasks) < 100
+
+
+async def test_a_stop_while_an_answer_is_worked_on_is_no_failure_of_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(http, "GRACE_SECONDS", 0.1)
+    async with asked() as world:
+        _, writer = await world.open()
+        writer.write(b"GET /never HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: world.endpoint._state.tasks)
+        await asyncio.sleep(0.05)
+    writer.close()
+    assert not caplog.records
