@@ -457,6 +457,7 @@ class Session:
             if works:
                 self._in_flight.leave()
             if ended.cancelled():
+                self._connection.abort()  # it has gone, unless what was waited for was given up: its client is to ask again
                 return
             try:
                 then(ended.result())

@@ -242,6 +242,11 @@ class _Calls(grpc.aio.ServerInterceptor):
                 return await asyncio.shield(task)
             except ApiError as error:
                 await abort(context, error)
+            except asyncio.CancelledError:
+                if not task.cancelled():
+                    raise  # the caller has gone
+                # Without a status the caller would wait until its deadline.
+                await abort(context, BrokerNotAvailable(f"{method} was given up"))
             except Exception:  # a call ends here; the caller is given an error without details
                 log.exception("%s failed unexpectedly", method)
                 await abort(context, UnknownServerError(f"{method} failed; the server's log says why"))

@@ -1,7 +1,7 @@
 """One HTTP listener for any Starlette application, on the loop of the service.
 
 Anyone who asks must not cost the service anything: a request comes in whole and its answer is taken within a deadline or the connection
-is cut, and nobody works for a client that has gone; of too many connections the one that has been idle for longest goes, so that a probe
+is cut, and no work is done for a client that has gone; of too many connections the one that has been idle for longest goes, so that a probe
 always gets in; a head or a body that is too large is refused. Authorization is the application's affair, and TLS that of a proxy in
 front.
 

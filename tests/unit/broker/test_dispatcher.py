@@ -436,3 +436,19 @@ async def test_whoever_waits_for_a_turn_and_goes_away_takes_no_turn() -> None:
     await asyncio.sleep(0)
     assert called == ["gone", "waiting"]
     assert not in_flight.full
+
+
+async def test_what_is_given_up_ends_its_connection(tmp_path: Path) -> None:
+    """Its client would wait for an answer that does not come, and what it sent behind would be kept for as long."""
+
+    async def gives_up(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        if function.__name__ == "opened":
+            raise asyncio.CancelledError
+        return function(*arguments, **keywords)
+
+    async with wired(tmp_path, offload=gives_up) as broker:
+        broker.topic("compressed", compression_type="zstd")
+        client = await broker.connect()
+        client.write(produce(("compressed", 0, batch(b"a"))))
+        client.write(framed(ApiKey.API_VERSIONS, 0, 1, b""))
+        assert await asyncio.wait_for(client.reader.read(), 10) == b""

@@ -86,6 +86,17 @@ async def test_a_call_goes_on_to_its_end_when_its_caller_gives_up() -> None:
         await asyncio.wait_for(done.wait(), DEADLINE)
 
 
+async def test_a_call_that_is_given_up_is_answered() -> None:
+    """As when what it waits for is cancelled: without a status its caller would wait until its deadline."""
+
+    async def given_up(_: broker_pb2.UpdateMetadataRequest) -> None:
+        raise asyncio.CancelledError
+
+    async with serving(given_up) as served:
+        with pytest.raises(BrokerNotAvailable, match="UpdateMetadata was given up"):
+            await served.call(timeout_seconds=10)
+
+
 async def test_a_stop_lets_calls_end_and_takes_no_more() -> None:
     begun, proceed = asyncio.Event(), asyncio.Event()
 

@@ -164,6 +164,8 @@ class EventQueue:
             try:
                 with coordination_errors_as_api_errors(title):
                     return await operation()
+            except asyncio.CancelledError:  # by `wait_closed`: who waits for the answer is not to be cancelled with it
+                raise NotController(f"{title}: the term was over before it was done") from None
             except NotController as error:
                 self._fail(str(error))
                 raise

@@ -60,6 +60,20 @@ async def test_who_waits_for_a_turn_when_the_term_ends_is_told_so_and_what_began
     assert failures == []
 
 
+async def test_who_waits_for_what_does_not_end_with_its_term_is_told_so() -> None:
+    """Cancelled with it, a broker that had asked by gRPC got no answer before its deadline, and a client at this broker none at all."""
+    failures: list[str] = []
+    queue = EventQueue(failures.append)
+    waiting = asyncio.ensure_future(queue.submit(EVENT, "the first", asyncio.Event().wait))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    queue.close()
+    await queue.wait_closed(0.01)
+    with pytest.raises(NotController, match="the first: the term was over before it was done"):
+        await waiting
+    assert failures == []
+
+
 @pytest.mark.parametrize(
     ("raised", "answered", "fails"),
     [
