@@ -182,6 +182,34 @@ async def test_a_registrys_topic_is_not_copied_into_the_other_registrys_own(tmp_
             assert (await target.get("/schemas/ids/1")).json["schema"] == '"int"'
 
 
+async def test_a_mode_that_could_not_be_put_back_is_put_back_once_the_registry_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The subject stayed in IMPORT mode for good, and clients could register nothing there."""
+    is_away = False
+    ask = Registry.ask
+
+    def ask_or_fail(one: Registry, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        nonlocal is_away
+        if method == "POST":
+            is_away = True
+        if is_away:
+            raise ConnectionError("no one answers")
+        return ask(one, method, path, body)
+
+    monkeypatch.setattr(Registry, "ask", ask_or_fail)
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
+        await source.register("clicks-value", record_of("Click", "a"))
+        copier = SchemaCopier(Registry([from_url]), Registry([to_url]), name_filter("subjects", [".*"], []))
+        with pytest.raises(ConnectionError):
+            await asyncio.to_thread(copier.copy, {"clicks": "clicks"}, ())
+        assert (await target.get("/mode/clicks-value")).json == {"mode": "IMPORT"}
+        is_away = False
+        monkeypatch.setattr(Registry, "ask", ask)
+        assert await asyncio.to_thread(copier.copy, {"clicks": "clicks"}, ()) == 1
+        assert (await target.get("/mode/clicks-value")).code == 40409
+
+
 async def test_what_is_another_schema_in_the_target_stays_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Two registries that both give ids: an id that is taken, and a version that is. The mode that an operator has set comes back."""
     async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):

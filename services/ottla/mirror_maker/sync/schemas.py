@@ -120,6 +120,7 @@ class SchemaCopier:
     refused: dict[str, str] = field(default_factory=dict)
     is_ended: bool = False
     _seen: tuple[list[Version], list[Version]] = field(default=([], []))  # with which there was nothing more to do
+    _former_modes: dict[str, str | None] = field(default_factory=dict)  # of subjects that are in IMPORT mode for us, by their paths
 
     def copy(self, topics: Mapping[str, str], others: Collection[str]) -> int:
         """Registers what is missing; gives how many versions that were.
@@ -131,6 +132,8 @@ class SchemaCopier:
         Raises:
             RegistryRefused, OSError: a registry cannot be asked.
         """
+        for path in list(self._former_modes):  # the target was away when it was to be put back
+            self._put_back(path)
         seen = self.source.versions(), self.target.versions()
         if seen == self._seen:
             return 0
@@ -169,9 +172,12 @@ class SchemaCopier:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             former = None
-        self.target.ask("PUT", f"/mode{path}?force=true", {"mode": "IMPORT"})
+        if former == "IMPORT":
+            log.warning("the subject %s is in IMPORT mode already and stays in it: clients cannot register versions of their own", subject)
+        self._former_modes[path] = former
         count = 0
         try:
+            self.target.ask("PUT", f"/mode{path}?force=true", {"mode": "IMPORT"})
             for version in versions:
                 if self.is_ended:
                     break
@@ -186,11 +192,20 @@ class SchemaCopier:
                 except RegistryRefused as error:
                     refused[f"{subject}, version {version['version']}"] = str(error)
         finally:
+            self._put_back(path)
+        return count
+
+    def _put_back(self, path: str) -> None:
+        former = self._former_modes[path]
+        try:
             if former is None:
                 self.target.ask("DELETE", f"/mode{path}")
             else:
                 self.target.ask("PUT", f"/mode{path}?force=true", {"mode": former})
-        return count
+        except RegistryRefused as error:
+            if error.status != HTTPStatus.NOT_FOUND:  # it has none
+                raise
+        del self._former_modes[path]
 
 
 def subject_in_target(subject: str, topics: Mapping[str, str], others: Collection[str]) -> str | None:
