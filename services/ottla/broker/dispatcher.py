@@ -263,7 +263,7 @@ class Session:
                 self._write_staged()
                 meter, times = self._meters.produce, (self._connection.last_active, self._began, self._time())
                 meter.versions[version] += 1
-                self._wait_for(answer, lambda staged: self._opened(staged, meter, times))
+                self._wait_for(answer, lambda staged: self._opened(staged, meter, times), size=end - start)
                 return True
             self._remember(produce_codec.repeated(buffer, start, version, request))
         self._buffer = buffer
@@ -384,7 +384,7 @@ class Session:
             self._in_flight.collections.put_off()
             times = self._connection.last_active, self._began, self._time()
             reading = self._parts.offload(_decode, api, memoryview(bytes(body)), header.api_version)
-            self._wait_for(reading, lambda request: self._handle(api, request, context, times), works=True)
+            self._wait_for(reading, lambda request: self._handle(api, request, context, times), works=True, size=len(body))
         else:
             self._handle(api, _decode(api, body, header.api_version), context, None)
         return True
@@ -440,22 +440,25 @@ class Session:
         else:
             self._sending = meter, times, now
 
-    def _wait_for(self, awaitable: Awaitable[Any], then: Callable[[Any], None], *, works: bool = False) -> None:
+    def _wait_for(self, awaitable: Awaitable[Any], then: Callable[[Any], None], *, works: bool = False, size: int = 0) -> None:
         """Takes no further frame until the awaitable has its result, and continues with it.
 
         Args:
             works: whether something is being done meanwhile, which counts for `queued.max.requests`. A coroutine always does;
                 a future is mostly one of another's doing.
+            size: bytes of the request that are kept meanwhile, which count for `queued.max.request.bytes`.
         """
         works = works or not isinstance(awaitable, asyncio.Future)
         task = self._task = asyncio.ensure_future(awaitable)
         if works:
             self._in_flight.enter()
+        self._connection.count(size)
 
         def done(ended: asyncio.Future[Any]) -> None:
             self._task = None
             if works:
                 self._in_flight.leave()
+            self._connection.count(-size)
             if ended.cancelled():
                 self._connection.abort()  # it has gone, unless what was waited for was given up: its client is to ask again
                 return

@@ -382,6 +382,12 @@ class Connection(asyncio.BufferedProtocol):
         self._buffers.call_back()
         self._update_reading()
 
+    def count(self, more: int) -> None:
+        """Counts what is kept of requests that are worked on, or less of it, among the bytes of frames."""
+        self._buffers.hold(self.peer.host, more)
+        if more < 0:
+            self._buffers.call_back()
+
     def send(self, pieces: Sequence[Piece]) -> None:
         """Sends bytes and file regions after everything sent before."""
         if self._sender is not None and self._transport is not None and not self._transport.is_closing():

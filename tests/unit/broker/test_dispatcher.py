@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -29,6 +30,7 @@ from ottla.testing.failing_files import failing_files
 from .wired import BROKER, Wired, batch, fetch, framed, produce, topic_id, values, wired
 
 KAFKA_STORAGE_ERROR = 56
+MIB = 1024 * 1024
 
 
 def is_sound(log: bytes) -> bool:
@@ -423,6 +425,30 @@ async def test_at_queued_max_requests_connections_wait_their_turn(tmp_path: Path
             assert (await client.produced())[1][0][0] == 0
         for n in (1, 2):
             assert (await clients[2].answer(ApiKey.API_VERSIONS, 0))[0] == n
+
+
+@pytest.mark.parametrize("what", ["decoded", "opened"])
+async def test_requests_that_wait_for_a_thread_count_for_queued_max_request_bytes(tmp_path: Path, what: str) -> None:
+    """Ten of 1 MiB, and 4 MiB are allowed: what was read whole was kept and no longer counted."""
+    gate = Gate({"decoded": "_decode", "opened": "opened"}[what])
+    never = {"auto.create.topics.enable": "false"}
+    async with wired(tmp_path, offload=gate, most_bytes=4 * MIB, properties=never) as broker:
+        broker.topic("compressed", compression_type="zstd", max_message_bytes=str(2 * MIB))
+        clients = [await broker.connect() for _ in range(10)]
+        name = b"\x00\xf0" + b"x" * 0xF0
+        for client in clients:
+            if what == "decoded":
+                client.write(framed(ApiKey.METADATA, 1, 1, struct.pack(">i", 4000) + 4000 * name))
+            else:
+                client.write(produce(("compressed", 0, batch(random.randbytes(MIB - 1024))), correlation_id=1))
+        await until(lambda: gate.held)
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        assert gate.held <= 4
+        gate.open.set()
+        for client in clients:
+            _, correlation_id = struct.unpack(">ii", await asyncio.wait_for(client.reader.readexactly(8), 10))
+            assert correlation_id == 1
 
 
 async def test_whoever_waits_for_a_turn_and_goes_away_takes_no_turn() -> None:

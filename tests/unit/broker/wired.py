@@ -287,6 +287,7 @@ async def wired(
     most_in_flight: int = 500,
     properties: dict[str, str] | None = None,
     authorizer: Any = None,
+    most_bytes: int | None = None,
 ) -> AsyncIterator[Wired]:
     settings = BrokerSettings.from_properties({"broker.id": str(BROKER), "log.dirs": str(directory / "logs"), **(properties or {})})
     clock = ManualClock()
@@ -324,7 +325,7 @@ async def wired(
     listener = Listener(
         "PLAINTEXT",
         limits=ConnectionLimits(100, 100, {}),
-        buffers=ReceiveBuffers(),
+        buffers=ReceiveBuffers(most_bytes),
         offload=offload,
         max_frame_size=settings.socket_request_max_bytes,
         idle_seconds=600.0,
