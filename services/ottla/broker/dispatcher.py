@@ -345,7 +345,9 @@ class Session:
             self._watch(staged, times)
             return
         if staged is not None:
-            self._connection.send([staged])
+            self._owe(times).response = staged  # others before it may wait for the high watermark
+            self._send_owed()
+            return
         received, began, left = times
         meter.answered(1, began - received, left - began, self._time() - left, 0.0)
 
@@ -452,13 +454,15 @@ class Session:
         task = self._task = asyncio.ensure_future(awaitable)
         if works:
             self._in_flight.enter()
-        self._connection.count(size)
+        if size:
+            self._connection.count(size)
 
         def done(ended: asyncio.Future[Any]) -> None:
             self._task = None
             if works:
                 self._in_flight.leave()
-            self._connection.count(-size)
+            if size:
+                self._connection.count(-size)
             if ended.cancelled():
                 self._connection.abort()  # it has gone, unless what was waited for was given up: its client is to ask again
                 return

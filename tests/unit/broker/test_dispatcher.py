@@ -33,6 +33,12 @@ KAFKA_STORAGE_ERROR = 56
 MIB = 1024 * 1024
 
 
+async def rest() -> None:
+    """Lets the loop run for a while, so that what should not happen has its chance."""
+    for _ in range(30):
+        await asyncio.sleep(0.001)
+
+
 def is_sound(log: bytes) -> bool:
     """Whole batches, right checksums, offsets without a gap."""
     position = offset = 0
@@ -125,6 +131,24 @@ async def test_acks_all_waits_for_the_high_watermark_and_later_answers_wait_behi
     assert await client.produced() == (2, [(0, 0)])
     assert await client.produced() == (3, [(0, 1)])
     assert (await client.answer(ApiKey.API_VERSIONS, 0))[0] == 4
+
+
+async def test_what_a_thread_opened_is_answered_behind_what_waits_for_the_high_watermark(broker: Wired) -> None:
+    """The thread is done first."""
+    broker.topic("events", isr=(BROKER, BrokerId(2)))
+    broker.topic("compressed", compression_type="zstd")
+    client = await broker.connect()
+    client.write(
+        produce(("events", 0, batch(b"a")), correlation_id=1, acks=-1),
+        produce(("compressed", 0, batch(b"b")), correlation_id=2),
+        framed(ApiKey.API_VERSIONS, 0, 3, b""),
+    )
+    await until(lambda: len(broker.produces) == 1 and broker.partition("compressed").log.log_end_offset == 1)
+    await rest()
+    broker.change_isr("events", (BROKER,))
+    assert await client.produced() == (1, [(0, 0)])
+    assert await client.produced() == (2, [(0, 0)])
+    assert (await client.answer(ApiKey.API_VERSIONS, 0))[0] == 3
 
 
 @pytest.mark.parametrize("version", [7, 8, 9, 11])
