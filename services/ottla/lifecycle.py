@@ -40,6 +40,7 @@ LINE_SIZE: Final = 64 * 1024  # asyncio's own bound
 speaking_broker: Final[ContextVar[int | None]] = ContextVar("speaking_broker", default=None)
 
 _CLOSE_SECONDS: Final = 30.0
+_CLEAN_UP_SECONDS: Final = 10.0
 
 # Which service this is, likewise; None in a program that embeds one.
 speaking_service: Final[ContextVar[str | None]] = ContextVar("speaking_service", default=None)
@@ -93,6 +94,16 @@ def look_at_error(done: asyncio.Future[Any]) -> None:
     """For `add_done_callback`: its waiters have the error, and none may be left of them, as after a cancelled `asyncio.shield`."""
     if not done.cancelled():
         done.exception()
+
+
+async def to_its_end(work: Awaitable[R]) -> R:
+    """Waits for what must not be given up, as a thread that opens or closes a file: a cancel meanwhile takes effect at its end."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +217,11 @@ class LoopThread:
         self._thread.start()
         is_ready.wait()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that it runs in, and no forked child of it."""
+        return os.getpid() == self._process_id
+
     def call(self, coroutine: Coroutine[Any, Any, R], timeout_seconds: float) -> R:
         """Runs a coroutine in the loop and gives its result, or raises what it raised. Who is interrupted while waiting cancels it.
 
@@ -236,7 +252,7 @@ class LoopThread:
         Raises:
             TimeoutError: something that was cancelled continues.
         """
-        if os.getpid() != self._process_id or not self._thread.is_alive():
+        if not self.is_here or not self._thread.is_alive():
             return
         with suppress(RuntimeError):  # the loop has been closed and the thread is about to end
             self._loop.call_soon_threadsafe(self._stopped.set)
@@ -254,9 +270,12 @@ class LoopThread:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         is_ready.set()
         await self._stopped.wait()
+        # What was cancelled before is cleaning up, which a second cancel would cut short.
+        if ending := [task for task in asyncio.all_tasks() if task.cancelling()]:
+            await asyncio.wait(ending, timeout=_CLEAN_UP_SECONDS)
 
     def _check_usable(self) -> None:
-        if os.getpid() != self._process_id:
+        if not self.is_here:
             raise LoopThreadUnusable(f"{self._thread.name} runs in process {self._process_id}, of which this is a forked child")
         if threading.current_thread() is self._thread:
             raise LoopThreadUnusable(f"{self._thread.name} would wait for itself: a blocking call came from its own loop")

@@ -79,6 +79,25 @@ def test_closing_cancels_what_runs_and_may_be_done_twice() -> None:
         thread.call(answer(1), 5)
 
 
+def test_closing_lets_what_was_cancelled_before_clean_up() -> None:
+    """A second cancel would cut that short. So a start of an embedded cluster that was interrupted left threads and locks behind."""
+    thread = LoopThread("test-loop")
+    is_clean = False
+
+    async def serve() -> None:
+        nonlocal is_clean
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.05)
+            is_clean = True
+
+    with pytest.raises(TimeoutError):
+        thread.call(serve(), 0.01)
+    thread.close(120)
+    assert is_clean
+
+
 def test_a_call_from_the_loop_itself_is_refused_instead_of_waiting_for_ever(thread: LoopThread) -> None:
     async def nested() -> int:
         return thread.call(answer(1), 5)

@@ -166,8 +166,10 @@ class Broker:
         """
         self._handover_attempts = handover_attempts
         with speaking(self._settings.broker_id):
-            await self._observation.health.enter(Phase.STOPPING)
-            await self._stack.aclose()
+            try:
+                await self._observation.health.enter(Phase.STOPPING)
+            finally:
+                await self._stack.aclose()
 
     async def kill(self) -> None:
         """Ends as a crash does once the session has timed out: connections cut, nothing flushed, the controller not notified."""
@@ -175,8 +177,10 @@ class Broker:
         self._session_lost()
         for listener in self._listeners.values():
             listener.abort()
-        await self._sessions.close()
-        await self._stack.aclose()
+        try:
+            await self._sessions.close()
+        finally:
+            await self._stack.aclose()
 
     async def failed(self) -> str:
         """Waits until the broker cannot continue, and says why: every log directory has failed."""
@@ -391,8 +395,10 @@ class Broker:
             await listener.close()
 
     async def _close_logs(self) -> None:
-        await self._beside.wait()
-        await self._logs.shutdown(clean=not self._is_killed, broker_epoch=self._service.broker_epoch)
+        try:
+            await self._beside.wait()
+        finally:
+            await self._logs.shutdown(clean=not self._is_killed, broker_epoch=self._service.broker_epoch)
 
     def _directory_failed(self, directory: Path, reason: str) -> None:
         """A log directory has failed: others are to lead what was in it. With the last of them nothing is left to serve."""

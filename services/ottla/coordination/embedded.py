@@ -95,14 +95,19 @@ class EmbeddedZooKeeper:
         if self._closed:
             return
         self._closed = True
-        if self._opening is not None:
-            await asyncio.wait([self._opening])
-            try:
-                await asyncio.gather(*(session.close() for session in self._sessions.values()))
-            finally:
-                await self._server.close()
-        if self._thread is not None:
-            self._thread.close()
+        try:
+            if self._opening is not None:
+                await self._close(self._opening)
+        finally:
+            if self._thread is not None:
+                self._thread.close()
+
+    async def _close(self, opening: asyncio.Task[None]) -> None:
+        try:
+            await asyncio.wait([opening])
+            await asyncio.gather(*(session.close() for session in self._sessions.values()))
+        finally:
+            await self._server.close()
 
 
 class EmbeddedSession:

@@ -24,7 +24,7 @@ from ottla.coordination.embedded_tree import Draft, Node, Tree, tree_of
 from ottla.coordination.errors import CoordinationError, NoNode, SessionExpired, StoreError
 from ottla.coordination.interface import Operation, Result
 from ottla.coordination.watches import Watches
-from ottla.lifecycle import Offload
+from ottla.lifecycle import Offload, to_its_end
 
 log: Final = logging.getLogger(__name__)
 
@@ -104,12 +104,14 @@ class TreeServer:
 
     async def close(self) -> None:
         """Finishes what is in line and closes the file."""
-        while self._committing is not None:
-            await asyncio.wait([self._committing])
-        self._failure = "is closed"
-        if self._store is not None:
-            store, self._store = self._store, None
-            await self._offload(store.close)
+        try:
+            while self._committing is not None:
+                await asyncio.wait([self._committing])
+        finally:
+            self._failure = "is closed"
+            if self._store is not None:
+                store, self._store = self._store, None
+                await to_its_end(self._offload(store.close))
 
     def begin_session(self) -> int:
         """A new session's id."""

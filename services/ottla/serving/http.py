@@ -129,7 +129,9 @@ class HttpListener:
                 backlog=self._limits.connections,
                 # One family, so that port 0 means one port.
                 family=socket.AF_UNSPEC if address.host else socket.AF_INET,
+                start_serving=False,  # who is cancelled at its last step would leave a socket that no one closes
             )
+            await self._server.start_serving()
         except (OSError, socket.gaierror) as error:
             raise OttlaError(f"{self._setting} = {shown}: cannot listen there: {error.strerror or error}") from error
 

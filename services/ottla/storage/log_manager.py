@@ -27,7 +27,7 @@ from ottla.clock import Clock, monotonic_ms
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import KafkaStorageError
-from ottla.lifecycle import Offload
+from ottla.lifecycle import Offload, to_its_end
 from ottla.model import ZERO_TOPIC_ID, MakeUnique, TopicPartition
 from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.checkpoints import sync_directory
@@ -242,33 +242,34 @@ class LogManager:
                 where anything failed is left without that word.
             broker_epoch: this broker's registration, which the next start compares (KIP-966).
         """
-        await self._periodic.stop()
-        if broker_epoch == NO_BROKER_EPOCH:
-            # It never registered, so everything is as the last stop left it: a start that failed does not make that an unclean one.
-            broker_epoch = self.clean_shutdown_epoch
-        if clean:
-            closing = asyncio.Semaphore(CLOSED_AT_ONCE)
-            unclean = {
-                path
-                for path in await asyncio.gather(*(self._close(partition_log, closing) for partition_log in self._logs.values()))
-                if path
-            }
-            # What a log could not give up is not closed, nor what could not be renamed.
-            unclean.update(self._left.values(), (directory.parent for directory in self._leaving))
-            for path, directory in self._directories.items():
-                if path in self._offline or path in unclean:
-                    continue
-                try:
-                    await self._checkpoints.write_all(directory)
-                    await self._offload(write_clean_shutdown, path, broker_epoch)
-                except OSError as error:
-                    log.error("%s: closed, but not marked as closed: %s", path, error)
-        else:
-            for left in self._logs.values():
-                await left.abandon()
-        for directory in self._directories.values():
-            if directory.lock >= 0:
-                directory.unlock()
+        try:
+            await self._periodic.stop()
+            if clean:
+                # One that never registered leaves everything as the last stop did: a start that failed makes no unclean one of that.
+                await self._close_all(self.clean_shutdown_epoch if broker_epoch == NO_BROKER_EPOCH else broker_epoch)
+            else:
+                for left in self._logs.values():
+                    await left.abandon()
+        finally:
+            for directory in self._directories.values():
+                if directory.lock >= 0:
+                    directory.unlock()
+
+    async def _close_all(self, broker_epoch: int) -> None:
+        closing = asyncio.Semaphore(CLOSED_AT_ONCE)
+        unclean = {
+            path for path in await asyncio.gather(*(self._close(partition_log, closing) for partition_log in self._logs.values())) if path
+        }
+        # What a log could not give up is not closed, nor what could not be renamed.
+        unclean.update(self._left.values(), (directory.parent for directory in self._leaving))
+        for path, directory in self._directories.items():
+            if path in self._offline or path in unclean:
+                continue
+            try:
+                await self._checkpoints.write_all(directory)
+                await self._offload(write_clean_shutdown, path, broker_epoch)
+            except OSError as error:
+                log.error("%s: closed, but not marked as closed: %s", path, error)
 
     async def _close(self, each: Log, closing: asyncio.Semaphore) -> Path | None:
         """Closes a log; its directory if that failed."""
@@ -282,8 +283,13 @@ class LogManager:
         return each.directory.parent
 
     async def _open(self, path: Path, cluster_id: str | None) -> None:
+        opening = asyncio.ensure_future(self._offload(open_directory, path, self._settings.broker_id, cluster_id, self._clock.time_ms()))
         try:
-            directory = await self._offload(open_directory, path, self._settings.broker_id, cluster_id, self._clock.time_ms())
+            directory = await to_its_end(opening)
+        except asyncio.CancelledError:
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                opening.result().unlock()
+            raise
         except OSError as error:
             self.fail_directory(path, error)
             return

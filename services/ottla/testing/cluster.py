@@ -17,6 +17,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -72,6 +73,9 @@ class EmbeddedCluster:
             raise ConfigurationError(f"an embedded cluster of {brokers} brokers cannot be had: it takes one at least")
         self._broker_count = brokers
         self._settings = dict(settings or {})
+        for name, value in self._settings.items():
+            if not isinstance(value, str):  # as a test that no type checker reads may have it
+                raise ConfigurationError(f"{name} = {value!r}: a setting is a text, as in a properties file")
         self._topics = dict(topics or {})
         if unknown := set(services) - {SCHEMA_REGISTRY, AUDIT_COUNTER}:
             raise ConfigurationError(f"there is no service {', '.join(sorted(unknown))}; there are {SCHEMA_REGISTRY} and {AUDIT_COUNTER}")
@@ -166,7 +170,9 @@ class EmbeddedCluster:
         return self
 
     def stop(self) -> None:
-        """Stops the brokers cleanly; a temporary directory is removed."""
+        """Stops the brokers cleanly; a temporary directory is removed. In a forked child it does nothing: both are the parent's."""
+        if self._thread is not None and not self._thread.is_here:
+            return
         try:
             self._stop()
         finally:
@@ -317,16 +323,13 @@ class EmbeddedCluster:
 
     def _stop(self) -> None:
         """Stops the brokers cleanly, if they run, and raises what went wrong on the way."""
-        for service in (self._audit, self._registry):
-            if service is not None:
-                self._call(service.stop(), STOP_SECONDS)
-        self._audit = self._registry = None
-        brokers, self._brokers = self._brokers, None
-        try:
-            if brokers is not None:
-                self._call(brokers.stop(), STOP_SECONDS)
-        finally:
-            self._end_thread()
+        running = self._brokers, self._registry, self._audit
+        self._brokers = self._registry = self._audit = None
+        with ExitStack() as stack:
+            stack.callback(self._end_thread)
+            for service in running:
+                if service is not None:
+                    stack.callback(lambda stop: self._call(stop(), STOP_SECONDS), service.stop)
 
     async def _start_registry(self, port: int) -> SchemaRegistry:
         from ottla.config.registry import RegistrySettings

@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
@@ -43,6 +44,30 @@ async def test_a_stopped_broker_leaves_no_file_and_no_task(tmp_path: Path) -> No
         await broker.stop()
     assert len(asyncio.all_tasks()) == tasks
     assert open_descriptors() <= descriptors
+
+
+@pytest.mark.parametrize("what", ["start", "stop"])
+async def test_a_start_or_a_stop_that_is_given_up_anywhere_leaves_nothing(what: str, tmp_path: Path) -> None:
+    """As by Ctrl-C in a test with an embedded cluster; locks of directories, files and sockets stayed behind.
+
+    Method: cancelled after more and more turns of the loop, until it is done by then; each time in the same directories.
+    """
+    settings = settings_for(tmp_path, **{"http.listener": "127.0.0.1:0"})
+    turns, is_given_up, descriptors, tasks = 1, True, 1 << 16, len(asyncio.all_tasks())
+    while is_given_up:
+        broker = Broker(settings)
+        if what == "stop":
+            await broker.start()
+        work = asyncio.ensure_future(broker.start() if what == "start" else broker.stop())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        is_given_up = work.cancel()
+        await asyncio.wait([work])
+        if what == "start" and not work.cancelled():
+            await broker.stop()
+        await until(lambda: len(asyncio.all_tasks()) == tasks)
+        assert open_descriptors() <= descriptors
+        turns, descriptors = turns * 3 // 2 + 1, min(descriptors, open_descriptors())
 
 
 async def test_a_port_that_is_taken_is_named_and_nothing_is_left_behind(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -113,6 +114,48 @@ def test_a_wrong_setting_is_raised_in_the_test_and_leaves_nothing() -> None:
     with pytest.raises(ConfigurationError, match=r"log\.segment\.bytes"):
         EmbeddedCluster(settings={"log.segment.byte": "5"}).start()
     assert set(threading.enumerate()) <= before
+
+
+def test_a_setting_that_is_no_text_is_refused_by_name() -> None:
+    wrong: Any = {"num.partitions": 4}
+    with pytest.raises(ConfigurationError, match=r"num\.partitions = 4: a setting is a text"):
+        EmbeddedCluster(settings=wrong)
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_forked_child_that_leaves_the_block_takes_nothing_away() -> None:
+    """It removed the directory of the brokers, which run in its parent."""
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        child = os.fork()
+        if not child:
+            try:
+                cluster.stop()
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        publish(cluster, "clicks", b"hello")
+        assert cluster.data_directory.is_dir()
+
+
+def test_a_service_that_fails_when_it_is_stopped_keeps_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers ran on, without their directory, and the cluster could be neither stopped nor started again."""
+    from ottla.schema_registry.server import SchemaRegistry
+
+    stop = SchemaRegistry.stop
+
+    async def failing(self: SchemaRegistry) -> None:
+        await stop(self)
+        raise RuntimeError("as any error")
+
+    monkeypatch.setattr(SchemaRegistry, "stop", failing)
+    before = set(threading.enumerate())
+    cluster = EmbeddedCluster(services=["schema-registry"]).start()
+    with pytest.raises(RuntimeError, match="as any error"):
+        cluster.stop()
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(ClusterError, match="not running"):
+        _ = cluster.bootstrap_servers
+    cluster.stop()
 
 
 def test_an_address_before_the_start_is_an_error_that_says_what_to_do() -> None:

@@ -243,15 +243,17 @@ class ControllerService(ClusterOperations):
         was_registered, self._is_registered = self._is_registered, False
         active = self._locator.active
         # The end of the session takes both as well, so it does no harm when this cannot be done.
-        with contextlib.suppress(CoordinationError, ApiError, TimeoutError):
-            async with asyncio.timeout(LEAVE_TIMEOUT_SECONDS):
-                if active is not None and was_registered:
-                    await active.leave()
-                elif was_registered:
-                    await self._coordination.delete(znodes.BROKER.path(self._broker_id))
-        self._known.stop()
-        self.term_ended()
-        await self._wait_ended(LEAVE_TIMEOUT_SECONDS)
+        try:
+            with contextlib.suppress(CoordinationError, ApiError, TimeoutError):
+                async with asyncio.timeout(LEAVE_TIMEOUT_SECONDS):
+                    if active is not None and was_registered:
+                        await active.leave()
+                    elif was_registered:
+                        await self._coordination.delete(znodes.BROKER.path(self._broker_id))
+        finally:
+            self._known.stop()
+            self.term_ended()
+            await self._wait_ended(LEAVE_TIMEOUT_SECONDS)
 
     async def advertise(self, endpoints: tuple[Endpoint, ...]) -> None:
         """Changes the endpoints in this broker's registration, for clients and brokers. Never raises."""
