@@ -14,7 +14,7 @@ import socket
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import typer
 
@@ -23,9 +23,9 @@ from ottla.cli.connection import Json, commands, pairs
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
 from ottla.cli.output import say, say_json, table
+from ottla.cli.schema import connection_to
 
 DEFAULT_URL: Final = "http://127.0.0.1:8090"
-TIMEOUT_SECONDS: Final = 30.0
 _WAIT_SECONDS: Final = 10.0  # of one question; longer waits ask again
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -89,11 +89,7 @@ def ask(url: str, path: str, **query: object) -> Any:
     Raises:
         CommandFailed: no one answers, or the counter says no.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or parts.hostname is None:
-        raise UsageError(f"--counter takes http://host:port, and {url!r} is not of that form")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
+    connection, _ = connection_to(url, "--counter")
     asked = urlencode({name: value for name, value in query.items() if value not in (None, "")})
     try:
         connection.request("GET", f"{path}?{asked}" if asked else path)

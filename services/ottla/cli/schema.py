@@ -57,22 +57,31 @@ class Refused(CommandFailed):
         self.code = code
 
 
+def connection_to(url: str, option: str) -> tuple[http.client.HTTPConnection, str]:
+    """What a URL leads to, and its path; nothing is connected yet.
+
+    Raises:
+        UsageError: it is no URL of HTTP.
+    """
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme == "https" and parts.hostname:
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS, context=context), parts.path
+        if parts.scheme == "http" and parts.hostname:
+            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS), parts.path
+    except (ValueError, http.client.InvalidURL):
+        pass
+    raise UsageError(f"{option} takes http://host:port, and {url!r} is not of that form")
+
+
 class Registry:
     """A registry's API; one connection for all that a command asks."""
 
     def __init__(self, url: str, user: str | None) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or parts.hostname is None:
-            raise UsageError(f"--registry takes http://host:port, and {url!r} is not of that form")
         self.url = url
-        self._path = parts.path.rstrip("/")
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                parts.hostname, parts.port or 443, timeout=TIMEOUT_SECONDS, context=context
-            )
-        else:
-            self._connection = http.client.HTTPConnection(parts.hostname, parts.port or 80, timeout=TIMEOUT_SECONDS)
+        self._connection, path = connection_to(url, "--registry")
+        self._path = path.rstrip("/")
         self._headers = {"Accept": f"{_MEDIA_TYPE}, application/json"}
         if user is not None:
             self._headers["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
@@ -96,7 +105,7 @@ class Registry:
             self._connection.request(method, target, content, headers)
             response = self._connection.getresponse()
             answer = response.read()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:
             raise CommandFailed(f"no schema registry answers at {self.url}: {error or type(error).__name__}") from None
         try:
             found = json.loads(answer) if answer else None

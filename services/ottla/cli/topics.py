@@ -154,6 +154,8 @@ def alter(
     """
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
+    if "" in (delete_configs or ()):  # as a script's variable may be
+        raise UsageError("--delete-config is empty")
     if partitions is None and not configs and not delete_configs:
         raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
     admin = where.admin()

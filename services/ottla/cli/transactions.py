@@ -46,7 +46,9 @@ Partition = tuple[str, int]
 def list_command(
     where: Connection,
     state: Annotated[str | None, typer.Option("--state", help="Only those in this state, for instance Ongoing.")] = None,
-    producer_id: Annotated[int | None, typer.Option("--producer-id", help="Only the one of this producer.", show_default=False)] = None,
+    producer_id: Annotated[
+        int | None, typer.Option("--producer-id", min=0, max=(1 << 63) - 1, help="Only the one of this producer.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the transactional ids and what their transactions are doing; exit code 1 when a coordinator has no leader."""

@@ -74,6 +74,11 @@ def test_without_a_broker_every_command_says_so_at_once(arguments: list[str], ca
     assert capsys.readouterr().err == f"ottla: no broker answers at {address} (`ottla dev` starts one)\n"
 
 
+def test_a_registry_whose_name_cannot_be_looked_up_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["schema", "list", "--registry", "here..there"]) == 1
+    assert capsys.readouterr().err.startswith("ottla: no schema registry answers at here..there: ")
+
+
 @pytest.mark.parametrize(
     ("server", "code", "complaint"),
     [
@@ -140,6 +145,11 @@ def test_a_quickstart_that_has_no_place_for_its_data_says_so(capsys: pytest.Capt
         (["consume", "clicks", "--group", ""], "--group is empty"),
         (["topics", "create", "clicks", "--partitions", str(1 << 64)], "--partitions"),
         (["consume", "clicks", "-o", "²"], "-o takes"),
+        (["topics", "alter", "clicks", "--delete-config", ""], "--delete-config is empty"),
+        (["transactions", "list", "--producer-id", str(1 << 64)], "--producer-id"),
+        (["schema", "list", "--registry", "a b"], "--registry takes http://host:port, and 'a b' is not of that form"),
+        (["schema", "list", "--registry", "ftp://here"], "--registry takes"),
+        (["audit", "sessions", "--counter", "here:port"], "--counter takes"),
         (["broker"], "--config"),
         (["broker", "--config", "/nowhere/server.properties"], "--config"),
         (["elect-leaders", "preferred"], "--all"),
