@@ -7,6 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from uuid import uuid4
 
 import confluent_kafka
 import pytest
@@ -28,9 +29,10 @@ from ottla.broker.auditing import tier
 from ottla.broker.auditing.counting import BLOCK, Aborted, Ranges
 from ottla.client.audited_clients import audited
 from ottla.model import BrokerId, TopicPartition
-from ottla.record.audit_records import MAXIMUM_WINDOWS, WRONG, Verdict
+from ottla.record.audit_records import MAXIMUM_WINDOWS, TOPIC, TOPIC_ID_HEADER, WRONG, Session, Verdict, encode
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import delete_records, delete_topics
+from ottla.wire.fetching import FetchSettings
 from ottla.wire.producing import BatchProducer
 
 EXPECTED = ("producer", "broker")
@@ -166,6 +168,47 @@ async def test_the_next_leader_begins_where_the_killed_one_has_spoken_however_lo
                     await asyncio.sleep(0.05)
             await running.running.kill(BrokerId(leader))
             await until_counted(running, 60 + 3 * BLOCK)
+
+
+@in_a_loop
+async def test_what_was_said_of_a_former_topic_is_not_taken_for_what_the_next_one_of_its_name_has_said(tmp_path: Path) -> None:
+    """Leader epochs of both begin at 0. The broker that follows would count that much less of the new one, once it leads."""
+    silent: set[int] = set()
+    reports: Counter[int] = Counter()
+    tiers: dict[int, tier.AuditTier] = {}
+    report = tier.AuditTier._report
+    former = uuid4().hex
+
+    async def report_unless_silent(self: tier.AuditTier, *, is_final: bool) -> None:
+        tiers[self._broker_id] = self
+        if self._broker_id not in silent:
+            await report(self, is_final=is_final)
+            reports[self._broker_id] += 1
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tier, "_FETCH_SETTINGS", FetchSettings(max_wait_ms=50))
+        patched.setattr(tier.AuditTier, "_report", report_unless_silent)
+        async with pipeline(tmp_path, expected=EXPECTED, verify="never", count=2, partitions=1, **AUDITING) as running:
+            leader = (await running.cluster.topic("clicks")).partitions[0].leader
+            silent.add(leader)
+            records = [Record(index, running.start_ms, b"", b"") for index in range(BLOCK)]
+            async with BatchProducer(running.cluster) as producer:
+                await producer.send(TopicPartition("clicks", 0), build_batch(records))
+            async with asyncio.timeout(WAIT_SECONDS):
+                while tiers[3 - leader]._partitions[TopicPartition("clicks", 0)].high_watermark < BLOCK:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            said = Session("former", "broker", window_ms=MINUTE).record(
+                "clicks", 0, {}, watermark_ms=1, reported_ms=1, offsets=(0, BLOCK), leader_epoch=7, topic_id=former
+            )
+            batch = build_batch([Record(0, running.now_ms, b"clicks", encode(said), ((TOPIC_ID_HEADER, former.encode()),))])
+            async with BatchProducer(running.cluster) as producer:
+                await producer.send(TopicPartition(TOPIC, 0), batch)
+            reports.clear()
+            async with asyncio.timeout(WAIT_SECONDS):
+                while reports[3 - leader] < 10:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            await running.running.kill(BrokerId(leader))
+            await until_counted(running, BLOCK)
 
 
 @in_a_loop

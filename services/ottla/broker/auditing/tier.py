@@ -446,9 +446,12 @@ class AuditTier:
         for fetched in await self._heard.poll(0.0):
             for record in await self._offload(_of_brokers, fetched, topics):
                 key = TopicPartition(record.topic, record.partition)
-                partition = followed.get(key)
+                partition, known = followed.get(key), self._known.get(key)
+                if partition is None or known is None:
+                    continue
+                is_of_topic = known.topic_id == partition.topic_id and record.topic_id in ("", partition.topic_id.hex)
                 # A deposed leader that does not know it may say what no other one has to believe.
-                if partition is not None and record.leader_epoch >= partition.leader_epoch and (known := self._known.get(key)) is not None:
+                if is_of_topic and record.leader_epoch >= partition.leader_epoch:
                     known.said = min(record.next_offset, partition.high_watermark)
                     heard.add(key)
         await self._note(heard)
@@ -458,10 +461,10 @@ def _of_brokers(fetched: Fetched, topics: Collection[bytes]) -> list[AuditRecord
     """What brokers have said of these topics."""
     found = []
     for columns in read_columns(fetched.records, start_offset=fetched.offset):
-        for key, value in zip(columns.keys.to_list(), columns.values.to_list(), strict=True):
+        for number, (key, value) in enumerate(zip(columns.keys.to_list(), columns.values.to_list(), strict=True)):
             if key in topics and value is not None and _BROKER in value[:_TIER_WITHIN]:
                 with suppress(InvalidRecord):
-                    found.append(decode(value))
+                    found.append(decode(value, columns.headers(number)))
     return [record for record in found if record.tier == "broker"]
 
 
