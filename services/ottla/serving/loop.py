@@ -29,18 +29,17 @@ class _Selector(Protocol):
 class WaitingTime:
     """How long one loop has waited in its selector."""
 
-    def __init__(self, selector: _Selector, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, selector: _Selector) -> None:
         self.seconds = 0.0
         self._users = 0
         self._selector = selector
-        self._now = loop.time
 
-    def enter(self) -> None:
+    def enter(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begins to time the selector, unless it is timed already."""
         self._users += 1
         if self._users > 1:
             return
-        select, now = self._selector.select, self._now
+        select, now = self._selector.select, loop.time  # kept for as long as it is timed: the loop is not to be kept by what is its own
 
         def timed(timeout: float | None = None) -> list[tuple[Any, int]]:
             began = now()
@@ -68,7 +67,7 @@ def waiting_time(loop: asyncio.AbstractEventLoop) -> WaitingTime | None:
         return None
     found = _of_loops.get(loop)
     if found is None:
-        found = _of_loops[loop] = WaitingTime(selector, loop)
+        found = _of_loops[loop] = WaitingTime(selector)
     return found
 
 
@@ -94,7 +93,7 @@ class LoopProbe:
         loop = self._loop = asyncio.get_running_loop()
         self._waiting = waiting_time(loop)
         if self._waiting is not None:
-            self._waiting.enter()
+            self._waiting.enter(loop)
             self._moments.append(_Moment(loop.time(), self._waiting.seconds))
         self._due = loop.time() + PROBE_SECONDS
         self._timer = loop.call_at(self._due, self._probe)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 
 from tests.loops import until
 
@@ -72,6 +74,20 @@ async def test_a_loop_is_left_as_it_was_found_when_the_last_one_has_gone() -> No
         probe.close()
         probe.close()
     assert "select" not in vars(selector)
+
+
+def test_a_loop_that_was_probed_can_go() -> None:
+    """A test run has thousands."""
+
+    async def probed() -> weakref.ref[asyncio.AbstractEventLoop]:
+        probe = LoopProbe()
+        probe.start()
+        probe.close()
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(probed())
+    gc.collect()
+    assert loop() is None
 
 
 async def test_a_loop_without_a_selector_has_a_lag_and_no_ratio() -> None:
