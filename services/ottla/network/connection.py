@@ -314,6 +314,7 @@ class Connection(asyncio.BufferedProtocol):
         self._keep_small(b"")
         self._release_large()
         self._buffers.when_available(size, self.resume, self.peer.host, len(begun))
+        self._buffers.call_back()  # what it had itself may have been in its way
 
     def _grow(self) -> None:
         """The buffer is full and its frame is not: on to a larger one."""

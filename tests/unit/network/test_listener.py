@@ -172,6 +172,18 @@ async def test_a_frame_that_is_not_finished_in_its_time_ends_its_connection(wire
         assert not receiver.lost
 
 
+async def test_one_that_waits_for_what_it_gives_back_itself_continues() -> None:
+    """The beginning of a frame has no room beside the large buffer that it came in, which goes just then; nothing else is in use."""
+    async with serving(Wire(), buffers=ReceiveBuffers(300 * KIB)) as server:
+        peer, receiver = await server.connect_and_see()
+        await peer.send(frame(numbered(300 * KIB)))
+        await until(lambda: len(receiver.frames) == 1)
+        await peer.send(frame(b"small") + frame(b"next")[:1])
+        await until(lambda: len(receiver.frames) == 2)
+        await peer.send(frame(b"next")[1:])
+        await until(lambda: len(receiver.frames) == 3, 10)
+
+
 async def test_frames_that_wait_for_the_rest_of_each_others_memory_come_one_by_one(wire: Wire) -> None:
     """Each has begun and none has room to end, with nothing in use but what they keep."""
     body = numbered(100 * KIB)
