@@ -387,7 +387,11 @@ def _environment_of_children() -> dict[str, str]:
 
 
 async def until_stopped() -> str:
-    """Waits for SIGINT or SIGTERM and gives the signal's name."""
+    """Waits for SIGINT or SIGTERM and gives the signal's name.
+
+    Until the loop is closed SIGTERM does nothing after that: a supervisor may repeat it, and what stops is to stop cleanly. As with Java.
+    Another SIGINT interrupts: a person does not want to wait.
+    """
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
 
@@ -395,11 +399,9 @@ async def until_stopped() -> str:
         if not stopped.done():
             stopped.set_result(name)
 
-    signals = (signal.SIGINT, signal.SIGTERM)
-    for wanted in signals:
+    for wanted in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(wanted, stop, wanted.name)
     try:
         return await stopped
     finally:
-        for wanted in signals:
-            loop.remove_signal_handler(wanted)
+        loop.remove_signal_handler(signal.SIGINT)

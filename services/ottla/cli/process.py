@@ -194,13 +194,24 @@ def serve_service(name: str, served: Served, address: Callable[[], str], when_re
 async def _run(name: str, served: Served, address: Callable[[], str], when_ready: WhenReady, pid_file: Path | None) -> None:
     from ottla.lifecycle import until_stopped
 
-    # Before the start: a signal that comes while the broker starts stops it as soon as it can be stopped cleanly.
+    # Before the start, which may read logs for hours: a signal gives it up.
     stopped = asyncio.ensure_future(until_stopped())
     await asyncio.sleep(0)
+    starting = asyncio.ensure_future(served.start())
     try:
-        await served.start()
+        await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            log.info("%s: stopping; it has not started completely", stopped.result())
+            starting.cancel()
+            await asyncio.wait([starting])
+            if starting.cancelled():
+                return
+        starting.result()
     except OSError as error:
         raise CommandFailed(f"the {name} cannot start: {error}") from error
+    except asyncio.CancelledError:
+        _say_no_more()
+        raise
     try:
         # What is there by now, mostly code, stays: no full collection looks through it again.
         gc.freeze()
@@ -214,4 +225,13 @@ async def _run(name: str, served: Served, address: Callable[[], str], when_ready
         failed.cancel()
         log.info("%s: stopping", stopped.result())
     finally:
-        await served.stop()
+        try:
+            await served.stop()
+        except asyncio.CancelledError:
+            _say_no_more()
+            raise
+
+
+def _say_no_more() -> None:
+    """Ctrl-C again cuts a clean end short: how the tasks of the loop end then is no news."""
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)

@@ -1,6 +1,8 @@
 """The pid file, by which others find a broker."""
 
+import asyncio
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ottla.cli.main import run
-from ottla.cli.process import PidFile, seconds_since_start
+from ottla.cli.process import PidFile, seconds_since_start, serve_service
 
 
 def test_a_pid_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -34,6 +36,44 @@ def test_a_pid_file_that_cannot_be_written_is_told_in_one_sentence(name: str, tm
     assert run(["dev", "--ephemeral", "--port", "0", "--pid-file", str(tmp_path / name)]) == 1
     assert capsys.readouterr().err.startswith(f"ottla: --pid-file {tmp_path / name} cannot be written: ")
     assert [*tmp_path.parent.glob(f"{tmp_path.name}.*")] == []
+
+
+class Service:
+    """One whose start or stop does not end by itself."""
+
+    def __init__(self, slow: str) -> None:
+        self.slow, self.seen = slow, list[str]()
+
+    async def start(self) -> None:
+        await self._do("start")
+
+    async def stop(self) -> None:
+        await self._do("stop")
+
+    async def failed(self) -> str:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(3600)
+        return ""
+
+    async def _do(self, what: str) -> None:
+        try:
+            if self.slow == what:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(3600 if what == "start" else 0.05)
+            self.seen.append(what)
+        except asyncio.CancelledError:
+            self.seen.append(f"{what} given up")
+            raise
+
+
+@pytest.mark.parametrize(("slow", "seen"), [("start", ["start given up"]), ("stop", ["start", "ready", "stop"])])
+def test_sigterm_gives_a_start_up_and_cuts_no_stop_short(slow: str, seen: list[str]) -> None:
+    """A start was waited for, however long it read logs; a supervisor that repeated SIGTERM killed a broker that was about to stop."""
+    former = signal.getsignal(signal.SIGTERM)
+    service = Service(slow)
+    serve_service("test", service, lambda: "here", lambda _: service.seen.append("ready"))
+    assert service.seen == seen
+    assert signal.getsignal(signal.SIGTERM) is former
 
 
 def test_a_process_that_ended_is_not_alive() -> None:
