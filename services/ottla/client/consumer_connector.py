@@ -237,11 +237,15 @@ class AsyncConsumerConnector:
         """Who hears nothing for a session's timeout has none: ZooKeeper ends it without being able to say so, and others take over."""
         # ZooKeeper counts from when it was asked, and we from its answer: hence not all of it.
         timeout_seconds = _LEASE_SHARE * self.settings.zookeeper_session_timeout_ms / 1000
+        is_lost = False
         while True:
             assert self._registry is not None
             left = timeout_seconds - self._registry.session.silent_seconds
             if left <= 0:
                 self._session_lost()
+            elif is_lost:  # the process was stopped for so long, and its connection is as it was
+                self._changed.set()
+            is_lost = left <= 0
             await asyncio.sleep(left if left > 0 else timeout_seconds / _LOOKS_A_TIMEOUT)
 
     def _session_lost(self) -> None:
@@ -289,6 +293,8 @@ class AsyncConsumerConnector:
 
     async def _rebalance(self, registry: GroupRegistry) -> bool:
         losses = self._losses
+        for partition in self._owned.keys() - registry.claimed:  # a commit has found that another has it
+            self._feeds[self._owned.pop(partition)].revoke(partition)
         wanted = await self._wanted(registry)
         await self._release([partition for partition, index in self._owned.items() if wanted.get(partition) != index])
         # Claims of an attempt that failed on its way.
@@ -399,7 +405,11 @@ class AsyncConsumerConnector:
                     offsets[partition] = offset
             if self._registry is None:
                 raise ClientClosed("no streams have been created")
-            await self._write(self._registry, offsets)
+            try:
+                await self._write(self._registry, offsets)
+            except BadVersion:
+                self._changed.set()
+                raise
 
     async def _write(self, registry: GroupRegistry, offsets: Mapping[TopicPartition, int]) -> None:
         settings = self.settings
@@ -416,7 +426,6 @@ class AsyncConsumerConnector:
                 await self._commit()
             except BadVersion as error:
                 log.warning("group %s: %s", self.settings.group_id, error)
-                self._changed.set()
             except (CoordinationError, OttlaError, OSError) as error:
                 log.warning("group %s: offsets are not committed now: %s", self.settings.group_id, error)
 

@@ -37,12 +37,13 @@ class GroupRegistry:
         self._consumer = consumer
         self._clock = clock
         self._versions: dict[TopicPartition, int] = {}  # of the offsets of what was claimed
+        self._uncertain: set[TopicPartition] = set()  # an answer to a claim or to a release has not come
         self._committing = asyncio.Lock()
 
     @property
     def claimed(self) -> set[TopicPartition]:
-        """The partitions that this consumer has claimed and not released."""
-        return set(self._versions)
+        """The partitions that this consumer has claimed and not released, as far as it is known."""
+        return self._versions.keys() | self._uncertain
 
     async def register(self, registration: znodes.ConsumerRegistration) -> None:
         """Joins the group. Raises ConsumerIdInUse when another session has this consumer's id."""
@@ -113,6 +114,7 @@ class GroupRegistry:
                 continue
             data = znodes.encode_group_offset(offset)
             written: Operation = Create(offset_path, data) if version is None else SetData(offset_path, data, version)
+            self._uncertain.add(partition)
             try:
                 results = await self.session.transaction([claim, written])
             except (NodeExists, BadVersion):
@@ -123,14 +125,22 @@ class GroupRegistry:
                 continue
             stat = results[1]
             self._versions[partition] = stat.version if isinstance(stat, Stat) else 0
+            self._uncertain.discard(partition)
             return offset
         return None
 
     async def release(self, partition: TopicPartition) -> None:
-        """Is the owner no more."""
+        """Is the owner no more. Until no call of it has raised, the partition counts as claimed."""
+        self._uncertain.add(partition)
         self._versions.pop(partition, None)
-        with suppress(NoNode):
-            await self.session.delete(znodes.PARTITION_OWNER.path(self._group, *partition))
+        if await self._is_owner(partition):
+            with suppress(NoNode):
+                await self.session.delete(znodes.PARTITION_OWNER.path(self._group, *partition))
+        self._uncertain.discard(partition)
+
+    async def _is_owner(self, partition: TopicPartition) -> bool:
+        stat = await self.session.exists(znodes.PARTITION_OWNER.path(self._group, *partition))
+        return stat is not None and stat.ephemeral_owner == self.session.session_id
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Writes where the group continues, behind what is being written already. Who is cancelled meanwhile does not stop it.
@@ -156,12 +166,13 @@ class GroupRegistry:
             raise BadVersion(f"{path}: this consumer does not own the partition")
         try:
             stat = await self.session.set(path, data, version)
-        except ConnectionLoss:
-            found, stat = await self.session.get(path)
-            if stat.version == version:
-                stat = await self.session.set(path, data, version)
-            elif (stat.version, found) != (version + 1, data):
+        except (ConnectionLoss, BadVersion):
+            # The last commit that had no answer may have been written, or this one. The version is read first: a claim raises it.
+            _, stat = await self.session.get(path)
+            if not await self._is_owner(partition):
+                self._versions.pop(partition, None)
                 raise BadVersion(f"{path}: another has claimed the partition") from None
+            stat = await self.session.set(path, data, stat.version)
         if self._versions.get(partition) == version:
             self._versions[partition] = stat.version
 

@@ -20,7 +20,7 @@ from ottla.client.topic_filters import BlackList, WhiteList
 from ottla.clock import SystemClock
 from ottla.config.client import ConsumerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
-from ottla.coordination.errors import BadVersion
+from ottla.coordination.errors import BadVersion, ConnectionLoss
 from ottla.coordination.interface import Stat, WatchedEvent
 from ottla.errors import BrokerNotAvailable, ConfigurationError
 from ottla.model import TopicPartition
@@ -162,6 +162,92 @@ async def test_commits_survive_a_connection_that_is_lost_before_their_answer() -
         await registry.commit({CLICKS: 6})
         assert (await session.get("/consumers/g/offsets/clicks/0"))[0] == b"6"
         await zookeeper.close()
+
+
+async def test_a_commit_of_which_nothing_was_heard_is_not_in_the_way_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was written, and each one after it was refused for its version."""
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    session = await zookeeper.session()
+    registry = GroupRegistry(session, "g", "a", SystemClock())
+    await registry.claim(CLICKS, "a-0", ignore)
+    set_now = session.set
+
+    async def set_without_an_answer(path: str, data: bytes, version: int = -1) -> Stat:
+        await set_now(path, data, version)
+        zookeeper.break_connection(session, request_arrives=False)
+        raise ConnectionLoss(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "set", set_without_an_answer)
+        with pytest.raises(ConnectionLoss):
+            await registry.commit({CLICKS: 5})
+    await registry.commit({CLICKS: 6})
+    assert (await session.get("/consumers/g/offsets/clicks/0"))[0] == b"6"
+    await zookeeper.close()
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+@pytest.mark.parametrize("what", ["exists", "delete", "transaction"])
+async def test_a_claim_or_a_release_of_which_nothing_was_heard_blocks_nobody(
+    monkeypatch: pytest.MonkeyPatch, what: str, arrives: bool
+) -> None:
+    """The owner's znode stayed, and its consumer knew nothing of it, so that no one could claim the partition."""
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    session, other = await zookeeper.session(), await zookeeper.session()
+    registry, next_one = (GroupRegistry(one, "g", name, SystemClock()) for one, name in ((session, "a"), (other, "b")))
+    if what != "transaction":
+        await registry.claim(CLICKS, "a-0", ignore)
+    action = getattr(session, what)
+
+    async def without_an_answer(*arguments: Any, **named: Any) -> Any:
+        if arrives:
+            await action(*arguments, **named)
+        raise ConnectionLoss(what)
+
+    await registry.claim(TopicPartition("clicks", 1), "a-0", ignore)  # makes what the znodes lie under
+    with monkeypatch.context() as patched:
+        patched.setattr(session, what, without_an_answer)
+        with pytest.raises(ConnectionLoss):
+            await (registry.claim(CLICKS, "a-0", ignore) if what == "transaction" else registry.release(CLICKS))
+    assert CLICKS in registry.claimed
+    await registry.release(CLICKS)
+    assert CLICKS not in registry.claimed
+    assert await next_one.claim(CLICKS, "b-0", ignore) == -1
+    await registry.release(CLICKS)
+    with pytest.raises(BadVersion):
+        await registry.commit({CLICKS: 1})
+    await next_one.commit({CLICKS: 2})
+    await zookeeper.close()
+
+
+async def test_a_consumer_that_was_stopped_for_a_while_reads_on_though_its_connection_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives its partitions up, and no event says that the session lives after all."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"0", b"1", b"2")
+        async with found.consumer("one") as connector:
+            await connector.create_message_streams({"clicks": 1})
+            with monkeypatch.context() as patched:
+                patched.setattr(EmbeddedSession, "silent_seconds", 3_600.0)
+                await until(lambda: connector.owned == [])
+            await until(lambda: connector.owned == [CLICKS])
+
+
+async def test_a_partition_that_another_has_by_now_is_not_read_on(tmp_path: Path) -> None:
+    """Its owner's znode was taken away by hand; the commit that is refused says so."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"0", b"1", b"2")
+        async with found.consumer("one", auto_commit_enable="false") as connector:
+            await connector.create_message_streams({"clicks": 1})
+            await found.look.delete("/consumers/g/owners/clicks/0")
+            other = GroupRegistry(await found.zookeeper.session(), "g", "two", SystemClock())
+            assert await other.claim(CLICKS, "two-0", ignore) is not None
+            with pytest.raises(BadVersion):
+                await connector.commit_offsets()
+            await until(lambda: connector.owned == [])
+            await other.release(CLICKS)
+            await until(lambda: connector.owned == [CLICKS])
 
 
 async def test_commits_at_once_and_behind_one_that_was_cancelled_are_written() -> None:
