@@ -10,7 +10,6 @@ The dispatcher and the handlers count here; `measuring.requests` shows it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Final
 
 from ottla.metrics.cells import Histogram, HistogramSnapshot
@@ -54,16 +53,17 @@ class ApiMeter:
         """Requests that were answered."""
         return sum(self.at_once.buckets) + sum(self._total.buckets)
 
-    def snapshots(self) -> Iterator[tuple[str, HistogramSnapshot]]:
-        """Each stage with what it holds."""
-        count = self.count
+    def snapshots(self) -> list[tuple[str, HistogramSnapshot]]:
+        """Each stage with what it holds, all of them at one moment: a scrape lets requests in between two that it shows."""
+        count, found = self.count, []
         for stage, cell in zip(STAGES, (self._total, self._queue, self._local, self._remote, self._send), strict=True):
             whole = Histogram()
             whole.add(cell)
             if stage in ("total", "local"):
                 whole.add(self.at_once)
             whole.buckets[0] += count - sum(whole.buckets)
-            yield stage, whole.snapshot()
+            found.append((stage, whole.snapshot()))
+        return found
 
 
 class RequestMeters:

@@ -257,3 +257,11 @@ def test_every_request_is_in_every_stage_and_the_stages_make_up_the_total(
     assert {snapshot.count for snapshot in snapshots.values()} == {sum(count for count, *_ in requests)} == {meter.count}
     parts = sum(snapshots[stage].sum for stage in STAGES if stage != "total")
     assert abs(snapshots["total"].sum - parts) < 1e-6 * max(1.0, parts)
+
+
+def test_requests_that_are_answered_while_a_scrape_shows_the_stages_make_no_bucket_smaller() -> None:
+    """The first bucket of a stage was what the total had held a moment before less what the stage held by then: -1 was seen."""
+    meter = ApiMeter("Produce")
+    for _, snapshot in meter.snapshots():
+        assert snapshot.buckets == (0,) * len(snapshot.buckets)
+        meter.answered(1, queue=1.0, local=1.0, remote=1.0, send=1.0)
