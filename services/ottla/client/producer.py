@@ -194,21 +194,21 @@ class Producer:
         self._former: list[Any] = []  # clients of brokers that have all gone, until nothing is on its way
         self._moving: Final = threading.RLock()  # what a former client gives back goes before what is sent next
         self._addresses = set(servers.split(","))
+        self._sender: _Sender | None = None
         try:
             self._client = self._connected(servers)
+            # librdkafka's own, for messages that nothing here has to look at or remember.
+            produce = self._client.produce if partitioner is None and self._discovery is None else None
+            is_plain = not self._is_sync and encoder is None and key_encoder is None and all(handler is None for handler in handlers)
+            self._plain_produce = produce if is_plain else None
+            if self._discovery is not None:
+                self._discovery.follow(self._follow)
+            if any(handler is not None for handler in handlers):
+                self._sender = _Sender(settings, callback_handler or CallbackHandler(), event_handler, self._hand_over, produce, self)
         except BaseException:
             self._end_discovery()
             raise
         _producers.add(self)
-        self._sender = None
-        # librdkafka's own, for messages that nothing here has to look at or remember.
-        produce = self._client.produce if partitioner is None and self._discovery is None else None
-        is_plain = not self._is_sync and encoder is None and key_encoder is None and all(handler is None for handler in handlers)
-        self._plain_produce = produce if is_plain else None
-        if self._discovery is not None:
-            self._discovery.follow(self._follow)
-        if any(handler is not None for handler in handlers):
-            self._sender = _Sender(settings, callback_handler or CallbackHandler(), event_handler, self._hand_over, produce, self)
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> Self:

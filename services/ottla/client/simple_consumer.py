@@ -265,7 +265,11 @@ class SimpleConsumer:
         self, bootstrap_servers: str, settings: ClusterSettings | None = None, *, read_committed: bool = True, check_crcs: bool = True
     ) -> None:
         self._thread: Final = LoopThread("ottla-simple-consumer")
-        self._consumer: Final = self._call(_made(bootstrap_servers, settings, read_committed, check_crcs))
+        try:
+            self._consumer: Final = self._call(_made(bootstrap_servers, settings, read_committed, check_crcs))
+        except BaseException:
+            self._thread.close(CLOSE_SECONDS)
+            raise
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -24,6 +25,7 @@ from ottla.client.discovery import BrokerWatch
 from ottla.client.messages import Message
 from ottla.client.partitioners import murmur2_partition
 from ottla.client.producer import Producer
+from ottla.client.producer_handlers import CallbackHandler
 from ottla.client.simple_consumer import SimpleConsumer
 from ottla.clock import SystemClock
 from ottla.config.client import ProducerSettings
@@ -213,6 +215,17 @@ def test_a_close_while_all_brokers_move_delivers_what_waited_for_them(
     producer.close()
     with SimpleConsumer(cluster.bootstrap_servers) as consumer:
         assert [message.value for message in consumer.fetch(now, 0, 0)] == [b"%d" % number for number in range(40)]
+
+
+def test_a_producer_that_cannot_be_made_leaves_no_thread_behind(cluster: EmbeddedCluster, zookeeper: str) -> None:
+    class Refusing(CallbackHandler):
+        def init(self, settings: ProducerSettings) -> None:
+            raise PermissionError("no such table")
+
+    before = set(threading.enumerate())
+    with pytest.raises(PermissionError):
+        Producer(ProducerSettings(zookeeper_connect=zookeeper, producer_type="async"), callback_handler=Refusing())
+    assert {thread.name for thread in set(threading.enumerate()) - before} == set()
 
 
 def test_a_chroot_that_is_not_there_is_said_and_not_made(cluster: EmbeddedCluster, look: KazooClient, zookeeper: str) -> None:

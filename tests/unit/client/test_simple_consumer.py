@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,13 @@ async def delete_topic(cluster: Cluster, name: str) -> None:
         assert answer.responses[0].error_code in (0, 3)
 
     await cluster.with_controller(attempt)
+
+
+def test_a_consumer_that_cannot_be_made_leaves_no_thread_behind() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(ValueError, match="'nonsense' is not host:port"):
+        SimpleConsumer("nonsense")
+    assert set(threading.enumerate()) == before
 
 
 async def test_a_fetch_gives_what_was_written_from_its_offset_on_in_three_shapes(tmp_path: Path) -> None:
