@@ -166,6 +166,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._receiver is None:
             self.abort("refused")
 
+    def eof_received(self) -> None:
+        """The transport closes itself; by TLS it takes what is still sent, to no end."""
+        if self._sender is not None:
+            self._sender.cancel()
+
     def connection_lost(self, exc: Exception | None) -> None:
         if self._sender is not None:
             self._sender.cancel()

@@ -178,6 +178,9 @@ class Sender:
         assert region is not None
         if self._transport.get_write_buffer_size():
             return  # bytes before the region are still with the transport, which is called for the same event
+        if self._transport.is_closing():
+            self._fail(ConnectionAbortedError())  # it has dropped them, and the region would take their place
+            return
         size = self._at_hand(region)
         if not size:
             self._stop_pump()
@@ -283,6 +286,8 @@ class Sender:
                 await self._offload(bring_in, source, position, size)
             chunk_end = position + size
             while position < chunk_end:
+                if self._transport.is_closing():
+                    raise ConnectionAbortedError  # as in `_pump`
                 try:
                     sent = os.sendfile(self._dup, source, position, chunk_end - position)
                 except BlockingIOError:

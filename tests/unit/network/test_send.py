@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -380,3 +381,58 @@ async def test_nothing_follows_a_region_that_the_end_of_its_connection_cut(
             receiver.connection.send([b"behind"])
             await asyncio.sleep(0)
         assert await peer.read_to_the_end() == b"head"
+
+
+async def test_a_peer_that_half_closes_during_a_region_gets_no_more_of_it(
+    wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio's TLS takes what is sent after that, drops it, and logs that: the region was read to its end, with a line for each chunk."""
+    read = []
+    pread = os.pread
+
+    def counted(fd: int, size: int, position: int) -> bytes:
+        read.append(size)
+        return pread(fd, size, position)
+
+    monkeypatch.setattr(os, "pread", counted)
+    region = region_of(tmp_path / "segment", numbered(16 * MIB))
+    async with serving(wire, send_buffer_bytes=64 * KIB) as server:
+        peer, receiver = await server.connect_and_see(**SMALL)
+        receiver.connection.send([region])
+        await rest()
+        peer.writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+        await peer.read_to_the_end()
+        await until(lambda: receiver.lost)
+    assert sum(read) < 8 * MIB
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+async def test_a_region_does_not_take_the_place_of_bytes_that_went_with_their_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cold: bool
+) -> None:
+    """Cut while the transport still has bytes before the region, which it drops at once; the region was sent in the same turn of the loop.
+
+    Method: the socket is found writable, and the connection is cut in that turn: before the callback, or before the task that it wakes.
+    """
+    monkeypatch.setattr(send, "is_resident", lambda *_: not is_cold)
+    region = region_of(tmp_path / "segment", bytes(MIB), warm=False)
+    before = b"\1" * (4 * MIB)
+    async with serving(Wire(), send_buffer_bytes=64 * KIB) as server:
+        peer, receiver = await server.connect_and_see(**SMALL)
+        connection = receiver.connection
+        connection.send([before, region])
+        await rest()
+        reading = asyncio.create_task(peer.read_to_the_end())
+        sender = connection._sender
+        assert sender is not None
+        steps = [sender._wake, connection.abort] if is_cold else [connection.abort, sender._pump]
+
+        def cut() -> None:
+            asyncio.get_running_loop().remove_writer(sender._dup)
+            for step in steps:
+                step()
+
+        asyncio.get_running_loop().add_writer(sender._dup, cut)
+        assert set(await reading) == {1}
+        await until(lambda: receiver.lost)
