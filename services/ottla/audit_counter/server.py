@@ -210,8 +210,7 @@ class AuditServer:
                 self._fault.set_result(str(error))
 
     async def _activate(self, epoch: int) -> None:
-        await self.counter.activate(epoch)
-        if self.canary is not None:
+        if await self.counter.activate(epoch) and self.canary is not None:
             self.canary.begin()
 
     def term_ended(self) -> None:

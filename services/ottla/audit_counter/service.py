@@ -228,6 +228,7 @@ class AuditCounter:
         self._beside = beside
         self._epoch = store.epoch
         self.is_active = False
+        self._activation: object | None = None  # the last one, unless the counter was told to stand by since
         self.is_caught_up = False
         self._caught_up = asyncio.Event()
         self.progress = Progress()
@@ -673,22 +674,27 @@ class AuditCounter:
         """The last term of an active counter that this one has heard of."""
         return self._epoch
 
-    async def activate(self, epoch: int) -> None:
-        """This counter writes from now on.
+    async def activate(self, epoch: int) -> bool:
+        """This counter writes from now on; False when it was told to stand by before its file knew of the term.
 
         Raises:
             StoreFailed: its file knows of a later term.
         """
+        self._activation = activation = object()
         await self._in_store(self._store.raise_epoch, epoch)
         self._epoch = epoch
+        if self._activation is not activation:
+            return False
         self.is_active = True
         self._doubted.set()
         self._has_unwritten = True
         async with self._changed:
             self._changed.notify_all()
+        return True
 
     def stand_by(self) -> None:
         """Another counter writes."""
+        self._activation = None
         self.is_active = False
 
     async def _write_verdicts(self) -> None:

@@ -10,6 +10,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -41,6 +42,7 @@ from ottla.audit_counter.store import StoreFailed
 from ottla.audit_counter.verdicts import NOT_KNOWN
 from ottla.client.auditing import ProducerAudit, new_session
 from ottla.clock import SystemClock
+from ottla.coordination.election import Term
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.model import BrokerId, TopicPartition
 from ottla.record.audit_records import TOPIC, VERDICTS_TOPIC, Verdict
@@ -258,6 +260,28 @@ async def test_without_zookeeper_no_counter_is_active_and_the_file_knows_the_ter
         assert (await said(line))[line.start_ms, PRODUCED] is Verdict.COMPLETE
         with pytest.raises(StoreFailed, match=f"term {former} is over"):
             await server.counter.activate(former)
+
+
+@in_a_loop
+async def test_a_term_that_ends_before_its_counter_is_active_makes_none(tmp_path: Path) -> None:
+    """The store had other work meanwhile: two counters were active, and two canaries sent."""
+    async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(brokers(tmp_path))
+        zookeeper = EmbeddedZooKeeper(tmp_path / "zookeeper", SystemClock())
+        stack.push_async_callback(zookeeper.close)
+        server = await stack.enter_async_context(server_of(settings_of(servers(running), tmp_path / "a"), zookeeper.session, "a"))
+        server.term_ended()
+        may_end = threading.Event()
+        busy = asyncio.ensure_future(server.counter._in_store(may_end.wait, 30))
+        await asyncio.sleep(0)
+        begins = asyncio.ensure_future(server.term_begins(Term(b"a", server.counter.epoch + 1, 1)))
+        await asyncio.sleep(0)
+        server.term_ended()
+        may_end.set()
+        await asyncio.gather(busy, begins)
+        assert not server.counter.is_active
+        await server.term_begins(Term(b"a", server.counter.epoch + 1, 2))
+        assert server.counter.is_active
 
 
 # Fifty messages are written, and without a flush 25 more wait for a batch to be full. It reports when it is told to, and is killed.
