@@ -104,6 +104,18 @@ def test_metrics_are_in_the_commit_in_a_file_and_served_while_it_runs(
     assert 'ottla_load_failures_total{load="m"} 1.0' in failed
 
 
+def test_metrics_that_cannot_be_written_are_no_reason_to_fail(
+    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was loaded is committed by then; it was a traceback."""
+    topic = cluster.create_topic("unmeasured")
+    fill(cluster, topic, 10)
+    table = str(tmp_path / "table")
+    assert run(["load", topic, "--into", table, "--master", "none", "-b", cluster.bootstrap_servers, "--metrics-file", str(tmp_path)]) == 0
+    told = capsys.readouterr().err
+    assert f"ottla: --metrics-file {tmp_path} cannot be written: " in told and "10 rows in 1 file" in told
+
+
 def test_a_damaged_batch_stops_a_load_or_is_put_into_quarantine_and_counted(
     cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,6 +204,7 @@ def test_what_is_wrong_with_a_table_is_one_line(cluster: EmbeddedCluster, tmp_pa
         (["a", "--into", "x", "--stale-after", "never"], "--stale-after takes a time"),
         (["a", "--into", "x", "--http-listener", "nowhere"], "http.listener = 'nowhere'"),
         (["a", "--into", "x", "-X", "group.id=g"], "Kafka option 'group.id' is not supported"),
+        (["a", "--into", "x", "--metrics-file", "nowhere/load.prom"], "--metrics-file nowhere/load.prom: there is no directory nowhere"),
         (["status", "nowhere"], "there is no Delta table at nowhere"),
     ],
 )

@@ -127,6 +127,8 @@ def run(
 
     if not into:
         raise UsageError("--into TABLE says where to")
+    if metrics_file is not None and not metrics_file.absolute().parent.is_dir():
+        raise UsageError(f"--metrics-file {metrics_file}: there is no directory {metrics_file.parent}")
     if bool(topics) == (pattern is not None):
         raise UsageError("name topics, or give a --pattern")
     options = {f"kafka.{name}": value for name, value in pairs(properties, "-X").items()}
@@ -381,7 +383,10 @@ def _counted(load: Callable[[], LoadOutcome], statistics: LoadStatistics, file: 
             return outcome
         finally:
             if file is not None:
-                statistics.write(file)
+                try:
+                    statistics.write(file)
+                except OSError as error:  # what was loaded is committed all the same, and that the file is old is an alert
+                    note(f"ottla: --metrics-file {file} cannot be written: {error.strerror}")
 
     return counted
 
