@@ -89,6 +89,7 @@ def test_each_start_and_end(ottla: Ottla, ottla_topic: str) -> None:
     assert read("-o", "s@1020", "-o", "e@1040") == "23"
     assert read("-o", "s@99999") == ""
     assert read("-o", "4", "-e", "-p", "0", "--isolation", "read_committed") == "456789"
+    assert read("-o", "8", "-p", "0", "-p", "0") == "89"
 
 
 def test_a_topic_is_copied_by_a_pipe(ottla: Ottla, ottla_topic: str) -> None:
@@ -141,6 +142,11 @@ def test_topics_from_creation_to_deletion(ottla: Ottla) -> None:
     text = ottla("topics", "describe", "made-by-hand").stdout
     assert "made-by-hand: 4 partitions, replication factor 1, 2 messages, " in text
     assert "segment.bytes = 1048576" in text and "retention.ms" not in text
+    refused = ottla("topics", "alter", "made-by-hand", "-p", "1", "-c", "retention.ms=7", code=1)
+    assert "has 4 partitions" in refused.stderr and "retention.ms" not in ottla("topics", "describe", "made-by-hand").stdout
+    misspelt = ottla("topics", "alter", "made-by-hand", "-c", "retention.ms=7", "--delete-config", "segment.byte", code=1)
+    assert misspelt.stderr == "ottla: unknown setting 'segment.byte'; did you mean 'segment.bytes'?\n"
+    assert "retention.ms" not in ottla("topics", "describe", "made-by-hand").stdout
     assert any(line.split()[:3] == ["made-by-hand", "4", "1"] for line in ottla("topics", "list").stdout.splitlines())
     assert ottla("topics", "delete", "made-by-hand").stdout == "Deleted topic 'made-by-hand'.\n"
     assert "does not exist" in ottla("topics", "delete", "made-by-hand", code=1).stderr

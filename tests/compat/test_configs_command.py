@@ -80,6 +80,8 @@ def test_a_change_that_is_only_to_be_checked_is_not_made(ottla: Ottla) -> None:
     ("arguments", "code", "complaint"),
     [
         (("alter", "topic", "clicks", "--config", "retention.msec=1"), 1, "retention.ms"),
+        (("alter", "topic", "clicks", "--delete-config", "retention.m"), 1, "unknown setting 'retention.m'; did you mean 'retention.ms'?"),
+        (("alter", "broker", "1", "--delete-config", "log.cleaner.thread"), 1, "did you mean 'log.cleaner.threads'?"),
         (("alter", "broker", "1", "--config", "log.dirs=/elsewhere"), 1, "log.dirs"),
         (("describe", "topic", "nope"), 1, "topic 'nope'"),
         (("describe", "broker", "7"), 1, "broker 7"),

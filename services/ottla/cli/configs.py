@@ -6,7 +6,7 @@ Asked through `ottla.wire`, as librdkafka has no way to name all brokers at once
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
@@ -117,7 +117,7 @@ def alter(
     - `ottla configs alter broker --config log.cleaner.threads=2`, for all brokers
     - `ottla configs alter broker-logger 1 --config ottla.broker=DEBUG`, until that broker stops
     """
-    from ottla.wire.admin import alter_configs
+    from ottla.wire.admin import alter_configs, describe_configs
 
     given = pairs(configs, "--config")
     changes: dict[str, str | None] = {**given, **dict.fromkeys(delete_configs or ())}
@@ -128,11 +128,26 @@ def alter(
     resource = _resource(kind, name)
 
     async def change(cluster: Cluster) -> None:
+        if delete_configs and name:  # of all brokers only what is set is described
+            check_deleted(delete_configs, (await describe_configs(cluster, [resource]))[resource])
         for error in (await alter_configs(cluster, {resource: changes}, validate_only=validate_only)).values():
             raise error
 
     _asked(where, _subject(kind, name), change)
     say(f"{_subject(kind, name)}: {'the change is valid' if validate_only else 'altered'}.")
+
+
+def check_deleted(names: Sequence[str], known: Collection[str]) -> None:
+    """Refuses to unset what there is not, as Kafka's tool does: a broker takes it for done.
+
+    Raises:
+        CommandFailed: with the nearest name that there is.
+    """
+    for name in names:
+        if name not in known:
+            from ottla.config.settings import unknown_setting
+
+            raise CommandFailed(unknown_setting(name, known))
 
 
 def _resource(kind: Kind, name: str | None) -> ConfigResource:

@@ -167,14 +167,15 @@ class TopicReader:
         if self._topic not in metadata.topics:
             raise CommandFailed(f"topic {self._topic!r} does not exist on {self._where.bootstrap_server}")
         there = sorted(metadata.topics[self._topic].partitions)
-        for partition in wanted or there:
+        chosen = list(dict.fromkeys(wanted or there))
+        for partition in chosen:
             if partition not in there:
                 raise CommandFailed(f"topic {self._topic!r} has partitions 0 to {len(there) - 1}, and no {partition}")
             if metadata.topics[self._topic].partitions[partition].leader < 0:
                 raise CommandFailed(f"partition {partition} of {self._topic!r} has no leader at the moment")
         self._follow = follow
         assigned: list[TopicPartition] = []
-        for partition in wanted or there:
+        for partition in chosen:
             begin, end = self._span_of(partition, span)
             if follow or begin < end:
                 assigned.append(TopicPartition(self._topic, partition, begin))

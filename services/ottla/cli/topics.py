@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ottla.cli.configs import check_deleted
 from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, cluster_metadata, commands, connects, each_deleted, pairs, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import bytes_of, count_of, note, say, say_json, table
@@ -154,7 +155,7 @@ def alter(
     """
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
 
-    if "" in (delete_configs or ()):  # as a script's variable may be
+    if "" in (delete_configs or ()):  # as a script's variable may be, and the client does not take it
         raise UsageError("--delete-config is empty")
     if partitions is None and not configs and not delete_configs:
         raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
@@ -164,8 +165,15 @@ def alter(
         *(ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in pairs(configs, "--config").items()),
         *(ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in delete_configs or ()),
     ]
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+    if delete_configs:
+        with told_plainly(where.bootstrap_server, f"topic {name!r}"):
+            known = admin.describe_configs([resource], request_timeout=ANSWER_SECONDS)[resource].result(ANSWER_SECONDS + 5)
+        check_deleted(delete_configs, known)
+    if partitions is not None and entries:  # nothing is altered where one of both is refused
+        new = [NewPartitions(name, partitions)]
+        _wait(admin.create_partitions(new, request_timeout=ANSWER_SECONDS, validate_only=True), where)
     if entries:
-        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
         answers = admin.incremental_alter_configs([resource], request_timeout=ANSWER_SECONDS)
         _wait({name: answers[resource]}, where)
     if partitions is not None:
