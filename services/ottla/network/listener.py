@@ -16,6 +16,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 from ottla.lifecycle import Offload, Tasks, ThreadOffload
@@ -211,7 +212,12 @@ class Listener:
                 self._complaints.warn(log, host, "%s:%d on %s refused: %s", host, address[1], self.name, reason)
                 continue
             accepted.setblocking(False)
-            self._handshakes.begin(self._connect(accepted, Peer(host, address[1], self.name)))
+            peer = Peer(host, address[1], self.name)
+            connection = Connection(
+                peer, self._max_frame_size, self._buffers, self._offload, self._opened, self._closed, self.traffic, self._complaints
+            )
+            connecting = self._handshakes.begin(self._connect(accepted, connection))
+            connecting.add_done_callback(partial(self._unless_made, accepted, connection))  # also if it never began
 
     def _wait_for_descriptors(self, error: OSError) -> None:
         """The process can open no more: those that are connected continue, and others wait in the backlog."""
@@ -222,11 +228,13 @@ class Listener:
         self._stop_accepting()
         loop.call_later(ACCEPT_PAUSE_SECONDS, self._accept_from_now_on)
 
-    async def _connect(self, accepted: socket.socket, peer: Peer) -> None:
+    def _unless_made(self, accepted: socket.socket, connection: Connection, _: object) -> None:
+        if not connection.is_made:
+            accepted.close()
+            self._limits.leave(connection.peer.host)
+
+    async def _connect(self, accepted: socket.socket, connection: Connection) -> None:
         """Makes an accepted socket a connection, after its handshake if there is one."""
-        connection = Connection(
-            peer, self._max_frame_size, self._buffers, self._offload, self._opened, self._closed, self.traffic, self._complaints
-        )
         loop = asyncio.get_running_loop()
         shaken: asyncio.Future[None] = loop.create_future()
         tls = None if self._tls is None else ServerTls(connection, self._tls, shaken, self._handshaking)
@@ -243,11 +251,8 @@ class Listener:
             connection.close_reason = "stopped"  # it may have been made in this turn of the loop
             raise
         except (OSError, TimeoutError) as error:  # an SSLError is one of these
-            self._complaints.warn(log, peer.host, "%s on %s: no connection: %s", peer.host, self.name, error)
-        finally:
-            if not connection.is_made:
-                accepted.close()
-                self._limits.leave(peer.host)
+            host = connection.peer.host
+            self._complaints.warn(log, host, "%s on %s: no connection: %s", host, self.name, error)
 
     async def close(self) -> None:
         """Stops accepting and closes every connection."""

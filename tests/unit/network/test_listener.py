@@ -145,6 +145,17 @@ async def test_the_listener_stops_with_idle_connections(wire: Wire) -> None:
             assert receiver.lost
 
 
+async def test_one_that_is_accepted_in_the_turn_of_the_loop_of_a_stop_gives_its_place_back(wire: Wire) -> None:
+    """Its task is cancelled before it begins."""
+    limits = ConnectionLimits(10, 10, {})
+    async with serving(wire, limits=limits) as server:
+        with socket.create_connection(("127.0.0.1", server.listener.port)):
+            server.listener._accept(server.listener._sockets[0])
+            assert limits.total == 1
+            await server.listener.close()
+            assert limits.total == 0
+
+
 async def test_noise_at_a_tls_listener_is_no_connection(tls: Wire) -> None:
     async with serving(tls) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.listener.port)
