@@ -57,6 +57,7 @@ log = logging.getLogger(__name__)
 
 LOADED_AT_ONCE: Final = 32  # logs a thread loads before it looks for more: a hop to a thread costs as much as a small log
 CLOSED_AT_ONCE: Final = 8
+MADE_BY_ONE_THREAD: Final = 5  # logs: syncs of several threads are one write of the file system's journal
 LOOKED_AT_ONCE: Final = 50  # logs between two chances for other work, in rounds over all of them
 MOST_FLUSH_TICK_MS: Final = 1000
 SPACE_TICK_MS: Final = 1000
@@ -448,7 +449,12 @@ class LogManager:
             for path in self._places(key, counts)[:1]:
                 counts[path] += 1
                 made_in.setdefault(path, []).append(key)
-        await asyncio.gather(*(self._create_in(path, {key: wanted[key] for key in keys}) for path, keys in made_in.items()))
+        parts = [
+            (path, keys[first : first + MADE_BY_ONE_THREAD])
+            for path, keys in made_in.items()
+            for first in range(0, len(keys), MADE_BY_ONE_THREAD)
+        ]
+        await asyncio.gather(*(self._create_in(path, {key: wanted[key] for key in keys}) for path, keys in parts))
 
     async def _create_in(self, path: Path, wanted: Mapping[TopicPartition, UUID]) -> None:
         try:

@@ -29,7 +29,7 @@ from ottla.storage.log_sync import bring_indexes
 
 from .brokers import CLICKS, Broker, run
 from .failing_calls import failing
-from .logs import batch_of, fill
+from .logs import batch_of, fill, truncate
 
 KEY = CLICKS[0]
 
@@ -219,7 +219,7 @@ async def test_a_truncation_makes_the_copy_begin_anew(tmp_path: Path) -> None:
     await it.gate.wait()
     it.gate.let_through()
     await asyncio.sleep(0)
-    it.log.truncate_to(4)
+    await truncate(it.log, 4)
     await it.log.checkpoint_truncation()
     kept = contents(it.log)
     expected = kept + b"".join(fill(it.log, 6, timestamp=9_000, leader_epoch=2))
@@ -416,11 +416,12 @@ async def _append(it: Moving) -> None:
 
 
 async def _cut(it: Moving) -> None:
-    it.log.truncate_to(max(it.log.log_start_offset, it.log.log_end_offset - 4))
+    await truncate(it.log, max(it.log.log_start_offset, it.log.log_end_offset - 4))
 
 
 async def _restart_at(it: Moving) -> None:
-    it.log.truncate_fully_and_start_at(it.log.log_end_offset + 5)
+    while not it.log.truncate_fully_and_start_at(it.log.log_end_offset + 5):
+        await it.log.checkpoint_truncation()
 
 
 async def _retain(it: Moving) -> None:
