@@ -9,7 +9,7 @@ from typing import Final
 from ottla.config.http import HttpSettings
 from ottla.config.listeners import Listener, parse_address
 from ottla.config.reading import Relation, ServiceSettings
-from ottla.config.rpc import RpcSettings
+from ottla.config.rpc import LISTENER_NAME, RpcSettings
 from ottla.config.settings import HOUR_MS, MINUTE_MS, SECOND_MS, Settings, setting
 from ottla.config.tls import ClusterTlsSettings
 from ottla.config.zookeeper import ZooKeeperSettings
@@ -171,6 +171,7 @@ class AuditSettings(AuditCounterSettings, CanarySettings, HttpSettings, ZooKeepe
             ("rest.listener", lambda: self.rest_address),
             ("rpc.listener", lambda: self.rpc_address),
             ("rpc.security.protocol", self.check_rpc),
+            ("rpc.listener", lambda: self.check_overridden([LISTENER_NAME])),
             ("http.listener", lambda: self.http_address),
             ("audit.tiers", self._check_tiers),
             ("zookeeper.connect", self.check_zookeeper),

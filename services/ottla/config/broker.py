@@ -221,6 +221,7 @@ class BrokerSettings(
             ("listener.security.protocol.map", lambda: self._protocols),
             ("listeners", lambda: listeners_module.check_served(self.accepted_listeners)),
             ("advertised.listeners", lambda: listeners_module.check_advertised(self.accepted_listeners, self._advertised)),
+            ("listeners", lambda: self.check_overridden([*(one.name for one in self.accepted_listeners), control_module.LISTENER_NAME])),
             ("inter.broker.listener.name", lambda: self.inter_broker_listener),
             ("advertised.listeners", self._check_advertised_to_brokers),
             ("max.connections.per.ip.overrides", lambda: self.connections_per_address),

@@ -24,7 +24,7 @@ from ottla.config.environment import Placed
 from ottla.config.http import HttpSettings
 from ottla.config.properties import Properties
 from ottla.config.reading import Relation, ServiceSettings
-from ottla.config.rpc import RpcSettings
+from ottla.config.rpc import LISTENER_NAME, RpcSettings
 from ottla.config.settings import Kind, Password, SettingDefinition, Settings, setting
 from ottla.config.tls import ClusterTlsSettings
 from ottla.config.zookeeper import ZooKeeperSettings, no_connect_string
@@ -606,6 +606,7 @@ class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSetti
         return (
             ("rpc.listener", lambda: self.rpc_address),
             ("rpc.security.protocol", self.check_rpc),
+            ("rpc.listener", lambda: self.check_overridden([LISTENER_NAME])),
             ("clusters", self._check_whose_tls),
             ("http.listener", lambda: self.http_address),
             ("zookeeper.connect", self.check_zookeeper),

@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from ottla.config.properties import Properties
 from ottla.config.refused import why_refused
-from ottla.config.settings import SettingDefinition, Settings, unknown_setting
+from ottla.config.settings import SettingDefinition, Settings, nearest, unknown_setting
 from ottla.errors import ConfigurationError
 
 # Between settings: the one to look at, and what raises ConfigurationError where it does not hold.
@@ -43,7 +43,7 @@ class ServiceSettings(Settings):
             ConfigurationError: with one line for everything that is wrong.
         """
         values: dict[str, Any] = {}
-        given: set[str] = set()
+        seen: set[tuple[str, str]] = set()  # listener or nothing, setting
         overrides: list[tuple[str, str, Any]] = []
         problems: list[str] = []
         ignored = cls._accepted_losses(properties)
@@ -52,7 +52,7 @@ class ServiceSettings(Settings):
                 continue
             try:
                 listener, definition = cls.definition_of(name)
-                if definition.name in given and not listener:
+                if (listener, definition.name) in seen:
                     raise ConfigurationError(f"{name}: {definition.name} was set already")
                 value = definition.parse(text)
             except ConfigurationError as error:
@@ -62,8 +62,9 @@ class ServiceSettings(Settings):
                 overrides.append((listener, definition.name, value))
             else:
                 values[definition.attribute] = value
-                given.add(definition.name)
-        settings = cls(**values, given=frozenset(given), listener_overrides=tuple(overrides), ignored=ignored)
+            seen.add((listener, definition.name))
+        given = frozenset(name for listener, name in seen if not listener)
+        settings = cls(**values, given=given, listener_overrides=tuple(overrides), ignored=ignored)
         problems += [_placed(properties, name, error) for name, error in settings.contradictions()]
         if problems:
             raise ConfigurationError("\n".join(problems))
@@ -91,6 +92,9 @@ class ServiceSettings(Settings):
     @classmethod
     def name_meant(cls, name: str) -> str:
         """The name of the setting that a name stands for, which may be an alias; what stands for none is itself."""
+        if name.startswith(LISTENER_PREFIX):
+            listener, dot, plain = name[len(LISTENER_PREFIX) :].partition(".")
+            return f"{LISTENER_PREFIX}{listener.lower()}{dot}{plain}"
         definition = cls.definitions_by_any_name().get(name)
         return name if definition is None else definition.name
 
@@ -115,6 +119,13 @@ class ServiceSettings(Settings):
             definitions[name].attribute: value for listener, name, value in self.listener_overrides if listener == listener_name.lower()
         }
         return dataclasses.replace(self, **values) if values else self
+
+    def check_overridden(self, listener_names: Iterable[str]) -> None:
+        """Refuses what is set for a listener that there is not: one that was to ask for certificates would let everybody in."""
+        known = [name.lower() for name in listener_names]
+        for listener, name, _ in self.listener_overrides:
+            if listener not in known:
+                raise ConfigurationError(f"{LISTENER_PREFIX}{listener}.{name}: there is no listener '{listener}'{nearest(listener, known)}")
 
     @classmethod
     def without_effect(cls, names: Iterable[str]) -> Mapping[str, str]:

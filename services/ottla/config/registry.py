@@ -15,7 +15,7 @@ from typing import Final
 from ottla.config.http import HttpSettings
 from ottla.config.listeners import ANY_HOST, Listener
 from ottla.config.reading import Relation, ServiceSettings
-from ottla.config.rpc import RpcSettings
+from ottla.config.rpc import LISTENER_NAME, RpcSettings
 from ottla.config.settings import INT_MAX, KIB, MIB, SECOND_MS, Password, Settings, nearest, setting
 from ottla.config.tls import TlsSettings
 from ottla.config.zookeeper import ZooKeeperSettings
@@ -414,6 +414,7 @@ class RegistrySettings(
         """What has to hold between settings."""
         return (
             ("listeners", lambda: self.api_listeners),
+            ("listeners", lambda: self.check_overridden([*(one.name for one in self.api_listeners), LISTENER_NAME])),
             ("inter.instance.listener.name", lambda: self.inter_instance_listener),
             ("kafkastore.bootstrap.servers", lambda: self.bootstrap_servers),
             ("response.http.headers.config", lambda: self.response_headers),

@@ -96,6 +96,18 @@ def test_the_same_setting_under_two_names_is_refused() -> None:
     assert "max.connections was set already" in refusal({"connections.max": "7", "max.connections": "8"})
 
 
+def test_what_is_set_for_a_listener_that_there_is_not_is_refused() -> None:
+    """It was ignored, as by Kafka: a listener that was to ask for certificates, misspelt, let everybody in."""
+    listeners = {"listeners": "EXTERNAL://:1,PLAINTEXT://:2", "listener.security.protocol.map": "EXTERNAL:PLAINTEXT,PLAINTEXT:PLAINTEXT"}
+    misspelt = {**listeners, "listener.name.externl.ssl.client.auth": "required"}
+    assert refusal(misspelt) == "listener.name.externl.ssl.client.auth: there is no listener 'externl'; did you mean 'external'?"
+    twice = {**listeners, "listener.name.external.ssl.client.auth": "none", "listener.name.EXTERNAL.ssl.client.auth": "required"}
+    assert "listener.name.EXTERNAL.ssl.client.auth: ssl.client.auth was set already" in refusal(twice)
+    BrokerSettings.from_properties(
+        {**listeners, "listener.name.external.ssl.client.auth": "none", "listener.name.control.ssl.client.auth": "none"}
+    )
+
+
 def test_log_dirs_goes_before_log_dir_and_no_directory_may_be_there_twice() -> None:
     assert BrokerSettings.from_properties({"log.dir": "/a"}).log_directories == (Path("/a"),)
     both = BrokerSettings.from_properties({"log.dir": "/a", "log.dirs": "/b, /c"})

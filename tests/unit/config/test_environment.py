@@ -74,14 +74,17 @@ def test_a_bad_value_is_told_with_its_variable_and_a_secret_is_not_told() -> Non
 
 def test_the_command_line_is_over_the_environment_and_that_over_the_file_also_under_an_alias(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
-    path.write_text("broker.id=1\nnum.partitions=1\nnum.network.threads=3\nmax.connections=10\n")
+    of_listener = "listener.name.PLAINTEXT.ssl.client.auth=none"
+    path.write_text(f"broker.id=1\nnum.partitions=1\nnum.network.threads=3\nmax.connections=10\n{of_listener}\n")
     variables = {"OTTLA_SETTING_BROKER_ID": "2", "OTTLA_SETTING_NUM_PARTITIONS": "2", "OTTLA_SETTING_CONNECTIONS_MAX": "20"}
+    variables["OTTLA_SETTING_LISTENER_NAME_PLAINTEXT_SSL_CLIENT_AUTH"] = "required"
     given_last = Placed({"num.partitions": "3"}, {"num.partitions": "--override"}, "--override")
     settings = BrokerSettings.from_properties(
         layered(BrokerSettings, [load(path), from_environment(BrokerSettings, variables), given_last])
     )
     assert (settings.broker_id, settings.num_partitions, settings.max_connections) == (2, 3, 20)
     assert settings.given == {"broker.id", "num.partitions", "num.network.threads", "max.connections"}
+    assert settings.listener_overrides == (("plaintext", "ssl.client.auth", "required"),)
 
 
 def test_each_mistake_is_told_with_its_own_place(tmp_path: Path) -> None:
