@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
@@ -211,9 +211,11 @@ class LoopThread:
         self._process_id = os.getpid()
         self._loop: asyncio.AbstractEventLoop
         self._stopped: asyncio.Event
+        self._calls: set[Future[Any]] = set()
+        self._has_ended = False
         is_ready = threading.Event()
         # A daemon: a program that is interrupted before it closes must still be able to end.
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(is_ready)), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(is_ready,), name=name, daemon=True)
         self._thread.start()
         is_ready.wait()
 
@@ -229,21 +231,31 @@ class LoopThread:
             TimeoutError: it was not done in time and is cancelled.
             LoopThreadUnusable: the loop cannot run it; it was not begun.
         """
+        waiting = self._unless_closing(coroutine)
         try:
             self._check_usable()
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            future = asyncio.run_coroutine_threadsafe(waiting, self._loop)
         except BaseException as error:
+            waiting.close()
             coroutine.close()
             if isinstance(error, RuntimeError):  # the loop was closed meanwhile
                 raise LoopThreadUnusable(f"{self._thread.name} has ended") from None
             raise
+        self._calls.add(future)
+        if self._has_ended:
+            self._give_up(future)
         try:
             return future.result(timeout_seconds)
         except TimeoutError:
             if future.done():
                 raise  # its own
             raise TimeoutError(f"it was not done after {timeout_seconds:g} s") from None
+        except LoopThreadUnusable:
+            waiting.close()
+            coroutine.close()
+            raise
         finally:
+            self._calls.discard(future)
             future.cancel()  # nothing, once it is done
 
     def close(self, timeout_seconds: float) -> None:
@@ -265,6 +277,25 @@ class LoopThread:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close(_CLOSE_SECONDS)
+
+    def _run(self, is_ready: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve(is_ready))
+        finally:
+            self._has_ended = True
+            for future in list(self._calls):
+                self._give_up(future)
+
+    def _give_up(self, future: Future[Any]) -> None:
+        """Ends a call that came too late for the loop to begin it."""
+        with suppress(InvalidStateError):  # it is done
+            future.set_exception(LoopThreadUnusable(f"{self._thread.name} has ended"))
+
+    async def _unless_closing(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        # What is begun while the loop cancels what runs would be neither cancelled nor run to its end.
+        if self._stopped.is_set():
+            raise LoopThreadUnusable(f"{self._thread.name} has ended")
+        return await coroutine
 
     async def _serve(self, is_ready: threading.Event) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()

@@ -79,6 +79,31 @@ def test_closing_cancels_what_runs_and_may_be_done_twice() -> None:
         thread.call(answer(1), 5)
 
 
+def test_a_call_that_comes_while_the_loop_is_closed_is_told_so_at_once() -> None:
+    """As by a thread that reads a stream while another closes its connector. It was neither run nor cancelled, and waited for its time."""
+    thread = LoopThread("test-loop")
+    is_closing = threading.Event()
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            is_closing.set()
+            await asyncio.sleep(0.2)
+
+    async def begin() -> asyncio.Task[None]:
+        return asyncio.create_task(slow_to_end())
+
+    kept = thread.call(begin(), 120)
+    closing = threading.Thread(target=thread.close, args=(120,))
+    closing.start()
+    assert is_closing.wait(120)
+    with pytest.raises(LoopThreadUnusable, match="test-loop has ended"):
+        thread.call(asyncio.sleep(3600), 10)
+    closing.join(120)
+    assert kept.cancelled()
+
+
 def test_closing_lets_what_was_cancelled_before_clean_up() -> None:
     """A second cancel would cut that short. So a start of an embedded cluster that was interrupted left threads and locks behind."""
     thread = LoopThread("test-loop")
