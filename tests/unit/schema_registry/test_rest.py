@@ -179,6 +179,18 @@ def test_an_error_has_confluents_status_and_code(method: str, path: str, body: o
     on_a_registry(test)
 
 
+def test_an_unreadable_schema_is_said_to_be_invalid_in_confluents_words() -> None:
+    """confluent-kafka's own tests look for them ("Invalid schema …, details: …" in Confluent's registry), and people's programs may."""
+
+    async def test(client: Client) -> None:
+        await client.register("a", A)
+        for path in ("/subjects/a", "/subjects/a/versions", "/compatibility/subjects/a/versions"):
+            reply = await client.post(path, {"schema": '{"type":"nix"}'})
+            assert reply.json["message"].startswith("Invalid schema, details: nix is no type"), reply
+
+    on_a_registry(test)
+
+
 def test_versions_go_on_after_a_soft_delete_and_ids_stay_readable() -> None:
     async def test(client: Client) -> None:
         await client.register("a", A)

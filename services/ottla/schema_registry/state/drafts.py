@@ -46,7 +46,7 @@ _OLD_SCHEMA_CHARACTERS: Final = 10_240
 
 def refused(error: UnreadableSchema) -> RegistryError:
     """What is answered for a schema that cannot be read."""
-    return (SchemaTooLarge if isinstance(error, UnreadablyLarge) else InvalidSchema)(str(error))
+    return SchemaTooLarge(str(error)) if isinstance(error, UnreadablyLarge) else InvalidSchema(f"Invalid schema, details: {error}")
 
 
 class Drafts:
