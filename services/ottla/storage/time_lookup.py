@@ -107,7 +107,7 @@ def timestamp_at(segments: Sequence[SegmentFiles], offset: int) -> int | None:
     """
     for segment in segments:
         relative = max(offset - segment.base_offset, 0)
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+        try:
             position = OffsetIndex(segment.offset_index_path).position_of(relative) if relative else 0
             descriptor = os.open(segment.log_path, os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -117,4 +117,8 @@ def timestamp_at(segments: Sequence[SegmentFiles], offset: int) -> int | None:
                         return timestamp if timestamp >= 0 else None
             finally:
                 os.close(descriptor)
+        except FileNotFoundError:  # deleted meanwhile
+            continue
+        except OSError:  # a disk that fails, which its readers report: times of other logs are known all the same
+            return None
     return None

@@ -70,6 +70,14 @@ def test_a_segment_that_is_deleted_under_a_look_has_no_time_and_does_no_harm(mak
     assert timestamp_at([files], 1) is None
 
 
+def test_a_segment_that_cannot_be_read_has_no_time_and_does_no_harm(make_log: LogMaker) -> None:
+    """The lags of all groups stayed as they were, with a traceback at each scrape. Method: a directory in the place of the file."""
+    log = make_log()
+    fill(log, 3, timestamp=100)
+    files = SegmentFiles(log.segments[0].path().parent, log.segments[0].path(OFFSET_INDEX_SUFFIX), 0, log.segments[0].size)
+    assert timestamp_at([files, files], 1) is None
+
+
 def test_a_log_that_is_read_through_says_how_much_of_it_and_why_it_was_cut(make_log: LogMaker) -> None:
     log = make_log()
     filled = fill(log, 4, size=50)
