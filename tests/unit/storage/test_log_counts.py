@@ -74,7 +74,7 @@ def test_a_segment_that_cannot_be_read_has_no_time_and_does_no_harm(make_log: Lo
     """The lags of all groups stayed as they were, with a traceback at each scrape. Method: a directory in the place of the file."""
     log = make_log()
     fill(log, 3, timestamp=100)
-    files = SegmentFiles(log.segments[0].path().parent, log.segments[0].path(OFFSET_INDEX_SUFFIX), 0, log.segments[0].size)
+    files = SegmentFiles(str(log.directory), log.segments[0].path(OFFSET_INDEX_SUFFIX), 0, log.segments[0].size)
     assert timestamp_at([files, files], 1) is None
 
 
