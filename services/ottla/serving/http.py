@@ -199,7 +199,13 @@ class _Bounded:
                 connection.begin_events()
             await send(message)
 
-        await self._application(scope, counted, noticed)
+        try:
+            await self._application(scope, counted, noticed)
+        except RuntimeError:  # Starlette's, of a 413 behind the head of a stream, which reads on to see its client go
+            if received <= self._body_bytes:
+                raise
+            connection.transport.abort()
+            await asyncio.sleep(1)  # until that has ended this
 
     async def _take_turn(self) -> None:
         """Waits while more requests have come than the rate allows, beyond what may come together."""

@@ -289,6 +289,22 @@ async def test_a_body_is_taken_up_to_its_bound_and_a_larger_one_refused(size: in
         writer.close()
 
 
+@pytest.mark.parametrize("path", ["/events", "/metrics"])
+async def test_a_large_body_behind_the_head_of_a_stream_ends_it_and_is_no_failure(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with asked(HttpLimits(body_bytes=1000)) as world:
+        for _ in range(20):
+            reader, writer = await world.open()
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+            with suppress(ConnectionError):
+                if path == "/events":
+                    await asyncio.wait_for(reader.readline(), 120)
+                writer.write(b"7d0\r\n" + bytes(2000) + b"\r\n0\r\n\r\n")
+                if path == "/events":
+                    await asyncio.wait_for(reader.read(), 120)
+            writer.close()
+    assert not caplog.records
+
+
 async def test_requests_whose_clients_have_gone_are_in_nobodys_way() -> None:
     """Of 2,000 that came at once and were given up, each had its hundredth of a second before a probe had its own."""
     async with asked() as world:
