@@ -26,6 +26,7 @@ asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
 TLS_HANDSHAKE_SECONDS: Final = 30.0
 # What is private in it is the same from Python 3.11 to 3.13; typeshed describes the class as it was before.
 _SslProtocol: Any = asyncio.sslproto.SSLProtocol
+_State: Final = asyncio.sslproto.SSLProtocolState
 
 _PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -53,6 +54,11 @@ class ServerTls(_SslProtocol):  # type: ignore[misc]  # Any, as said above
         """Ends the connection at once, also during its handshake."""
         if self._transport is not None:
             self._transport.abort()
+
+    def _set_state(self, new_state: asyncio.sslproto.SSLProtocolState) -> None:
+        # asyncio shuts down after it has read what came before the end of the stream: for that the connection may have been aborted.
+        if (self._state, new_state) != (_State.UNWRAPPED, _State.SHUTDOWN):
+            super()._set_state(new_state)
 
     def _do_handshake(self) -> None:
         if not self._incoming.pending:

@@ -111,6 +111,24 @@ async def test_a_connection_that_ends_while_a_step_of_its_handshake_is_computed_
         await client
 
 
+async def test_a_bad_frame_that_is_read_after_the_end_of_the_stream_is_no_failure(tls: Wire, caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio goes on to shut a connection down that was aborted meanwhile, which raised."""
+    async with serving(tls) as server:
+        peer, receiver = await server.connect_and_see()
+        receiver.refusing = True
+        await peer.send(frame(b"not taken yet"))
+        await until(lambda: receiver.connection.read_pauses)
+        await peer.send(b"\xff" * 4)
+        await rest()
+        peer.writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
+        await rest()
+        receiver.refusing = False
+        receiver.connection.resume()
+        await until(lambda: receiver.lost)
+        await rest()
+    assert [record.name for record in caplog.records] == ["ottla.network.connection"]
+
+
 def test_a_keystore_given_as_text_leaves_no_file(certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(ConfigurationError):
