@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final
 
-from ottla.cli.errors import CommandFailed
+from ottla.cli.errors import CommandFailed, UsageError
 
 _FRAME: Final = struct.Struct(">i")
 _CORRELATION_ID: Final = 1
@@ -94,13 +94,20 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    """TLS as librdkafka's properties ask for it."""
-    context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"), cadata=properties.get("ssl.ca.pem"))
+    """TLS as librdkafka's properties ask for it.
+
+    Raises:
+        UsageError: a key or a certificate is not there, or is none.
+    """
+    try:
+        context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"), cadata=properties.get("ssl.ca.pem"))
+        if certificate := properties.get("ssl.certificate.location"):
+            context.load_cert_chain(certificate, properties.get("ssl.key.location"), properties.get("ssl.key.password"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"ssl.ca.… or ssl.certificate.location cannot be used: {error}") from None
     if properties.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
         context.check_hostname = False
     if properties.get("enable.ssl.certificate.verification", "true").lower() == "false":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if certificate := properties.get("ssl.certificate.location"):
-        context.load_cert_chain(certificate, properties.get("ssl.key.location"), properties.get("ssl.key.password"))
     return context
