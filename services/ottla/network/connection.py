@@ -437,6 +437,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._sender is None or self._transport is None or not self.congested:
             return None
         unsent = self._sender.unsent_bytes()
+        if not unsent:
+            return None  # the peer has taken all that there is: the rest has to be read from the disk
         if unsent != self._unsent:
             self._unsent, self._unsent_changed = unsent, self._time()
         return max(self._unsent_changed, self._sender.last_progress if self._sender.busy else 0.0)

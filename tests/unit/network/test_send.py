@@ -132,6 +132,29 @@ async def test_a_peer_that_reads_slowly_is_left_alone(wire: Wire, tmp_path: Path
         assert received == data + data
 
 
+async def test_a_peer_is_not_cut_for_a_slow_disk(wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when all threads are at long work: the peer has read all that there was."""
+    monkeypatch.setattr(send, "is_resident", lambda *_: False)
+    data = numbered(MIB)
+    region = region_of(tmp_path / "segment", data, warm=False)
+    clock, disk = LoopClock(), asyncio.Event()
+
+    async def slow(function: Callable[..., object], /, *arguments: object) -> object:
+        await disk.wait()
+        return function(*arguments)
+
+    async with serving(wire, offload=slow, stall_seconds=600, idle_seconds=1e9) as server:  # type: ignore[arg-type]
+        peer, receiver = await server.connect_and_see()
+        receiver.connection.send([b"head", region])
+        assert await peer.read(4) == b"head"
+        for _ in range(5):
+            clock.put_forward(seconds=700)
+            await rest(5)  # the sweeper's timer is due
+        assert not receiver.lost
+        disk.set()
+        assert await peer.read(MIB) == data
+
+
 async def test_a_peer_that_reads_little_at_a_time_is_left_alone(wire: Wire, tmp_path: Path) -> None:
     """asyncio's TLS hands its socket a megabyte at a time, and says nothing until nearly all of that is out."""
     region = region_of(tmp_path / "segment", numbered(4 * MIB))
