@@ -352,6 +352,18 @@ def test_offsets_are_committed_by_members_or_for_a_group_without_any(coordinator
         check_commit(coordinator.group, 2, member.member_id, None)
 
 
+def test_without_a_generation_a_group_without_members_takes_commits_whoever_speaks(coordinator: Coordinator) -> None:
+    """As `validateOffsetCommit` in Kafka: a consumer of KIP-848 that assigns itself its partitions says the member id that it made."""
+    for member_id, instance_id in [("made-by-the-client", None), ("", "i"), ("made-by-the-client", "i")]:
+        for transactional in (False, True):
+            check_commit(coordinator.group, -1, member_id, instance_id, transactional=transactional)
+        with pytest.raises((UnknownMemberId, FencedInstanceId)):
+            check_commit(coordinator.group, 0, member_id, instance_id)
+    coordinator.stable(1)
+    with pytest.raises(UnknownMemberId):
+        check_commit(coordinator.group, -1, "made-by-the-client", None)
+
+
 def test_everybody_who_waits_is_told_when_the_group_moves_to_another_coordinator(coordinator: Coordinator) -> None:
     coordinator.stable(1)
     token = coordinator.join()

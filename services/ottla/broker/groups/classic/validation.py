@@ -36,8 +36,8 @@ def check_generation(group: Group, generation_id: int) -> None:
 def check_commit(group: Group, generation_id: int, member_id: str, instance_id: str | None, *, transactional: bool = False) -> None:
     """Whether offsets may be committed for the group.
 
-    A group without members is open to anybody who speaks as no member: a consumer that assigns itself, a tool, or a
-    producer that commits offsets in a transaction.
+    A group without members is open to anybody who says no generation: a consumer that assigns itself, whatever its
+    member id, a tool, or a producer that commits offsets in a transaction.
 
     Raises:
         UnknownMemberId, FencedInstanceId, IllegalGeneration, CoordinatorNotAvailable: as for any request of a member.
@@ -45,10 +45,12 @@ def check_commit(group: Group, generation_id: int, member_id: str, instance_id: 
     """
     if group.state is GroupState.DEAD:
         raise CoordinatorNotAvailable(f"group {group.group_id} is being taken down here")
+    if generation_id < 0 and group.state is GroupState.EMPTY:
+        return
     if generation_id >= 0 or member_id or instance_id is not None:
         check_member(group, member_id, instance_id)
         check_generation(group, generation_id)
-    elif not transactional and group.state is not GroupState.EMPTY:
+    elif not transactional:
         raise UnknownMemberId(f"group {group.group_id} is {group.state.value}: only its members commit offsets")
     if group.state is GroupState.COMPLETING_REBALANCE and not transactional:
         raise RebalanceInProgress(f"group {group.group_id} waits for the assignment of generation {group.generation_id}")
