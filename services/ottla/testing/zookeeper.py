@@ -103,7 +103,9 @@ class ZooKeeperServer:
         return self._process.pid
 
     def start(self) -> ZooKeeperServer:
-        """Starts it and returns when it gives sessions. Raises ZooKeeperUnavailable."""
+        """Starts it, unless it runs, and returns when it gives sessions. Raises ZooKeeperUnavailable."""
+        if self._process is not None and self._process.poll() is None:
+            return self
         if (reason := why_unavailable()) is not None:
             raise ZooKeeperUnavailable(reason)
         self._directory.mkdir(parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ import pytest
 from ottla.errors import ConfigurationError
 from ottla.testing import EmbeddedCluster
 from ottla.testing.cluster import ClusterError
+from ottla.testing.zookeeper import ZooKeeperServer
 
 
 def _subjects(cluster: EmbeddedCluster) -> object:
@@ -32,3 +33,9 @@ def test_a_service_that_is_none_is_refused_and_a_missing_one_is_told() -> None:
         EmbeddedCluster(services=["schemas"])
     with EmbeddedCluster() as cluster, pytest.raises(ClusterError, match="no schema registry"):
         _ = cluster.schema_registry_url
+
+
+def test_a_zookeeper_that_runs_is_not_started_again(zookeeper_server: ZooKeeperServer) -> None:
+    """Another Java ended, as its port was taken, and the one that ran was never stopped any more."""
+    process_id = zookeeper_server.process_id
+    assert zookeeper_server.start().process_id == process_id
