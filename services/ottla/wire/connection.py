@@ -15,7 +15,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ottla.model import Endpoint
 from ottla.protocol.fetch_client import MalformedResponse
@@ -91,6 +91,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._waiting: deque[tuple[asyncio.Future[memoryview], asyncio.TimerHandle]] = deque()
         self._unwritten: deque[tuple[asyncio.Future[memoryview], asyncio.TimerHandle]] = deque()  # of which no answer comes
         self._transport: asyncio.Transport | None = None
+        self._below: Any = None  # the transport under that of TLS, or the same
         self._loop = asyncio.get_running_loop()
         self._ended = self._loop.create_future()
         self._error: Exception | None = None  # why nothing can be asked any more
@@ -117,7 +118,7 @@ class SocketConnection(asyncio.BufferedProtocol):
             self._transport.write(piece)
         if small:
             self._transport.write(b"".join(small))
-        if not is_answered and not self._transport.get_write_buffer_size():
+        if not is_answered:
             self.resume_writing()
         return answer
 
@@ -144,7 +145,10 @@ class SocketConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(0)  # so that it tells when the system has everything
+        # asyncio's TLS does not count what it has handed on; it is private where, and the same from Python 3.11 to 3.13.
+        self._below = transport if (tls := getattr(transport, "_ssl_protocol", None)) is None else tls._transport
+        for buffering in (transport, self._below):
+            buffering.set_write_buffer_limits(0)  # so that it tells when the system has everything
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -154,11 +158,15 @@ class SocketConnection(asyncio.BufferedProtocol):
             self._ended.set_result(None)
 
     def resume_writing(self) -> None:
+        if self._transport is None or self._transport.get_write_buffer_size() or self._below.get_write_buffer_size():
+            return
         while self._unwritten:
             answer, timer = self._unwritten.popleft()
             timer.cancel()
             if not answer.done():
                 answer.set_result(memoryview(b""))
+
+    pause_writing = resume_writing  # with a limit of 0, TLS calls either when there is nothing left
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Room for more, of which there is always some: asyncio's TLS takes a buffer of none for the end of the connection."""

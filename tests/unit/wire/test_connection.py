@@ -352,6 +352,29 @@ async def test_a_request_without_an_answer_is_sent_and_over(wire: Wire) -> None:
     assert got == [b"quiet", b"answer me"]
 
 
+async def test_a_request_without_an_answer_is_over_when_the_system_has_all_of_it(wire: Wire) -> None:
+    """Then its connection may be closed, which drops what is left here. By TLS it was over at once, and 8 MiB were lost."""
+    may_read = asyncio.Event()
+    sizes: list[int] = []
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await may_read.wait()
+        async for body in frames(reader):
+            sizes.append(len(body))  # noqa: PERF401 - counted as they come
+
+    async with leader(wire, listen) as endpoint:
+        connection = await opened(endpoint, wire)
+        sent = [connection.send((bytes(8_000_000),), 120, is_answered=False) for _ in range(3)]
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        assert not sent[-1].done()
+        may_read.set()
+        await asyncio.gather(*sent)
+        await connection.close()
+        await until(lambda: len(sizes) == 3, 30)
+    assert sizes == [8_000_000] * 3
+
+
 @settings(deadline=None, max_examples=30)
 @given(data=st.binary(max_size=200), cuts=st.lists(st.integers(0, 200), max_size=5))
 def test_whatever_is_answered_each_request_is_answered_or_fails_and_the_connection_ends(data: bytes, cuts: list[int]) -> None:
