@@ -159,7 +159,7 @@ def test_verify_finds_a_row_that_is_there_twice_and_a_file_that_is_gone(
 def test_one_topic_of_several_that_is_not_there_is_a_mistake_and_nothing_is_loaded(
     cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Spark's Kafka source fails too (`describeTopics`). The load passed over the mistyped one in silence and ended with exit code 0."""
+    """Spark's Kafka source fails too (`describeTopics`). The load left the mistyped one out in silence and ended with exit code 0."""
     topic = cluster.create_topic("typed-well")
     fill(cluster, topic, 10)
     common = ["--into", str(tmp_path), "--master", "none", "-b", cluster.bootstrap_servers]

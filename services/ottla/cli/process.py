@@ -233,5 +233,5 @@ async def _run(name: str, served: Served, address: Callable[[], str], when_ready
 
 
 def _say_no_more() -> None:
-    """Ctrl-C again cuts a clean end short: how the tasks of the loop end then is no news."""
+    """Ctrl-C again cuts a clean end short: how the tasks of the loop end then is worth no traceback."""
     asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)

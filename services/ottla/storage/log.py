@@ -290,7 +290,7 @@ class Log:
             return self.truncate_fully_and_start_at(offset)
         kept = self.files.segments.all[: self.files.segments.index_of(offset) + 1]
         gone = self.files.segments.all[len(kept) :]
-        if gone and self._must_take_back(offset):
+        if gone and self._take_back(offset):
             return False
         try:
             if gone:
@@ -305,8 +305,8 @@ class Log:
         log.info("%s: truncated to offset %d", self.topic_partition, self.log_end_offset)
         return True
 
-    def _must_take_back(self, offset: int) -> bool:
-        """Whether a checkpoint may vouch for what is to be cut at an offset. If so, it is taken back, and the next one will not.
+    def _take_back(self, offset: int) -> bool:
+        """Takes the recovery point back where a checkpoint may vouch for what is to be cut at an offset; says whether it did.
 
         A loss of power may undo the removal of a segment and not the cut of the one before it. Before its recovery point a start looks
         for no such hole.
@@ -351,7 +351,7 @@ class Log:
         self.files.check_online()
         assert not self.appender.has_staged, f"{self.topic_partition}: truncation in the middle of a group"
         is_one_file = len(self.files.segments) == 1 and offset >= self.log_end_offset
-        if not is_one_file and self._must_take_back(self.files.segments.all[0].base_offset):
+        if not is_one_file and self._take_back(self.files.segments.all[0].base_offset):
             return False
         if offset < self.log_end_offset:
             self.truncate_to(self.files.segments.all[0].base_offset)  # what lies behind the new segment goes before that is there

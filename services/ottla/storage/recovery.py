@@ -650,7 +650,7 @@ def _file_problem(segment: Segment, names: Collection[str], suffix: str, entry_s
     return None
 
 
-def check_transaction_indexes(directory: Path, segments: Sequence[Segment], snapshots: Sequence[int], up_to: int | None = None) -> None:
+def check_transaction_indexes(directory: Path, segments: Sequence[Segment], snapshots: Sequence[int], up_to: int | None) -> None:
     """Rebuilds damaged ones. A missing file says that there are no aborted transactions, as nearly always.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.loops import LoopClock, until
 
-from ottla.lifecycle import ThreadOffload
+from ottla.lifecycle import Offload, ThreadOffload
 from ottla.network import listener as listener_module
 from ottla.network import send
 from ottla.network.connection import WRITE_HIGH_MARK
@@ -27,6 +27,16 @@ from ottla.record.region import FileRegion
 from .serving import KIB, MIB, Recorder, RecordingOffload, Server, Wire, frame, numbered, region_of, rest, serving
 
 SMALL = {"receive_buffer_bytes": 64 * KIB}
+
+
+def slow_disk(answers: asyncio.Event) -> Offload:
+    """Threads that do nothing until the disk answers."""
+
+    async def slow(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        await answers.wait()
+        return function(*arguments, **keywords)
+
+    return slow
 
 
 @pytest.mark.parametrize("size", [1, 8 * KIB, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1, 3 * CHUNK_SIZE + 7])
@@ -139,11 +149,7 @@ async def test_a_peer_is_not_cut_for_a_slow_disk(wire: Wire, tmp_path: Path, mon
     region = region_of(tmp_path / "segment", data, warm=False)
     clock, disk = LoopClock(), asyncio.Event()
 
-    async def slow(function: Callable[..., object], /, *arguments: object) -> object:
-        await disk.wait()
-        return function(*arguments)
-
-    async with serving(wire, offload=slow, stall_seconds=600, idle_seconds=1e9) as server:  # type: ignore[arg-type]
+    async with serving(wire, offload=slow_disk(disk), stall_seconds=600, idle_seconds=1e9) as server:
         peer, receiver = await server.connect_and_see()
         receiver.connection.send([b"head", region])
         assert await peer.read(4) == b"head"
@@ -325,11 +331,7 @@ async def test_a_connection_that_ends_while_its_region_is_brought_in(wire: Wire,
     region = region_of(tmp_path / "segment", numbered(MIB), warm=False)
     disk = asyncio.Event()
 
-    async def slow(function: Callable[..., object], /, *arguments: object) -> object:
-        await disk.wait()
-        return function(*arguments)
-
-    async with serving(wire, offload=slow) as server:  # type: ignore[arg-type]
+    async with serving(wire, offload=slow_disk(disk)) as server:
         peer, receiver = await server.connect_and_see()
         receiver.connection.send([region])
         await rest()
@@ -391,11 +393,7 @@ async def test_nothing_follows_a_region_that_the_end_of_its_connection_cut(
     monkeypatch.setattr(send, "is_resident", lambda *_: False)
     region = region_of(tmp_path / "segment", numbered(MIB), warm=False)
 
-    async def slow(function: Callable[..., object], /, *arguments: object) -> object:
-        await asyncio.Event().wait()
-        return function(*arguments)
-
-    async with serving(wire, offload=slow) as server:  # type: ignore[arg-type]
+    async with serving(wire, offload=slow_disk(asyncio.Event())) as server:
         peer, receiver = await server.connect_and_see()
         receiver.connection.send([b"head", region])
         await rest()

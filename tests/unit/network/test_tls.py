@@ -112,7 +112,7 @@ async def test_a_connection_that_ends_while_a_step_of_its_handshake_is_computed_
 
 
 async def test_a_bad_frame_that_is_read_after_the_end_of_the_stream_is_no_failure(tls: Wire, caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio goes on to shut a connection down that was aborted meanwhile, which raised."""
+    """asyncio then shuts a connection down that was aborted meanwhile, which raised."""
     async with serving(tls) as server:
         peer, receiver = await server.connect_and_see()
         receiver.refusing = True
