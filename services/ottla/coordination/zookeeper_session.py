@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
@@ -91,6 +92,7 @@ class ZooKeeperSession:
         self._can_read_many = True
         self._end: SessionEvent | None = None
         self._stopped: asyncio.Future[None] | None = None
+        self._stopping: threading.Thread | None = None
 
     @classmethod
     async def open(cls, options: ZooKeeperOptions) -> ZooKeeperSession:
@@ -464,7 +466,7 @@ class ZooKeeperSession:
         self._watches.forget(self._session_id)
         if self._end is SessionEvent.EXPIRED:
             self._tell(self._end)
-        self._client.handler.spawn(self._stop_client)
+        self._stopping = self._client.handler.spawn(self._stop_client)
 
     def _stop_client(self) -> None:
         """In a thread of its own."""
@@ -477,7 +479,8 @@ class ZooKeeperSession:
             self._post(self._client_stopped)
 
     def _client_stopped(self) -> None:
-        assert self._stopped is not None
+        assert self._stopped is not None and self._stopping is not None
+        self._stopping.join()  # nothing is left for it to do but to end
         if not self._stopped.done():
             self._stopped.set_result(None)
 
