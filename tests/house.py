@@ -77,11 +77,11 @@ CEILINGS: Final[dict[str, int]] = {
     "home words": 0,
     "loops of tests over each": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 61_433,
+    "lines of services/ottla": 61_437,
     "lines of tests": 78_800,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
-    "files on the way of a CreateTopics": 31,
+    "files on the way of a CreateTopics": 27,
 }
 
 

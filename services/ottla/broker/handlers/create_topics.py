@@ -9,7 +9,7 @@ timeout_ms bounds the wait.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.controller.topics import NewTopic
 from ottla.broker.handlers.authorization import DENIED, may_create_topic, topic_allowed
@@ -24,6 +24,8 @@ from ottla.protocol.messages import MessageSchema
 
 if TYPE_CHECKING:
     from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
+
+FIRST_WITH_SETTINGS: Final = 5
 
 
 @handles(ApiKey.CREATE_TOPICS, 2, 7)
@@ -53,6 +55,8 @@ async def create_topics(request: CreateTopicsRequest, context: RequestContext, p
     shown: dict[tuple[tuple[str, str], ...], list[Any]] = {}
 
     def shown_settings(new_topic: NewTopic) -> list[Any]:
+        if context.api_version < FIRST_WITH_SETTINGS:
+            return []
         key = tuple(sorted(new_topic.configs.items()))
         if key not in shown:
             shown[key] = _settings(schema, new_topic, parts)
