@@ -81,8 +81,7 @@ class Metadata:
         name = str(topic.name)
         code = int(topic.error_code)
         if code not in (NONE, LeaderNotAvailable.code):
-            if code == UnknownTopicOrPartition.code:
-                self.forget(name)
+            self.forget(name)  # so that it is asked for again by who needs it, and not refused from memory for good
             self._errors[name] = code
             return
         self._errors.pop(name, None)

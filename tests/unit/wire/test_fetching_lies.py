@@ -8,10 +8,12 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.wire.fakes import Asked, api_versions, connecting, one_partition
 
+from ottla.errors import TopicAuthorizationFailed
 from ottla.model import TopicPartition
 from ottla.protocol import fetch
 from ottla.protocol.api import ApiKey
@@ -134,4 +136,27 @@ async def test_a_partition_that_no_one_led_for_long_is_read_on_when_its_leader_d
         fetcher.assign(CLICKS, 0)
         while not (arrived := await fetcher.poll(5.0)):
             pass
+        assert arrived[0].offset == 0
+
+
+async def test_a_topic_that_was_refused_for_a_while_is_asked_for_again() -> None:
+    """What was known of it before stays no reason to ask no broker: rights that are given back would be refused from memory for ever."""
+    error_codes = iter((0, 29))
+
+    class Refusing(Liar):
+        def __call__(self, asked: Asked) -> bytes | Exception | None:
+            if asked.key is ApiKey.METADATA:
+                return one_partition(asked, TOPIC_ID, error_code=next(error_codes, 0))
+            return super().__call__(asked)
+
+    refusing = connecting(Refusing(Random(1), 0.0))
+    async with Cluster("broker:9092", random=Random(1), connect=refusing) as cluster, Fetcher(cluster) as fetcher:
+        await cluster.refresh(("clicks",))
+        await cluster.refresh(("clicks",))
+        with pytest.raises(TopicAuthorizationFailed):
+            cluster.metadata.topic("clicks")
+        fetcher.assign(CLICKS, 0)
+        async with asyncio.timeout(120):
+            while not (arrived := await fetcher.poll(5.0)):
+                pass
         assert arrived[0].offset == 0
