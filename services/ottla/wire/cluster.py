@@ -325,6 +325,9 @@ class Cluster:
         answer = await self._ask(
             await self.any_connection(), ApiKey.METADATA, METADATA_VERSIONS, lambda api: self._metadata_request(api, wanted)
         )
+        if not answer.brokers:
+            # It has started and was not told of the cluster yet: by its account there would be no topics. Kafka's clients ask again, too.
+            raise ConnectionError("a broker does not know the cluster yet")
         self.metadata.take(answer, everything=wanted is None)
         now = self.clock.monotonic()
         self._heard.update((str(topic.name), now) for topic in answer.topics)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
+from tests.unit.wire.fakes import Asked, api_versions, connecting, one_partition
 
 from ottla.errors import CoordinatorNotAvailable, UnknownTopicOrPartition, UnsupportedVersion, error_of
 from ottla.model import BrokerId, TopicPartition
@@ -125,6 +127,26 @@ async def test_nobody_there_is_said_within_the_time(tmp_path: Path) -> None:
 
         with pytest.raises(ConnectionError):
             await cluster.with_coordinator(CoordinatorKind.GROUP, "readers", never, timeout_seconds=0.1)
+
+
+async def test_a_broker_that_was_not_told_of_the_cluster_yet_is_not_believed() -> None:
+    """One of Kafka's that has just started names no brokers and no topics; its clients ignore such an answer."""
+    is_starting = False
+
+    def answer(asked: Asked) -> bytes | Exception | None:
+        if asked.key is ApiKey.API_VERSIONS:
+            return api_versions(asked)
+        if is_starting:
+            return asked.answer(throttle_time=0, brokers=(), cluster_id="c", controller_id=-1, topics=())
+        return one_partition(asked, UUID(int=7))
+
+    async with Cluster("broker:9092", connect=connecting(answer)) as cluster:
+        await cluster.refresh(None)
+        is_starting = True
+        with pytest.raises(ConnectionError, match="does not know the cluster yet"):
+            await cluster.refresh(None)
+        assert set(cluster.metadata.topics) == {"clicks"}
+        assert await cluster.leader(TopicPartition("clicks", 0)) == 1
 
 
 async def test_a_coordinator_that_is_not_it_any_more_is_looked_for_again(tmp_path: Path) -> None:
