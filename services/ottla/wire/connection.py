@@ -289,7 +289,11 @@ async def _open(
 ) -> SocketConnection:
     loop = asyncio.get_running_loop()
     errors: list[OSError] = []
-    for family, kind, protocol, _, address in await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM):
+    try:
+        addresses = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # with an empty label, or one of more than 63 letters
+        raise ConnectionError(f"{endpoint.host!r} is no host name: {error}") from None
+    for family, kind, protocol, _, address in addresses:
         opened = socket.socket(family, kind, protocol)
         try:
             opened.setblocking(False)

@@ -250,6 +250,13 @@ async def test_nobody_listens() -> None:
         await opened(Endpoint("INTERNAL", "127.0.0.1", port), Wire())
 
 
+@pytest.mark.parametrize("host", ["kafka..example", f"{'k' * 64}.example"])
+async def test_a_host_that_can_be_no_name_is_one_where_no_one_listens(host: str) -> None:
+    """One of a bootstrap list, or that a broker advertises: the others are tried, and nothing ends by another error than an OSError."""
+    with pytest.raises(ConnectionError, match="is no host name"):
+        await open_connection(Endpoint("INTERNAL", host, 9092), usual_size=USUAL_SIZE, limit=LIMIT)
+
+
 async def test_tls_without_settings_for_it_is_said() -> None:
     with pytest.raises(ConnectionError, match="speaks SSL"):
         await opened(Endpoint("INTERNAL", "127.0.0.1", 1, "SSL"), Wire())
