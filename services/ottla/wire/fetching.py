@@ -532,6 +532,9 @@ class _Lane:
         if unplaced:
             await self._look_up(connection, unplaced)
         now = asyncio.get_running_loop().time()
+        for place in list(self._places.values()):
+            if place.preferred is not None and place.preferred[1] <= now:
+                self._fetcher.rehome(place, is_stale=False)  # the leader says again which replica is near and has everything
         asked = {place.partition: place for place in self._places.values() if place.ready_at <= now and place.look_up is None}
         if not asked:
             await self._until_ready(now)

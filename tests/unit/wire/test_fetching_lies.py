@@ -11,10 +11,10 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.wire.fakes import Asked, api_versions, connecting, one_partition
+from tests.unit.wire.fakes import Asked, FakeChannel, api_versions, connecting, one_partition
 
 from ottla.errors import TopicAuthorizationFailed
-from ottla.model import TopicPartition
+from ottla.model import Endpoint, TopicPartition
 from ottla.protocol import fetch
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import FetchAnswer
@@ -160,3 +160,74 @@ async def test_a_topic_that_was_refused_for_a_while_is_asked_for_again() -> None
             while not (arrived := await fetcher.poll(5.0)):
                 pass
         assert arrived[0].offset == 0
+
+
+class Leading(Liar):
+    """Broker 1 of two, leader of partition 0 of `clicks`, which has an id, and of `views`, which has none."""
+
+    def __init__(self) -> None:
+        super().__init__(Random(1), 0.0)
+
+    def __call__(self, asked: Asked) -> bytes | Exception | None:
+        if asked.key is not ApiKey.METADATA:
+            return super().__call__(asked)
+        schema = asked.schema
+        partition = schema(
+            "MetadataResponsePartition",
+            partition_index=0,
+            leader_id=1,
+            leader_epoch=5,
+            error_code=0,
+            replica_nodes=(1, 2),
+            isr_nodes=(1, 2),
+            offline_replicas=(),
+        )
+        topics = [
+            schema(
+                "MetadataResponseTopic",
+                error_code=0,
+                name=name,
+                topic_id=topic_id,
+                is_internal=False,
+                partitions=[partition],
+                topic_authorized_operations=0,
+            )
+            for name, topic_id in (("clicks", TOPIC_ID), ("views", None))
+        ]
+        brokers = [schema("MetadataResponseBroker", node_id=number, host=f"broker-{number}", port=9092, rack=None) for number in (1, 2)]
+        return asked.answer(throttle_time=0, brokers=brokers, cluster_id="c", controller_id=1, topics=topics)
+
+
+async def test_a_replica_is_read_from_for_a_time_and_then_the_leader_says_again_which() -> None:
+    """KIP-392, as Kafka's consumer: after `metadata.max.age.ms`. One that has fallen behind for good would be read from for ever."""
+    asked_brokers: list[str] = []
+
+    class Following(Leading):
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            return self.answer(asked, [(topic, [FetchAnswer(0, 0, 0, 0, 0)])])
+
+    class Referring(Leading):
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            if "broker-2" in asked_brokers:
+                return super().fetch(asked)
+            ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            return self.answer(asked, [(topic, [FetchAnswer(0, preferred_read_replica=2)])])
+
+    async def connect(endpoint: Endpoint) -> FakeChannel:
+        broker = Following() if endpoint.host == "broker-2" else Referring()
+
+        def answer(asked: Asked) -> bytes | Exception | None:
+            if asked.key is ApiKey.FETCH:
+                asked_brokers.append(endpoint.host)
+            return broker(asked)
+
+        return FakeChannel(answer)
+
+    soon = ClusterSettings(metadata_max_age_seconds=0.2)
+    async with Cluster("broker-1:9092", soon, random=Random(1), connect=connect) as cluster, Fetcher(cluster) as fetcher:
+        fetcher.assign(CLICKS, 0)
+        async with asyncio.timeout(120):
+            while not (arrived := await fetcher.poll(5.0)):
+                pass
+        assert arrived[0].offset == 0 and "broker-2" in asked_brokers
