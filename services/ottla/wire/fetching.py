@@ -545,7 +545,7 @@ class _Lane:
         if speaks_ids is not self._speaks_ids:
             self._session, self._speaks_ids = FetchSession(self._session.session_id), speaks_ids
         for place in self._places.values():
-            if place.partition not in asked:
+            if place.partition not in asked and (place.topic_id is not None or not speaks_ids):
                 self._session.forget(_key(place, speaks_ids))
         wanted = {_key(place, speaks_ids): place for place in asked.values()}
         offsets = {partition: place.offset for partition, place in asked.items()}

@@ -231,3 +231,23 @@ async def test_a_replica_is_read_from_for_a_time_and_then_the_leader_says_again_
             while not (arrived := await fetcher.poll(5.0)):
                 pass
         assert arrived[0].offset == 0 and "broker-2" in asked_brokers
+
+
+async def test_of_two_topics_one_may_have_no_id_and_be_asked_for_later() -> None:
+    """As some brokers of a cluster that is being updated say ids and others do not."""
+
+    class Refusing(Leading):
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            topics = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            if "views" not in dict(topics):
+                return super().fetch(asked)
+            return self.answer(asked, [(topic, [FetchAnswer(0, 7 if topic == "views" else 0)]) for topic, _ in topics])
+
+    refusing = connecting(Refusing())
+    async with Cluster("broker-1:9092", random=Random(1), connect=refusing) as cluster, Fetcher(cluster) as fetcher:
+        fetcher.assign(CLICKS, 0)
+        fetcher.assign(TopicPartition("views", 0), 0)
+        async with asyncio.timeout(120):
+            while not (arrived := await fetcher.poll(5.0)):
+                pass
+        assert arrived[0].partition == CLICKS
