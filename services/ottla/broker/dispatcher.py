@@ -24,7 +24,7 @@ from ottla.broker.handlers.waiting import begun
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.request_meters import ApiMeter
 from ottla.errors import InvalidRequest, KafkaStorageError
-from ottla.lifecycle import Collections
+from ottla.lifecycle import Collections, look_at_error
 from ottla.model import ANONYMOUS, INTERNAL_TOPICS, Principal, TopicPartition
 from ottla.network.buffers import Resume
 from ottla.network.connection import Connection
@@ -63,6 +63,7 @@ class InFlight:
         self._most = most
         self._count = 0
         self._waiting: deque[Resume] = deque()
+        self.finishing: Final = set[asyncio.Future[Any]]()  # of clients that have gone
         self.collections: Final = Collections()
 
     @property
@@ -126,8 +127,10 @@ class Session:
         "_buffer",
         "_connection",
         "_delayed",
+        "_finishes",
         "_in_flight",
         "_is_held",
+        "_is_lost",
         "_meters",
         "_now_ms",
         "_owed",
@@ -154,6 +157,8 @@ class Session:
         self._delayed: set[DelayedProduce] = set()
         self._sends_soon = False
         self._task: asyncio.Future[Any] | None = None
+        self._finishes = False  # what the task does is done also when the client goes
+        self._is_lost = False
         # The Produce requests of the read at hand, until their groups are written: where the frame lies, and the answer.
         self._staged: list[tuple[int, int, bytes | DelayedProduce | None]] = []
         self._repeats: dict[bytes, Repeat] = {}
@@ -204,8 +209,13 @@ class Session:
 
     def connection_lost(self) -> None:
         """Drops the answers: the connection is closed."""
+        self._is_lost = True
         if self._task is not None:
-            self._task.cancel()
+            if self._finishes:
+                self._in_flight.finishing.add(self._task)
+                self._task.add_done_callback(self._in_flight.finishing.discard)
+            else:
+                self._task.cancel()
         for delayed in self._delayed:
             self._produces.forget(delayed)
         self._delayed.clear()
@@ -449,7 +459,11 @@ class Session:
             works: whether something is being done meanwhile, which counts for `queued.max.requests`. A coroutine always does;
                 a future is mostly one of another's doing.
             size: bytes of the request that are kept meanwhile, which count for `queued.max.request.bytes`.
+
+        With either of them it is also done, and counted, when the client goes: a thread cannot be called back, and a Produce that
+        has come whole is written.
         """
+        self._finishes = works or bool(size)
         works = works or not isinstance(awaitable, asyncio.Future)
         task = self._task = asyncio.ensure_future(awaitable)
         if works:
@@ -463,6 +477,9 @@ class Session:
                 self._in_flight.leave()
             if size:
                 self._connection.count(-size)
+            if self._is_lost:
+                look_at_error(ended)
+                return
             if ended.cancelled():
                 self._connection.abort()  # it has gone, unless what was waited for was given up: its client is to ask again
                 return
@@ -542,6 +559,8 @@ class Dispatcher:
 
     def close(self) -> None:
         """When no connection is left."""
+        for task in list(self._in_flight.finishing):
+            task.cancel()
         self._in_flight.collections.close()
 
     def open(self, connection: Connection) -> Session:

@@ -475,6 +475,38 @@ async def test_requests_that_wait_for_a_thread_count_for_queued_max_request_byte
             assert correlation_id == 1
 
 
+async def test_a_produce_without_acks_is_written_when_its_client_has_closed_meanwhile(tmp_path: Path) -> None:
+    """As a broker of Kafka does, which handles what it received of a closed connection. It was dropped with the connection."""
+    gate = Gate("opened")
+    async with wired(tmp_path, offload=gate) as broker:
+        broker.topic("compressed", compression_type="zstd")
+        client = await broker.connect()
+        client.write(produce(("compressed", 0, batch(b"a")), acks=0))
+        await until(lambda: gate.held == 1)
+        client.writer.close()
+        await until(lambda: broker.listener.connection_count == 0)
+        gate.open.set()
+        await until(lambda: broker.partition("compressed").log.log_end_offset == 1)
+
+
+async def test_a_request_that_a_thread_has_counts_when_its_client_has_gone(tmp_path: Path) -> None:
+    """Sent and left, again and again, it filled the memory as fast as it came."""
+    gate = Gate("_decode")
+    never = {"auto.create.topics.enable": "false"}
+    async with wired(tmp_path, offload=gate, most_bytes=4 * MIB, properties=never) as broker:
+        name = b"\x00\xf0" + b"x" * 0xF0
+        for _ in range(10):
+            client = await broker.connect()
+            client.write(framed(ApiKey.METADATA, 1, 1, struct.pack(">i", 4000) + 4000 * name))
+            held = gate.held
+            for _ in range(100):
+                await asyncio.sleep(0.001)
+            if gate.held > held:
+                client.writer.close()
+        assert 0 < gate.held <= 4
+        gate.open.set()
+
+
 async def test_whoever_waits_for_a_turn_and_goes_away_takes_no_turn() -> None:
     called = []
     in_flight = InFlight(1)
