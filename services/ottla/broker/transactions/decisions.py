@@ -44,7 +44,7 @@ def initialised(
     if transaction.state is _S.ONGOING:
         return fenced(transaction, now_ms)
     expected_epoch = None if expected is None else expected[1]
-    if transaction.epoch != NO_PRODUCER_EPOCH and transaction.is_exhausted and not _is_repeated(transaction, expected_epoch):
+    if transaction.is_exhausted and expected_epoch in (None, transaction.epoch):
         assert new_producer_id is not None, "the producer id has no epochs left"
         return _cleared(
             transaction,
@@ -64,10 +64,6 @@ def _may_go_on(transaction: Transaction, producer_id: int, epoch: int) -> bool:
         return True
     # It was given a new id, and never heard of that.
     return producer_id == transaction.previous_producer_id and epoch >= LAST_EPOCH - 1
-
-
-def _is_repeated(transaction: Transaction, expected_epoch: int | None) -> bool:
-    return expected_epoch is not None and expected_epoch == transaction.previous_epoch and expected_epoch != transaction.epoch
 
 
 def _next_epoch(transaction: Transaction, expected_epoch: int | None) -> tuple[int, int]:

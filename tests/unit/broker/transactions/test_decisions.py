@@ -64,6 +64,13 @@ def test_an_exhausted_producer_id_is_replaced() -> None:
     assert begun(heard, expected=(7, LAST_EPOCH - 1)).producer_id == 8
 
 
+@pytest.mark.parametrize(("epoch", "stale"), [(LAST_EPOCH - 1, LAST_EPOCH - 2), (LAST_EPOCH, LAST_EPOCH - 1)])
+def test_a_producer_of_a_former_epoch_is_fenced_also_when_the_producer_id_has_no_epochs_left(epoch: int, stale: int) -> None:
+    """Another producer has begun since, or its transaction has timed out: a new producer id for it would shut out the present one."""
+    with pytest.raises(ProducerFenced):
+        begun(Transaction("t", 7, epoch, 60_000), expected=(7, stale))
+
+
 def test_a_producer_that_begins_while_another_ones_transaction_is_open_has_that_aborted() -> None:
     fenced = begun(ongoing())
     assert (fenced.state, fenced.epoch) == (TransactionState.PREPARE_EPOCH_FENCE, 1)
