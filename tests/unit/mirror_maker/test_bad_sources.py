@@ -517,6 +517,7 @@ async def test_groups_follow_while_a_broker_of_the_source_cannot_be_reached(tmp_
             return await connect(endpoint)
 
         source._connect = connect_to_the_leader
+        await asyncio.gather(*source._opening.values(), return_exceptions=True)  # one under way would be the way to the other broker
         for connection in [known for place, known in source._open.items() if place[1] == port]:
             await connection.close()
         groups = [f"readers-{number}" for number in range(8)]
