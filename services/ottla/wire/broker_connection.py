@@ -74,6 +74,8 @@ class BrokerConnection:
     versions: Mapping[int, VersionRange] = field(default_factory=dict)
     expires_at: float | None = None
     _correlation_id: int = 0
+    _unanswered: int = 0
+    _is_retired: bool = False
 
     @property
     def is_usable(self) -> bool:
@@ -107,7 +109,7 @@ class BrokerConnection:
         """
         number = self.next_correlation_id()
         frame = memoryview(api.encode(number, self.client_id, body))[INT32.size :]
-        answer = await self.channel.send((frame,), timeout_seconds)
+        answer = await self.send((frame,), timeout_seconds)
         try:
             return api.decode(answer, number)
         except MalformedResponse:
@@ -119,12 +121,26 @@ class BrokerConnection:
 
         The caller checks the answer's correlation id, and closes the connection when it is another.
         """
-        return self.channel.send(frame, timeout_seconds, is_answered=is_answered)
+        answer = self.channel.send(frame, timeout_seconds, is_answered=is_answered)
+        self._unanswered += 1
+        answer.add_done_callback(self._answered)
+        return answer
+
+    def _answered(self, _: asyncio.Future[memoryview]) -> None:
+        self._unanswered -= 1
+        if self._is_retired:
+            self.retire()
 
     def next_correlation_id(self) -> int:
         """The number of the request that is written next."""
         self._correlation_id = self._correlation_id + 1 if self._correlation_id < MAX_CORRELATION_ID else 1
         return self._correlation_id
+
+    def retire(self) -> None:
+        """Ends the connection once all that is on its way is answered. Nothing more is to be asked."""
+        self._is_retired = True
+        if not self._unanswered:
+            self.channel.abort()
 
     async def close(self) -> None:
         """Ends the connection at once."""

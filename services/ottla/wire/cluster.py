@@ -166,6 +166,7 @@ class Cluster:
         self._offload = offload
         self._open: dict[Place, BrokerConnection] = {}
         self._opening: dict[Place, asyncio.Task[BrokerConnection]] = {}
+        self._retired: list[BrokerConnection] = []
         self._coordinators: dict[tuple[CoordinatorKind, str], BrokerId] = {}
         self._heard: dict[str, float] = {}  # when, of each topic
         self._refreshing: asyncio.Task[None] | None = None
@@ -188,8 +189,9 @@ class Cluster:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        connections = list(self._open.values())
+        connections = [*self._open.values(), *self._retired]
         self._open.clear()
+        self._retired.clear()
         for connection in connections:
             await connection.close()
 
@@ -249,7 +251,9 @@ class Cluster:
             if known.is_usable:
                 return known
             del self._open[place]
-            await known.close()
+            self._retired = [retired for retired in self._retired if not retired.channel.is_lost]
+            self._retired.append(known)
+            known.retire()  # its time is over, for what is asked from now on
         opening = self._opening.get(place)
         if opening is None:
             opening = self._opening[place] = asyncio.get_running_loop().create_task(self._opened(place))

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
-from tests.unit.wire.fakes import Asked, api_versions, connecting, one_partition
+from tests.unit.wire.fakes import Asked, FakeChannel, api_versions, connecting, one_partition
 
 from ottla.errors import CoordinatorNotAvailable, UnknownTopicOrPartition, UnsupportedVersion, error_of
-from ottla.model import BrokerId, TopicPartition
+from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, ClusterSettings, CoordinatorKind, bootstrap_endpoints
@@ -147,6 +147,52 @@ async def test_a_broker_that_was_not_told_of_the_cluster_yet_is_not_believed() -
             await cluster.refresh(None)
         assert set(cluster.metadata.topics) == {"clicks"}
         assert await cluster.leader(TopicPartition("clicks", 0)) == 1
+
+
+async def test_what_is_on_its_way_when_a_sasl_session_ends_is_answered() -> None:
+    """KIP-368: Kafka's clients say who they are once more, and lose nothing by it. A topic that was being made would be there already."""
+    is_slow = False
+    slow: list[bytes] = []
+    channels: list[FakeChannel] = []
+
+    def answer(asked: Asked) -> bytes | Exception | None:
+        if asked.key is ApiKey.API_VERSIONS:
+            return api_versions(asked)
+        if not is_slow:
+            return one_partition(asked, UUID(int=7))
+        slow.append(one_partition(asked, UUID(int=7)))
+        return None
+
+    async def connect(endpoint: Endpoint) -> FakeChannel:
+        channels.append(FakeChannel(answer))
+        return channels[-1]
+
+    async def ask(connection: BrokerConnection) -> str:
+        api = connection.message(ApiKey.METADATA, 12, 12)
+        return str((await connection.ask(api, cluster._metadata_request(api, ()), 60.0)).cluster_id)
+
+    async with Cluster("broker:9092", connect=connect) as cluster:
+        await cluster.refresh(())
+        connection = await cluster.connection(BrokerId(1))
+        is_slow = True
+        asking = asyncio.ensure_future(ask(connection))
+        await asyncio.sleep(0)
+        is_slow = False
+        connection.expires_at = asyncio.get_running_loop().time()
+        assert await cluster.connection(BrokerId(1)) is not connection
+        assert not asking.done() and not channels[0].is_lost
+        channels[0]._open[-1].set_result(memoryview(slow[0]))
+        assert await asking == "c"
+        assert channels[0].is_lost and not channels[1].is_lost, "it is closed then"
+        connection = await cluster.connection(BrokerId(1))
+        is_slow = True
+        asking = asyncio.ensure_future(ask(connection))
+        await asyncio.sleep(0)
+        is_slow = False
+        connection.expires_at = asyncio.get_running_loop().time()
+        await cluster.connection(BrokerId(1))
+    with pytest.raises(ConnectionError):
+        await asking
 
 
 async def test_a_coordinator_that_is_not_it_any_more_is_looked_for_again(tmp_path: Path) -> None:
