@@ -30,6 +30,7 @@ from typing import Any, Final, Self
 from ottla.errors import (
     ApiError,
     InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     InvalidTransactionState,
     NetworkException,
     OperationNotAttempted,
@@ -418,7 +419,8 @@ class TransactionalProducer:
         await self._producer.close(wait=False)
         with self._failing():
             if self._is_begun:
-                with suppress(InvalidTransactionState):  # it was aborted before, or did not begin: no one could say
+                # It was aborted before, or did not begin: no one could say. Or the id has expired, and its coordinator knows nothing of it.
+                with suppress(InvalidTransactionState, InvalidProducerIdMapping):
                     await end_transaction(self._cluster, self.identity, commit=False)
                 self._is_begun = False  # in the new epoch, which may be taken without our hearing of it, this one asks for nothing more
             # What is still on its way has sequences that no one counts any more.

@@ -17,7 +17,15 @@ from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
 from ottla.broker.in_process import InProcessBrokers
 from ottla.broker.transactions.markers import MarkerSender
-from ottla.errors import ApiError, InvalidProducerEpoch, InvalidTransactionState, MessageTooLarge, ProducerFenced, UnknownTopicOrPartition
+from ottla.errors import (
+    ApiError,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTransactionState,
+    MessageTooLarge,
+    ProducerFenced,
+    UnknownTopicOrPartition,
+)
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.records import Record, build_batch, read_records
@@ -28,7 +36,7 @@ from ottla.wire.fetching import Fetcher, FetchSettings, visible_batches
 from ottla.wire.groups import CommittedOffset, committed_offsets
 from ottla.wire.offsets import EARLIEST, LATEST, list_offsets
 from ottla.wire.producing import init_producer_id
-from ottla.wire.transactions import TransactionalProducer, TransactionState, end_transaction
+from ottla.wire.transactions import TransactionalProducer, TransactionState, describe_transaction, end_transaction
 
 CLICKS, VIEWS = TopicPartition("clicks", 0), TopicPartition("views", 1)
 
@@ -276,3 +284,16 @@ async def test_a_transaction_ends_without_a_topic_that_was_deleted_meanwhile(tmp
         async with producer.transaction():  # waits for the end of the one before
             await producer.send(CLICKS, batch(b"3"))
         assert await committed(cluster, CLICKS) == [b"1", b"3"]
+
+
+async def test_a_producer_whose_transactional_id_has_expired_goes_on_after_an_abort(tmp_path: Path) -> None:
+    """As Kafka's, which then does not ask for the abort and takes an id again (KIP-588); after `transactional.id.expiration.ms`."""
+    soon = {"transactional_id_expiration_ms": "300", "transaction_remove_expired_transaction_cleanup_interval_ms": "100"}
+    async with running_cluster(tmp_path, 1, **soon) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
+        async with asyncio.timeout(120):
+            while await describe_transaction(cluster, "loads") is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        with pytest.raises(InvalidProducerIdMapping):
+            async with producer.transaction():
+                await producer.send(CLICKS, batch(b"refused"))
+        assert producer.state is TransactionState.READY
