@@ -357,12 +357,12 @@ class ProducerStates:
         is_known: bool,
         transaction: TransactionNumber = UNKNOWN_TRANSACTION,
     ) -> None:
-        """The coordinator has answered whether it knows of the transaction, and which it is. That counts unless one has ended
-        here since.
+        """The coordinator has answered whether it knows of the transaction, and which it is. That counts unless it has ended
+        here since, or before: a coordinator that has been replaced may not know yet.
         """
         verification.waiting -= 1
         if self._verifying.get(producer_id) is verification:
-            if is_known:
+            if is_known and not self.has_ended(producer_id, transaction):
                 self._verified[producer_id] = producer_epoch
                 self._note_first_open(producer_id, transaction)
             if not verification.waiting:

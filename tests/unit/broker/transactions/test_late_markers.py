@@ -103,6 +103,17 @@ async def test_a_marker_of_a_former_coordinator_is_late_where_the_next_one_has_b
     assert world.partition.last_stable_offset == second
 
 
+async def test_a_former_coordinator_is_not_believed_that_an_ended_transaction_may_be_written_to(world: World) -> None:
+    """One that has not heard yet that another leads: a late batch of the transaction would begin one that nothing ends."""
+    world.verify(70)
+    world.write()
+    await world.mark(1, is_commit=False, coordinator_epoch=COORDINATOR_EPOCH + 1)
+    world.verify(70)
+    assert not world.partition.log.producers.may_write_in_transaction(PRODUCER, EPOCH)
+    world.verify(2, coordinator_epoch=COORDINATOR_EPOCH + 1)
+    assert world.partition.log.producers.may_write_in_transaction(PRODUCER, EPOCH)
+
+
 async def test_the_next_coordinator_ends_the_transaction_that_the_former_one_has_numbered(world: World) -> None:
     world.verify(70)
     world.write()
