@@ -272,6 +272,8 @@ class TransactionPartition:
         """Forgets the ids that have not been used for `transactional.id.expiration.ms`."""
         now_ms = self._clock.time_ms()
         for transactional_id, entry in list(self._entries.items()):
+            if self._is_closed:
+                return  # this broker may lead in another epoch, in which the id is in use again
             if entry.is_busy or not entry.transaction.is_expired(now_ms, self._limits.id_expiration_ms):
                 continue
             entry.is_busy = True

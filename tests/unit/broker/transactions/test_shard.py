@@ -241,6 +241,25 @@ async def test_ids_that_nobody_uses_are_forgotten_here_and_in_the_log() -> None:
     assert [transaction.transactional_id for transaction in (await world.coordinator(1)).transactions()] == ["t"]
 
 
+async def test_a_coordinator_of_a_former_epoch_expires_no_further_ids() -> None:
+    """The same broker may lead in the next epoch, and its log takes the tombstone of an id that a producer uses again there."""
+    world = World()
+    former = await world.coordinator(epoch=1)
+    for idle in ("a", "b"):
+        await former.initialise(idle, MINUTE_MS, None)
+    world.clock.advance(milliseconds=LIMITS.id_expiration_ms)
+    world.log.commits.clear()
+    expiring = asyncio.ensure_future(former.expire())
+    await asyncio.sleep(0)
+    former.close()
+    world.log.commits.set()
+    present = await world.coordinator(epoch=2)
+    producer_id, epoch = await present.initialise("b", MINUTE_MS, None)
+    await present.add_partitions("b", producer_id, epoch, [CLICKS])
+    await expiring
+    assert (await world.coordinator(epoch=3)).describe("b").state is TransactionState.ONGOING
+
+
 @pytest.mark.parametrize(
     ("refusal", "told"),
     [
