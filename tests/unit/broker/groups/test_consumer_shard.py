@@ -285,6 +285,27 @@ async def test_a_group_that_may_not_be_downgraded_stays_a_consumer_group(monkeyp
     assert set(consumer_group(shard).members) == {joined.member_id}
 
 
+@pytest.mark.parametrize("is_classic", [False, True])
+async def test_a_static_member_whose_return_was_not_stored_is_out_when_its_session_ends(is_classic: bool) -> None:
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock, topics=TOPICS)
+    if is_classic:
+        await shard.consumer_heartbeat("g", beat("other"))
+        await shard.join("g", classic_join(instance_id="i"))
+    else:
+        await shard.consumer_heartbeat("g", beat("former", instance_id="i"))
+        await shard.consumer_heartbeat("g", Heartbeat("former", -2, instance_id="i"))
+    log.refusal = NotEnoughReplicas("1 of 2")
+    with pytest.raises(CoordinatorNotAvailable):
+        await (shard.join("g", classic_join(instance_id="i")) if is_classic else shard.consumer_heartbeat("g", beat("b", instance_id="i")))
+    log.refusal = None
+    clock.advance(seconds=10 if is_classic else 45)
+    entry = shard._groups.get("g")
+    assert entry is not None
+    shard._tick(entry)
+    assert consumer_group(shard).static_member("i") is None
+
+
 async def test_a_static_member_that_comes_back_with_the_classic_protocol_takes_the_group_with_it() -> None:
     log = OffsetsLog()
     shard = await loaded(log, topics=TOPICS)
