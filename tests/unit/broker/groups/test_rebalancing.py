@@ -250,6 +250,17 @@ def test_group_max_size_holds_for_newcomers_only() -> None:
     assert coordinator.heartbeat(leader.member_id, leader.generation_id) is None
 
 
+def test_a_member_that_is_one_too_many_for_group_max_size_is_not_waited_for() -> None:
+    """KIP-389: a group that is larger than a lowered maximum shrinks with its next rebalance, as those over it are refused and out."""
+    coordinator = Coordinator()
+    first, second, third = coordinator.stable(3)
+    coordinator.group.limits = GroupLimits(initial_rebalance_delay_ms=0, max_size=2)  # type: ignore[misc]
+    rejoining = [coordinator.join(member.member_id) for member in (first, second, third)]
+    assert error_of(coordinator.joined[rejoining[2]]) is GroupMaxSizeReached
+    assert [coordinator.joined[token].generation_id for token in rejoining[:2]] == [first.generation_id + 1] * 2
+    assert set(coordinator.group.members) == {first.member_id, second.member_id}
+
+
 def test_heartbeats_of_strangers_and_of_other_generations_are_refused(coordinator: Coordinator) -> None:
     (member,) = coordinator.stable(1)
     assert coordinator.heartbeat("stranger", 1) is UnknownMemberId

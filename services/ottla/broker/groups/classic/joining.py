@@ -15,7 +15,7 @@ from typing import Final
 from ottla.broker.groups.classic.effects import Effect, Joined, ReplacementOf, Token
 from ottla.broker.groups.classic.group import Group, GroupLimits
 from ottla.broker.groups.classic.member import Member, Protocol
-from ottla.broker.groups.classic.rebalancing import forget_requests, joined, maybe_prepare, try_complete_join
+from ottla.broker.groups.classic.rebalancing import forget_requests, joined, maybe_prepare, remove_member, try_complete_join
 from ottla.broker.groups.classic.transitions import GroupState
 from ottla.broker.groups.classic.validation import check_member
 from ottla.errors import (
@@ -70,7 +70,10 @@ def join(group: Group, request: Join, token: Token, now_ms: int, unique: MakeUni
             return _new_member(group, request, token, now_ms, unique)
         return _known_member(group, request, token, now_ms)
     except ApiError as error:
-        return [Joined(token, request.member_id, error=error)]
+        effects: list[Effect] = [Joined(token, request.member_id, error=error)]
+        if isinstance(error, GroupMaxSizeReached) and group.has(request.member_id):
+            effects += remove_member(group, request.member_id, error.message, now_ms)  # it does not come again, and others wait for it
+        return effects
 
 
 def check_request(group_id: str, request: Join, limits: GroupLimits) -> None:
