@@ -416,6 +416,8 @@ class GroupShard:
         async def store() -> None:
             if entry.group is not group:
                 raise RebalanceInProgress(f"group {effect.group_id} has become a consumer group")
+            if entry.is_dead:
+                return  # it was empty, and its tombstone is written already
             await self._log.store([record_of(effect, self._clock.time_ms() - self._now_ms())])
 
         def stored(error: ApiError | None) -> None:

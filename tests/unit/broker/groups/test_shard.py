@@ -169,6 +169,17 @@ async def test_a_group_that_is_deleted_is_not_found_again() -> None:
     assert len(second.offsets("g")) == 0
 
 
+async def test_a_group_that_is_deleted_as_soon_as_it_is_empty_is_not_written_once_more() -> None:
+    """What is written of a group is, one turn of the loop later; the tombstone of its deletion may come before."""
+    log = OffsetsLog()
+    shard = await loaded(log)
+    joined = await one_member(shard)
+    shard.leave("g", [Leaver(joined.member_id)])
+    await shard.delete("g")
+    await asyncio.sleep(0)
+    assert list((await loaded(log, epoch=1)).groups()) == []
+
+
 async def test_offsets_of_a_topic_that_members_read_are_not_deleted() -> None:
     log = OffsetsLog()
     shard = await loaded(log)
