@@ -51,8 +51,6 @@ log: Final = logging.getLogger(__name__)
 
 # So many groups are looked at in a row for offsets of deleted topics.
 GROUPS_AT_ONCE: Final = 200
-# So many go into a batch, which must not come near `max.message.bytes`.
-TOMBSTONES_AT_ONCE: Final = 1_000
 
 Outcomes = dict[TopicPartition, ApiError | None]
 Offsets = Mapping[TopicPartition, CommittedOffset]
@@ -334,8 +332,8 @@ class Commits:
         """Appends tombstones for offsets, and for the group where it has neither members nor other offsets: says whether."""
         goes = entry.is_forgettable and entry.offsets.partitions() <= set(partitions)
         records = _tombstones(entry.group.group_id, partitions) + (tombstones_of(entry.group) if goes else [])
-        for start in range(0, len(records), TOMBSTONES_AT_ONCE):
-            self._appended(self._log.append(records[start : start + TOMBSTONES_AT_ONCE]))
+        for appended in self._log.append_tombstones(records):
+            self._appended(appended)
         return goes
 
     def _expired(self, entry: GroupEntry, wall_ms: int) -> list[TopicPartition]:

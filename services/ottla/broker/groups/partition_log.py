@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ottla.broker.replication.internal_topics import InternalTopics, KeyValue
@@ -24,6 +24,11 @@ from ottla.errors import (
 )
 from ottla.model import TopicPartition
 
+# So many, and so many bytes of their keys, go into a batch, which must not come near `max.message.bytes`: a group may have offsets
+# of as many partitions as there are, and its id alone may have 32 KiB.
+TOMBSTONES_AT_ONCE: Final = 1_000
+TOMBSTONE_BYTES_AT_ONCE: Final = 500_000
+
 
 class PartitionLog:
     """One partition of `__consumer_offsets`, led by this broker.
@@ -43,6 +48,10 @@ class PartitionLog:
         """Appends; gives the partition, the offset of the first record, and that behind the last one."""
         base_offset, partition = self._internal.append(self.key, records, self._codec)
         return partition, base_offset, base_offset + len(records)
+
+    def append_tombstones(self, records: Sequence[KeyValue]) -> list[tuple[Partition, int, int]]:
+        """As `append`, in as many batches as are needed. Where it fails some may have been appended."""
+        return [self.append(batch) for batch in _batches(records)]
 
     def append_in_transaction(self, records: Sequence[KeyValue], producer_id: int, producer_epoch: int) -> tuple[Partition, int, int]:
         """As `append`, as a part of a producer's transaction."""
@@ -64,6 +73,20 @@ class PartitionLog:
             await self.committed(partition, end_offset)
         except ApiError as error:
             raise as_group_error(error) from error
+
+
+def _batches(tombstones: Sequence[KeyValue]) -> Iterator[list[KeyValue]]:
+    batch: list[KeyValue] = []
+    size = 0
+    for key, value in tombstones:
+        key_size = len(key or b"")
+        if batch and (len(batch) == TOMBSTONES_AT_ONCE or size + key_size > TOMBSTONE_BYTES_AT_ONCE):
+            yield batch
+            batch, size = [], 0
+        batch.append((key, value))
+        size += key_size
+    if batch:
+        yield batch
 
 
 def as_group_error(error: ApiError) -> ApiError:

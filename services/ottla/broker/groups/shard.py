@@ -374,10 +374,9 @@ class GroupShard:
             raise NonEmptyGroup(f"group {group_id} has {len(entry.group)} members and is {entry.group.state.value}")
         records = self._commits.tombstones(entry) + tombstones_of(entry.group)
         try:
-            appended = self._log.append(records) if records else None
+            appended = self._log.append_tombstones(records)
             self._groups.remove(entry)
-            if appended is not None:
-                partition, _, end_offset = appended
+            for partition, _, end_offset in appended[-1:]:
                 await self._log.committed(partition, end_offset)
         except ApiError as error:
             raise as_group_error(error) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.unit.broker.groups.known_topics import KnownTopics
 from tests.unit.broker.groups.offsets_log import OffsetsLog, loaded, shard_of
 
 from ottla.broker.groups.classic.effects import Joined
@@ -209,6 +210,25 @@ async def test_an_empty_groups_offsets_expire_and_then_the_group() -> None:
     assert shard.group("g") is None
     second = await loaded(log, clock, epoch=1)
     assert list(second.groups()) == []
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_a_group_is_taken_away_in_batches_that_the_log_takes(is_deleted: bool) -> None:
+    """Of a long id and many partitions: one that is refused as too large never goes, and keeps all behind it from expiring."""
+    log, clock = OffsetsLog(), ManualClock()
+    wide = [TopicPartition("wide", number) for number in range(60)]
+    shard = await loaded(log, clock, topics=KnownTopics(wide=60))
+    name = "g" * 20_000
+    for partition in wide:
+        await shard.commit(name, -1, "", None, {partition: CommittedOffset(1, commit_timestamp=clock.time_ms())})
+    before = len(log.batches)
+    clock.advance(seconds=2_000)
+    if is_deleted:
+        await shard.delete(name)
+    else:
+        shard.expire()
+    assert max(map(len, log.batches[before:])) < 1 << 20, "max.message.bytes"
+    assert list((await loaded(log, clock, epoch=1)).groups()) == []
 
 
 async def test_a_static_member_is_known_by_its_instance_at_the_next_coordinator() -> None:
