@@ -157,28 +157,32 @@ class EventQueue:
         return task
 
     async def _run(self, event: ControllerEvent, title: str, operation: Operation[T]) -> T:
-        async with self._one_at_a_time:
-            if self._is_closed:
-                raise NotController(f"{title}: this broker is not the controller any more")
-            self._counts.events[event.value] += 1
-            try:
-                with coordination_errors_as_api_errors(title):
-                    return await operation()
-            except asyncio.CancelledError:  # by `wait_closed`: who waits for the answer is not to be cancelled with it
-                raise NotController(f"{title}: the term was over before it was done") from None
-            except NotController as error:
+        try:
+            async with self._one_at_a_time:
+                if self._is_closed:
+                    raise NotController(f"{title}: this broker is not the controller any more")
+                self._counts.events[event.value] += 1
+                return await self._run_in_turn(title, operation)
+        except asyncio.CancelledError:  # by `wait_closed`: who waits for the answer is not to be cancelled with it
+            raise NotController(f"{title}: the term was over before it was done") from None
+
+    async def _run_in_turn(self, title: str, operation: Operation[T]) -> T:
+        try:
+            with coordination_errors_as_api_errors(title):
+                return await operation()
+        except NotController as error:
+            self._fail(str(error))
+            raise
+        except ApiError as error:
+            if isinstance(error.__cause__, CoordinationError) and not isinstance(error.__cause__, _HARMLESS):
                 self._fail(str(error))
-                raise
-            except ApiError as error:
-                if isinstance(error.__cause__, CoordinationError) and not isinstance(error.__cause__, _HARMLESS):
-                    self._fail(str(error))
-                if isinstance(error.__cause__, BadVersion | NodeExists | NoNode):
-                    raise NotController(f"{title}: a znode was changed by another writer: {error.__cause__}") from error
-                raise
-            except Exception as error:  # an unexpected error ends the term, and is raised to the caller
-                log.exception("%s failed", title)
-                self._fail(f"{title}: {error!r}")
-                raise
+            if isinstance(error.__cause__, BadVersion | NodeExists | NoNode):
+                raise NotController(f"{title}: a znode was changed by another writer: {error.__cause__}") from error
+            raise
+        except Exception as error:  # an unexpected error ends the term, and is raised to the caller
+            log.exception("%s failed", title)
+            self._fail(f"{title}: {error!r}")
+            raise
 
     def _fail(self, why: str) -> None:
         if not self._is_closed:

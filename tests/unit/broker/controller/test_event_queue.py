@@ -74,6 +74,19 @@ async def test_who_waits_for_what_does_not_end_with_its_term_is_told_so() -> Non
     assert failures == []
 
 
+async def test_who_waits_for_a_turn_behind_what_does_not_end_with_its_term_is_told_so() -> None:
+    """It was cancelled while it waited, and whoever had asked with it: a client at this broker got no answer at all."""
+    queue = EventQueue(lambda _: None)
+    held = asyncio.ensure_future(queue.submit(EVENT, "the first", asyncio.Event().wait))
+    waiting = asyncio.ensure_future(queue.submit(EVENT, "the second", asyncio.Event().wait))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    queue.close()
+    await queue.wait_closed(0.01)
+    results = await asyncio.gather(held, waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [NotController, NotController]
+
+
 @pytest.mark.parametrize(
     ("raised", "answered", "fails"),
     [
