@@ -258,7 +258,17 @@ class Cluster:
         if opening is None:
             opening = self._opening[place] = asyncio.get_running_loop().create_task(self._opened(place))
             opening.add_done_callback(look_at_error)
-        return await asyncio.shield(opening)
+        return await self._shared(opening)
+
+    async def _shared(self, task: asyncio.Task[T]) -> T:
+        """What a task gives for which others may wait as well. Raises ConnectionError when `close` has cancelled it."""
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            waiting = asyncio.current_task()
+            if not task.cancelled() or waiting is None or waiting.cancelling():
+                raise
+            raise ConnectionError("the cluster's connections are closed") from None
 
     async def _opened(self, place: Place) -> BrokerConnection:
         try:
@@ -315,7 +325,7 @@ class Cluster:
         if self._next_refresh is None:
             self._next_refresh = asyncio.get_running_loop().create_task(self._refresh_after(self._refreshing))
             self._next_refresh.add_done_callback(look_at_error)
-        await asyncio.shield(self._next_refresh)
+        await self._shared(self._next_refresh)
 
     async def _refresh_after(self, former: asyncio.Task[None] | None) -> None:
         if former is not None:

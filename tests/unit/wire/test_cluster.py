@@ -7,6 +7,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from tests.loops import until
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 from tests.unit.wire.fakes import Asked, FakeChannel, api_versions, connecting, one_partition
 
@@ -147,6 +148,26 @@ async def test_a_broker_that_was_not_told_of_the_cluster_yet_is_not_believed() -
             await cluster.refresh(None)
         assert set(cluster.metadata.topics) == {"clicks"}
         assert await cluster.leader(TopicPartition("clicks", 0)) == 1
+
+
+async def test_who_waits_for_a_connection_or_for_metadata_when_all_is_closed_gets_an_error() -> None:
+    """And is not cancelled: a task that no one has cancelled would end without a word."""
+
+    async def connect(endpoint: Endpoint) -> FakeChannel:
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError
+
+    async def never(connection: BrokerConnection) -> None:
+        raise AssertionError
+
+    cluster = Cluster("broker:9092", connect=connect)
+    refreshing, asking, given_up = map(asyncio.ensure_future, (cluster.refresh(()), cluster.with_any(never), cluster.with_any(never)))
+    await until(lambda: cluster._opening)
+    given_up.cancel()
+    await cluster.close()
+    await asyncio.wait([refreshing, asking, given_up])
+    assert isinstance(refreshing.exception(), ConnectionError) and isinstance(asking.exception(), ConnectionError)
+    assert given_up.cancelled()
 
 
 async def test_what_is_on_its_way_when_a_sasl_session_ends_is_answered() -> None:
