@@ -275,7 +275,7 @@ class ZooKeeperSession:
         """Sends a request in its turn and gives what `take`, called in the order of the wire, makes of its answer."""
         try:
             async with asyncio.timeout(self._options.session_timeout_seconds), self._in_flight:
-                if not self._connected.is_set():
+                while not self._connected.is_set():  # it may be lost again before who waits for it has a turn
                     await self._connected.wait()
                 self._refuse_when_over()
                 answer: asyncio.Future[T] = self._loop.create_future()

@@ -132,6 +132,29 @@ async def test_an_event_does_not_pass_the_answer_that_set_its_watch(zookeeper_se
         assert told == [WatchedEvent(EventType.CHANGED, "/a")]
 
 
+async def test_what_waits_for_the_connection_waits_on_where_it_is_lost_again_at_once(zookeeper_server: ZooKeeperServer) -> None:
+    """It would go into kazoo's queue before the watches are set again, and be answered before they have said what they missed."""
+    async with session_with(options_for(f"{zookeeper_server.address}/{uuid4().hex}")) as session:
+        sent: list[str] = []
+        exists_async = session._client.exists_async
+
+        def noted(path: str, *more: object) -> object:
+            sent.append(path)
+            return exists_async(path, *more)
+
+        session._client.exists_async = noted
+        session._suspend()
+        asking = asyncio.ensure_future(session.exists("/"))
+        await asyncio.sleep(0)
+        session._connect(session.session_id)  # both are seen in one turn of the loop, as a busy machine has it
+        session._suspend()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not sent
+        session._connect(session.session_id)
+        assert await asking is not None
+
+
 async def test_a_session_that_is_silent_for_its_timeout_expires(zookeeper_server: ZooKeeperServer) -> None:
     chroot = f"/{uuid4().hex}"
     async with (
