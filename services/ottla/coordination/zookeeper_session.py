@@ -288,7 +288,7 @@ class ZooKeeperSession:
 
     def _answered(self, path: str, connection: int, answer: asyncio.Future[T], take: Take[T], result: Any) -> None:
         error = None if result.exception is None else translated(path, result.exception)
-        if isinstance(error, ConnectionLoss):
+        if isinstance(error, ConnectionLoss) and connection == self._connection:
             self._suspend()  # before anyone who waits hears of it, so that what it asks next waits for the connection
         if isinstance(error, SessionExpired):
             self._finish(SessionEvent.EXPIRED)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import pytest
+from kazoo.protocol.states import KazooState
 
 from ottla.config.connect_string import ConnectString
 from ottla.coordination import zookeeper_session
@@ -153,6 +156,31 @@ async def test_what_waits_for_the_connection_waits_on_where_it_is_lost_again_at_
         assert not sent
         session._connect(session.session_id)
         assert await asking is not None
+
+
+async def test_an_answer_that_is_lost_with_a_connection_says_nothing_of_the_next_one(zookeeper_server: ZooKeeperServer) -> None:
+    """Not even where the loop's thread stands still until there is a next one: nothing would be asked by it, for ever."""
+    async with session_with(options_for(f"{zookeeper_server.address}/{uuid4().hex}", 4.0)) as session:
+        client, is_back = session._client, threading.Event()
+        exists_async, make_state_change = client.exists_async, client._make_state_change
+
+        def stands_still(*arguments: object) -> object:
+            client.exists_async = exists_async
+            client._connection._socket.shutdown(socket.SHUT_RDWR)
+            answer = exists_async(*arguments)
+            answer.wait()
+            is_back.wait()
+            return answer
+
+        def seen(state: str) -> None:
+            make_state_change(state)
+            if state == KazooState.CONNECTED:
+                is_back.set()
+
+        client.exists_async, client._make_state_change = stands_still, seen
+        with pytest.raises(ConnectionLoss):
+            await session.exists("/")
+        assert await session.exists("/") is not None
 
 
 async def test_a_session_that_is_silent_for_its_timeout_expires(zookeeper_server: ZooKeeperServer) -> None:
