@@ -123,6 +123,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         """What is ready. kazoo asks four times per request, and its own makes and closes an epoll descriptor each time."""
         if readable and readable[0] is self._unheard:
             timeout = self._first_answer_seconds if timeout is None else min(timeout, self._first_answer_seconds)
+        # What came in one record of TLS with what was read before; the socket tells nothing of it any more.
+        decrypted = {polled.fileno() for polled in readable if isinstance(polled, ssl.SSLSocket) and polled.pending()}
+        if decrypted:
+            timeout = 0.0
         poll = select.poll()
         for polled in readable:
             poll.register(polled, select.POLLIN)
@@ -133,6 +137,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
             self.heard_at = self._loop.time()
         if readable and readable[0] is self._unheard and self._unheard.fileno() in ready:
             self._unheard = None
+        ready |= decrypted
         return [polled for polled in readable if polled.fileno() in ready], [polled for polled in writable if polled.fileno() in ready], []
 
     def create_connection(self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: Any) -> Any:

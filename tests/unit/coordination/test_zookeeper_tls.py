@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import ipaddress
 import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,18 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
+from ottla.clock import SystemClock
 from ottla.config.connect_string import ConnectString
+from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.errors import ConnectionLoss
+from ottla.coordination.interface import EventType, WatchedEvent
+from ottla.coordination.listener.server import CoordinationListener
 from ottla.coordination.zookeeper import ZooKeeperOptions, ZooKeeperTls, open_session
 from ottla.errors import ConfigurationError
 from ottla.testing.zookeeper import ZooKeeperServer
+from ottla.testing.zookeeper_proxy import framed, read_frame
+
+PING = (-2).to_bytes(4, "big", signed=True)  # the xid of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,58 @@ async def written_and_read(options: ZooKeeperOptions) -> bytes:
 def test_a_session_over_mutual_tls_carries_large_znodes(guarded: Guarded) -> None:
     tls = ZooKeeperTls(guarded.authority, guarded.keystore)
     assert asyncio.run(written_and_read(options_for(guarded, tls))) == b"x" * 200_000
+
+
+async def test_two_frames_in_one_record_of_tls_are_both_read(tmp_path: Path) -> None:
+    """As what ends TLS before a ZooKeeper may join them. What is decrypted already makes no socket readable.
+
+    Method: behind the two frames nothing comes any more that would.
+    """
+    authority, keystore = issue(tmp_path / "pem")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(keystore)
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    listener = CoordinationListener(zookeeper, "127.0.0.1", 0)
+    await listener.start()
+    joins = asyncio.Event()
+    tasks: list[asyncio.Task[None]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        behind, before = await asyncio.open_connection("127.0.0.1", listener.port)
+
+        async def ask() -> None:
+            while data := await reader.read(65536):
+                before.write(data)
+
+        tasks.append(asyncio.ensure_future(ask()))
+        joined = b""
+        while True:
+            frame = await read_frame(behind)
+            if not joins.is_set():
+                writer.write(framed(frame))
+            elif frame[:4] != PING:
+                if joined:
+                    writer.write(joined + framed(frame))
+                    return
+                joined = framed(frame)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
+    options = ZooKeeperOptions(
+        ConnectString.parse(f"127.0.0.1:{server.sockets[0].getsockname()[1]}"), 60.0, 60.0, tls=ZooKeeperTls(authority)
+    )
+    session = await open_session(options)
+    told: list[WatchedEvent] = []
+    await session.create("/a")
+    await session.get("/a", told.append)
+    joins.set()
+    assert (await session.set("/a", b"new")).version == 1
+    assert told == [WatchedEvent(EventType.CHANGED, "/a")]
+    await listener.close()
+    await session.close()
+    for task in tasks:
+        task.cancel()
+    server.close()
+    await zookeeper.close()
 
 
 @pytest.mark.parametrize("what", ["no certificate of ours", "a strange authority", "another host's name"])
