@@ -12,7 +12,7 @@ from ottla.client.partitioners import murmur2
 from ottla.errors import InvalidRecord, MessageTooLarge
 from ottla.mirror_maker.merge.batches import PROVENANCE, SMALL_RECORDS, Copy, Rules, is_small, joined, must_be_opened, opened, unopened
 from ottla.model import TopicPartition
-from ottla.record.batch import LOG_APPEND_TIME, check_batch, read_header
+from ottla.record.batch import DELETE_HORIZON_MASK, LOG_APPEND_TIME, check_batch, read_header
 from ottla.record.records import Record, build_batch, read_records
 
 CLICKS = TopicPartition("clicks", 3)
@@ -104,6 +104,7 @@ def test_a_batch_is_opened_for_these_reasons_and_no_other() -> None:
     assert must_be_opened(whole, PLAIN, 6), "reading begins within it"
     assert must_be_opened(read_header(built(5, 7)), PLAIN, 5), "compacted: Produce takes no batch whose count is not its last delta + 1"
     assert must_be_opened(read_header(built(5, 6, timestamp_type=LOG_APPEND_TIME, log_append_time=9_000)), PLAIN, 5)
+    assert must_be_opened(whole._replace(attributes=whole.attributes | DELETE_HORIZON_MASK), PLAIN, 5), "it is for brokers to set"
     assert must_be_opened(whole, Rules(CLICKS, 8, "key"), 5)
     assert must_be_opened(whole, Rules(CLICKS, 8, source_id="s"), 5)
     assert must_be_opened(whole, Rules(CLICKS, 8, max_batch_bytes=whole.size - 1), 5)

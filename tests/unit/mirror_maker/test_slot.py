@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.loops import until
 from tests.unit.mirror_maker.mirrors import (
+    SECONDS,
     batch,
     caught_up,
     committed,
@@ -35,10 +36,12 @@ from ottla.mirror_maker.partition_states import PartitionState
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.list_offsets_client import ListedOffset
 from ottla.record.audit_records import MAXIMUM_WINDOWS, Tally, decode
+from ottla.record.batch import DELETE_HORIZON_MASK, read_header
 from ottla.record.columnar import read_columns
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import delete_records, delete_topics
-from ottla.wire.offsets import list_offsets
+from ottla.wire.fetching import Fetcher, FetchSettings
+from ottla.wire.offsets import EARLIEST, list_offsets
 from ottla.wire.producing import BatchProducer
 from ottla.wire.transactions import TransactionalProducer
 
@@ -85,6 +88,31 @@ async def test_batches_are_copied_with_their_records_untouched_and_the_map_says_
             await caught_up(again, await ends_of(a, CLICKS))
         assert again.counts.records == 1
         assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_a_tombstone_that_the_sources_cleaner_has_looked_at_is_copied_without_its_time_to_go(tmp_path: Path) -> None:
+    """KIP-534: the first cleaning writes a delete horizon into the batch's header, which is for brokers to set. gzip is never joined."""
+    async with two_sides(tmp_path, log_cleaner_backoff_ms="50") as (a, b):
+        await create_topic(a.cluster, "clicks", cleanup_policy="compact", segment_bytes="600", min_cleanable_dirty_ratio="0.01")
+        await create_topic(b.cluster, "clicks", cleanup_policy="compact")
+        await create_map(b)
+        async with BatchProducer(a.cluster) as plain:
+            await plain.send(CLICKS, build_batch([Record(0, 1_700_000_000_000, b"gone", None)], codec=1))
+            for number in range(4):  # each a segment
+                await plain.send(CLICKS, batch(b"%d" % number * 400))
+        async with asyncio.timeout(SECONDS), Fetcher(a.cluster, FetchSettings(max_wait_ms=50)) as fetcher:
+            header = None
+            while header is None or not header.attributes & DELETE_HORIZON_MASK:
+                fetcher.assign(CLICKS, EARLIEST)
+                while not (fetched := await fetcher.poll(1.0)):
+                    pass
+                header = read_header(fetched[0].records)
+        one = copier(a, b)
+        one.want(same(1, "clicks"))
+        async with running(one):
+            await until(lambda: one.counts.records > 0 or one.statuses[CLICKS].state is PartitionState.FAILED, SECONDS)
+            assert one.statuses[CLICKS].reason == ""
+        assert (await committed(b, CLICKS))[CLICKS][0] == Record(0, 1_700_000_000_000, b"gone", None)
 
 
 async def test_a_map_of_before_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

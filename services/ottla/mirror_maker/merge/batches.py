@@ -5,6 +5,7 @@ Opened are, and only these:
     gaps                 its records are not consecutive (compaction): Produce takes no such batch
     middle               reading begins within it
     append time          its times are in its header, for the source's broker put them there
+    delete horizon       compaction has written into its header when its tombstones go: that is the source's, and Produce takes none
     key, record          the records go to partitions by their keys, or each is given a header that says where it is from
     too large, codec     the target takes no batch of that size, or not compressed so
 
@@ -25,7 +26,7 @@ from ottla.client.partitioners import murmur2_partition
 from ottla.errors import ApiError, MessageTooLarge
 from ottla.mirror_maker.merge.rewriting import concatenated, rewritten
 from ottla.model import TopicPartition
-from ottla.record.batch import CREATE_TIME, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader
+from ottla.record.batch import CREATE_TIME, DELETE_HORIZON_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader
 from ottla.record.codecs import decompress
 from ottla.record.records import MAXIMUM_RECORDS, Record, build_batch, read_records, whole_header
 
@@ -89,6 +90,7 @@ def must_be_opened(header: BatchHeader, rules: Rules, first_offset: int) -> bool
         header.record_count != header.last_offset_delta + 1
         or header.base_offset < first_offset
         or header.timestamp_type == LOG_APPEND_TIME
+        or bool(header.attributes & DELETE_HORIZON_MASK)
         or rules.partition_by == "key"
         or bool(rules.source_id)
         or header.size > rules.max_batch_bytes
