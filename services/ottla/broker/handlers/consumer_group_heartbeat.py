@@ -13,7 +13,7 @@ from ottla.broker.groups.consumer.assignment import Assignment
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
 from ottla.broker.handlers.authorization import group_of, topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.waiting import in_slices
+from ottla.broker.handlers.waiting import in_slices, milliseconds
 from ottla.broker.security.authorizer import Operation
 from ottla.config.broker import BrokerSettings
 from ottla.errors import NONE, ApiError, TopicAuthorizationFailed
@@ -77,7 +77,7 @@ def _heartbeat(request: ConsumerGroupHeartbeatRequest, owned: Assignment | None,
         f"/{context.client_host}",
         request.instance_id,
         request.rack_id,
-        int(request.rebalance_timeout.total_seconds() * 1000),
+        milliseconds(request.rebalance_timeout),
         None if names is None else frozenset(names),
         request.subscribed_topic_regex,
         request.server_assignor,

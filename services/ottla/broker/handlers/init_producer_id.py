@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.handlers.authorization import allowed, check_transaction, cluster_allowed, code_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import milliseconds
 from ottla.broker.security.authorizer import Operation, topic
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, InvalidRequest
 from ottla.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
@@ -43,7 +44,7 @@ async def _initialise(request: InitProducerIdRequest, context: RequestContext, p
         raise InvalidRequest("a producer id and its epoch are given together or not at all")
     if transactional_id is None:
         return await parts.producer_ids.next_id(), 0
-    timeout_ms = int(request.transaction_timeout.total_seconds() * 1000)
+    timeout_ms = milliseconds(request.transaction_timeout)
     return await parts.transactions.coordinator.of(transactional_id).initialise(
         transactional_id, timeout_ms, None if known[0] == NO_PRODUCER_ID else known
     )

@@ -15,7 +15,7 @@ from ottla.broker.groups.classic.joining import Join
 from ottla.broker.groups.classic.member import Protocol
 from ottla.broker.handlers.authorization import group_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.waiting import mapped
+from ottla.broker.handlers.waiting import mapped, milliseconds
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError
 from ottla.protocol.api import ApiKey
@@ -69,8 +69,8 @@ def _join(request: JoinGroupRequest, context: RequestContext) -> Join:
         request.group_instance_id,
         context.client_id or "",
         f"/{context.client_host}",
-        int(session_timeout.total_seconds() * 1000),
-        int(rebalance_timeout.total_seconds() * 1000),
+        milliseconds(session_timeout),
+        milliseconds(rebalance_timeout),
         request.protocol_type,
         # One that is named twice is one: it would be counted as two members' (Kafka takes them into a map too).
         tuple(

@@ -13,7 +13,7 @@ from ottla.broker.groups.records import NO_EXPIRY, CommittedOffset
 from ottla.broker.handlers.authorization import check_group, topic_allowed
 from ottla.broker.handlers.by_topic import asked, grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.waiting import in_slices, portions
+from ottla.broker.handlers.waiting import in_slices, milliseconds, portions
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.model import TopicPartition
@@ -86,5 +86,5 @@ async def answered_by_topic(
 def _expire_timestamp(request: OffsetCommitRequest, version: int, now_ms: int) -> int:
     if version > LAST_WITH_RETENTION:
         return NO_EXPIRY
-    retention_ms = int(cast("OffsetCommitRequestV4", request).retention_time.total_seconds() * 1000)
+    retention_ms = milliseconds(cast("OffsetCommitRequestV4", request).retention_time)
     return NO_EXPIRY if retention_ms == DEFAULT_RETENTION_MS else now_ms + retention_ms

@@ -117,11 +117,16 @@ def mapped(waiting: asyncio.Future[T], make: Callable[[T], R]) -> asyncio.Future
     return made
 
 
+def milliseconds(span: timedelta) -> int:
+    """A request's time, to the millisecond: by its seconds, which are a float, 8,008 would be 8,007."""
+    return span // timedelta(milliseconds=1)
+
+
 class Deadline:
     """What is left of a request's `timeout_ms`, which counts for the request and not for each topic in it."""
 
     def __init__(self, timeout: timedelta) -> None:
-        self._timeout_ms = timeout // timedelta(milliseconds=1)
+        self._timeout_ms = milliseconds(timeout)
         self._loop = asyncio.get_running_loop()
         self._at = self._loop.time() + max(timeout.total_seconds(), 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from typing import Any
 
@@ -95,6 +96,21 @@ async def test_each_producer_with_an_id_gets_the_next_epoch(broker: Any, version
         assert await begin(broker, version=version, producer_id=producer_id, producer_epoch=1) == (0, producer_id, 2)
         fenced = ProducerFenced if version >= 4 else InvalidProducerEpoch
         assert (await begin(broker, version=version, producer_id=producer_id, producer_epoch=0))[0] == fenced.code
+
+
+async def test_a_timeout_is_kept_to_the_millisecond(broker: Any) -> None:
+    """Seconds as a float lose one of some numbers, and a client that asks for the least session timeout would be refused."""
+    await begin(broker, transaction_timeout=8_008)
+    assert broker.parts.transactions.coordinator.of("t").describe("t").timeout_ms == 8_008
+    await broker.ask(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=["g"])
+    await until(lambda: not broker.parts.groups.is_loading)
+    protocols = [{"name": "range", "metadata": b""}]
+    times = {"session_timeout": 8_008, "rebalance_timeout": 8_011}
+    joining = asyncio.ensure_future(broker.ask(ApiKey.JOIN_GROUP, 3, group_id="g", protocol_type="consumer", protocols=protocols, **times))
+    await asyncio.sleep(0)
+    joining.cancel()
+    (member,) = broker.parts.groups.of("g").group("g").members.values()
+    assert (member.session_timeout_ms, member.rebalance_timeout_ms) == (8_008, 8_011)
 
 
 async def test_ids_and_timeouts_that_can_not_be(broker: Any) -> None:
