@@ -26,6 +26,7 @@ from ottla.broker.groups.commits import Commits
 from ottla.broker.groups.consumer import classic_members
 from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
+from ottla.broker.groups.consumer.states import ConsumerGroupState
 from ottla.broker.groups.consumer.topics import Topics
 from ottla.broker.groups.consumer_groups import ConsumerGroups
 from ottla.broker.groups.entries import AnyGroup, GroupEntries, GroupEntry, ShardSettings
@@ -187,6 +188,8 @@ class GroupShard:
                 entry.timer.cancel()
             if isinstance(entry.group, Group):
                 self._perform(entry, rebalancing.take_down(entry.group, error, self._now_ms()))
+            else:
+                entry.group.state = ConsumerGroupState.DEAD  # what still runs of removals must not write for it
         self._groups.clear()
         self._storing.cancel()
 

@@ -12,6 +12,7 @@ from tests.unit.broker.groups.known_topics import KnownTopics
 from tests.unit.broker.groups.offsets_log import KEY, SETTINGS, OffsetsLog, loaded
 from tests.unit.broker.groups.test_shard import CLICKS, VIEWS, join_request, one_member
 
+from ottla.broker.groups import commits
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.classic.joining import Join
 from ottla.broker.groups.classic.member import Protocol
@@ -179,6 +180,27 @@ async def test_a_consumer_group_is_deleted_when_it_is_empty_and_expires() -> Non
 
 
 # Conversion.
+
+
+async def test_a_coordinator_of_a_former_epoch_removes_no_further_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same broker may lead in the next epoch, and its log takes a tombstone behind what is committed there for the new topic."""
+    monkeypatch.setattr(commits, "GROUPS_AT_ONCE", 1)
+    log, topics = OffsetsLog(), KnownTopics(clicks=4)
+    former = await loaded(log, epoch=1, topics=topics)
+    for group_id in ("a", "b"):
+        answer = await former.consumer_heartbeat(group_id, beat("m"))
+        await former.consumer_heartbeat(group_id, beat(answer.member_id, -1))
+        await former.commit(group_id, -1, "", None, {CLICKS: CommittedOffset(900)}, knows_epochs=True)
+    topics.delete("clicks")
+    topics.make("clicks", 4)
+    former.topics_deleted(["clicks"])
+    removing = asyncio.ensure_future(former.remove_offsets_of_deleted_topics())
+    await asyncio.sleep(0)
+    former.close()
+    present = await loaded(log, epoch=2, topics=topics)
+    assert await present.commit("b", -1, "", None, {CLICKS: CommittedOffset(7)}, knows_epochs=True) == {CLICKS: None}
+    await removing
+    assert (await loaded(log, epoch=3, topics=topics)).offsets("b").get(CLICKS) == CommittedOffset(7)
 
 
 async def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets() -> None:
