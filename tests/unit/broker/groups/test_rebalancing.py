@@ -337,6 +337,18 @@ def test_a_static_member_that_is_not_back_stays_until_its_session_ends(coordinat
     assert coordinator.group.state is GroupState.EMPTY
 
 
+def test_a_group_without_a_rebalance_timeout_does_not_keep_the_loop_busy(coordinator: Coordinator) -> None:
+    """Only a static member is left, which has not joined again: the group waits, and looks again once in a while."""
+    (static,) = coordinator.stable(1, instance_id="i")
+    coordinator.group.get(static.member_id).rebalance_timeout_ms = 0
+    coordinator.join()
+    coordinator.leave(next(member for member in coordinator.group.members if member != static.member_id))
+    coordinator.group.join_deadline_ms = coordinator.now_ms
+    coordinator.perform(rebalancing.tick(coordinator.group, coordinator.now_ms))
+    assert coordinator.group.state is GroupState.PREPARING_REBALANCE
+    assert coordinator.group.next_deadline_ms > coordinator.now_ms
+
+
 def test_an_operator_takes_a_static_member_out_by_its_instance_id(coordinator: Coordinator) -> None:
     static = coordinator.joined[coordinator.join(instance_id="i")]
     coordinator.sync(static, {static.member_id: b"all"}, "i")

@@ -25,6 +25,8 @@ from ottla.errors import ApiError, RebalanceInProgress, UnknownMemberId
 
 log: Final = logging.getLogger(__name__)
 
+_LEAST_WAIT_MS: Final = 1_000  # where the members' own timeout is 0, the loop would do nothing else
+
 
 def maybe_prepare(group: Group, reason: str, now_ms: int) -> list[Effect]:
     """Begins a rebalance unless one has begun."""
@@ -75,7 +77,7 @@ def complete_join(group: Group, now_ms: int) -> list[Effect]:
         log.info("group %s: member %s did not rejoin within the rebalance timeout and is removed", group.group_id, missing.member_id)
     if group.members and not _elect_leader(group):
         # Only static members are left and none is here: they are waited for once more.
-        group.join_deadline_ms = now_ms + group.rebalance_timeout_ms()
+        group.join_deadline_ms = now_ms + max(group.rebalance_timeout_ms(), _LEAST_WAIT_MS)
         group.note_deadline(group.join_deadline_ms)
         return []
     group.join_deadline_ms = NEVER_MS
