@@ -89,6 +89,7 @@ class EffectWriter:
         brokers_changed: bool = False,
         deleted_topics: Collection[str] = (),
         new_partitions: Collection[TopicPartition] = (),
+        found_partitions: Collection[TopicPartition] = (),
         except_brokers: Collection[BrokerId] = (),
     ) -> None:
         """Sends the brokers what is in the state. The arguments are those of `batches_of`."""
@@ -99,6 +100,7 @@ class EffectWriter:
                 brokers_changed=brokers_changed,
                 deleted_topics=deleted_topics,
                 new_partitions=new_partitions,
+                found_partitions=found_partitions,
                 except_brokers=except_brokers,
             )
         )
@@ -107,6 +109,12 @@ class EffectWriter:
         """Sends partitions that the driver itself took into the state, however many."""
         for part in request_batch.whole_topics(partitions, request_batch.AT_ONCE):
             self.send(new_partitions=part)
+            await asyncio.sleep(0)
+
+    async def send_found(self, partitions: Sequence[TopicPartition]) -> None:
+        """Sends partitions that another wrote, or that can be read again, however many: brokers may have records of them."""
+        for part in request_batch.whole_topics(partitions, request_batch.AT_ONCE):
+            self.send(found_partitions=part)
             await asyncio.sleep(0)
 
     async def send_everything(self, broker_ids: Collection[BrokerId], *, metadata_first: bool = False) -> None:

@@ -156,7 +156,7 @@ class ExternalChanges:
             self.writer.send(deleted_topics=sorted(unread - names))
         await self.writer.perform(decisions.topics_found(self.state, found))
         self.writer.send_topic_configs([name for name in found if self.state.topics[name].overrides])
-        await self.writer.send_new([key for name in found for key in self.state.topics[name].topic_partitions()])
+        await self.writer.send_found([key for name in found for key in self.state.topics[name].topic_partitions()])
         await self._begin_deletions(to_delete, are_new=True)
         for name in sorted(self.state.topics.keys() - names):
             log.error("topic %s: its znode was removed by another tool; the brokers rename its logs and keep them", name)
@@ -217,7 +217,7 @@ class ExternalChanges:
             await self.writes.write([znode_writes.topic_identification(topic)])
             topic.version += 1
         await self.writer.perform(decisions.topics_found(self.state, [name]))
-        await self.writer.send_new(added)
+        await self.writer.send_found(added)
 
     async def look_for_failed_directories(self) -> None:
         """Asks brokers that say that a log directory failed which replicas they still have: they answer for each that is missing."""

@@ -237,6 +237,7 @@ def batches_of(
     brokers_changed: bool = False,
     deleted_topics: Collection[str] = (),
     new_partitions: Collection[TopicPartition] = (),
+    found_partitions: Collection[TopicPartition] = (),
     except_brokers: Collection[BrokerId] = (),
 ) -> dict[BrokerId, BrokerRequestBatch]:
     """What each registered broker gets after a decision that was written and taken into the state.
@@ -249,11 +250,12 @@ def batches_of(
         brokers_changed: brokers registered or unregistered, which every broker has to know.
         deleted_topics: topics whose deletion has begun: clients no longer see them.
         new_partitions: those of a topic that was just created or extended, which no change in `done` names.
+        found_partitions: those of a topic that was found in ZooKeeper. New are only those among them that `done` makes.
         except_brokers: brokers that get everything anyway. They get stops only.
     """
     new = dict.fromkeys((*new_partitions, *(change.topic_partition for change in done.changes if change.is_new)))
     silent = {change.topic_partition for change in done.changes if change.asked_by_leader}
-    changed = dict.fromkeys((*new, *(change.topic_partition for change in done.changes)))
+    changed = dict.fromkeys((*new, *found_partitions, *(change.topic_partition for change in done.changes)))
     changed |= dict.fromkeys(assigned.topic_partition for assigned in done.assignments)
     stops: dict[BrokerId, dict[TopicPartition, PartitionToStop]] = {}
     for stop in done.stops:

@@ -100,3 +100,20 @@ async def test_a_topic_that_can_not_be_read_is_left_out_and_the_others_are_serve
     await controller.close()
     await cluster.start()
     await until(lambda: list(cluster.broker.topics()) == ["good"] and len(cluster.broker.leads()) == 1)
+
+
+@pytest.mark.parametrize("damage", ["/brokers/topics/bad", "/brokers/topics/bad/partitions/0/state", "/config/topics/bad"])
+async def test_a_topic_that_can_be_read_again_is_not_new_to_those_who_have_it(cluster: Cluster, damage: str) -> None:
+    """A broker of which a log directory has failed makes an empty log for a new partition, and would lead with that."""
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("bad"))
+    good = await cluster.data(damage)
+    await cluster.session.set(damage, b"{not json")
+    await cluster.kill(ONE)
+    controller = await cluster.start()
+    await until(lambda: bool(cluster.broker.all_replicas))
+    tool = await cluster.zookeeper.session()
+    await tool.set(damage, good)
+    await tool.set("/brokers/topics/bad", await cluster.data("/brokers/topics/bad"))  # each is looked at by its own watch
+    await until(lambda: TopicPartition("bad", 0) in cluster.broker.replicas)
+    assert not cluster.broker.replicas[TopicPartition("bad", 0)].is_new
