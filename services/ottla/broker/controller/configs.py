@@ -6,16 +6,20 @@ whole before anything is written. Error texts are Kafka's where Kafka has one.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
-from ottla.config.broker import BrokerSettings
+from ottla.config.broker import DYNAMIC_SETTINGS, BrokerSettings
 from ottla.config.settings import SettingDefinition
 from ottla.config.topic import TopicSettings
 from ottla.errors import ConfigurationError, InvalidConfig, InvalidRequest
 from ottla.interbroker.calls import AlterConfigsRequest, IncrementalAlterConfigsRequest
 from ottla.interbroker.calls import ConfigChange as ConfigChange
 from ottla.interbroker.calls import ConfigOperation as ConfigOperation
+
+log: Final = logging.getLogger(__name__)
 
 
 def changed_configs(
@@ -103,6 +107,16 @@ def checked_broker_settings(static: BrokerSettings, defaults: Mapping[str, str],
     except ConfigurationError as error:
         # Not InvalidConfig: KAFKA-13609 left Kafka's older choice as it is.
         raise InvalidRequest(f"Invalid value for a dynamic setting: {error}") from error
+
+
+def without_unusable(static: BrokerSettings, overrides: Mapping[str, str], *, for_all: bool) -> Mapping[str, str]:
+    """What was changed while brokers run, without what means nothing here, where that is given up by name (`takeover.accept`)."""
+    if DYNAMIC_SETTINGS not in static.takeover_accept:
+        return overrides
+    reasons = {name: static.unusable(name, text, for_all=for_all) for name, text in overrides.items()}
+    for reason in filter(None, reasons.values()):
+        log.warning("broker config ignored: %s", reason)
+    return {name: text for name, text in overrides.items() if not reasons[name]}
 
 
 def _check_dynamic(overrides: Mapping[str, str], for_all: bool) -> None:

@@ -456,8 +456,9 @@ class ConfigOperations:
         await self._take_in_topic(name, overrides)
 
     async def _alter_broker(self, broker_id: BrokerId | None, request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> None:
-        overrides = configs.altered(self.state.broker_overrides.get(broker_id, {}), request, BrokerSettings.definitions())
-        changed = {**self.state.broker_overrides, broker_id: overrides}
+        # As it is in ZooKeeper, and not as it was taken in: what is invalid, or was written just now, is not to be lost.
+        changed = await load_all_broker_configs(self.coordination)
+        overrides = changed[broker_id] = configs.altered(changed.get(broker_id, {}), request, BrokerSettings.definitions())
         # The broker has checked its own static settings itself; ours stand for them here, but for listeners.
         if broker_id in (None, self.state.controller_id):
             self._settings(changed, self.state.controller_id)
@@ -526,7 +527,10 @@ class ConfigOperations:
         self.log_ends.forget()
 
     def _settings(self, overrides: Mapping[BrokerId | None, Mapping[str, str]], broker_id: BrokerId) -> BrokerSettings:
-        return configs.checked_broker_settings(self.state.static_settings, overrides.get(None, {}), overrides.get(broker_id, {}))
+        static = self.state.static_settings
+        defaults = configs.without_unusable(static, overrides.get(None, {}), for_all=True)
+        own = configs.without_unusable(static, overrides.get(broker_id, {}), for_all=False)
+        return configs.checked_broker_settings(static, defaults, own)
 
     async def _write(self, path: str, overrides: Mapping[str, str], entity_path: str) -> None:
         data = znodes.encode_config(overrides)

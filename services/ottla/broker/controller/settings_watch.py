@@ -17,7 +17,7 @@ from uuid import UUID
 
 from ottla.broker.controller import configs
 from ottla.broker.controller.znode_reader import acceptable_overrides, load_broker_configs, load_topic_config, load_topic_overrides
-from ottla.config.broker import DYNAMIC_SETTINGS, BrokerSettings
+from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode, SessionExpired
@@ -181,16 +181,11 @@ class SettingsWatch:
         except (MalformedZnode, InvalidRequest) as error:
             log.error("configs of %s are invalid, and ignored: %s", entity, error)
 
-    async def _load_broker(self, coordination: Coordination) -> tuple[dict[str, str], dict[str, str]]:
-        """What was changed for all brokers, and what for this one; without what means nothing here, where that is given up by name."""
+    async def _load_broker(self, coordination: Coordination) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """What was changed for all brokers, and what for this one."""
         defaults, own = await load_broker_configs(coordination, self._broker_id)
-        if DYNAMIC_SETTINGS in self._static.takeover_accept:
-            for overrides, for_all in ((defaults, True), (own, False)):
-                for name, reason in {name: self._static.unusable(name, overrides[name], for_all=for_all) for name in overrides}.items():
-                    if reason:
-                        log.warning("broker config ignored: %s", reason)
-                        del overrides[name]
-        return defaults, own
+        unusable = configs.without_unusable
+        return unusable(self._static, defaults, for_all=True), unusable(self._static, own, for_all=False)
 
     def _checked(self, defaults: Mapping[str, str], own: Mapping[str, str]) -> BrokerSettings:
         """The settings that come of it; the same object as long as nothing changed."""

@@ -18,7 +18,7 @@ from ottla.errors import (
 from ottla.interbroker.calls import NewTopic
 from ottla.model import BrokerId
 
-from .clusters import FIRST_ID, ONE, Cluster
+from .clusters import FIRST_ID, ONE, Cluster, clustered, looked_again
 
 
 async def test_a_topics_settings_are_replaced_and_changed(cluster: Cluster) -> None:
@@ -89,6 +89,42 @@ async def test_a_broker_may_set_what_contradicts_a_setting_of_a_topic(cluster: C
         assert (service.topic_settings("least").min_compaction_lag_ms, service.topic_settings("least").max_compaction_lag_ms) == (100, 50)
         assert service.topic_settings("least").retention_ms == 77
         assert service.topic_overrides("both") == lags
+
+
+async def test_an_alteration_of_a_broker_keeps_what_cannot_be_used_here() -> None:
+    """Taken over from Kafka with what is accepted by name: the first alteration removed all that was set, valid or not."""
+    async with clustered(takeover_accept="dynamic-settings") as cluster:
+        await (await cluster.start()).close()
+        tool = await cluster.zookeeper.session()
+        await tool.create("/config/brokers/<default>", b'{"version":1,"config":{"log.retention.ms":"77","no.such":"1"}}')
+        await tool.create("/config/brokers/1", b'{"version":1,"config":{"log.retention.ms":"88","no.such":"2"}}')
+        controller = await cluster.start()
+        for broker_id in (None, ONE):
+            await controller.incremental_alter_broker_configs(broker_id, [ConfigChange("log.cleaner.threads", ConfigOperation.SET, "2")])
+        assert await cluster.data("/config/brokers/<default>") == (
+            b'{"version":1,"config":{"log.retention.ms":"77","no.such":"1","log.cleaner.threads":"2"}}'
+        )
+        assert await cluster.data("/config/brokers/1") == (
+            b'{"version":1,"config":{"log.retention.ms":"88","no.such":"2","log.cleaner.threads":"2"}}'
+        )
+        assert controller.active is not None
+        assert controller.settings.log_retention_ms == controller.active.state.settings.log_retention_ms == 88
+
+
+async def test_an_alteration_of_a_broker_keeps_what_a_tool_wrote_beside_something_invalid(cluster: Cluster) -> None:
+    """The controller ignores what does not go together, and wrote what it knew from before: the tool's settings were lost."""
+    controller = await cluster.start()
+    tool = await cluster.zookeeper.session()
+    await tool.create("/config/brokers/<default>", b'{"version":1,"config":{"log.retention.ms":"soon","log.cleaner.threads":"2"}}')
+    await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"brokers/<default>"}', sequential=True)
+    await looked_again(controller)
+    segment = ConfigChange("log.segment.bytes", ConfigOperation.SET, "1000000")
+    with pytest.raises(InvalidRequest, match="'soon': not a whole number"):
+        await controller.incremental_alter_broker_configs(None, [segment])
+    await controller.incremental_alter_broker_configs(None, [segment, ConfigChange("log.retention.ms", ConfigOperation.DELETE, None)])
+    assert await cluster.data("/config/brokers/<default>") == (
+        b'{"version":1,"config":{"log.cleaner.threads":"2","log.segment.bytes":"1000000"}}'
+    )
 
 
 async def test_notices_of_changed_settings_go_after_15_minutes(cluster: Cluster) -> None:
