@@ -255,7 +255,11 @@ class ActiveController(ControllerControl):
         """A broker has answered. What matters of it is an event."""
         broker_id, event = response.registration.broker_id, ControllerEvent.BROKER_RESPONSE
         if response.is_stop:
-            self._events.put(event, f"the StopReplica response of broker {broker_id}", lambda: self._take_stops(response))
+            self._events.put(
+                event,
+                f"the StopReplica response of broker {broker_id}",
+                lambda: self._partitions.take_stops(response.registration, response.errors),
+            )
             return
         title = f"the LeaderAndIsr response of broker {broker_id}"
         if response.outdated_epochs:
@@ -331,10 +335,6 @@ class ActiveController(ControllerControl):
         deletion = self._state.deletions.get(name)
         return deletion is not None and any(deletion.in_phase(broker_id, ReplicaPhase.DELETION_STARTED) for broker_id in deletion.phases)
 
-    async def _take_stops(self, response: BrokerResponse) -> None:
-        await self._partitions.take_stops(response.registration, response.errors)
-        self._changed_deletions.set()
-
     def _watch(self, event: ControllerEvent, title: str, look: Operation[None]) -> Watch:
         return lambda _: self._events.put(event, title, look)
 
@@ -360,6 +360,7 @@ class ActiveController(ControllerControl):
                 await submit(event, "reading topics", self._external.look_for_topics)
 
     def _moved(self) -> None:
+        self._changed_deletions.set()
         if self._tools.is_moving:
             event = ControllerEvent.REASSIGN_PARTITIONS
             self._events.put(event, "writing which reassignments are complete", self._tools.reassignments_went_on)

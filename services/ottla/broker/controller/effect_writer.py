@@ -44,7 +44,7 @@ class EffectWriter:
         coordination: for reading.
         writes: for writing, in the name of the term's epoch.
         channels: to the brokers.
-        moved: called when assignments changed or topics are gone.
+        moved: called when assignments changed, deletions have progressed or topics are gone.
         counts: where elections are counted.
     """
 
@@ -157,7 +157,7 @@ class EffectWriter:
             await self._log_changes(part, [known.state for known in before])
             for name in gone:
                 log.info("topic %s: deleted", name)
-            if part.assignments or gone:
+            if part.assignments or part.deletions or gone:
                 self._moved()
 
     def _count(self, changes: Sequence[PartitionChange], before: Sequence[PartitionState]) -> None:

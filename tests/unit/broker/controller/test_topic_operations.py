@@ -162,6 +162,19 @@ async def test_a_deleted_topic_is_gone_and_its_name_is_free(cluster: Cluster) ->
     assert second.topic_id != first.topic_id
 
 
+async def test_a_deletion_does_not_wait_for_a_broker_that_goes_meanwhile(cluster: Cluster) -> None:
+    """Its replicas go when it is back. Whoever had asked heard of it at the end of the request's timeout only."""
+    controller, *_ = await cluster.start_three()
+    await controller.create_topic(NewTopic("a", assignments={0: [TWO, ONE]}))
+    cluster.brokers[TWO].is_deaf = True
+    deletion = asyncio.ensure_future(controller.delete_topic("a", timeout_seconds=3_600))
+    await until(lambda: (TopicPartition("a", 0), True) in cluster.brokers[ONE].stopped)
+    assert not deletion.done()
+    await cluster.kill(TWO)
+    await until(deletion.done)
+    await deletion
+
+
 async def test_deleting_can_be_switched_off() -> None:
     async with clustered(delete_topic_enable="false") as cluster:
         controller = await cluster.start()
