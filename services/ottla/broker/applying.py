@@ -87,6 +87,10 @@ class Service(Protocol):
         """Takes in that topics are gone."""
         ...
 
+    def keep_topics(self, names: Sequence[str]) -> None:
+        """Takes in which topics there are."""
+        ...
+
     # Hands over what this broker leads, and takes part again.
     async def drain(self) -> None: ...
     async def undrain(self) -> None: ...
@@ -195,6 +199,8 @@ class ControlApplier(BrokerControl):
             gone = [] if request.all_topics is None else self._metadata.topics_beside(request.all_topics)
             deleted = list(dict.fromkeys((*request.deleted_topics, *gone)))
             self._service.forget_topics(deleted)
+            if request.all_topics is not None:
+                self._service.keep_topics(request.all_topics)
             self._service.learn_topic_overrides(request.topic_configs)
             self._metadata.put_brokers(request.brokers)
             replaced = self._metadata.update(request.partitions, deleted, request.all_topics)

@@ -74,6 +74,9 @@ class Told:
     def forget_topics(self, names: Sequence[str]) -> None:
         self.events.append(("forget", *names))
 
+    def keep_topics(self, names: Sequence[str]) -> None:
+        self.events.append(("keep", *names))
+
 
 @dataclass
 class ZooKeeper:
@@ -106,6 +109,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.learn_topic_overrides, self.forget_topics = self.told.learn_topic_overrides, self.told.forget_topics
+        self.keep_topics = self.told.keep_topics
         self.begun_epoch, self.registration_of = self.zookeeper.begun_epoch, self.zookeeper.registration_of
         self.applier = ControlApplier(ONE, self, self.metadata, self.told, [self], cast("TransactionControl", None))
 

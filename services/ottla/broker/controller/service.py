@@ -339,6 +339,10 @@ class ControllerService(ClusterOperations):
         """Takes in that topics are deleted, as UpdateMetadata says it."""
         self._known.forget_topics(names)
 
+    def keep_topics(self, names: Sequence[str]) -> None:
+        """Takes in which topics there are, as UpdateMetadata says it."""
+        self._known.keep_topics(names)
+
     def caller(self) -> Caller:
         """Who this broker is when it calls others."""
         return Caller(*self._own_epoch(), self._epoch)

@@ -166,6 +166,10 @@ class SettingsWatch:
         for name in names:
             self._topics.pop(name, None)
 
+    def keep_topics(self, names: Iterable[str]) -> None:
+        """Takes in that there are no others. What was read at the start may be of one whose deletion had begun."""
+        self.forget_topics(self._topics.keys() - set(names))
+
     async def read_again(self, coordination: Coordination, entity: str) -> None:
         """Reads what an entity sets."""
         try:

@@ -125,6 +125,8 @@ class FakeBroker(BrokerControl):
         self.all_topics = request.all_topics if request.all_topics is not None else self.all_topics
         self.deleted_topics += request.deleted_topics
         self.service.forget_topics(request.deleted_topics)
+        if request.all_topics is not None:
+            self.service.keep_topics(request.all_topics)
         self.service.learn_topic_overrides(request.topic_configs)
         if request.deleted_topics or request.all_topics is not None:
             named = {partition.topic for partition in self.metadata} if request.all_topics is None else set(request.all_topics)

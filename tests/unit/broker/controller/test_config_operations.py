@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.controller.configs import ConfigChange, ConfigOperation
 from ottla.broker.controller.operations import CONFIG_CHANGE_LIFETIME_MS
@@ -18,7 +19,7 @@ from ottla.errors import (
 from ottla.interbroker.calls import NewTopic
 from ottla.model import BrokerId
 
-from .clusters import FIRST_ID, ONE, Cluster, clustered, looked_again
+from .clusters import FIRST_ID, ONE, THREE, TWO, Cluster, clustered, looked_again
 
 
 async def test_a_topics_settings_are_replaced_and_changed(cluster: Cluster) -> None:
@@ -135,6 +136,23 @@ async def test_notices_of_changed_settings_go_after_15_minutes(cluster: Cluster)
     cluster.clock.advance(milliseconds=CONFIG_CHANGE_LIFETIME_MS)
     await controller.alter_topic_configs("a", {"retention.ms": "3"})
     assert await cluster.paths("/config/changes") == ["/config/changes/config_change_0000000002"]
+
+
+async def test_what_a_deleted_topic_set_is_not_taken_for_that_of_another_one_of_its_name(cluster: Cluster) -> None:
+    """A broker that starts reads what each topic sets, and of one that is being deleted no controller tells it that it is gone."""
+    controller, *_ = await cluster.start_three()
+    await controller.create_topic(NewTopic("a", assignments={0: [THREE]}, configs={"retention.ms": "5"}))
+    await cluster.kill(THREE)
+    await controller.delete_topic("a")
+    await cluster.kill(TWO)
+    two = await cluster.start(TWO)
+    await until(lambda: cluster.brokers[TWO].all_topics == ())
+    await cluster.start(THREE)
+    await cluster.gone("/brokers/topics/a")
+    await until(lambda: controller.active is not None and not controller.active.state.topics)
+    await controller.create_topic(NewTopic("a", assignments={0: [ONE]}))
+    await until(lambda: "a" in cluster.brokers[TWO].topics())
+    assert two.topic_overrides("a") == {}
 
 
 async def test_producer_ids_are_never_given_twice(cluster: Cluster) -> None:
