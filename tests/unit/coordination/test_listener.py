@@ -21,7 +21,7 @@ from ottla.coordination.listener.server import LARGEST_BACKLOG, LARGEST_FRAME, S
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
 
 OPEN = struct.pack(">iqiqi", 0, 0, 1_000, 0, 16) + bytes(17)
-GET_DATA, GET_CHILDREN, MULTI_READ, SET_WATCHES, CLOSE = 4, 8, 22, 101, -11
+EXISTS, GET_DATA, GET_CHILDREN, MULTI_READ, SET_WATCHES, CLOSE = 3, 4, 8, 22, 101, -11
 LARGE = 900_000  # bytes of a znode that nearly fills a request
 
 
@@ -134,6 +134,31 @@ async def test_watches_are_set_again_and_what_changed_meanwhile_fires_at_once() 
         assert struct.unpack_from(">iqii", await client.read())[3] == 1  # created
         await look.create("/a/child")
         assert struct.unpack_from(">iqii", await client.read())[3] == 4  # children
+
+
+async def test_a_watch_that_is_set_again_and_one_that_fires_at_once_leave_no_more_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that reads something every second with a watch, which stays one, was cut after a day."""
+    monkeypatch.setattr(server, "MAX_WATCHES", 3)
+    async with listening() as (zookeeper, listener):
+        look = await zookeeper.session()
+        await look.create("/a")
+        client, _, _, _ = await Client.connected(listener.port)
+        for _ in range(5):
+            for kind in (EXISTS, GET_DATA, GET_CHILDREN):
+                assert struct.unpack_from(">iqi", await client.ask(struct.pack(">ii", 1, kind) + string("/a") + b"\1")) == (1, 1, 0)
+        await look.delete("/a")
+        assert struct.unpack_from(">iqii", await client.read())[3] == 2  # deleted, once
+        for number in range(5):
+            one = struct.pack(">i", 1) + string(f"/{number}")
+            client.writer.write(framed(struct.pack(">iiq", -8, SET_WATCHES, zookeeper.zxid) + one + struct.pack(">i", 0) + one))
+            for _ in range(2):
+                assert struct.unpack_from(">iqii", await client.read())[3] == 2
+            assert struct.unpack_from(">i", await client.read())[0] == -8
+        assert not zookeeper._server.watches.data_paths()
+        for path in ("/b", "/c", "/d"):
+            await client.ask(struct.pack(">ii", 1, EXISTS) + string(path) + b"\1")
+        client.writer.write(framed(struct.pack(">ii", 1, EXISTS) + string("/e") + b"\1"))
+        assert await client.is_cut()
 
 
 async def test_a_digest_that_is_asked_for_has_to_be_given() -> None:

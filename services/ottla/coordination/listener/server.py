@@ -230,7 +230,8 @@ class _Connection:
         self._credentials = credentials
         self._all_connections = all_connections
         self.is_authorized = credentials is None
-        self._watch_count = 0
+        self._data_watches: set[str] = set()
+        self._child_watches: set[str] = set()
 
     def send(self, payload: bytes) -> None:
         """Writes a frame; a client that takes nothing any more is cut off."""
@@ -308,31 +309,35 @@ class _Connection:
                 path = await session.create(create.path, create.data, ephemeral=create.ephemeral, sequential=create.sequential)
                 if kind == Request.CREATE:
                     return jute.string(path)
-                return jute.string(path) + jute.stat_record(await _stat(session, path))
+                return jute.string(path) + jute.stat_record(_there(await session.exists(path), path))
             case Request.DELETE:
                 await session.delete(request.read_string(), request.read_int())
                 return b""
             case Request.EXISTS:
                 path, watches = request.read_string(), request.read_bool()
-                return jute.stat_record(await _stat(session, path, self if watches else None))
+                stat = await (self._watch_data(session, path) if watches else session.exists(path))
+                return jute.stat_record(_there(stat, path))
             case Request.GET_DATA:
                 path, watches = request.read_string(), request.read_bool()
                 data, stat = await session.get(path, self.watch if watches else None)
-                self._count_watch(watches)
+                if watches:
+                    self._count_watch(self._data_watches, path)
                 return jute.buffer(data) + jute.stat_record(stat)
             case Request.SET_DATA:
                 stat = await session.set(request.read_string(), request.read_buffer() or b"", request.read_int())
                 return jute.stat_record(stat)
             case Request.GET_ACL:
-                stat = await _stat(session, request.read_string())
+                path = request.read_string()
+                stat = _there(await session.exists(path), path)
                 return jute.INT.pack(1) + jute.INT.pack(31) + jute.string("world") + jute.string("anyone") + jute.stat_record(stat)
             case Request.GET_CHILDREN | Request.GET_CHILDREN_2:
                 path, watches = request.read_string(), request.read_bool()
                 names = await session.children(path, self.watch if watches else None)
-                self._count_watch(watches)
+                if watches:
+                    self._count_watch(self._child_watches, path)
                 if kind == Request.GET_CHILDREN:
                     return jute.strings(names)
-                return jute.strings(names) + jute.stat_record(await _stat(session, path))
+                return jute.strings(names) + jute.stat_record(_there(await session.exists(path), path))
             case Request.SYNC:
                 return jute.string(request.read_string())
             case Request.MULTI:
@@ -372,7 +377,7 @@ class _Connection:
             if isinstance(result, str):
                 parts.append(jute.string(result))
                 if kind == Request.CREATE_2:
-                    parts.append(jute.stat_record(await _stat(session, result)))
+                    parts.append(jute.stat_record(_there(await session.exists(result), result)))
             elif isinstance(result, Stat):
                 parts.append(jute.stat_record(result))
         return b"".join(parts) + jute.END_OF_MULTI
@@ -406,41 +411,46 @@ class _Connection:
         since = request.read_long()
         data_paths, exist_paths, child_paths = request.read_strings(), request.read_strings(), request.read_strings()
         for path in data_paths:
-            stat = await session.exists(path, self.watch)
-            self._count_watch(True)
+            stat = await session.exists(path)
             if stat is None or stat.mzxid > since:
                 self.watch(WatchedEvent(EventType.DELETED if stat is None else EventType.CHANGED, path))
+            else:
+                await self._watch_data(session, path)
         for path in exist_paths:
-            self._count_watch(True)
-            if await session.exists(path, self.watch) is not None:
+            if await session.exists(path) is not None:
                 self.watch(WatchedEvent(EventType.CREATED, path))
+            else:
+                await self._watch_data(session, path)
         for path in child_paths:
-            self._count_watch(True)
-            try:
-                await session.children(path, self.watch)
-                stat = await session.exists(path)
-            except NoNode:
-                stat = None
+            stat = await session.exists(path)
             if stat is None or stat.pzxid > since:
                 self.watch(WatchedEvent(EventType.DELETED if stat is None else EventType.CHILDREN, path))
+            else:
+                await session.children(path, self.watch)
+                self._count_watch(self._child_watches, path)
+
+    async def _watch_data(self, session: EmbeddedSession, path: str) -> Stat | None:
+        stat = await session.exists(path, self.watch)
+        self._count_watch(self._data_watches, path)
+        return stat
 
     def watch(self, event: WatchedEvent) -> None:
         """Writes the event of a watch. One object for all of a connection's watches: a delete is sent once."""
-        self._watch_count -= 1
+        if event.event_type is not EventType.CHILDREN:
+            self._data_watches.discard(event.path)
+        if event.event_type in (EventType.CHILDREN, EventType.DELETED):
+            self._child_watches.discard(event.path)
         body = jute.INT.pack(jute.EVENT_NUMBERS[event.event_type]) + jute.INT.pack(jute.CONNECTED_STATE) + jute.string(event.path)
         self.send(jute.HEADER.pack(jute.WATCH_XID, -1, 0) + body)
 
-    def _count_watch(self, watches: bool) -> None:
-        self._watch_count += watches
-        if self._watch_count > MAX_WATCHES:
+    def _count_watch(self, watches: set[str], path: str) -> None:
+        """One that is set again is the same one."""
+        watches.add(path)
+        if len(self._data_watches) + len(self._child_watches) > MAX_WATCHES:
             raise MalformedFrame(f"more than {MAX_WATCHES} watches")
 
 
-async def _stat(session: EmbeddedSession, path: str, watching: _Connection | None = None) -> Stat:
-    """Raises NoNode; the watch is set anyway."""
-    stat = await session.exists(path, None if watching is None else watching.watch)
-    if watching is not None:
-        watching._count_watch(True)
+def _there(stat: Stat | None, path: str) -> Stat:
     if stat is None:
         raise NoNode(f"{path}: there is no such znode")
     return stat
