@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.loops import until
 
 from ottla.clock import SystemClock
 from ottla.config.connect_string import ConnectString
 from ottla.coordination.embedded import EmbeddedZooKeeper
-from ottla.coordination.errors import CoordinationError
+from ottla.coordination.errors import CoordinationError, StoreError
 from ottla.coordination.listener import server
 from ottla.coordination.listener.jute import MalformedFrame, Reader, framed, string
 from ottla.coordination.listener.server import LARGEST_BACKLOG, LARGEST_FRAME, SMALL_FRAME, CoordinationListener
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
 
 OPEN = struct.pack(">iqiqi", 0, 0, 1_000, 0, 16) + bytes(17)
-EXISTS, GET_DATA, GET_CHILDREN, MULTI_READ, SET_WATCHES, CLOSE = 3, 4, 8, 22, 101, -11
+CREATE, EXISTS, GET_DATA, GET_CHILDREN, MULTI_READ, SET_WATCHES, CLOSE = 1, 3, 4, 8, 22, 101, -11
 LARGE = 900_000  # bytes of a znode that nearly fills a request
 
 
@@ -114,6 +117,29 @@ async def test_a_silent_session_expires_with_its_ephemerals() -> None:
         assert await client.is_cut()
         _, timeout_ms, _, _ = await Client.connected(listener.port, resumed(session_id, password))
         assert timeout_ms == 0
+
+
+async def test_sessions_that_end_while_nothing_can_be_written_are_over_and_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As behind an error of the disk, after which coordination is read-only until a restart."""
+    zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
+    listener = CoordinationListener(zookeeper, "127.0.0.1", 0)
+    await listener.start()
+    client, *_ = await Client.connected(listener.port)
+    silent, *_ = await Client.connected(listener.port)
+    for number, some in enumerate((client, silent)):
+        await some.ask(struct.pack(">ii", 1, CREATE) + string(f"/{number}") + struct.pack(">iii", 0, 0, 1))
+    monkeypatch.setattr(zookeeper._server, "_failure", "is not written any more")
+    client.writer.write(framed(struct.pack(">ii", 1, CLOSE)))
+    assert await client.is_cut()
+    assert await silent.is_cut()
+    await until(lambda: not listener._sessions and not listener._ending)
+    await listener.close()
+    with suppress(StoreError):
+        await zookeeper.close()
+    gc.collect()  # a task's error that was not looked at is logged with it
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 async def test_watches_are_set_again_and_what_changed_meanwhile_fires_at_once() -> None:

@@ -18,6 +18,7 @@ import secrets
 import struct
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Final
 
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
@@ -129,13 +130,15 @@ class CoordinationListener:
                 await connection.drain()
                 return
             await self._answer(reader, connection, kept)
-        except (OSError, EOFError, TimeoutError, MalformedFrame) as error:
-            log.debug("coordination.listener: a connection ended: %s", error)
         except SessionExpired:
             pass  # the client hears of it when it connects again
+        except (OSError, EOFError, TimeoutError, MalformedFrame, CoordinationError) as error:
+            log.debug("coordination.listener: a connection ended: %s", error)
         finally:
             del self._connections[task]
             if kept is not None and kept.connection is connection:
+                if kept.session.is_over:  # also where its end could not be written
+                    self._forget(kept)
                 kept.connection = None
                 self._zookeeper.forget_watches(kept.session)
             connection.close()
@@ -197,7 +200,11 @@ class CoordinationListener:
 
     def _expire(self, kept: _Session) -> None:
         log.info("session %#x has expired: nothing was heard of it for %d ms", kept.session.session_id, kept.timeout_ms)
-        self._ending.begin(self._zookeeper.expire(kept.session))
+        self._ending.begin(self._end(kept))
+
+    async def _end(self, kept: _Session) -> None:
+        with suppress(CoordinationError):  # it is over where that cannot be written, too
+            await self._zookeeper.expire(kept.session)
 
     def _happened(self, session_id: int, event: SessionEvent) -> None:
         """The session is over, no matter who ended it."""
