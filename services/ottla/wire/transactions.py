@@ -288,13 +288,14 @@ class TransactionalProducer:
 
     async def close(self) -> None:
         """Aborts what is open, if it can, and ends the producer. A commit that was not answered is left as it is."""
-        if self.state in (TransactionState.OPEN, TransactionState.FAILED):
-            try:
+        try:
+            if self.state in (TransactionState.OPEN, TransactionState.FAILED):
                 await self.abort()
-            except (OSError, OttlaError) as error:
-                log.warning("a transaction of %s is left to its timeout: %s", self.identity.transactional_id, error)
-        self.state = TransactionState.CLOSED
-        await self._producer.close(wait=False)
+        except (OSError, OttlaError) as error:
+            log.warning("a transaction of %s is left to its timeout: %s", self.identity.transactional_id, error)
+        finally:
+            self.state = TransactionState.CLOSED
+            await self._producer.close(wait=False)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:

@@ -29,6 +29,7 @@ from ottla.errors import (
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.records import Record, build_batch, read_records
+from ottla.wire import transactions
 from ottla.wire.admin import delete_topics
 from ottla.wire.broker_connection import VersionRange
 from ottla.wire.cluster import Cluster, CoordinatorKind
@@ -267,6 +268,27 @@ async def test_a_partition_that_is_not_there_is_named(tmp_path: Path) -> None:
             with pytest.raises(UnknownTopicOrPartition, match="nothing-0 in a transaction of loads"):
                 await producer.add_partitions([CLICKS, TopicPartition("nothing", 0)])
             assert producer.state is TransactionState.FAILED
+
+
+async def test_a_close_that_is_given_up_leaves_nothing_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a coordinator that does not answer: the transaction is left to its timeout, and the connections are not."""
+    async with running_cluster(tmp_path) as (_, cluster):
+        producer = await TransactionalProducer.open(cluster, "loads")
+        producer.begin()
+        await (await producer.send(CLICKS, batch(b"a")))
+        is_asked = asyncio.Event()
+
+        async def never_answered(*_: object, **__: object) -> None:
+            is_asked.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(transactions, "end_transaction", never_answered)
+        closing = asyncio.ensure_future(producer.close())
+        await is_asked.wait()
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert closing.cancelled() and producer.state is TransactionState.CLOSED
+        assert not producer._producer._tasks
 
 
 def test_errors_of_transactions_have_their_own_classes() -> None:
