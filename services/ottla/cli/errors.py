@@ -8,6 +8,7 @@ Every module of this package raises these; `main.run` alone turns them into text
 
 from __future__ import annotations
 
+from errno import EPIPE
 from typing import ClassVar
 
 from ottla.errors import OttlaError
@@ -23,3 +24,11 @@ class UsageError(CommandFailed):
     """What was asked for cannot be meant; nothing was attempted."""
 
     exit_code = 2
+
+
+class OutputFailed(CommandFailed):
+    """Standard output takes nothing more. Whose reader has gone, as `head` or a pager, is not told of it."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"standard output: {error.strerror}")
+        self.is_closed_pipe = error.errno == EPIPE

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
-from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.errors import CommandFailed, OutputFailed, UsageError
 from ottla.cli.output import say
 
 if TYPE_CHECKING:
@@ -88,9 +88,12 @@ def announce(logger: logging.Logger, sentence: str, log_format: str) -> None:
     sentence = f"{sentence} ({seconds_since_start():.2f} s)"
     if log_format == "json":
         logger.info("%s", sentence)
-    else:
+        return
+    try:
         say(sentence)
         sys.stdout.flush()
+    except OutputFailed as error:  # no reason to stop a service
+        logger.warning("%s (%s)", sentence, error)
 
 
 def settings_of(service: type[S], command: str, config: Path | None, environment: Mapping[str, str], overrides: Mapping[str, str]) -> S:

@@ -1,5 +1,6 @@
 """How the command ends: exit codes, one sentence on stderr, and no traceback."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -191,3 +192,35 @@ def test_reading_the_command_line_imports_no_client_and_no_broker() -> None:
     heavy = ["confluent_kafka", "kafka", "kio", "rich.progress", "asyncio", "ottla.broker", "ottla.config.broker", "crc32c", "cramjam"]
     done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def ottla(redirected: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    words = ["sh", "-c", f'exec "$@" {redirected}', "sh", sys.executable, "-m", "ottla.cli", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["topics", "--help"]])
+def test_a_full_disk_behind_stdout_is_one_sentence(arguments: list[str]) -> None:
+    ended = ottla(">/dev/full", *arguments)
+    assert (ended.returncode, ended.stderr) == (1, "ottla: standard output: No space left on device\n")
+
+
+def test_a_command_whose_reader_has_gone_ends_in_silence() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        words = [sys.executable, "-m", "ottla.cli", "version"]
+        ended = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (1, "")
+
+
+def test_a_closed_stdout_is_no_traceback() -> None:
+    ended = ottla(">&-", "version")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full"])
+def test_the_exit_code_is_the_same_where_nothing_can_be_said(redirected: str) -> None:
+    assert ottla(redirected, "consume", "clicks", "-o", "soon").returncode == 2

@@ -1,6 +1,9 @@
 """The pid file, by which others find a broker."""
 
 import asyncio
+import errno
+import io
+import logging
 import os
 import signal
 import subprocess
@@ -9,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from ottla.cli.errors import OutputFailed
 from ottla.cli.main import run
-from ottla.cli.process import PidFile, seconds_since_start, serve_service
+from ottla.cli.process import PidFile, announce, seconds_since_start, serve_service
 
 
 def test_a_pid_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -36,6 +40,19 @@ def test_a_pid_file_that_cannot_be_written_is_told_in_one_sentence(name: str, tm
     assert run(["dev", "--ephemeral", "--port", "0", "--pid-file", str(tmp_path / name)]) == 1
     assert capsys.readouterr().err.startswith(f"ottla: --pid-file {tmp_path / name} cannot be written: ")
     assert [*tmp_path.parent.glob(f"{tmp_path.name}.*")] == []
+
+
+def test_a_service_that_cannot_say_on_stdout_that_it_is_ready_says_so_in_its_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OutputFailed(OSError(errno.ENOSPC, "No space left on device"))
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    announce(logging.getLogger("ottla"), "Ottla broker 1 is ready", "text")
+    assert caplog.messages[0].startswith("Ottla broker 1 is ready")
+    assert caplog.messages[0].endswith("(standard output: No space left on device)")
 
 
 class Service:
