@@ -736,6 +736,9 @@ class _Batch:
         self._counters.records += 1
         # Its windows may be known now that this session has said so, whether it had any messages or not.
         self.changed.add((record.topic, -1))
+        if session[3]:  # it was silent, and is not dead: what that left in doubt may be known too
+            in_doubt = "SELECT topic, start_ms FROM verdicts WHERE verdict = ? AND topic = ?"
+            self.changed.update(self._connection.execute(in_doubt, (str(Verdict.IN_DOUBT), record.topic)))
         if record.sequence > next_sequence:
             # Of messages of any time: what is late comes below a watermark too.
             self._miss(session[5], Gap(next_sequence, record.sequence, 0, max(record.reported_ms, record.watermark_ms)))

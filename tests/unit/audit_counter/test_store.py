@@ -393,6 +393,30 @@ def test_a_session_that_says_nothing_for_long_is_dead_until_it_speaks(store: Sto
     assert verdicts(store)["producer->broker"] is Verdict.COMPLETE
 
 
+def test_what_a_session_left_in_doubt_is_judged_again_when_it_was_not_dead(store: Store) -> None:
+    """A machine that slept, or was cut off for longer than a session may be silent: it has nothing more to say of the window itself."""
+
+    async def in_store(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        return function(*arguments, **keywords)
+
+    async def judged(changed: set[tuple[str, int]]) -> dict[str, Verdict]:
+        await counter._judge(changed)
+        return {said.edge: said.verdict for _, _, said in store.verdicts("clicks")}
+
+    async def judge_all() -> None:
+        had = consumed(0, ALL[:50], 100, watermark_ms=START + 1)
+        await judged(apply(store, produced(0, ALL, watermark_ms=START + 1), appended(0, ALL, watermark_ms=END), had))
+        dead = {(topic, -1) for topic, _ in store.silent_sessions(NOW + 1)}
+        assert await judged(dead) == dict.fromkeys(("producer->broker", "broker->consumer:g"), Verdict.IN_DOUBT)
+        spoken = record("p", 1, "producer", {}, watermark_ms=END), record("c", 1, "consumer:g", {}, watermark_ms=END)
+        said = await judged(apply(store, *spoken, first=3))
+        assert said == {"producer->broker": Verdict.COMPLETE, "broker->consumer:g": Verdict.LOSS}
+
+    settings = CounterSettings(verify="never")
+    counter = AuditCounter(cast(Any, None), store, settings, SystemClock(), in_store, in_store)
+    asyncio.run(judge_all())
+
+
 def test_verdicts_are_read_as_they_were_written_and_go_with_their_windows(store: Store) -> None:
     said = EdgeVerdict("a", "b", Verdict.LOSS, "why", "placed", 10, 9, 1, 0, 0, 2, ("h",), (Named(2, 7, 1),), 3)
     apply(store, produced(0, ALL))
