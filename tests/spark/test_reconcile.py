@@ -159,6 +159,7 @@ def test_what_is_not_known_is_neither_good_nor_bad(cluster: EmbeddedCluster, tmp
     assert reconcile(str(tmp_path / "today"), datetime.now(UTC).date(), today, counter=cluster.audit_url).exit_code == 3
     with pytest.raises(CounterUnavailable, match="no audit counter answers at http://127"):
         reconcile(str(tmp_path / "table"), DAY, topic, counter="http://127.0.0.1:1")
+    assert run([*command, "--counter", "http://127.0.0.1:1"]) == 3
     assert run([*command, "--day", "someday"]) == 2
     assert "--day takes a day" in capsys.readouterr().err
 

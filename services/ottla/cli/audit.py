@@ -45,7 +45,7 @@ class MessagesDiffer(CommandFailed):
 
 
 class NotKnown(CommandFailed):
-    """It is not known yet whether all arrived."""
+    """It is not known yet whether all arrived: by a counter that does not answer, too."""
 
     exit_code: ClassVar[int] = 3
 
@@ -83,11 +83,11 @@ def audit_counter(
         serve_service("audit-counter", server, lambda: server.url, ready, pid_file)
 
 
-def ask(url: str, path: str, **query: object) -> Any:
+def ask(url: str, path: str, failed: type[CommandFailed] = CommandFailed, /, **query: object) -> Any:
     """The answer's JSON.
 
-    Raises:
-        CommandFailed: no one answers, or the counter says no.
+    Args:
+        failed: raised when no one answers, or the counter says no.
     """
     connection, _ = connection_to(url, "--counter")
     asked = urlencode({name: value for name, value in query.items() if value not in (None, "")})
@@ -96,11 +96,11 @@ def ask(url: str, path: str, **query: object) -> Any:
         response = connection.getresponse()
         found = json.loads(response.read())
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise CommandFailed(f"no audit counter answers at {url}: {error or type(error).__name__}") from None
+        raise failed(f"no audit counter answers at {url}: {error or type(error).__name__}") from None
     finally:
         connection.close()
     if response.status >= 300:
-        raise CommandFailed(str(found.get("detail", response.reason)))
+        raise failed(str(found.get("detail", response.reason)))
     return found
 
 
@@ -172,7 +172,7 @@ def verify(
     while True:
         some = min(left, _WAIT_SECONDS)
         path = f"/v1/topics/{quote(topic, safe='')}/verify"
-        found = ask(url, path, **{"from": from_ms, "to": to_ms, "tiers": tiers, "wait": some})
+        found = ask(url, path, NotKnown, **{"from": from_ms, "to": to_ms, "tiers": tiers, "wait": some})
         left -= some
         if left <= 0 or found["exit_code"] != 3:
             break
@@ -225,7 +225,7 @@ def canary(url: Url = DEFAULT_URL, as_json: Json = False) -> None:
     Availability is of the last minute; counts and times are since the counter began. Exits 0, 1 when one is lost or doubled, and 3 when no
     canary runs at this counter.
     """
-    found = ask(url, "/v1/canary")
+    found = ask(url, "/v1/canary", NotKnown)
     partitions = found["partitions"]
     if as_json:
         say_json(found)

@@ -245,8 +245,11 @@ def reconcile(
             from ottla.spark.session import session
 
             spark = stack.enter_context(session("ottla load reconcile", master, {"spark.ui.enabled": "false"}))
-        with _told(path):
-            found = audit.reconcile(path, _day(day), topics or None, counter=counter, spark=spark)
+        try:
+            with _told(path):
+                found = audit.reconcile(path, _day(day), topics or None, counter=counter, spark=spark)
+        except audit.CounterUnavailable as error:
+            raise NotKnown(str(error)) from None
     if as_json:
         say_json(
             {

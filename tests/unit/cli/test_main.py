@@ -75,6 +75,16 @@ def test_without_a_broker_every_command_says_so_at_once(arguments: list[str], ca
     assert capsys.readouterr().err == f"ottla: no broker answers at {address} (`ottla dev` starts one)\n"
 
 
+@pytest.mark.parametrize(("words", "code"), [(["verify", "--topic", "clicks"], 3), (["canary"], 3), (["status"], 1)])
+def test_an_audit_counter_that_does_not_answer_says_of_no_message_that_it_is_lost(
+    words: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For scripts 1 is a loss, and 3 that it is not known."""
+    url = f"http://127.0.0.1:{free_port()}"
+    assert run(["audit", *words, "--counter", url]) == code
+    assert capsys.readouterr().err.startswith(f"ottla: no audit counter answers at {url}: ")
+
+
 def test_a_registry_whose_name_cannot_be_looked_up_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["schema", "list", "--registry", "here..there"]) == 1
     assert capsys.readouterr().err.startswith("ottla: no schema registry answers at here..there: ")
