@@ -40,7 +40,7 @@ class AuditServicer(services.AuditServicer):
         if not request.topic or not 0 <= request.from_ms < request.to_ms:
             raise InvalidRequest("a topic, and times of which the first is the lower one")
         wait_seconds = min(request.wait_ms / 1000, _LONGEST_WAIT_SECONDS)
-        found = await self._counter.summary(request.topic, request.from_ms, request.to_ms, tuple(request.tiers), wait_seconds)
+        found = await self._counter.verify(request.topic, request.from_ms, request.to_ms, tuple(request.tiers), wait_seconds)
         return messages.VerifyResponse(
             verdict=str(found.verdict),
             exit_code=found.exit_code,

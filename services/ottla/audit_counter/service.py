@@ -81,6 +81,7 @@ _HOUSEKEEPING_SECONDS: Final = 1.0
 _PURGE_SECONDS: Final = 60.0
 # Several times as long as a broker may wait before it says that there is nothing.
 _DEAF_SECONDS: Final = 2.0
+_READ_SECONDS: Final = 5.0  # a counter that is not behind has long read by then what has just come
 _WATCHER_EVENTS: Final = 1_000
 _JUDGED_AT_ONCE: Final = 100  # windows of a topic, some tens of milliseconds
 _MOST_DOUBTS: Final = 10_000
@@ -130,21 +131,26 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is said of a topic between two times."""
+    """What is said of a topic between two times.
+
+    Attributes:
+        is_read: there is nothing in `__audit` that the counter has yet to read.
+    """
 
     topic: str
     from_ms: int
     to_ms: int
     windows: int
     verdicts: tuple[tuple[int, EdgeVerdict], ...]
+    is_read: bool = True
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of them; PENDING of nothing at all."""
-        if not self.windows or not self.verdicts:
-            return Verdict.PENDING
-        order = list(Verdict)
-        return max((said.verdict for _, said in self.verdicts), key=order.index)
+        """The worst of them; PENDING of nothing at all, and of what is still to be read."""
+        found = [said.verdict for _, said in self.verdicts] if self.windows else []
+        if not found or not self.is_read:
+            found.append(Verdict.PENDING)
+        return max(found, key=list(Verdict).index)
 
     @property
     def is_known(self) -> bool:
@@ -158,7 +164,7 @@ class Summary:
     def exit_code(self) -> int:
         """0 all is there, 1 something is lost, doubled or another, 3 not known."""
         found = {said.verdict for _, said in self.verdicts}
-        return 1 if found & WRONG else 3 if not found or not self.windows or found & NOT_KNOWN else 0
+        return 1 if found & WRONG else 3 if not found or not self.windows or not self.is_read or found & NOT_KNOWN else 0
 
 
 class Sums(NamedTuple):
@@ -315,6 +321,9 @@ class AuditCounter:
         is_deaf = False  # a partition of `__audit` cannot be read, so that no silence is the sessions'
         while True:
             fetched = await fetcher.poll(_POLL_SECONDS)
+            # Before more is read ahead: by now all that was is had.
+            reached = {partition: offset for partition, offset in fetcher.assigned.items() if offset >= 0}
+            ends = {partition: fetcher.watermarks(partition)[2] for partition in fetcher.assigned}
             began = self._clock.monotonic()
             changed: set[Window] = set()
             if fetched:
@@ -326,9 +335,7 @@ class AuditCounter:
                     if is_whole:
                         break
                     await self._judge(changed)  # what follows is of another topic of a name
-            self.progress.lag = sum(
-                max(0, fetcher.watermarks(partition)[2] - offset) for partition, offset in fetcher.assigned.items() if offset >= 0
-            )
+            self.progress.lag = sum(max(0, ends[partition] - offset) for partition, offset in reached.items())
             if fetcher.unread_seconds > max(_DEAF_SECONDS, self.settings.session_timeout_ms / 2000):
                 is_deaf = True
             elif is_deaf and not self.progress.lag:  # what sessions said meanwhile is still to come
@@ -341,13 +348,14 @@ class AuditCounter:
                 await self._in_store(self._store.fold, self._clock.time_ms())
             if changed:
                 await self._judge(changed)
-            if fetched:
-                self._read_to.update(next_offsets)
+            read_to = {key.partition: offset for key, offset in reached.items()}
+            if self._read_to != read_to:  # also by what was deleted before it was read
+                self._read_to = read_to
                 async with self._changed:
                     self._changed.notify_all()
             if changed:
                 self.progress.verdict_seconds.observe(self._clock.monotonic() - began)
-            self.is_caught_up = not self.progress.lag
+            self.is_caught_up = not self.progress.lag and not is_deaf and reached.keys() == ends.keys() and min(ends.values()) >= 0
             if self.is_caught_up:
                 self._caught_up.set()
             if began - purged_at >= _PURGE_SECONDS:
@@ -622,6 +630,13 @@ class AuditCounter:
             async with self._changed:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), min(left, 1.0))
+
+    async def verify(self, topic: str, from_ms: int, to_ms: int, tiers: tuple[str, ...], wait_seconds: float) -> Summary:
+        """As `summary`, once all was read that is in `__audit` by now: a counter that is behind has yet to hear of some windows."""
+        began = self._clock.monotonic()
+        is_read = await self.has_read(max(wait_seconds, _READ_SECONDS))
+        found = await self.summary(topic, from_ms, to_ms, tiers, began + wait_seconds - self._clock.monotonic())
+        return dataclasses.replace(found, is_read=is_read)
 
     def _summary(self, topic: str, from_ms: int, to_ms: int, tiers: tuple[str, ...]) -> Summary:
         verdicts = tuple(

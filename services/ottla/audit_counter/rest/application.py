@@ -148,7 +148,7 @@ class AuditApplication:
     async def _verify(self, request: Request) -> Response:
         topic = request.path_params["topic"]
         tiers = tuple(filter(None, request.query_params.get("tiers", "").split(",")))
-        found = await self._counter.summary(topic, *self._between(request), tiers, _wait_seconds(request))
+        found = await self._counter.verify(topic, *self._between(request), tiers, _wait_seconds(request))
         verdicts = [{"window": start_ms, **fields_of_verdict(said)} for start_ms, said in found.verdicts]
         return JSONResponse(
             {"verdict": str(found.verdict), "exit_code": found.exit_code, "windows": found.windows, "edges": verdicts, "topic": topic}
