@@ -154,9 +154,12 @@ class ExternalChanges:
         unread, self.state.unread_topics = self.state.unread_topics, names.difference(self.state.topics)
         if unread - names:
             self.writer.send(deleted_topics=sorted(unread - names))
+        partitions = [key for name in found for key in self.state.topics[name].topic_partitions()]
+        await self.log_ends.ask(decisions.log_ends_wanted(self.state, partitions))
         await self.writer.perform(decisions.topics_found(self.state, found))
+        self.log_ends.forget()
         self.writer.send_topic_configs([name for name in found if self.state.topics[name].overrides])
-        await self.writer.send_found([key for name in found for key in self.state.topics[name].topic_partitions()])
+        await self.writer.send_found(partitions)
         await self._begin_deletions(to_delete, are_new=True)
         for name in sorted(self.state.topics.keys() - names):
             log.error("topic %s: its znode was removed by another tool; the brokers rename its logs and keep them", name)

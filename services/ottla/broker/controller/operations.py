@@ -223,7 +223,9 @@ class PartitionOperations:
         if failed:
             log.warning("broker %d: %d replicas are offline: a log directory has failed or its disk is full", broker_id, len(failed))
             state.replicas_went_offline(broker_id, failed)
+            await self.log_ends.ask(decisions.log_ends_wanted(state, failed))
             await self.writer.perform(decisions.replicas_offline(state, broker_id, failed))
+            self.log_ends.forget()
         if back:
             log.info("broker %d: %d replicas are online again", broker_id, len(back))
             state.replicas_came_online(broker_id, back)

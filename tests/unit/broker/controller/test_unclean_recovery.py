@@ -11,7 +11,7 @@ from tests.loops import until
 from ottla.broker.controller import active, decisions
 from ottla.broker.controller.effects import Decision
 from ottla.coordination import znodes
-from ottla.errors import NONE
+from ottla.errors import NONE, KafkaStorageError
 from ottla.interbroker.calls import NO_LOG, AlterPartitionRequest, ElectionType, IsrChange, IsrMember, LogEnd, NewTopic
 from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
 
@@ -258,3 +258,40 @@ async def test_an_administrators_unclean_election_asks_first(cluster: Cluster) -
     await until(lambda: cluster.brokers[ONE].replicas[A0].state.leader == NO_LEADER)
     assert (await one.elect_leaders(ElectionType.UNCLEAN, [A0]))[A0].error == NONE
     assert cluster.brokers[ONE].replicas[A0].state.isr == (TWO,)
+
+
+async def test_when_a_disk_has_failed_and_an_unclean_leader_is_allowed_the_log_that_goes_furthest_leads(cluster: Cluster) -> None:
+    """As when the broker is gone. The first of the assignment led, and the others cut off what they had more."""
+    controller, two, _ = await cluster.start_three()
+    configs = {"unclean.leader.election.enable": "true"}
+    await controller.create_topic(NewTopic("a", assignments={0: (TWO, ONE, THREE)}, configs=configs))
+    assert two.registration is not None
+    alone = IsrChange(A0, 0, 0, (IsrMember(TWO),))
+    await two.alter_partition(AlterPartitionRequest(TWO, two.registration.broker_epoch, (alone,)))
+    cluster.brokers[ONE].ends[A0], cluster.brokers[THREE].ends[A0] = LogEnd(0, 10), LogEnd(0, 50)
+    cluster.brokers[TWO].errors[A0] = KafkaStorageError.code
+    await two.log_directory_failed()
+    await until(lambda: cluster.brokers[ONE].replicas[A0].state.leader != TWO)
+    assert cluster.brokers[ONE].replicas[A0].state.isr == (THREE,)
+
+
+async def test_a_topic_that_can_be_read_again_without_a_leader_is_led_by_the_log_that_goes_furthest(cluster: Cluster) -> None:
+    controller, two, _ = await cluster.start_three()
+    configs = {"unclean.leader.election.enable": "true"}
+    await controller.create_topic(NewTopic("a", assignments={0: (TWO, ONE, THREE)}, configs=configs))
+    assert two.registration is not None
+    alone = IsrChange(A0, 0, 0, (IsrMember(TWO),))
+    await two.alter_partition(AlterPartitionRequest(TWO, two.registration.broker_epoch, (alone,)))
+    path, tool = "/config/topics/a", await cluster.zookeeper.session()
+    good = await cluster.data(path)
+    await tool.set(path, b"{")
+    await cluster.kill(TWO)
+    await cluster.kill(ONE)
+    await until(lambda: cluster.services[THREE].is_active and bool(cluster.brokers[THREE].all_topics))
+    await cluster.start(ONE)
+    await until(lambda: bool(cluster.brokers[ONE].all_replicas))
+    cluster.brokers[ONE].ends[A0], cluster.brokers[THREE].ends[A0] = LogEnd(0, 10), LogEnd(0, 50)
+    await tool.set(path, good)
+    await tool.set("/brokers/topics/a", await cluster.data("/brokers/topics/a"))
+    await until(lambda: A0 in cluster.brokers[ONE].replicas)
+    assert cluster.brokers[ONE].replicas[A0].state.isr == (THREE,)
