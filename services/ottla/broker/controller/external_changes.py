@@ -262,20 +262,21 @@ class ExternalChanges:
 
     async def _begin_deletions(self, names: list[str], are_new: bool) -> None:
         """Deletes what is marked in `/admin/delete_topics`; a mark of what is not there, or may not be deleted, is removed."""
-        obsolete = []
+        obsolete: dict[str, bool] = {}
+        may_delete = self.state.settings.delete_topic_enable
         for name in sorted(names):
             topic = self.state.topics.get(name)
-            if topic is None or not (self.state.settings.delete_topic_enable or topic.is_deleting):
-                log.info(
-                    "topic %s: its deletion mark is removed: %s", name, "no such topic" if topic is None else "delete.topic.enable is false"
-                )
-                obsolete.append(name)
+            if topic is None or not (may_delete or topic.is_deleting):
+                is_kept = not may_delete and (topic is not None or name in self.state.unread_topics)
+                reason = "delete.topic.enable is false" if is_kept else "no topic of this name can be read"
+                log.info("topic %s: its deletion mark is removed: %s", name, reason)
+                obsolete[name] = is_kept
             elif not are_new:
                 topic.is_deleting = True  # `take_over` continues it
             elif not topic.is_deleting:
                 await self.topics.begin_deletion(name)
-        for name in obsolete:
-            if name in self.state.topics:
+        for name, is_kept in obsolete.items():
+            if is_kept:
                 await self.writes.write([Delete(znodes.DELETE_TOPIC.path(name))])
             else:  # its znode went before the rest of it
                 await self.writes.write_in_parts(await znode_writes.topic_removal(self.coordination, name))

@@ -12,7 +12,7 @@ from ottla.errors import TopicAlreadyExists
 from ottla.interbroker.calls import AllReplicas, NewTopic
 from ottla.model import TopicPartition
 
-from .clusters import ONE, Cluster, Dies, MortalSession, looked_again
+from .clusters import ONE, Cluster, Dies, MortalSession, clustered, looked_again
 
 
 async def test_a_creation_cut_between_two_requests_is_completed_by_the_next_start(cluster: Cluster) -> None:
@@ -117,3 +117,18 @@ async def test_a_topic_that_can_be_read_again_is_not_new_to_those_who_have_it(cl
     await tool.set("/brokers/topics/bad", await cluster.data("/brokers/topics/bad"))  # each is looked at by its own watch
     await until(lambda: TopicPartition("bad", 0) in cluster.broker.replicas)
     assert not cluster.broker.replicas[TopicPartition("bad", 0)].is_new
+
+
+async def test_a_topic_that_can_not_be_read_is_not_removed_where_topics_are_not_deleted() -> None:
+    """Its mark was taken for one of a topic that is not there, and all that is left of that goes."""
+    async with clustered(delete_topic_enable="false") as cluster:
+        controller = await cluster.start()
+        await controller.create_topic(NewTopic("bad"))
+        await cluster.session.set("/config/topics/bad", b"{not json")
+        await cluster.kill(ONE)
+        await cluster.start()
+        before = await cluster.paths("/brokers/topics")
+        tool = await cluster.zookeeper.session()
+        await tool.create("/admin/delete_topics/bad")
+        await cluster.gone("/admin/delete_topics/bad")
+        assert await cluster.paths("/brokers/topics") == before
