@@ -89,33 +89,43 @@ class LogEndQueries:
         self._transport = transport
         state.log_ends = {}
 
-    async def ask(self, wanted: Iterable[Sequence[TopicPartition]]) -> None:
-        """Asks every replica that is there of these partitions. They are looked for, and asked for, a slice at a time."""
+    async def ask(self, wanted: Iterable[Sequence[TopicPartition]]) -> bool:
+        """Asks every replica that is there of these partitions, a slice at a time. Gives whether there were any."""
+        has_asked = False
+        silent: set[BrokerId] = set()
         for partitions in wanted:
             if partitions:
-                await self._ask(partitions)
+                has_asked = True
+                await self._ask(partitions, silent)
             await asyncio.sleep(0)
+        return has_asked
 
     def forget(self) -> None:
         """The answers were used; the next question is asked again."""
         self._state.log_ends = {}
 
-    async def _ask(self, partitions: Sequence[TopicPartition]) -> None:
+    async def _ask(self, partitions: Sequence[TopicPartition], silent: set[BrokerId]) -> None:
+        """Asks for a slice of them; which brokers give no answer is added to `silent`, and those are not waited for again."""
         state = self._state
         log.info("%d partitions have no replica that is known to be complete; requesting their log end offsets", len(partitions))
         questions: dict[BrokerId, dict[TopicPartition, UUID]] = {}
         for key in partitions:
             known = state.find(key)
             for broker_id in () if known is None else known.state.replicas:
-                if broker_id in state.brokers:
+                if broker_id in state.brokers and broker_id not in silent:
                     questions.setdefault(broker_id, {})[key] = state.topics[key.topic].topic_id
         answers = await asyncio.gather(*(self._ask_broker(state.brokers[asked], question) for asked, question in questions.items()))
         assert state.log_ends is not None
         for broker_id, answer in zip(questions, answers, strict=True):
+            if answer is None:
+                silent.add(broker_id)
+                continue
             for key, end in answer.items():
                 state.log_ends.setdefault(key, {})[broker_id] = end
 
-    async def _ask_broker(self, broker: BrokerRegistration, question: Mapping[TopicPartition, UUID]) -> Mapping[TopicPartition, LogEnd]:
+    async def _ask_broker(
+        self, broker: BrokerRegistration, question: Mapping[TopicPartition, UUID]
+    ) -> Mapping[TopicPartition, LogEnd] | None:
         request = LogEndsRequest(self._state.controller_id, self._state.controller_epoch, broker.broker_epoch, question)
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
@@ -127,7 +137,7 @@ class LogEndQueries:
                 len(question),
                 error or "timed out",
             )
-            return {}
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +193,9 @@ class PartitionOperations:
     async def elect_by_log_ends(self) -> None:
         """Looks again whether partitions without a leader can have one by now: some replicas did not say where their logs end."""
         offline = list(decisions.without_leader(self.state))
-        for wanted in decisions.log_ends_wanted(self.state, offline):
-            if wanted:
-                await self.log_ends.ask([wanted])
-                await self.writer.perform(decisions.log_ends_known(self.state, wanted))
-                self.log_ends.forget()
+        if await self.log_ends.ask(decisions.log_ends_wanted(self.state, offline)):
+            await self.writer.perform(decisions.log_ends_known(self.state, offline))
+            self.log_ends.forget()
 
     async def rebalance(self) -> None:
         """Gives leaderships back to preferred replicas."""

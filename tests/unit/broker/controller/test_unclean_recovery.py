@@ -5,14 +5,16 @@ Kafka 3.9 lets any member of the ISR lead, also one whose disk is new.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from tests.loops import until
 
 from ottla.broker.controller import active, decisions
 from ottla.broker.controller.effects import Decision
 from ottla.coordination import znodes
-from ottla.errors import NONE, KafkaStorageError
-from ottla.interbroker.calls import NO_LOG, AlterPartitionRequest, ElectionType, IsrChange, IsrMember, LogEnd, NewTopic
+from ottla.errors import NONE, KafkaStorageError, RequestTimedOut
+from ottla.interbroker.calls import NO_LOG, AlterPartitionRequest, ElectionType, IsrChange, IsrMember, LogEnd, LogEndsRequest, NewTopic
 from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
 
 from .clusters import ONE, THREE, TWO, Cluster
@@ -295,3 +297,26 @@ async def test_a_topic_that_can_be_read_again_without_a_leader_is_led_by_the_log
     await tool.set("/brokers/topics/a", await cluster.data("/brokers/topics/a"))
     await until(lambda: A0 in cluster.brokers[ONE].replicas)
     assert cluster.brokers[ONE].replicas[A0].state.isr == (THREE,)
+
+
+async def test_a_broker_that_does_not_answer_is_waited_for_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller does nothing else meanwhile. It waited for each 500 partitions anew: a minute with ten thousand."""
+    monkeypatch.setattr(decisions, "SLICE", 2)
+    one, _, three = await cluster.start_three()
+    await one.create_topic(NewTopic("a", assignments=dict.fromkeys(range(5), (THREE, TWO))))
+    assert three.registration is not None
+    keys = [TopicPartition("a", index) for index in range(5)]
+    alone = tuple(IsrChange(key, 0, 0, (IsrMember(THREE),)) for key in keys)
+    await three.alter_partition(AlterPartitionRequest(THREE, three.registration.broker_epoch, alone))
+    await cluster.kill(THREE)
+    await until(lambda: all(cluster.brokers[ONE].metadata[key].state.leader == NO_LEADER for key in keys))
+    questions: list[LogEndsRequest] = []
+
+    async def silent(request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
+        questions.append(request)
+        raise RequestTimedOut("it hears nothing")
+
+    monkeypatch.setattr(cluster.brokers[TWO], "log_ends", silent)
+    outcomes = await one.elect_leaders(ElectionType.UNCLEAN, keys)
+    assert {outcome.error for outcome in outcomes.values()} == {NONE}
+    assert len(questions) == 1
