@@ -116,7 +116,7 @@ class SettingsWatch:
     # How it comes to be known.
 
     async def load(self, coordination: Coordination) -> None:
-        """Reads everything, and reports what changed.
+        """Reads everything, and reports what changed. Once `start` was called, what is invalid among broker configs is ignored.
 
         Raises:
             ConfigurationError: what was changed of this broker does not go with what it was started with.
@@ -124,15 +124,18 @@ class SettingsWatch:
         """
         # The notices first: one that comes later is read again for nothing, and none is missed.
         self._seen = frozenset(await coordination.children(znodes.CONFIG_CHANGES.path()))
-        defaults, own = await self._load_broker(coordination)
         try:
-            settings = self._checked(defaults, own)
-        except InvalidRequest as error:
-            raise ConfigurationError(
-                f"the settings in {znodes.BROKER_CONFIG.path(self._broker_id)} and {znodes.BROKER_CONFIG.path(znodes.DEFAULT_ENTITY)}"
-                f" do not go with this broker's: {error}"
-            ) from error
-        self._take_broker(defaults, own, settings)
+            await self._read_broker(coordination)
+        except (MalformedZnode, InvalidRequest) as error:
+            if self._watching is not None:
+                log.error("configs of this broker are invalid, and ignored: %s", error)
+            elif isinstance(error, InvalidRequest):
+                raise ConfigurationError(
+                    f"the settings in {znodes.BROKER_CONFIG.path(self._broker_id)} and {znodes.BROKER_CONFIG.path(znodes.DEFAULT_ENTITY)}"
+                    f" do not go with this broker's: {error}"
+                ) from error
+            else:
+                raise
         self.learn_topics(await load_topic_overrides(coordination))
 
     def start(self, coordination: Coordination) -> None:
@@ -180,10 +183,13 @@ class SettingsWatch:
                 if not is_another and (overrides or name in self._topics):
                     self.learn_topics({name: overrides})
             elif entity in (f"{_BROKERS}{self._broker_id}", f"{_BROKERS}{znodes.DEFAULT_ENTITY}"):
-                defaults, own = await self._load_broker(coordination)
-                self._take_broker(defaults, own, self._checked(defaults, own))
+                await self._read_broker(coordination)
         except (MalformedZnode, InvalidRequest) as error:
             log.error("configs of %s are invalid, and ignored: %s", entity, error)
+
+    async def _read_broker(self, coordination: Coordination) -> None:
+        defaults, own = await self._load_broker(coordination)
+        self._take_broker(defaults, own, self._checked(defaults, own))
 
     async def _load_broker(self, coordination: Coordination) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """What was changed for all brokers, and what for this one."""

@@ -15,8 +15,10 @@ from tests.loops import until
 
 from ottla.broker.controller import active, request_batch
 from ottla.coordination import znodes
+from ottla.coordination.errors import MalformedZnode
 from ottla.errors import (
     BrokerNotAvailable,
+    ConfigurationError,
     InconsistentTopicId,
     KafkaStorageError,
     NotController,
@@ -151,6 +153,24 @@ async def test_a_broker_that_was_bounced_is_known_by_its_epoch(cluster: Cluster)
     assert cluster.brokers[ONE].brokers[THREE] == registration
     with pytest.raises(StaleBrokerEpoch):
         await cluster.services[ONE].served.allocate_producer_ids(THREE, registration.broker_epoch - 1)
+
+
+@pytest.mark.parametrize("invalid", [b'{"version":1,"config":{"log.retention.ms":"soon"}}', b"{"])
+async def test_what_is_invalid_among_settings_does_not_keep_a_broker_that_runs_out_of_its_cluster(cluster: Cluster, invalid: bytes) -> None:
+    """While it runs it is ignored. With it there, brokers that lost their sessions all tried in vain, and led nothing."""
+    one = await cluster.start()
+    tool = await cluster.zookeeper.session()
+    await tool.create("/config/brokers/<default>", invalid)
+    await one.create_topic(NewTopic("a"))
+    await cluster.zookeeper.expire(cluster.sessions[ONE])
+    one.session_lost()
+    cluster.sessions[ONE] = await cluster.zookeeper.session()
+    await one.rejoin(cluster.sessions[ONE])
+    assert one.is_active
+    await one.create_topic(NewTopic("b"))
+    await one.close()
+    with pytest.raises((ConfigurationError, MalformedZnode)):
+        await cluster.start()
 
 
 async def test_a_controller_that_lost_its_session_decides_nothing_more_and_rejoins_as_a_broker(cluster: Cluster) -> None:
