@@ -228,8 +228,8 @@ class ReplicaManager:
         """
         errors: dict[TopicPartition, int] = {}
         led = [assignment.topic_partition for assignment in assignments if assignment.state.leader == self._broker_id]
-        while waiting := [key for key in led if key not in errors and must_checkpoint_truncation(self._partitions.get(key))]:
-            results = await asyncio.gather(*(self._partitions[key].log.checkpoint_truncation() for key in waiting), return_exceptions=True)
+        while waiting := {key: unwritten for key in led if key not in errors and (unwritten := self._cut_and_unwritten(key)) is not None}:
+            results = await asyncio.gather(*(cut.checkpoint_truncation() for cut in waiting.values()), return_exceptions=True)
             for key, result in zip(waiting, results, strict=True):
                 if isinstance(result, ApiError):
                     self._refuse(key, result)
@@ -237,6 +237,16 @@ class ReplicaManager:
                 elif isinstance(result, BaseException):
                     raise result
         return errors
+
+    def _cut_and_unwritten(self, key: TopicPartition) -> Log | None:
+        """The log, if a truncation has left something to do before this replica may append as a leader.
+
+        In this life, or in the one before: then the partition may not be hosted yet.
+        """
+        partition, opened = self._partitions.get(key), self._logs.get(key)
+        if opened is None or opened.is_offline or (partition is not None and partition.is_leader):
+            return None
+        return opened if opened.must_checkpoint_truncation else None
 
     async def stop(self, partitions: Sequence[PartitionToStop]) -> dict[TopicPartition, int]:
         """Gives replicas up, with their files where the request says so; gives the error code of each."""
@@ -530,11 +540,6 @@ class ReplicaManager:
         """A leader whose high watermark waits for the fsync flushes what it had before: the next append may never come."""
         if partition.is_leader and partition.waits_for_flush and partition.log.unflushed_messages > 0:
             self.group_commit.written(partition)
-
-
-def must_checkpoint_truncation(partition: Partition | None) -> bool:
-    """Whether a truncation has left something to do before this replica may append as a leader."""
-    return partition is not None and not partition.is_leader and partition.log.must_checkpoint_truncation
 
 
 def _offline(partition: Partition) -> KafkaStorageError:

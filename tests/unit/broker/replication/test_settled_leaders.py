@@ -65,14 +65,8 @@ def lead(partition: Partition, count: int) -> None:
     partition.appended()
 
 
-async def test_the_checkpoint_knows_of_the_cut_before_the_first_append_of_the_new_leader(tmp_path: Path) -> None:
-    it = Follower(tmp_path)
-    cut, whole = await it.start()
-    cut.truncate_for(4, 30)
-    assert cut.log.must_checkpoint_truncation
-    assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
-    assert [partition.is_leader for partition in (cut, whole)] == [True, True]
-    assert it.checkpointed() == [30, 60]
+async def damaged_after_the_cut_is_found(it: Follower, cut: Partition) -> None:
+    """It leads, and loses power."""
     lead(cut, 40)
     await it.logs.shutdown(clean=False)
     file = cut.log.directory / f"{0:020}.log"
@@ -86,6 +80,31 @@ async def test_the_checkpoint_knows_of_the_cut_before_the_first_append_of_the_ne
     assert found is not None
     assert 30 <= found.log_end_offset < 70, "the damage is seen, and nothing behind it is believed"
     await logs.shutdown(clean=False)
+
+
+async def test_the_checkpoint_knows_of_the_cut_before_the_first_append_of_the_new_leader(tmp_path: Path) -> None:
+    it = Follower(tmp_path)
+    cut, whole = await it.start()
+    cut.truncate_for(4, 30)
+    assert cut.log.must_checkpoint_truncation
+    assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
+    assert [partition.is_leader for partition in (cut, whole)] == [True, True]
+    assert it.checkpointed() == [30, 60]
+    await damaged_after_the_cut_is_found(it, cut)
+
+
+async def test_a_cut_that_a_kill_left_out_of_the_checkpoint_is_in_it_before_the_next_life_leads(tmp_path: Path) -> None:
+    """Nothing makes it a follower before: the first word of the controller lets it lead."""
+    it = Follower(tmp_path)
+    cut, _ = await it.start()
+    cut.truncate_for(4, 30)
+    await it.logs.shutdown(clean=False)
+    assert it.checkpointed() == [60, 60]
+    again = Follower(tmp_path)
+    await again.logs.start()
+    assert set((await again.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
+    assert again.checkpointed() == [30, 60]
+    await damaged_after_the_cut_is_found(again, again.replicas.get("clicks", INDEXES[0]))
 
 
 async def test_a_replica_whose_cut_can_not_be_written_down_does_not_lead_and_the_others_do(tmp_path: Path) -> None:
