@@ -309,7 +309,7 @@ class Replica:
         if end_offset == self.log.log_start_offset and len(records) >= HEADER_SIZE:
             header = read_header(records)
             if header.base_offset < end_offset <= header.last_offset:
-                if not self.log.truncate_fully_and_start_at(header.base_offset):
+                if not self._cut(header.base_offset, fully=True):
                     return False
                 self.high_watermark = header.base_offset
         return True
@@ -333,11 +333,10 @@ class Replica:
         if self.storage_error is not None:
             raise self.storage_error
         offset = truncation_offset(self.log.leader_epochs, self.log.log_end_offset, diverging_epoch, end_offset)
-        before = self.log.log_end_offset
-        if not self.log.truncate_to(offset):
+        before, committed = self.log.log_end_offset, self.high_watermark
+        if not self._cut(offset):
             return False
-        self._check_committed(offset)
-        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+        self._check_committed(offset, committed)
         log.info(
             "%s: leader epoch %d ends at %d on the leader: truncating from %d to %d",
             self.topic_partition,
@@ -362,20 +361,28 @@ class Replica:
             return False
         if self.storage_error is not None:
             raise self.storage_error
-        if not self.log.truncate_fully_and_start_at(offset):
+        committed = self.high_watermark
+        if not self._cut(offset, fully=True):
             return False
-        self._check_committed(offset)
+        self._check_committed(offset, committed)
         self.high_watermark = offset
         self._fetches.check(self.topic_partition)
         return True
 
-    def _check_committed(self, offset: int) -> None:
-        if offset < self.high_watermark:
+    def _cut(self, offset: int, *, fully: bool = False) -> bool:
+        """Has the log cut. An error may come when a part of it is gone: whatever comes, nothing behind its end is committed."""
+        try:
+            return self.log.truncate_fully_and_start_at(offset) if fully else self.log.truncate_to(offset)
+        finally:
+            self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+
+    def _check_committed(self, offset: int, high_watermark: int) -> None:
+        if offset < high_watermark:
             log.error(
                 "%s: committed records from %d to %d are dropped, because the leader of epoch %d does not have them",
                 self.topic_partition,
                 offset,
-                self.high_watermark,
+                high_watermark,
                 self.leader_epoch,
             )
 

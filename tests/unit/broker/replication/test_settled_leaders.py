@@ -140,6 +140,23 @@ async def test_producers_that_a_truncation_could_not_read_are_read_before_it_lea
     await it.logs.shutdown(clean=False)
 
 
+async def test_what_a_truncation_cut_before_its_error_is_committed_no_more(tmp_path: Path) -> None:
+    """An unclean leader lacks what was committed. Who follows it and leads next would acknowledge what no other replica has."""
+    it = Follower(tmp_path)
+    cut, _ = await it.start()
+    assert cut.high_watermark == 25
+    with (
+        failing("open", lambda path: path.endswith(".log"), errno.EMFILE),
+        pytest.raises(KafkaStorageError, match="Too many open files"),
+    ):
+        cut.truncate_for(4, 20)
+    assert cut.log.log_end_offset == 20
+    assert set((await it.replicas.apply(assigned(HERE, 6), ())).values()) == {0}
+    lead(cut, 3)
+    assert cut.high_watermark == 20, "the other replica has not fetched"
+    await it.logs.shutdown(clean=False)
+
+
 @pytest.mark.parametrize("call", ["open", "mkdir", "write"])
 async def test_a_replica_that_a_full_disk_refuses_is_made_by_a_later_try_and_the_tries_leave_nothing(
     tmp_path: Path, call: str, caplog: pytest.LogCaptureFixture
