@@ -257,8 +257,10 @@ class Replica:
             KafkaStorageError: it cannot be brought there.
         """
         await self.log.checkpoint_truncation()
-        if self.waits_for_flush and not self.log.is_taken_back:
-            await self.log.flush()
+        end_offset = self.log.log_end_offset
+        # Again where it continues in another directory since, which lets those who wait go.
+        while self.waits_for_flush and not self.log.is_taken_back and self.log.recovery_point < min(end_offset, self.log.log_end_offset):
+            await self.log.flush(end_offset)
 
     def append_as_follower(self, records: memoryview, leader_epoch: int, high_watermark: int, log_start_offset: int) -> bool:
         """Takes in what the leader of that epoch answered: records, its high watermark, where its log begins.
