@@ -87,7 +87,7 @@ class BatchOpener:
         if key in self._too_large:
             raise DecompressedTooLarge(self._too_large[key])
         if self._waiting >= MAX_WAITING:
-            raise DecompressedTooLarge(f"{self._waiting} large batches wait to be opened")
+            raise RequestTimedOut(f"{self._waiting} large batches wait to be opened")  # it may be sound, and is to be sent again
         self._waiting += 1
         try:
             async with self._turn:
@@ -114,7 +114,10 @@ class BatchOpener:
                 self._too_large.popitem(last=False)
 
     async def _talk(self, job: dict[str, Any], batch: bytes) -> tuple[dict[str, Any], bytes]:
-        process = await self._take()
+        try:
+            process = await self._take()
+        except OSError as error:
+            raise RequestTimedOut(f"no process opens a batch of {len(batch)} bytes now: {error}") from error
         try:
             async with asyncio.timeout(JOB_SECONDS):
                 await process.write(json.dumps(job | {"size": len(batch)}).encode() + b"\n" + batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -11,7 +12,7 @@ import sys
 import pytest
 
 from ottla.errors import CorruptMessage, InvalidRecord, RequestTimedOut
-from ottla.lifecycle import ThreadOffload, offload_nothing
+from ottla.lifecycle import ChildProcess, ThreadOffload, offload_nothing
 from ottla.record.batch import read_header
 from ottla.record.codecs import GZIP, ZSTD, DecompressedTooLarge, compress
 from ottla.record.opening import StoredAs
@@ -84,6 +85,39 @@ async def test_a_job_that_a_busy_machine_did_not_get_to_may_be_asked_for_again(m
             with pytest.raises(RequestTimedOut):
                 await opener.first_at_or_after(LARGE, 15_000, 0)
         assert await opener.first_at_or_after(LARGE, 15_000, 0) == (15_000, 14_000)
+    finally:
+        await opener.close()
+        offload.close()
+
+
+async def test_a_batch_for_which_there_is_no_process_now_may_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the machine has no more processes or descriptors. The batch is sound, and its producer would give it up."""
+    offload = ThreadOffload(1, "test")
+    opener = BatchOpener(offload, has_process=True)
+
+    async def refused(*_: object, **__: object) -> ChildProcess:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(ChildProcess, "start", refused)
+            with pytest.raises(RequestTimedOut):
+                await opener.opened(LARGE, StoredAs(has_keys=True))
+        assert (await opener.opened(LARGE, StoredAs(has_keys=True))).batch == LARGE
+    finally:
+        await opener.close()
+        offload.close()
+
+
+async def test_a_batch_that_comes_while_too_many_wait_may_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    offload = ThreadOffload(1, "test")
+    opener = BatchOpener(offload, has_process=True)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(batch_opener, "MAX_WAITING", 0)
+            with pytest.raises(RequestTimedOut):
+                await opener.opened(LARGE, StoredAs(has_keys=True))
+        assert (await opener.opened(LARGE, StoredAs(has_keys=True))).batch == LARGE
     finally:
         await opener.close()
         offload.close()
