@@ -62,10 +62,15 @@ async def _in_slices(reading: Reading, request: FetchRequest, parts: BrokerParts
     await reading.find_in_slices()
     for partition, offset in reading.cold():
         await partition.log.prepare_read(offset)
-    while not await reading.is_answerable_in_slices() and (left := until - time()) > 0:
+    while True:
+        left = until - time()
         change = AnyChange()
-        parts.fetch_purgatory.watch(change, reading.watched(), left)
+        if left > 0:
+            # Before the look: what changes in a slice that was read already is nothing that the next one sees.
+            parts.fetch_purgatory.watch(change, reading.watched(), left)
         try:
+            if await reading.is_answerable_in_slices() or left <= 0:
+                break
             await change.happened
         finally:
             parts.fetch_purgatory.forget(change)

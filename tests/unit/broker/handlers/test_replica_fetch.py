@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from tests.loops import until
 
+from ottla.broker.handlers import fetch_reading
+from ottla.broker.handlers.fetch_reading import Reading
 from ottla.broker.security.authorizer import Operation, Resource
 from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse
 from ottla.model import BrokerId, BrokerRegistration, PartitionState, Principal
 from ottla.protocol.api import ApiKey
 
-from ..wired import BROKER, Client, Wired, batch, fetch, produce, topic_id, values, wired
+from ..wired import BROKER, NOW, Client, Wired, batch, fetch, produce, topic_id, values, wired
 
 OUT_OF_RANGE, NOT_LEADER, NOT_ENOUGH_AFTER_APPEND, TOPIC_DENIED = 1, 6, 20, 29
 FENCED_EPOCH, UNKNOWN_EPOCH, OFFSET_NOT_AVAILABLE = 74, 75, 78
@@ -111,6 +113,35 @@ async def test_a_waiting_follower_is_woken_by_an_append_and_counted_once(broker:
     await publish(producer, batch(b"a"))
     assert values(bytes((await waiting).records)) == [(0, b"a")]
     assert progress.log_end_offset == 5
+
+
+async def test_a_fetch_of_many_partitions_is_woken_by_an_append_to_one_that_it_has_just_read(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop has its turns between two slices, and a producer with acks=all sends on as soon as the fetch before is there."""
+    monkeypatch.setattr(fetch_reading, "LARGE_SCOPE", 1)
+    monkeypatch.setattr(fetch_reading, "_SLICE", 1)
+    for name in ("events", "orders"):
+        broker.topic(name, isr=(BROKER, TWO))
+    read_on, appended = Reading._read_on, list[bytes]()
+
+    def read_and_append(reading: Reading, *arguments: Any) -> Any:
+        progress = read_on(reading, *arguments)
+        if not appended:
+            appended.append(batch(b"a"))
+            partition, appends = broker.partition("events"), broker.parts.replicas.appends
+            partition.append_as_leader(memoryview(bytearray(appended[0])), 0, len(appended[0]), -1, NOW)
+            appends.stage(partition)
+            assert appends.complete() is None
+        return progress
+
+    monkeypatch.setattr(Reading, "_read_on", read_and_append)
+    client = await broker.connect()
+    asked = [(topic_id(name), 0, 0) for name in ("events", "orders")]
+    client.write(fetch(*asked, version=17, replica=(TWO, EPOCH), max_wait_ms=3_600_000))
+    _, response = await asyncio.wait_for(client.answer(ApiKey.FETCH, 17), 120)
+    found = {topic.topic_id: topic.partitions[0] for topic in response.responses}
+    assert values(bytes(found[topic_id("events")].records)) == [(0, b"a")]
 
 
 async def test_only_a_replica_with_the_leaders_epoch_is_served(broker: Wired) -> None:
