@@ -26,6 +26,7 @@ from ottla.spark.settings import HEADERS, OptionRefused, SourceSettings, login_o
 
 _MESSAGES: Final = 10_000
 _POLL_SECONDS: Final = 1.0
+_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"  # all zero: the broker does not say
 # Java's names, which Spark's source has, and librdkafka's of the same things.
 _NAMES: Final = {
     "ssl.truststore.location": "ssl.ca.location",
@@ -90,7 +91,8 @@ class Asking:
                     continue
                 raise ConnectionError(error.args[0].str()) from error
             leaders = {one.id: None if one.leader is None else one.leader.id for one in described.partitions}
-            found[name] = TopicFacts(str(described.topic_id), leaders)
+            topic_id = str(described.topic_id)
+            found[name] = TopicFacts(None if topic_id == _NO_TOPIC_ID else topic_id, leaders)
         return found
 
     def offsets(self, asked: Offsets) -> dict[TopicPartition, int]:

@@ -395,7 +395,9 @@ class _WireAsking:
         wanted = None if names is None else set(names)
         self._loop.call(self._cluster.refresh(wanted), self._seconds)
         return {
-            name: TopicFacts(str(topic.topic_id), {number: one.leader for number, one in topic.partitions.items()})
+            name: TopicFacts(
+                None if topic.topic_id is None else str(topic.topic_id), {number: one.leader for number, one in topic.partitions.items()}
+            )
             for name, topic in self._cluster.metadata.topics.items()
             if wanted is None or name in wanted
         }
@@ -422,7 +424,7 @@ class ClusterReader:
     def __init__(self, settings: SourceSettings) -> None:
         self.settings = settings
         self._asking: Asking | None = None
-        self.topic_ids: dict[str, str | None] = {}  # of the topics that were asked for
+        self.topic_ids: dict[str, str] = {}  # of the topics that were asked for, where brokers say them
         self._leaders: dict[TopicPartition, int | None] = {}
 
     def __enter__(self) -> Self:
@@ -450,8 +452,10 @@ class ClusterReader:
         else:
             names = set(settings.subscribe) or {partition.topic for partition in settings.assign}
             topics = self._call(lambda asking: asking.topics(names))
-        again = [name for name, topic in topics.items() if self.topic_ids.get(name, topic.topic_id) != topic.topic_id]
-        self.topic_ids.update({name: topic.topic_id for name, topic in topics.items()})
+        # Some brokers of a cluster that is being updated say ids, and others do not.
+        ids = {name: topic.topic_id for name, topic in topics.items() if topic.topic_id is not None}
+        again = [name for name, topic_id in ids.items() if self.topic_ids.get(name, topic_id) != topic_id]
+        self.topic_ids.update(ids)
         report([Loss(TopicPartition(name, 0), 0, 0, "the topic was deleted and made again") for name in sorted(again)], settings)
         self._leaders = {TopicPartition(name, number): leader for name, topic in topics.items() for number, leader in topic.leaders.items()}
         return set(self._leaders) & set(settings.assign) if settings.assign else set(self._leaders)

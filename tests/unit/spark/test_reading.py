@@ -452,6 +452,22 @@ def test_a_topic_that_is_made_again_is_a_loss(cluster: EmbeddedCluster) -> None:
             reader.partitions()
 
 
+def test_a_topic_whose_id_is_not_said_for_a_while_was_not_made_again(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a cluster that is being updated: Metadata below version 10 has no ids."""
+    topic = cluster.create_topic("without-id")
+    with ClusterReader(settings(cluster, subscribe=topic)) as reader:
+        with monkeypatch.context() as before_ids:
+            before_ids.setattr("ottla.wire.cluster.METADATA_VERSIONS", (1, 9))
+            assert reader.partitions()
+            assert reader.topic_ids == {}
+        assert reader.partitions()
+        known = reader.topic_ids[topic]
+        with monkeypatch.context() as before_ids:
+            before_ids.setattr("ottla.wire.cluster.METADATA_VERSIONS", (1, 9))
+            assert reader.partitions()
+        assert reader.topic_ids[topic] == known
+
+
 def test_a_damaged_batch_fails_with_its_place_or_goes_into_quarantine(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     """What stands around it is read, and the file has the bytes that the broker has."""
     topic = cluster.create_topic("damaged")
