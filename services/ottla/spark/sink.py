@@ -2,7 +2,7 @@
 
 Columns are those of Spark's Kafka sink: `value`, and where they are there `key`, `headers`, `topic`, `partition`; the option `topic` wins
 over the column. A record without a partition goes where Java's producer would send it: by its key's murmur2, and without a key to one
-partition after the other, a batch of Spark at a time.
+partition after the other, a batch of Spark at a time, from any one of them on.
 
 A stream writes exactly once: each task in a transaction that it leaves open, and the driver decides and ends them (`commits`). A frame,
 and a stream with `delivery.semantics=at-least-once`, writes at least once: a task or a query that is run again writes again.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import secrets
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -227,7 +228,9 @@ class _Sending:
         self.cluster = cluster
         self.producer = producer
         self.written: set[asyncio.Future[int]] = set()
-        self.batches = self.rows = 0
+        self.rows = 0
+        # Where rows without a key begin. Most tasks of a stream have one batch: from 0 on all of them would go to the same partition.
+        self.batches = secrets.randbelow(1 << 31)
 
     @classmethod
     async def open(cls, settings: SinkSettings, turn: Turn | None, transactional_id: str) -> _Sending:

@@ -256,6 +256,21 @@ def test_a_task_without_rows_opens_no_transaction(cluster: EmbeddedCluster) -> N
     assert committed(cluster, topic) == [b"a"]
 
 
+def test_rows_without_a_key_of_many_small_tasks_go_to_every_partition(cluster: EmbeddedCluster) -> None:
+    """Most tasks of a stream have one batch. By chance, one of two partitions has nothing once in 2^39 runs."""
+    pytest.importorskip("pyspark")
+    from ottla.spark.sink import SinkSettings, write_rows
+
+    topic = cluster.create_topic("keyless", partitions=2)
+    given = SinkSettings(SourceSettings.of({"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "-"}, is_stream=True), topic)
+    rows = pyarrow.record_batch({"value": pyarrow.array([b"a"], pyarrow.binary())})
+    for _ in range(40):
+        write_rows(given, iter([rows]))
+    counts = [len(consumed(cluster, TopicPartition(topic, number), 1 << 60)) for number in range(2)]
+    assert sum(counts) == 40
+    assert all(counts)
+
+
 def test_a_stream_that_is_to_write_exactly_once_writes_nothing_without_a_drivers_leave(cluster: EmbeddedCluster) -> None:
     """The driver gives it in the process that Spark's planner of writes is known by; with another Spark that may be another one."""
     pytest.importorskip("pyspark")
