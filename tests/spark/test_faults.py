@@ -37,6 +37,7 @@ pytest.importorskip("deltalake")
 from ottla.spark import commits
 from ottla.spark.exactly_once import SinkCommits
 from ottla.spark.loading.driver import LoadSettings, LocalExecutor, Step, load
+from ottla.spark.loading.ranges import LoadIncomplete
 from ottla.spark.reading import DataLost
 from ottla.spark.table import Table
 
@@ -158,6 +159,27 @@ def test_what_retention_takes_while_a_load_runs_is_named_or_counted(cluster: Emb
         assert rows_of(tmp_path) == []
         load(settings, LocalExecutor())  # as the job has never been anywhere, it begins where the log does
     assert rows_of(tmp_path) == [(topic, 0, offset) for offset in range(30, 60)]
+
+
+@pytest.mark.parametrize("may_lose", [False, True])
+def test_a_topic_that_is_made_again_while_a_load_runs_is_not_taken_for_the_former_one(
+    cluster: EmbeddedCluster, tmp_path: Path, may_lose: bool
+) -> None:
+    """Tasks, which Spark may run again later, read by name; the new topic has more records than were planned."""
+    topic = cluster.create_topic(f"again-meanwhile.{may_lose}")
+    fill(cluster, topic, 20)
+    settings = settings_for(cluster, tmp_path, topic, options={"failOnDataLoss": str(not may_lose).lower()})
+
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+
+    def make_again() -> None:
+        admin.delete_topics([topic])[topic].result(120)
+        cluster.create_topic(topic)
+        fill(cluster, topic, 30)
+
+    with pytest.raises(LoadIncomplete if may_lose else DataLost, match="was deleted and made again"):
+        load(settings, LocalExecutor(), at=when(Step.PLANNED, make_again))
+    assert rows_of(tmp_path) == []
 
 
 @pytest.mark.parametrize("step", [Step.PLANNED, Step.CHECKED, Step.COMMITTED])

@@ -34,7 +34,7 @@ from ottla.model import TopicPartition
 from ottla.spark.loading.auditing import Report, send
 from ottla.spark.loading.decoding import OURS, ColumnTypes, merged
 from ottla.spark.loading.files import PARTITION_BY, WriteTask, table_schema, write
-from ottla.spark.loading.ranges import MAX_RECORDS_PER_FILE, RangeFacts, check, forgotten, plan, reached
+from ottla.spark.loading.ranges import MAX_RECORDS_PER_FILE, LoadIncomplete, RangeFacts, check, forgotten, plan, reached
 from ottla.spark.loading.schemas import Decoding
 from ottla.spark.offsets import Offsets, backlog, flat, nested, packed
 from ottla.spark.reading import ClusterReader, report
@@ -264,6 +264,7 @@ def load(
         at(Step.PLANNED)
         facts, columns = _written(settings, groups, known, executor, lambda count: progress(count, len(groups)))
         at(Step.WRITTEN)
+        _check_topics(reader)
         compacted = _compacted(settings, {one.range.partition.topic for one in facts if one.empty > 0})
         check(ranges, facts, compacted, may_lose=not settings.source.fail_on_data_loss)
         at(Step.CHECKED)
@@ -408,6 +409,18 @@ def _bounds(
         until = reader.resolve(Boundary(timestamp_ms=settings.until_ms), partitions, is_start=False)
         latest = {partition: min(offset, until[partition]) for partition, offset in latest.items()}
     return start, latest
+
+
+def _check_topics(reader: ClusterReader) -> None:
+    """Looks whether the topics are those of the plan: tasks read them by their names.
+
+    Raises:
+        DataLost, LoadIncomplete: one was made again; whose records were read is not known.
+    """
+    planned = dict(reader.topic_ids)
+    reader.partitions()
+    if again := sorted(topic for topic, topic_id in planned.items() if reader.topic_ids[topic] != topic_id):
+        raise LoadIncomplete(f"{', '.join(again)} was deleted and made again while it was read")
 
 
 def _grouped(ranges: Sequence[Any], reader: ClusterReader) -> list[tuple[Any, ...]]:
