@@ -39,7 +39,7 @@ from ottla.spark.exactly_once import SinkCommits
 from ottla.spark.loading.driver import LoadSettings, LocalExecutor, Step, load
 from ottla.spark.loading.ranges import LoadIncomplete
 from ottla.spark.reading import DataLost
-from ottla.spark.table import Table
+from ottla.spark.table import Table, TableUnusable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,6 +119,23 @@ def test_a_table_that_several_make_at_the_same_moment_is_made_once(tmp_path: Pat
         for thread in threads:
             thread.join(60)
     assert failed == []
+
+
+def test_a_table_takes_no_column_of_another_type_under_the_same_name(tmp_path: Path) -> None:
+    """A file that has one would make the whole table unreadable. What may be null within a column makes no other type."""
+    amount = pyarrow.decimal128(20, 2)
+
+    def schema(number: pyarrow.DataType, amount: pyarrow.Field) -> pyarrow.Schema:
+        items = pyarrow.list_(pyarrow.struct([("k", pyarrow.string()), amount]))
+        return pyarrow.schema([("n", number), ("items", items), ("at", pyarrow.timestamp("us", tz="UTC"))])
+
+    path, never_null = str(tmp_path), pyarrow.field("v", amount, nullable=False)
+    Table.open(path, schema(pyarrow.int64(), never_null))
+    assert Table.open(path, schema(pyarrow.int64(), pyarrow.field("v", amount))).version == 0
+    with pytest.raises(TableUnusable, match=r"the column n of .* is long, not string"):
+        Table.open(path, schema(pyarrow.string(), never_null))
+    with pytest.raises(TableUnusable, match="the column items of"):
+        Table.open(path, schema(pyarrow.int64(), pyarrow.field("v", pyarrow.decimal128(20, 3))))
 
 
 def test_two_commands_of_one_job_at_a_time_have_every_row_once_and_who_comes_second_says_who_was_first(

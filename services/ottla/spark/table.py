@@ -15,6 +15,7 @@ import json
 import logging
 import math
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -64,6 +65,11 @@ class NewFile:
     nulls: Mapping[str, int] = field(default_factory=dict)
 
 
+def _kind_of(kind: Any) -> str:
+    """A column's type as JSON, without what may be null in it: that differs from frame to frame."""
+    return re.sub(r'"(nullable|containsNull|valueContainsNull)":(true|false),?', "", str(kind.to_json())).strip('"')
+
+
 class Table:
     """A table as it was when it was opened: every commit is from that snapshot.
 
@@ -96,7 +102,7 @@ class Table:
         Raises:
             TableUnusable
         """
-        from deltalake import CommitProperties, DeltaTable
+        from deltalake import CommitProperties, DeltaTable, Schema
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
@@ -116,9 +122,12 @@ class Table:
         if schema is not None and list(delta.metadata().partition_columns) != list(partition_by):
             raise TableUnusable(f"{uri} is partitioned by {delta.metadata().partition_columns}, not by {list(partition_by)}")
         if schema is not None:
-            there = {entry.name: entry.type for entry in delta.schema().fields}
+            there = {entry.name: _kind_of(entry.type) for entry in delta.schema().fields}
             if set(schema.names) - set(there) or (set(there) - set(schema.names) and not may_have_more):
                 raise TableUnusable(f"{uri} has columns {', '.join(sorted(there))}, not {', '.join(sorted(schema.names))}")
+            for entry in Schema.from_arrow(schema).fields:  # a file of another type would make the whole table unreadable
+                if (kind := _kind_of(entry.type)) != there[entry.name]:
+                    raise TableUnusable(f"the column {entry.name} of {uri} is {there[entry.name]}, not {kind}")
         return cls(uri, delta, clock)
 
     @property
@@ -345,7 +354,7 @@ def append(frame: DataFrame, path: str, *, application: str, version: int) -> bo
 
     Raises:
         TableConflict: another driver committed it meanwhile.
-        TableUnusable: the table has other columns.
+        TableUnusable: the table has other columns, or of other types.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
