@@ -179,7 +179,8 @@ class BatchReader(DataSourceReader):
             for condition in self.conditions
             if condition.column == "timestamp" and condition.operator in ("=", "in", ">", ">=") and condition.values != (None,)
         ]
-        if not bounds or not start:
+        # Below 0 are the question's own words, such as -1 for where the log ends.
+        if not bounds or not start or max(bounds) < 0:
             return start
         found = reader.at(dict.fromkeys(start, max(bounds)))
         latest = reader.latest([partition for partition, offset in found.items() if offset < 0])

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from ottla.model import TopicPartition
 from ottla.record.batch import batches
-from ottla.spark.offsets import OffsetRange
+from ottla.spark.offsets import Condition, OffsetRange
 from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, TopicFacts, arrow_schema, read_ranges, record_batch
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
 from ottla.testing import EmbeddedCluster, ManualClock
@@ -419,6 +419,19 @@ def test_boundaries_are_resolved_by_offset_by_time_and_by_name(cluster: Embedded
     with ClusterReader(lenient) as reader:
         assert reader.partitions() == {first}
         assert reader.resolve(Boundary(timestamps_ms={first: 1_800_000_000_000}), [first], is_start=True) == {first: 10}
+
+
+@pytest.mark.parametrize("since", [-1, -2, -3, -5_000])
+def test_a_filter_on_times_before_1970_leaves_no_record_out(cluster: EmbeddedCluster, since: int) -> None:
+    """In ListOffsets -1 is where the log ends, and -3 is the record with the largest timestamp (KIP-734)."""
+    pytest.importorskip("pyspark")
+    from ottla.spark.source import BatchReader
+
+    topic = cluster.create_topic(f"before-1970.{-since}")
+    fill(cluster, topic, 5)
+    reader = BatchReader(settings(cluster, subscribe=topic))
+    reader.conditions = (Condition("timestamp", ">=", (since,)),)
+    assert [one.value for one in reader.partitions()] == [(OffsetRange(TopicPartition(topic, 0), 0, 5),)]
 
 
 def test_a_topic_that_is_made_again_between_the_batches_of_what_is_available_now_is_a_loss(cluster: EmbeddedCluster) -> None:
