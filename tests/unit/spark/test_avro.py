@@ -166,6 +166,7 @@ def test_a_damaged_record_is_marked_and_the_others_are_read(seed: int) -> None:
         ('{"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}', b"\xfe\xff\xff\xff\xff\x01\x00"),
         ('{"type": "bytes", "logicalType": "decimal", "precision": 2}', b"\x04\x7f\xff"),
         ('{"type": "long", "logicalType": "timestamp-millis"}', b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
+        ('{"type": "long", "logicalType": "timestamp-millis"}', b"\xff" * 9 + b"\x01"),
         ('"double"', b""),
         ('"int"', b"\x02\x02"),
     ],

@@ -247,7 +247,7 @@ class _Decoder:
 
         values = self._varints(rows)
         if kind.logical == ("timestamp-millis",):
-            is_wrong = np.abs(values) > _MILLISECONDS
+            is_wrong = (values > _MILLISECONDS) | (values < -_MILLISECONDS)  # the lowest number is its own absolute value
             self._fail(rows, is_wrong)
             values = np.where(is_wrong, 0, values) * 1000
         return pyarrow.array(values, pyarrow.timestamp("us", tz="UTC") if kind.logical else None)
