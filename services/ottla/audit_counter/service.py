@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from ottla.audit_counter.books import LOG, PRODUCER, Books, Moved
-from ottla.audit_counter.store import Read, Store, StoreFailed, TierRow, Window
+from ottla.audit_counter.store import MOST_VERDICTS, Read, Store, StoreFailed, TierRow, Window
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, judge
 from ottla.audit_counter.windows import SessionStanding, watermark_of
 from ottla.clock import Clock
@@ -30,6 +30,7 @@ from ottla.errors import (
     ApiError,
     InvalidRecord,
     InvalidReplicationFactor,
+    InvalidRequest,
     OffsetOutOfRange,
     OttlaError,
     TopicAlreadyExists,
@@ -412,7 +413,7 @@ class AuditCounter:
         standing = store.standing(topic)
         open_windows = self._open.setdefault(topic, set())
         known: dict[int, dict[str, EdgeVerdict]] = {}
-        for _, start_ms, verdict in store.verdicts(topic, starts[0], starts[-1] + 1):
+        for _, start_ms, verdict in store.verdicts(topic, starts=starts):
             known.setdefault(start_ms, {})[verdict.edge] = verdict
         for start_ms in starts:
             books = store.books(topic, start_ms, standing)
@@ -639,11 +640,10 @@ class AuditCounter:
         return dataclasses.replace(found, is_read=is_read)
 
     def _summary(self, topic: str, from_ms: int, to_ms: int, tiers: tuple[str, ...]) -> Summary:
-        verdicts = tuple(
-            (start_ms, said)
-            for _, start_ms, said in self._store.verdicts(topic, from_ms, to_ms)
-            if not tiers or (said.upstream in tiers and said.downstream in tiers)
-        )
+        found = self._store.verdicts(topic, from_ms, to_ms, limit=MOST_VERDICTS + 1, tiers=tiers)
+        if len(found) > MOST_VERDICTS:
+            raise InvalidRequest(f"{topic}: there are more than {MOST_VERDICTS:,} verdicts; ask for a shorter time, or for fewer tiers")
+        verdicts = tuple((start_ms, said) for _, start_ms, said in found)
         return Summary(topic, from_ms, to_ms, len(self._store.windows_of(topic, from_ms, to_ms)), verdicts)
 
     async def wait_caught_up(self) -> None:

@@ -37,6 +37,7 @@ log: Final = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 _MOST_GAPS: Final = 100
+MOST_VERDICTS: Final = 100_000  # that are looked at together
 # Rows that are remembered, so that they are not read again: some 5 KiB each with a sketch, and half a KiB.
 _RECENT_COUNTS: Final = 4_096
 _RECENT_SESSIONS: Final = 16_384
@@ -535,9 +536,22 @@ class Store:
         return len(counted)
 
     def verdicts(
-        self, topic: str | None = None, from_ms: int = 0, to_ms: int = 1 << 62, kinds: Iterable[Verdict] = (), limit: int = 100_000
+        self,
+        topic: str | None = None,
+        from_ms: int = 0,
+        to_ms: int = 1 << 62,
+        kinds: Iterable[Verdict] = (),
+        limit: int = MOST_VERDICTS,
+        *,
+        starts: Sequence[int] = (),
+        tiers: Sequence[str] = (),
     ) -> list[tuple[str, int, EdgeVerdict]]:
-        """What is said of windows that begin in [from_ms, to_ms): topic, start, edge."""
+        """What is said of windows that begin in [from_ms, to_ms): topic, start, edge.
+
+        Args:
+            starts: only these windows.
+            tiers: only edges between these.
+        """
         found = list(kinds)
         where = ["start_ms >= ?", "start_ms < ?"]
         values: list[Any] = [from_ms, to_ms]
@@ -547,6 +561,10 @@ class Store:
         if found:
             where.append(f"verdict IN ({', '.join('?' * len(found))})")
             values += [str(kind) for kind in found]
+        for column, some in (("start_ms", starts), ("upstream", tiers), ("downstream", tiers)):
+            if some:
+                where.append(f"{column} IN ({', '.join('?' * len(some))})")
+                values += some
         rows = self._connection.execute(
             "SELECT topic, start_ms, upstream, downstream, verdict, upstream_count, downstream_count, missing, surplus, revision, details"
             f" FROM verdicts WHERE {' AND '.join(where)} ORDER BY topic, start_ms LIMIT ?",

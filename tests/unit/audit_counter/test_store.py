@@ -18,10 +18,11 @@ from tests.unit.audit_counter.records import MINUTE, NOW, START, appended, consu
 from tests.unit.audit_counter.test_verdicts import headers, tally
 
 from ottla.audit_counter.books import Moved
-from ottla.audit_counter.service import AuditCounter, CounterSettings, _LogCount
+from ottla.audit_counter.service import AuditCounter, CounterSettings, Summary, _LogCount
 from ottla.audit_counter.store import Read, Store, StoreFailed
 from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
 from ottla.clock import SystemClock
+from ottla.errors import InvalidRequest
 from ottla.record.audit_records import NO_PARTITION, AuditRecord, Tally, Verdict
 from ottla.record.digests import OffsetSums
 
@@ -415,6 +416,37 @@ def test_what_a_session_left_in_doubt_is_judged_again_when_it_was_not_dead(store
     settings = CounterSettings(verify="never")
     counter = AuditCounter(cast(Any, None), store, settings, SystemClock(), in_store, in_store)
     asyncio.run(judge_all())
+
+
+def test_more_verdicts_than_are_looked_at_are_refused_and_not_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a week with ten groups there are so many, and the latest windows would be left out."""
+
+    async def in_store(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        return function(*arguments, **keywords)
+
+    async def summary(*tiers: str) -> Summary:
+        return await counter.summary("clicks", 0, 1 << 60, tiers)
+
+    edges = [EdgeVerdict("producer", "broker", Verdict.COMPLETE), EdgeVerdict("broker", "consumer:g", Verdict.COMPLETE)]
+    for number in range(3):
+        store.put_verdicts("clicks", START + number * MINUTE, edges)
+    store.put_verdicts("clicks", START + 3 * MINUTE, [EdgeVerdict("producer", "broker", Verdict.LOSS, missing=1)])
+    monkeypatch.setattr("ottla.audit_counter.service.MOST_VERDICTS", 4)
+    counter = AuditCounter(cast(Any, None), store, CounterSettings(), SystemClock(), in_store, in_store)
+    assert asyncio.run(summary("producer", "broker")).exit_code == 1
+    with pytest.raises(InvalidRequest, match="shorter time"):
+        asyncio.run(summary())
+
+
+def test_what_was_known_of_windows_is_found_whatever_lies_between_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store.verdicts, "__defaults__", (None, 0, 1 << 62, (), 4))
+    said = EdgeVerdict("producer", "broker", Verdict.COMPLETE, revision=3, known=(1, 1))
+    for number in range(10):
+        store.put_verdicts("clicks", START + number * MINUTE, [said])
+    counter = AuditCounter(cast(Any, None), store, CounterSettings(), SystemClock(), cast(Any, None), cast(Any, None))
+    apply(store, produced(0, ALL, watermark_ms=END))
+    events, _ = counter._judge_in_store("clicks", [START, START + 9 * MINUTE], None)
+    assert [event.verdict.revision for event in events] == [3, 3]
 
 
 def test_verdicts_are_read_as_they_were_written_and_go_with_their_windows(store: Store) -> None:

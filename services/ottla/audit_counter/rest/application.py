@@ -28,6 +28,7 @@ from ottla.audit_counter.rest.document import openapi
 from ottla.audit_counter.service import AuditCounter, fields_of_verdict
 from ottla.audit_counter.store import StoreFailed, TierRow
 from ottla.clock import Clock
+from ottla.errors import InvalidRequest
 
 _DAY_MS: Final = 86_400_000
 _MOST_DAYS: Final = 31
@@ -62,7 +63,7 @@ class AuditApplication:
                 Route("/v1/canary", self._canary_standing),
                 Route("/v1/events", self._events),
             ],
-            exception_handlers={HTTPException: _problem, StoreFailed: _store_failed},
+            exception_handlers={HTTPException: _problem, StoreFailed: _store_failed, InvalidRequest: _refused},
         )
 
     async def _page(self, request: Request) -> Response:
@@ -266,6 +267,10 @@ async def _problem(request: Request, error: Exception) -> Response:
 
 async def _store_failed(request: Request, error: Exception) -> Response:
     return await _problem(request, HTTPException(503, str(error)))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    return await _problem(request, HTTPException(400, str(error)))
 
 
 _TITLES: Final = {400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict", 503: "Service Unavailable"}
