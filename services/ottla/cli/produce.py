@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 DELIVERY_MS: Final = 30_000
 FLUSH_SECONDS: Final = 0.5
 SILENT_SECONDS: Final = 3.0  # after which a person hears why nothing happens
+
+_INT64: Final = struct.Struct(">q")
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -59,9 +62,11 @@ def from_json(line: bytes, number: int) -> NewMessage:
     try:
         document = json.loads(line)
         headers = [(str(header["name"]), _part(header, "value")) for header in document.get("headers") or ()]
-        timestamp = document.get("timestamp")
-        return NewMessage(_part(document, "key"), _part(document, "value"), headers, None if timestamp is None else int(timestamp))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        for name, _ in headers:
+            name.encode()  # the client does not see that it is no text, and ends the process
+        timestamp = None if document.get("timestamp") is None else _INT64.unpack(_INT64.pack(int(document["timestamp"])))[0]
+        return NewMessage(_part(document, "key"), _part(document, "value"), headers, timestamp)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, struct.error) as error:
         raise CommandFailed(f"line {number} is not a message in JSON as `ottla consume --json` prints it: {error}") from None
 
 

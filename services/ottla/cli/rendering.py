@@ -50,10 +50,12 @@ Renderer = Callable[[ReadMessage], bytes]
 _Token = Callable[[ReadMessage, bytes], bytes]  # the bytes are those of a null
 
 
-def _time(timestamp_ms: int | None) -> bytes:
-    if timestamp_ms is None:
-        return b"-"
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z").encode()
+def time_of(timestamp_ms: int) -> str:
+    """A time as ISO 8601; one outside of its years in milliseconds, as clients may stamp any."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError):
+        return str(timestamp_ms)
 
 
 def _headers(headers: Sequence[tuple[str, bytes | None]], null: bytes) -> bytes:
@@ -68,7 +70,7 @@ def columns(*, position: bool, timestamp: bool, headers: bool, key: bool, null: 
         if position:
             cells.append(b"%s-%d@%d" % (message.topic.encode(), message.partition, message.offset))
         if timestamp:
-            cells.append(_time(message.timestamp_ms))
+            cells.append(b"-" if message.timestamp_ms is None else time_of(message.timestamp_ms).encode())
         if headers:
             cells.append(_headers(message.headers, null))
         if key:

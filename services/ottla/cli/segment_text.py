@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.cli.output import bytes_of, count_of
-from ottla.cli.rendering import text_or_base64
+from ottla.cli.rendering import text_or_base64, time_of
 
 if TYPE_CHECKING:
     from ottla.record.records import Record
@@ -34,9 +33,7 @@ class Line:
 
 
 def _time(timestamp: int) -> str:
-    if timestamp < 0:
-        return "no timestamp"
-    return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return "no timestamp" if timestamp < 0 else time_of(timestamp)
 
 
 def _bytes(content: bytes | None) -> str:

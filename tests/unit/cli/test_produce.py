@@ -38,7 +38,18 @@ def test_json_written_by_hand_may_leave_things_out_and_have_any_value() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"hello", b"[1]", b'{"value_base64": "!"}', b'{"headers": [{"value": "no name"}]}', b'{"timestamp": "noon"}']
+    "line",
+    [
+        b"hello",
+        b"[1]",
+        b"[" * 100_000,
+        b'{"value_base64": "!"}',
+        b'{"headers": [{"value": "no name"}]}',
+        b'{"headers": [{"name": "\\ud800"}]}',
+        b'{"timestamp": "noon"}',
+        b'{"timestamp": Infinity}',
+        b'{"timestamp": 9223372036854775808}',
+    ],
 )
 def test_a_line_that_is_no_message_is_refused_with_its_number(line: bytes) -> None:
     with pytest.raises(CommandFailed, match="line 12 "):

@@ -26,6 +26,13 @@ def test_columns_come_in_one_order_whatever_order_the_options_had() -> None:
     assert render(NULLS) == b"clicks-0@0\t-\t\tNULL\tNULL\n"
 
 
+@pytest.mark.parametrize("timestamp_ms", [253_402_300_800_000, (1 << 63) - 1, -(1 << 63)])
+def test_a_time_that_no_calendar_has_is_printed_in_milliseconds(timestamp_ms: int) -> None:
+    """A client that stamps in nanoseconds: one such message was a traceback, and those behind it were not shown."""
+    render = columns(position=False, timestamp=True, headers=False, key=False, null=b"")
+    assert render(MESSAGE._replace(timestamp_ms=timestamp_ms)) == b"%d\thello\n" % timestamp_ms
+
+
 def test_bytes_that_are_no_text_are_printed_as_they_are() -> None:
     render = columns(position=False, timestamp=False, headers=False, key=True, null=b"")
     assert render(ReadMessage("t", 0, 0, 0, False, b"\xff\x00", b"\xfe", [])) == b"\xff\x00\t\xfe\n"
