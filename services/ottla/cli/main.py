@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ottla.cli.errors import OutputFailed
+from ottla.cli.errors import OutputFailed, UsageError
 from ottla.cli.output import note
 from ottla.errors import ConfigurationError, OttlaError
 
@@ -45,6 +46,10 @@ def _code_of(words: list[str] | None) -> int:
 
 
 def _run(words: list[str]) -> None:
+    for word in words:
+        # Names and contents that are no text crash the client. A file may have any name.
+        if re.search("[\ud800-\udfff]", word) and not os.path.exists(word):
+            raise UsageError(f"{word!r} is not UTF-8")
     if words[:1] in (["dev"], ["broker"], ["schema-registry"]):
         from ottla.cli.quick import NotPlain, arguments_for
 

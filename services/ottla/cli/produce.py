@@ -113,7 +113,7 @@ def produce(
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The same key for every message.", show_default=False)] = None,
     headers: Annotated[list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated.")] = None,
-    partition: Annotated[int, typer.Option("--partition", "-p", help="This partition; -1 is by key.")] = -1,
+    partition: Annotated[int, typer.Option("--partition", "-p", min=-1, max=(1 << 31) - 1, help="This partition; -1 is by key.")] = -1,
     timestamp: Annotated[
         str | None,
         typer.Option("--timestamp", metavar="TIME", help="Milliseconds since 1970 or ISO 8601. [default: now]", show_default=False),

@@ -18,9 +18,8 @@ app = commands("Create, list, describe, alter and delete topics.")
 Configs = Annotated[
     list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting of the topic, Kafka's name; may be repeated.")
 ]
-Partitions = Annotated[
-    int | None, typer.Option("--partitions", "-p", min=1, max=(1 << 31) - 1, help="Number of partitions.", show_default=False)
-]
+# librdkafka takes no more.
+Partitions = Annotated[int | None, typer.Option("--partitions", "-p", min=1, max=100_000, help="Number of partitions.", show_default=False)]
 
 
 def _wait(answers: dict[str, Future[Any]], where: Connection) -> None:
