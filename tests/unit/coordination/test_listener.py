@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.loops import until
+from tests.loops import LoopClock, until
 
 from ottla.clock import SystemClock
 from ottla.config.connect_string import ConnectString
@@ -24,7 +24,7 @@ from ottla.coordination.listener.server import LARGEST_BACKLOG, LARGEST_FRAME, S
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
 
 OPEN = struct.pack(">iqiqi", 0, 0, 1_000, 0, 16) + bytes(17)
-CREATE, EXISTS, GET_DATA, GET_CHILDREN, MULTI_READ, SET_WATCHES, CLOSE = 1, 3, 4, 8, 22, 101, -11
+CREATE, EXISTS, GET_DATA, GET_CHILDREN, PING, MULTI_READ, SET_WATCHES, CLOSE = 1, 3, 4, 8, 11, 22, 101, -11
 LARGE = 900_000  # bytes of a znode that nearly fills a request
 
 
@@ -117,6 +117,19 @@ async def test_a_silent_session_expires_with_its_ephemerals() -> None:
         assert await client.is_cut()
         _, timeout_ms, _, _ = await Client.connected(listener.port, resumed(session_id, password))
         assert timeout_ms == 0
+
+
+async def test_a_session_does_not_expire_by_what_was_not_read_while_the_loop_stood_still() -> None:
+    """As a broker does at a breakpoint: what its clients have sent meanwhile lies in their sockets, and is read first."""
+    async with listening() as (zookeeper, listener):
+        clock = LoopClock()
+        client, timeout_ms, session_id, _ = await Client.connected(listener.port)
+        for _ in range(3):
+            client.writer.write(framed(struct.pack(">ii", -2, PING)))
+            clock.put_forward(timeout_ms / 1000 + 0.2)
+            assert struct.unpack(">iqi", await client.read()) == (-2, zookeeper.zxid, 0)
+        assert session_id in listener._sessions
+        assert await client.is_cut(), "it says nothing any more"
 
 
 async def test_sessions_that_end_while_nothing_can_be_written_are_over_and_make_room(

@@ -41,6 +41,7 @@ LARGEST_FRAME: Final = MAX_REQUEST_SIZE + 4096
 INTRODUCTION_SECONDS: Final = 10.0
 SHORTEST_SESSION_MS: Final = 1_000  # ZooKeeper has 4 s, as it looks every 2 s only
 LONGEST_SESSION_MS: Final = 60_000
+LATE_SECONDS: Final = 0.1  # by which the loop does not come to the end of a session if nothing keeps it
 LARGEST_BACKLOG: Final = 16 * 1024 * 1024  # bytes of answers and events that a client does not take
 BACKLOG_OF_ALL: Final = 64 * 1024 * 1024
 # Of a connection, whatever others have: an introduction has 45 bytes, and nearly all requests are smaller than this.
@@ -199,6 +200,10 @@ class CoordinationListener:
         kept.expiry = asyncio.get_running_loop().call_later(kept.timeout_ms / 1000, self._expire, kept)
 
     def _expire(self, kept: _Session) -> None:
+        loop = asyncio.get_running_loop()
+        if kept.expiry is not None and loop.time() - kept.expiry.when() > LATE_SECONDS:  # the client may have been heard, and not read
+            kept.expiry = loop.call_later(kept.timeout_ms / 4000, self._expire, kept)
+            return
         log.info("session %#x has expired: nothing was heard of it for %d ms", kept.session.session_id, kept.timeout_ms)
         self._ending.begin(self._end(kept))
 
