@@ -609,7 +609,8 @@ class _Lane:
             self._fetcher.rehome(place, is_stale=False)
             return
         if answer.diverging_epoch is not None:
-            self._was_cut(place, *answer.diverging_epoch)
+            if not self._leaves_replica(place):
+                self._was_cut(place, *answer.diverging_epoch)
             return
         place.high_watermark, place.last_stable_offset = answer.high_watermark, answer.last_stable_offset
         place.log_start_offset = answer.log_start_offset
@@ -649,10 +650,7 @@ class _Lane:
         now = asyncio.get_running_loop().time()
         error = error_of(answer.error_code, f"broker {self.broker_id} answers error {answer.error_code}")
         if isinstance(error, OffsetOutOfRange):
-            if place.preferred is not None:
-                place.preferred = None  # a replica may be behind (KIP-392); its leader knows
-                self._fetcher.rehome(place, is_stale=False)
-            else:
+            if not self._leaves_replica(place):
                 self._is_out_of_range(place, error)
             return
         if not error.retriable or isinstance(error, CorruptMessage) or self._fetcher.is_refused_for_long(place, now, error):
@@ -665,6 +663,14 @@ class _Lane:
             if hinted:
                 place.ready_at = now
             self._fetcher.rehome(place, is_stale=not hinted)
+
+    def _leaves_replica(self, place: _Place) -> bool:
+        """Turns from a replica, which may be behind (KIP-392), to the leader, which knows what the log has; False at the leader."""
+        if place.preferred is None:
+            return False
+        place.preferred = None
+        self._fetcher.rehome(place, is_stale=False)
+        return True
 
     def _take_hint(self, place: _Place, leader: int, leader_epoch: int, nodes: Mapping[int, NodeEndpoint]) -> bool:
         node = nodes.get(leader)

@@ -233,6 +233,39 @@ async def test_a_replica_is_read_from_for_a_time_and_then_the_leader_says_again_
         assert arrived[0].offset == 0 and "broker-2" in asked_brokers
 
 
+async def test_a_replica_that_has_less_than_was_read_says_nothing_of_the_log() -> None:
+    """One that has lost its end, as by a loss of power, finds that its log ends before: its leader knows (KIP-392, KIP-595)."""
+
+    class Behind(Leading):
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            return self.answer(asked, [(topic, [FetchAnswer(0, 0, 0, 0, 0, diverging_epoch=(5, 1))])])
+
+    class Referring(Leading):
+        has_referred = False
+
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            topics = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            if self.has_referred or not topics or topics[0][1][0].fetch_offset != 2:
+                return super().fetch(asked)
+            self.has_referred = True
+            return self.answer(asked, [(topics[0][0], [FetchAnswer(0, preferred_read_replica=2)])])
+
+    referring = Referring()
+
+    async def connect(endpoint: Endpoint) -> FakeChannel:
+        return FakeChannel(Behind() if endpoint.host == "broker-2" else referring)
+
+    async with Cluster("broker-1:9092", random=Random(1), connect=connect) as cluster, Fetcher(cluster) as fetcher:
+        fetcher.assign(CLICKS, 0)
+        got: list[Fetched] = []
+        async with asyncio.timeout(120):
+            while len(got) < COUNT:
+                got += await fetcher.poll(5.0)
+    assert referring.has_referred
+    assert [bytes(fetched.records) for fetched in got] == LOG
+
+
 async def test_of_two_topics_one_may_have_no_id_and_be_asked_for_later() -> None:
     """As some brokers of a cluster that is being updated say ids and others do not."""
 
