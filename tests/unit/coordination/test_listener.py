@@ -155,6 +155,14 @@ async def test_sessions_that_end_while_nothing_can_be_written_are_over_and_make_
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
+async def test_a_stop_with_clients_that_are_connected_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio of Python 3.11 logs one for each task of a connection that ends cancelled."""
+    async with listening() as (_, listener):
+        client, *_ = await Client.connected(listener.port)
+    assert await client.is_cut()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
 async def test_watches_are_set_again_and_what_changed_meanwhile_fires_at_once() -> None:
     """SetWatches (101), which a client sends behind its new connection."""
     async with listening() as (zookeeper, listener):

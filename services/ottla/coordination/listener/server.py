@@ -135,6 +135,8 @@ class CoordinationListener:
             pass  # the client hears of it when it connects again
         except (OSError, EOFError, TimeoutError, MalformedFrame, CoordinationError) as error:
             log.debug("coordination.listener: a connection ended: %s", error)
+        except asyncio.CancelledError:
+            pass  # by `close`, and here is the task's end: asyncio would log one that ends cancelled as an error
         finally:
             del self._connections[task]
             if kept is not None and kept.connection is connection:
