@@ -409,7 +409,8 @@ class ClusterState:
         state = change.state
         check_partition(topic_partition, known.phase, PartitionPhase.OFFLINE if state.leader == NO_LEADER else PartitionPhase.ONLINE)
         assert change.is_new != known.has_state, f"{topic_partition}: {change} on {known}"
-        assert state.isr and (state.leader == NO_LEADER or state.leader in state.isr), f"{topic_partition}: {state}"
+        assert state.leader == NO_LEADER or state.leader in state.isr, f"{topic_partition}: {state}"
+        assert state.isr or not known.state.isr, f"{topic_partition}: {known.state} -> {state}"  # it may have been found without any
         assert state.leader_epoch >= known.state.leader_epoch, f"{topic_partition}: {known.state} -> {state}"
         taken = KnownPartition(state, known.partition_epoch + 1, known.adding_replicas, known.removing_replicas)
         if state.replicas == known.state.replicas:

@@ -9,8 +9,8 @@ from tests.loops import until
 
 from ottla.coordination import znodes
 from ottla.errors import TopicAlreadyExists
-from ottla.interbroker.calls import AllReplicas, NewTopic
-from ottla.model import TopicPartition
+from ottla.interbroker.calls import AllReplicas, ElectionType, NewTopic
+from ottla.model import NO_LEADER, TopicPartition
 
 from .clusters import ONE, Cluster, Dies, MortalSession, clustered, looked_again
 
@@ -132,3 +132,19 @@ async def test_a_topic_that_can_not_be_read_is_not_removed_where_topics_are_not_
         await tool.create("/admin/delete_topics/bad")
         await cluster.gone("/admin/delete_topics/bad")
         assert await cluster.paths("/brokers/topics") == before
+
+
+async def test_a_partition_that_names_a_leader_and_no_one_in_sync_costs_no_other_its_controller(cluster: Cluster) -> None:
+    """Each term ended with it, so that there was no controller at all. An administrator may have it led by what there is."""
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("a"))
+    await cluster.session.set(
+        "/brokers/topics/a/partitions/0/state", b'{"version":1,"controller_epoch":1,"leader":1,"leader_epoch":0,"isr":[]}'
+    )
+    await cluster.kill(ONE)
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("b"))
+    key = TopicPartition("a", 0)
+    assert (cluster.broker.metadata[key].state.leader, cluster.broker.metadata[key].state.isr) == (NO_LEADER, ())
+    await controller.elect_leaders(ElectionType.UNCLEAN, [key])
+    assert (cluster.broker.metadata[key].state.leader, cluster.broker.metadata[key].state.isr) == (ONE, (ONE,))
