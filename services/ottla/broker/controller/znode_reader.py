@@ -10,12 +10,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, TypeVar
 from uuid import UUID
 
 from ottla.broker.controller.state import KnownPartition, KnownTopic
 from ottla.broker.controller.topics import Replicas
 from ottla.config.broker import BrokerSettings
+from ottla.config.settings import INT_MAX
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode, NoNode
@@ -184,6 +186,8 @@ async def _load_topics(coordination: Coordination, names: Sequence[str]) -> list
             continue  # it went since its name was read
         try:
             assignment = znodes.decode_topic(znodes.TOPIC.path(name), topic[0])
+            ongoing = (*assignment.adding_replicas.values(), *assignment.removing_replicas.values())
+            _check_numbers(znodes.TOPIC.path(name), chain(*assignment.replicas, *ongoing))
             overrides = {} if config is None else znodes.decode_config(znodes.TOPIC_CONFIG.path(name), config[0])
         except MalformedZnode as error:
             unread[name] = error
@@ -198,13 +202,27 @@ async def _load_topics(coordination: Coordination, names: Sequence[str]) -> list
         paths = [znodes.PARTITION_STATE.path(name, index) for name, index, _ in group]
         for (name, _, replicas), path, state in zip(group, paths, await coordination.get_many(paths), strict=True):
             try:
-                states[name].append(None if state is None else (znodes.decode_partition_state(path, state[0], replicas), state[1].version))
+                states[name].append(None if state is None else (_decode_state(path, state[0], replicas), state[1].version))
             except MalformedZnode as error:
                 unread[name] = error
         await asyncio.sleep(0)  # ten thousand partitions are decoded here, and others want their turn
     for name, fault in unread.items():
         log.error("%s; topic %s is skipped", fault, name)
     return [replace(topic, states=tuple(states[topic.name])) for topic in loaded if topic.name not in unread]
+
+
+def _decode_state(path: str, data: bytes, replicas: Replicas) -> PartitionState:
+    state = znodes.decode_partition_state(path, data, replicas)
+    members = (*state.isr, *state.eligible_leader_replicas, *state.last_known_leader_replicas)
+    _check_numbers(path, (state.leader, state.leader_epoch, state.controller_epoch, *members))
+    return state
+
+
+def _check_numbers(path: str, numbers: Iterable[int]) -> None:
+    """Raises MalformedZnode for a number that no message can have: it would keep all else from the brokers that is sent with it."""
+    for number in numbers:
+        if not -1 <= number <= INT_MAX:
+            raise MalformedZnode(f"{path}: {number} is not between -1 and {INT_MAX}")
 
 
 async def _each(items: Iterable[S], load: Callable[[S], Awaitable[T]]) -> list[T]:

@@ -91,6 +91,26 @@ async def test_a_cluster_lives_on_when_somebody_removes_all_topics_with_their_pa
     assert list(cluster.broker.topics()) == ["b"]
 
 
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [
+        ("/brokers/topics/bad", b'{"version":2,"partitions":{"0":[1,%d]},"adding_replicas":{},"removing_replicas":{}}'),
+        ("/brokers/topics/bad", b'{"version":2,"partitions":{"0":[1]},"adding_replicas":{"0":[%d]},"removing_replicas":{}}'),
+        ("/brokers/topics/bad/partitions/0/state", b'{"version":1,"controller_epoch":1,"leader":1,"leader_epoch":%d,"isr":[1]}'),
+        ("/brokers/topics/bad/partitions/0/state", b'{"version":1,"controller_epoch":1,"leader":1,"leader_epoch":0,"isr":[1,%d]}'),
+    ],
+)
+async def test_a_number_that_no_message_can_have_costs_its_topic_and_no_other(cluster: Cluster, path: str, number: bytes) -> None:
+    """What is sent to brokers could not be packed with it, so that nothing reached them any more."""
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("bad"))
+    await controller.create_topic(NewTopic("good"))
+    await cluster.session.set(path, number % 2**31)
+    await controller.close()
+    await cluster.start()
+    await until(lambda: list(cluster.broker.topics()) == ["good"] and len(cluster.broker.leads()) == 1)
+
+
 @pytest.mark.parametrize("damage", ["/brokers/topics/bad", "/brokers/topics/bad/partitions/0/state", "/config/topics/bad"])
 async def test_a_topic_that_can_not_be_read_is_left_out_and_the_others_are_served(cluster: Cluster, damage: str) -> None:
     controller = await cluster.start()
