@@ -23,7 +23,7 @@ from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode, NoNode
 from ottla.coordination.interface import Coordination, Watch
 from ottla.errors import InvalidConfig
-from ottla.model import BrokerId, BrokerRegistration, PartitionState
+from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, BrokerRegistration, PartitionState
 
 log: Final = logging.getLogger(__name__)
 
@@ -185,6 +185,9 @@ async def _load_topics(coordination: Coordination, names: Sequence[str]) -> list
         if topic is None:
             continue  # it went since its name was read
         try:
+            if len(name.encode()) > MAX_TOPIC_NAME_LENGTH:
+                # No directory can be made for it, and a broker would take that for the failure of a log directory.
+                raise MalformedZnode(f"{znodes.TOPIC.path(name)}: the name is longer than the max allowed length {MAX_TOPIC_NAME_LENGTH}")
             assignment = znodes.decode_topic(znodes.TOPIC.path(name), topic[0])
             ongoing = (*assignment.adding_replicas.values(), *assignment.removing_replicas.values())
             _check_numbers(znodes.TOPIC.path(name), chain(*assignment.replicas, *ongoing))

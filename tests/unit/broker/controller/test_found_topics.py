@@ -168,3 +168,14 @@ async def test_a_partition_that_names_a_leader_and_no_one_in_sync_costs_no_other
     assert (cluster.broker.metadata[key].state.leader, cluster.broker.metadata[key].state.isr) == (NO_LEADER, ())
     await controller.elect_leaders(ElectionType.UNCLEAN, [key])
     assert (cluster.broker.metadata[key].state.leader, cluster.broker.metadata[key].state.isr) == (ONE, (ONE,))
+
+
+async def test_a_topic_whose_name_no_directory_can_have_is_left_out(cluster: Cluster) -> None:
+    """Each broker would take the log directory in which it cannot make the log for one that has failed, one after the other."""
+    controller = await cluster.start()
+    tool = await cluster.zookeeper.session()
+    await tool.create(f"/brokers/topics/{'x' * 250}", b'{"version":1,"partitions":{"0":[1]}}')
+    await tool.create("/brokers/topics/good", b'{"version":1,"partitions":{"0":[1]}}')
+    await looked_again(controller)
+    await until(lambda: "good" in cluster.broker.topics())
+    assert list(cluster.broker.topics()) == ["good"]
