@@ -61,7 +61,7 @@ class EffectWriter:
         self._coordination = coordination
         self._writes = writes
         self._channels = channels
-        self._moved = moved
+        self.moved = moved
         self._counts = counts or ControllerCounts()
 
     async def perform(self, decided: Iterable[Decision], except_brokers: Collection[BrokerId] = ()) -> None:
@@ -158,7 +158,7 @@ class EffectWriter:
             for name in gone:
                 log.info("topic %s: deleted", name)
             if part.assignments or part.deletions or gone:
-                self._moved()
+                self.moved()
 
     def _count(self, changes: Sequence[PartitionChange], before: Sequence[PartitionState]) -> None:
         for change, old in zip(changes, before, strict=True):

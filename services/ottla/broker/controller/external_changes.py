@@ -287,6 +287,7 @@ class ExternalChanges:
         self.state.remove_topic(topic.name)
         self.writer.send(deleted_topics=[topic.name])
         self.writer.send_all_replicas(sorted(holders))
+        self.writer.moved()
 
 
 class ToolRequests:

@@ -174,3 +174,25 @@ async def test_a_request_that_can_not_be_read_is_removed(cluster: Cluster, caplo
         await cluster.gone(path)
     assert caplog.text.count(f"{path}: ") >= 3
     assert cluster.controller.is_active, "nothing of it ended its term"
+
+
+async def test_a_topic_that_a_tool_removes_is_not_waited_for_any_more(cluster: Cluster) -> None:
+    """Neither by the tool that has its partitions moved, which takes the znode for a reassignment that is under way, nor by a deletion."""
+    controller, *_ = await cluster.start_three()
+    for name in ("moving", "deleting"):
+        await controller.create_topic(NewTopic(name, assignments={0: [ONE]}))
+    cluster.brokers[ONE].is_deaf = True
+    tool = await cluster.zookeeper.session()
+    await tool.create(REASSIGNMENT, znodes.encode_reassignment({TopicPartition("moving", 0): (TWO,)}))
+    deletion = asyncio.ensure_future(controller.delete_topic("deleting", timeout_seconds=3_600))
+    active = controller.active
+    assert active is not None
+    await until(lambda: TopicPartition("moving", 0) in active.state.reassigning() and "deleting" in active.state.deletions)
+    for name in ("moving", "deleting"):
+        for path in reversed(await cluster.paths(f"/brokers/topics/{name}")):
+            await tool.delete(path)
+        await tool.delete(f"/brokers/topics/{name}")
+    await until(lambda: not active.state.topics)
+    cluster.brokers[ONE].is_deaf = False
+    await cluster.gone(REASSIGNMENT)
+    await deletion
