@@ -244,7 +244,9 @@ class Log:
         except OSError as error:
             raise self.files.storage_error("looking at how old its segments are", error) from error
         deleted = 0
-        for policy in policies_of(self.settings, self.log_start_offset):
+        # The active segment counts too, also while the high watermark lies in it.
+        kept_bytes = self.size - sum(fact.size for fact in facts)
+        for policy in policies_of(self.settings, self.log_start_offset, kept_bytes):
             count = policy.expired(facts[deleted:], now_ms)
             if count:
                 log.info(

@@ -57,12 +57,17 @@ class TimeRetention:
 
 @dataclass(frozen=True, slots=True)
 class SizeRetention:
-    """A segment goes when the log without it is still at least this large."""
+    """A segment goes when the log without it is still at least this large.
+
+    Attributes:
+        kept_bytes: of what the log has beside the segments that are judged.
+    """
 
     retention_bytes: int
+    kept_bytes: int = 0
 
     def expired(self, segments: Sequence[SegmentFacts], now_ms: int) -> int:
-        excess = sum(segment.size for segment in segments) - self.retention_bytes
+        excess = self.kept_bytes + sum(segment.size for segment in segments) - self.retention_bytes
         count = 0
         for segment in segments:
             if excess < segment.size:
@@ -93,12 +98,12 @@ class StartOffsetRetention:
         return f"all of it lies before the log start offset {self.log_start_offset}"
 
 
-def policies_of(settings: TopicSettings, log_start_offset: int) -> list[RetentionPolicy]:
-    """The policies that a topic's settings ask for."""
+def policies_of(settings: TopicSettings, log_start_offset: int, kept_bytes: int) -> list[RetentionPolicy]:
+    """The policies that a topic's settings ask for; `kept_bytes` as of `SizeRetention`."""
     policies: list[RetentionPolicy] = [StartOffsetRetention(log_start_offset)]
     if "delete" in settings.cleanup_policy:
         if settings.retention_ms >= 0:
             policies.append(TimeRetention(settings.retention_ms))
         if settings.retention_bytes >= 0:
-            policies.append(SizeRetention(settings.retention_bytes))
+            policies.append(SizeRetention(settings.retention_bytes, kept_bytes))
     return policies

@@ -100,6 +100,14 @@ def test_a_log_is_kept_within_its_bytes(make_log: LogMaker, clock: ManualClock) 
     assert (base_offsets(log), log.size) == ([6, 8], 3 * SIZE)
 
 
+def test_what_is_not_committed_yet_counts_among_the_bytes(make_log: LogMaker, clock: ManualClock) -> None:
+    """As in Kafka's `deleteRetentionSizeBreachedSegments`: a partition that is written to has its high watermark in the active segment."""
+    log = make_log(segment_bytes=2 * SIZE, retention_bytes=3 * SIZE, retention_ms=-1)
+    fill(log, 9)
+    assert log.delete_old_segments(clock.time_ms(), 8) == 3
+    assert (base_offsets(log), log.size) == ([6, 8], 3 * SIZE)
+
+
 def test_deleted_records_take_their_segments_with_them(make_log: LogMaker, clock: ManualClock) -> None:
     """Also where age and size would keep them, and on a compacted topic."""
     log = make_log(segment_bytes=2 * SIZE, retention_ms=-1, cleanup_policy=("compact",))
