@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ottla.model import NO_TIMESTAMP
 from ottla.record.batch import HEADER_SIZE, TIMESTAMP_TYPE_MASK, BatchHeader
 from ottla.storage.batches import headers
 from ottla.storage.indexes import OffsetIndex, TimeIndex
@@ -68,12 +69,29 @@ def first_at_or_after(views: Sequence[SegmentView], timestamp: int, start_offset
 
 
 def first_with_max_timestamp(views: Sequence[SegmentView], start_offset: int) -> TimestampedOffset | BatchToOpen | None:
-    """The first record that has the largest timestamp of the log; None when the log is empty (KIP-734)."""
-    candidates = [view for view in views if view.size and view.max_timestamp >= 0]
-    if not candidates:
+    """The first record that has the largest timestamp of the log from `start_offset` on; None when it has none (KIP-734).
+
+    Raises:
+        FileNotFoundError: a segment was deleted meanwhile.
+    """
+    largest_of = {view: _max_timestamp_from(view, start_offset) for view in views if view.size and view.max_timestamp >= 0}
+    largest = max(largest_of.values(), default=NO_TIMESTAMP)
+    if largest < 0:
         return None
-    largest = max(view.max_timestamp for view in candidates)
-    return first_at_or_after([view for view in candidates if view.max_timestamp == largest], largest, start_offset)
+    return first_at_or_after([view for view, timestamp in largest_of.items() if timestamp == largest], largest, start_offset)
+
+
+def _max_timestamp_from(view: SegmentView, start_offset: int) -> int:
+    """The largest timestamp of a segment's batches that do not end before an offset; -1 when there is none."""
+    if start_offset <= view.base_offset:
+        return view.max_timestamp
+    position = OffsetIndex(view.offset_index_path, view.offset_index_count).position_of(start_offset - view.base_offset)
+    descriptor = os.open(view.log_path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = (header for _, header in headers(descriptor, position, view.size) if header.last_offset >= start_offset)
+        return max((header.max_timestamp for header in found), default=NO_TIMESTAMP)
+    finally:
+        os.close(descriptor)
 
 
 def first_timestamp(paths: Sequence[str]) -> int | None:

@@ -92,6 +92,22 @@ def test_the_record_with_the_largest_timestamp(make_log: LogMaker) -> None:
     assert (found.timestamp, found.offset) == (952, 7)
 
 
+@pytest.mark.parametrize("interval", [0, 4096])
+def test_the_largest_timestamp_is_of_a_record_that_is_there(make_log: LogMaker, interval: int) -> None:
+    """DeleteRecords leaves the segment of the log's start as it is."""
+    log = make_log(segment_bytes=1_000, index_interval_bytes=interval)
+    for timestamp in (950, 900, 980, 100, 300, 200, 300, 100, 250, 120):
+        fill(log, 1, timestamp=timestamp)
+    assert len(log.segments) == 2
+    for start, expected in ((1, (980, 2)), (3, (300, 4)), (5, (300, 6)), (7, (250, 8)), (9, (120, 9))):
+        log.advance_log_start_offset(start)
+        found = asyncio.run(log.offset_of_max_timestamp())
+        assert found is not None
+        assert (found.timestamp, found.offset) == expected
+    log.advance_log_start_offset(10)
+    assert asyncio.run(log.offset_of_max_timestamp()) is None
+
+
 def test_a_log_without_timestamps_has_no_largest_one(make_log: LogMaker) -> None:
     """-1 is not a time."""
     log = make_log()
