@@ -57,7 +57,6 @@ class Log:
     """A partition's log. Made from what `recovery.load_log` found on the disk."""
 
     __slots__ = (
-        "_producers_unknown",
         "_taken_back",
         "_truncation_unwritten",
         "appender",
@@ -68,6 +67,7 @@ class Log:
         "leader_epochs",
         "log_start_offset",
         "producers",
+        "producers_unknown",
         "reader",
         "topic_id",
         "topic_partition",
@@ -88,7 +88,8 @@ class Log:
         self.log_start_offset = loaded.log_start_offset
         # What lies before has been cleaned; `cleaner-offset-checkpoint` has it.
         self.cleaned_up_to = loaded.cleaned_up_to
-        self._producers_unknown = False  # a truncation could not read what their batches are now
+        # A truncation could not read what their batches are now: nothing can be concluded from the producers' states.
+        self.producers_unknown = False
         # The checkpointed recovery point lies beyond the end that a truncation left, in this life or in the one before.
         self._truncation_unwritten = loaded.ends_before_checkpoint
         # Recovery point and end of a log that is all on the disk, and whose recovery point went back for a truncation to come.
@@ -260,6 +261,7 @@ class Log:
         if not deleted:
             return 0
         if deleted == len(self.files.segments):
+            self._read_producers()  # their snapshot is taken
             self.appender.roll()
         gone, kept = self.files.segments.all[:deleted], self.files.segments.all[deleted:]
         self.files.segments.replace(kept)
@@ -339,7 +341,7 @@ class Log:
         self._ends_at(end, snapshots)
         self.log_start_offset = min(self.log_start_offset, end)
         self.leader_epochs.truncate_from_end(end)
-        self._producers_unknown = True
+        self.producers_unknown = True
 
     def truncate_fully_and_start_at(self, offset: int) -> bool:
         """Drops everything; the log begins again, empty, at `offset`.
@@ -371,7 +373,7 @@ class Log:
         self.log_start_offset = offset
         self.leader_epochs.clear()
         self.producers.clear()
-        self._producers_unknown = False
+        self.producers_unknown = False
         self.files.discard([segment for segment in gone if segment.base_offset != offset])
         log.info("%s: truncated fully, start offset is now %d", self.topic_partition, offset)
         return True
@@ -384,7 +386,7 @@ class Log:
     @property
     def must_checkpoint_truncation(self) -> bool:
         """Whether something of a truncation is still to be done: until then nothing may be appended."""
-        return self._truncation_unwritten or self._producers_unknown
+        return self._truncation_unwritten or self.producers_unknown
 
     async def checkpoint_truncation(self) -> None:
         """Waits until the checkpoints say that the log was cut.
@@ -392,8 +394,7 @@ class Log:
         Raises:
             KafkaStorageError: it could not be written, or the producers' batches not be read.
         """
-        if self._producers_unknown:
-            self.reload_producers()
+        self._read_producers()
         if not self._truncation_unwritten:
             return
         truncations = self.files.truncations
@@ -405,10 +406,14 @@ class Log:
         if truncations == self.files.truncations:
             self._truncation_unwritten = False
 
+    def _read_producers(self) -> None:
+        if self.producers_unknown:
+            self.reload_producers()
+
     def reload_producers(self) -> None:
         """Makes the producers' states what the log says: the latest snapshot, and the batches after it. It blocks."""
         waiting = {offset: encoded for offset, encoded in self.files.snapshots if offset <= self.log_end_offset}
-        self._producers_unknown = True
+        self.producers_unknown = True
         try:
             restore_producers(
                 self.producers,
@@ -420,7 +425,7 @@ class Log:
             )
         except OSError as error:
             raise self.files.storage_error("reading the producers' batches", error) from error
-        self._producers_unknown = False
+        self.producers_unknown = False
 
     # What a cleaner does: it plans by `segments`, `synced_offset` and `cleaned_up_to`. Readers on their way keep the files they have open.
 
@@ -518,8 +523,10 @@ class Log:
             KafkaStorageError: it could not; then the next start has to check the log.
         """
         try:
+            self._read_producers()
             await self.flusher.close()
         finally:
+            await self.flusher.abandon()
             self.files.release()
 
     def retire(self) -> None:

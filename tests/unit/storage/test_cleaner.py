@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.errors import KafkaStorageError
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.batch import HEADER_SIZE
@@ -84,6 +85,22 @@ async def test_the_active_segment_and_what_is_not_on_the_disk_or_not_committed_s
     unknown = cleaner_of(log, clock)
     unknown._high_watermarks = dict  # type: ignore[misc]  # no one has said what is committed
     assert await unknown.cleanable_logs() == []
+
+
+async def test_a_log_of_which_the_producers_are_not_known_waits(make_log: LogMaker, clock: ManualClock) -> None:
+    """The last batch of each has to stay, and what is in an open transaction. A truncation could not read what their batches are."""
+    log = make_log(**COMPACTED)
+    put(log, ("a", "1"), producer_id=8, producer_epoch=0, base_sequence=0)
+    put(log, ("a", "2"))
+    log.appender.roll()
+    put(log, ("b", "3"))
+    put(log, ("c", "4"))
+    await log.flush()
+    with failing("open", lambda path: path.endswith(".log"), errno.EMFILE), pytest.raises(KafkaStorageError):
+        log.truncate_to(3)
+    assert await cleaner_of(log, clock).cleanable_logs() == []
+    await log.checkpoint_truncation()
+    assert [partition_log.end_offset for partition_log in await cleaner_of(log, clock).cleanable_logs()] == [2]
 
 
 async def test_a_topic_that_is_only_deleted_from_is_not_cleaned(make_log: LogMaker, clock: ManualClock) -> None:

@@ -321,6 +321,8 @@ class Partition(Replica):
     def last_stable_offset(self) -> int:
         """Below it nothing is undecided: what a reader of committed data may see."""
         producers, high_watermark = self.log.producers, self.high_watermark
+        if self.log.producers_unknown:
+            return min(self.log.log_start_offset, high_watermark)
         producers.advance_high_watermark(high_watermark)
         unstable = producers.first_unstable_offset
         if unstable is None:

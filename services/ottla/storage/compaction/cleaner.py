@@ -215,7 +215,7 @@ class LogCleaner:
 
     async def _look_at(self, key: TopicPartition, each: Log, high_watermark: int) -> CleanableLog | None:
         segments, settings = each.segments, each.settings
-        if len(segments) < 2:
+        if len(segments) < 2 or each.producers_unknown:
             return None
         dirty_from = first_dirty_offset(each.cleaned_up_to, each.log_start_offset, each.log_end_offset)
         lag_ms = settings.min_compaction_lag_ms
