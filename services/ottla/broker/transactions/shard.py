@@ -348,6 +348,7 @@ class TransactionPartition:
                     "%s: sending the transaction markers failed, retrying in %g s", decided.transactional_id, _RETRY_LATER_SECONDS
                 )
                 await asyncio.sleep(_RETRY_LATER_SECONDS)
+        failed = False
         while not self._is_closed:
             try:
                 carrying = self._begin_write(entry, decisions.completed(decided, self._clock.time_ms()))
@@ -359,7 +360,9 @@ class TransactionPartition:
             except ApiError as error:
                 # Also where a producer is to look for another coordinator: a disk that is full for now leaves the lead here.
                 if not self._is_closed:
-                    log.warning("%s: writing the completed transaction failed, retrying: %s", decided.transactional_id, error)
+                    if not failed:  # once, and not ten times a second of each transaction while a disk is full
+                        log.warning("%s: writing the completed transaction failed, retrying: %s", decided.transactional_id, error)
+                    failed = True
                     await asyncio.sleep(_RETRY_SECONDS)
 
     async def _write(self, entry: _Entry, changed: Transaction) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.loops import until
 from tests.unit.broker.groups.offsets_log import OffsetsLog
 
+from ottla.broker.transactions import shard as module
 from ottla.broker.transactions.shard import TransactionLimits, TransactionPartition
 from ottla.broker.transactions.states import PREPARED, TransactionState
 from ottla.errors import (
@@ -280,15 +281,20 @@ async def test_a_step_that_is_not_written_is_not_taken(refusal: type[ApiError], 
 
 
 @pytest.mark.parametrize("refusal", [KafkaStorageError, NotEnoughReplicas])
-async def test_a_completion_that_could_not_be_written_is_written_later(refusal: type[ApiError]) -> None:
+async def test_a_completion_that_could_not_be_written_is_written_later(
+    refusal: type[ApiError], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A disk that is full for now leaves the lead where it is, so no other coordinator would ever complete the transaction."""
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0)
     world, shard, producer_id, epoch = await begun()
     world.gate.clear()
     await shard.end("t", producer_id, epoch, True)
     world.log.refusal = refusal("no room")
     world.gate.set()
-    await asyncio.sleep(0.01)
+    for _ in range(50):
+        await asyncio.sleep(0)
     assert shard.describe("t").state is TransactionState.PREPARE_COMMIT
+    assert len([record for record in caplog.records if "retrying" in record.message]) == 1, "not once for each attempt"
     world.log.refusal = None
     assert await settled(shard) is TransactionState.COMPLETE_COMMIT
 
