@@ -283,6 +283,7 @@ class TransactionPartition:
                 log.info("%s: transactional id expired", transactional_id)
             except ApiError as error:
                 log.warning("%s: expiration failed, retrying in the next round: %s", transactional_id, error)
+                return  # so would the others', each after a wait that holds up the other partitions
             finally:
                 entry.is_busy = False
 

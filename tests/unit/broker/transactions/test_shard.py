@@ -242,6 +242,22 @@ async def test_ids_that_nobody_uses_are_forgotten_here_and_in_the_log() -> None:
     assert [transaction.transactional_id for transaction in (await world.coordinator(1)).transactions()] == ["t"]
 
 
+async def test_expiry_that_cannot_be_written_waits_for_the_next_round() -> None:
+    """Each further id would wait as long for the replicas, and the ids of other partitions with it."""
+    world = World()
+    shard = await world.coordinator()
+    for idle in ("a", "b", "c"):
+        await shard.initialise(idle, MINUTE_MS, None)
+    world.clock.advance(milliseconds=LIMITS.id_expiration_ms)
+    world.log.failure = RequestTimedOut("slow")
+    before = len(world.log.batches)
+    await shard.expire()
+    assert len(world.log.batches) == before + 1
+    world.log.failure = None
+    await shard.expire()
+    assert list(shard.transactions()) == []
+
+
 async def test_a_coordinator_of_a_former_epoch_expires_no_further_ids() -> None:
     """The same broker may lead in the next epoch, and its log takes the tombstone of an id that a producer uses again there."""
     world = World()
