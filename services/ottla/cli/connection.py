@@ -123,7 +123,7 @@ class Connection:
                 socket.create_connection((host.strip("[]") or port, int(port) if host else 9092), ANSWER_SECONDS).close()
             except ConnectionRefusedError:
                 reason = reason or (" (`ottla dev` starts one)" if _is_loopback(host) else ": the connection was refused")
-            except socket.gaierror:
+            except (socket.gaierror, UnicodeError):  # a part of a name between dots is empty, or too long
                 reason = reason or f": the host name {host or port} cannot be resolved"
             except OSError as error:
                 reason = reason or f": {error.strerror or error}"

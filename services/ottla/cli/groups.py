@@ -233,6 +233,8 @@ def reset_offsets(
     """
     from confluent_kafka import ConsumerGroupTopicPartitions
 
+    if not group:  # as a script's variable may be, and the client does not take it
+        raise UsageError("GROUP is empty")
     chosen = [to_earliest or None, to_latest or None, to_offset, shift_by, to_datetime]
     if sum(option is not None for option in chosen) != 1:
         raise UsageError("give one of --to-earliest, --to-latest, --to-offset, --shift-by and --to-datetime")
