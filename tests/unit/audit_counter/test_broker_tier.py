@@ -29,7 +29,7 @@ from ottla.broker.auditing import tier
 from ottla.broker.auditing.counting import BLOCK, Aborted, Ranges
 from ottla.client.audited_clients import audited
 from ottla.model import BrokerId, TopicPartition
-from ottla.record.audit_records import MAXIMUM_WINDOWS, TOPIC, TOPIC_ID_HEADER, WRONG, Session, Verdict, encode
+from ottla.record.audit_records import MAXIMUM_WINDOWS, TOPIC, TOPIC_ID_HEADER, WRONG, AuditRecord, Session, Verdict, encode
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import delete_records, delete_topics
 from ottla.wire.fetching import FetchSettings
@@ -312,6 +312,32 @@ async def test_what_a_broker_cannot_count_any_more_or_cannot_say_is_no_loss(tmp_
                     summary = await running.summary(0.05)
             found = Counter(said.verdict for _, said in summary.verdicts)
             assert found[Verdict.UNAUDITED] and not found.keys() & WRONG, found
+
+
+@in_a_loop
+async def test_a_stop_in_the_middle_of_a_report_leaves_no_audit_data_out(tmp_path: Path) -> None:
+    """What was on its way was given up with its numbers, and the session ended as if it had said all: nothing could be lost any more."""
+    listeners = f"PLAINTEXT://127.0.0.1:{free_port()}"
+    sends, is_stuck = tier.AuditTier._send, asyncio.Event()
+
+    async def stuck(one: tier.AuditTier, records: list[AuditRecord]) -> None:
+        if not is_stuck.is_set() and any(record.windows for record in records):
+            is_stuck.set()
+            await asyncio.Event().wait()
+        await sends(one, records)
+
+    with pytest.MonkeyPatch.context() as patched:
+        async with pipeline(tmp_path, expected=EXPECTED, verify="never", listeners=listeners, partitions=1, **AUDITING) as running:
+            patched.setattr(tier.AuditTier, "_send", stuck)
+            await running.produce(60, partitions=1)
+            await is_stuck.wait()
+            await running.running.stop_broker(BrokerId(1))
+            await running.running.start_broker(BrokerId(1))
+            await running.produce(40, partitions=1)
+            await until_counted(running, 100)
+            await running.say_final()
+            assert {said.verdict for _, said in (await running.summary()).verdicts} == {Verdict.COMPLETE}
+            assert [session.gaps for session in await running.counter.sessions() if session.gaps] == []
 
 
 @in_a_loop

@@ -146,6 +146,7 @@ class AuditTier:
         self._is_there = False
         self._heard: Fetcher | None = None
         self._task: asyncio.Task[None] | None = None
+        self._is_reporting = False
         self.records = self.failures = 0
 
     def _new_session(self) -> Session:
@@ -179,6 +180,8 @@ class AuditTier:
         await asyncio.wait([task])
         if self._heard is not None:
             await self._heard.close()
+        if self._is_reporting:
+            self._begin_again("the broker stops while they are written")
         try:
             async with asyncio.timeout(_FINAL_SECONDS):
                 await self._report(is_final=True)
@@ -197,13 +200,18 @@ class AuditTier:
             if not is_due and not self._news:
                 continue
             try:
-                if not is_due:
+                self._is_reporting = True
+                if is_due:
+                    next_report = self._clock.monotonic() + self._interval_seconds
+                    await self._report(is_final=False)
+                else:
                     await self._announce()
-                    continue
-                next_report = self._clock.monotonic() + self._interval_seconds
-                await self._report(is_final=False)
+                self._is_reporting = False
             except (OttlaError, OSError, TimeoutError) as error:
                 self._begin_again(str(error) or type(error).__name__)
+                self._is_reporting = False
+            if not is_due:
+                continue
             with suppress(OttlaError, OSError):  # it is heard later, or a leader counts more again
                 await self._hear()
 
