@@ -329,13 +329,16 @@ class ChildProcess:
         self._output: Final = process.stdout
 
     @classmethod
-    async def start(cls, module: str, *, niceness: int = 0, gives_way: bool = False, line_size: int = LINE_SIZE) -> ChildProcess:
+    async def start(
+        cls, module: str, *arguments: str, niceness: int = 0, gives_way: bool = False, line_size: int = LINE_SIZE
+    ) -> ChildProcess:
         """Starts one.
 
         Args:
             module: its name; run as `python -m` does.
+            arguments: what it finds in `sys.argv`.
             niceness: by how much it has less of a CPU that others want too.
-            gives_way: anyone else who wants the CPU has it at once.
+            gives_way: it interrupts no one, and has one hundredth of a CPU that others want too.
             line_size: bound of a line of its answers.
 
         Raises:
@@ -343,7 +346,7 @@ class ChildProcess:
         """
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", module, stdin=pipe, stdout=pipe, env=_environment_of_children(), limit=line_size
+            sys.executable, "-m", module, *arguments, stdin=pipe, stdout=pipe, env=_environment_of_children(), limit=line_size
         )
         if gives_way:
             _let_give_way(process.pid)
@@ -402,12 +405,13 @@ class ChildProcess:
 def _let_give_way(process_id: int) -> None:
     """Said from here, so that it holds while the process still imports its modules.
 
-    Linux has a policy for that; a low priority alone still takes turns of milliseconds. Where neither may be said it is not.
+    Linux's SCHED_IDLE would take even less: nothing at all for many minutes where a machine is full, and the work would never end. Where
+    it may not be said it is not.
     """
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process_id, LOWEST_PRIORITY)
         if sys.platform == "linux":
-            os.sched_setscheduler(process_id, os.SCHED_IDLE, os.sched_param(0))
+            os.sched_setscheduler(process_id, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _environment_of_children() -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.loops import until
 
 from ottla import lifecycle
 from ottla.model import TopicPartition
@@ -165,6 +166,44 @@ async def test_a_real_process_cleans_and_is_used_again(make_log: LogMaker, clock
     assert sorted(values_of(log)) == [46, 47, 48, 49, 50]
     await runner.close()
     assert not is_alive(first[0])
+
+
+BROKER = """
+import asyncio, os, sys
+from ottla.lifecycle import ChildProcess
+
+async def main():
+    cleaner = await ChildProcess.start("ottla.storage.compaction.process", str(os.getpid()))
+    await cleaner.write(bytes.fromhex(sys.argv[1]))
+    await cleaner.read()  # it is there, and has answered
+    print(cleaner.process_id, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+async def test_a_cleaner_that_does_not_get_on_ends_when_its_broker_is_killed(make_log: LogMaker, clock: ManualClock) -> None:
+    """Minutes later it would begin a file in the place of one that the next broker's cleaner writes."""
+    log = await filled(make_log)
+    cleaner = cleaner_of(log, clock)
+    missing = replace(cleaner._job_of(log, (await cleaner.cleanable_logs())[0]), directory=f"{log.directory}-gone")
+    broker = await asyncio.create_subprocess_exec(sys.executable, "-c", BROKER, encode(missing).hex(), stdout=asyncio.subprocess.PIPE)
+    assert broker.stdout is not None
+    process_id = int(await broker.stdout.readline())
+    os.kill(process_id, signal.SIGSTOP)
+    broker.kill()
+    await broker.wait()
+    await until(lambda: not runs(process_id))
+
+
+def runs(process_id: int) -> bool:
+    """Whether it is there, and no zombie that no one has waited for."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def is_alive(process_id: int) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import Final, Protocol
 
 from ottla.lifecycle import ChildProcess, Offload
@@ -125,7 +126,7 @@ class ProcessRunner:
                 return process
             log.warning("cleaner process %d ended with exit code %d, starting another", process.process_id, process.exit_code)
         try:
-            process = await ChildProcess.start(MODULE, gives_way=True)
+            process = await ChildProcess.start(MODULE, str(os.getpid()), gives_way=True)
         except OSError as error:
             raise CleaningInterrupted(f"no process to clean in: {error}") from error
         log.info("cleaner process %d has started", process.process_id)
