@@ -49,6 +49,15 @@ def test_a_few_keys_get_a_small_map() -> None:
     assert OffsetMap(1 << 30, 0.01, expected=0).capacity == 1
 
 
+@given(st.integers(1, 2_000), st.sampled_from([0.01, 0.1, 0.3, 0.5, 0.75, 0.9, 1.0]))
+def test_all_keys_that_there_can_be_fit_however_empty_a_map_has_to_stay(expected: int, load_factor: float) -> None:
+    """Where there is memory. A map that was too small would end the compaction of its log until the broker starts again."""
+    offsets = OffsetMap(1 << 24, load_factor, expected)
+    assert offsets.capacity >= expected
+    assert offsets.capacity <= load_factor * len(offsets._table) / 3
+    assert OffsetMap(SLOT_SIZE * expected, load_factor, expected).capacity <= max(expected, 11)
+
+
 def test_keys_whose_hashes_begin_alike_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Method: every key gets the same slot to begin with, so all of them step."""
 

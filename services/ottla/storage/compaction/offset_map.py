@@ -40,7 +40,10 @@ class OffsetMap:
     def __init__(self, memory: int, load_factor: float, expected: int | None = None) -> None:
         slots = max(memory // SLOT_SIZE, FEWEST_SLOTS)
         if expected is not None:
-            slots = min(slots, max(2 * expected, FEWEST_SLOTS))  # half full at most
+            wanted = max(2 * expected, FEWEST_SLOTS)  # half full at most
+            while wanted < slots and int(_prime_up_to(wanted) * load_factor) < expected:
+                wanted *= 2
+            slots = min(slots, wanted)
         # Any step visits every slot when their number is a prime.
         self._slots: Final = _prime_up_to(slots)
         self._table: Final = array("Q", [0]) * (3 * self._slots)
