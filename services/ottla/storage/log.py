@@ -25,7 +25,7 @@ from typing import Final
 from uuid import UUID
 
 from ottla.config.topic import TopicSettings
-from ottla.errors import InvalidRecord, KafkaStorageError, OffsetOutOfRange
+from ottla.errors import CorruptMessage, InvalidRecord, KafkaStorageError, OffsetOutOfRange
 from ottla.model import TopicPartition
 from ottla.record.batch import HEADER_SIZE, read_header
 from ottla.record.region import FileRegion
@@ -160,7 +160,7 @@ class Log:
             return False  # read has an answer without looking
         try:
             return self.reader.would_block(offset)
-        except OSError:
+        except (OSError, CorruptMessage):
             return False  # read will say it
 
     async def prepare_read(self, offset: int) -> None:
@@ -170,9 +170,9 @@ class Log:
             self.files.write_indexes(segment)
             position = await self.files.context.offload(locate_in_files, segment.view(), offset)
         except Exception as error:  # raised again, unless the files changed meanwhile
-            if truncations == self.files.truncations and not isinstance(error, OSError | struct.error):
+            if truncations == self.files.truncations and not isinstance(error, OSError | struct.error | CorruptMessage):
                 raise
-            # Deleted, truncated or cleaned meanwhile, or the disk is broken: read says which.
+            # Deleted, truncated or cleaned meanwhile, or the disk or a batch is broken: read says which.
             log.debug("%s: no position found for offset %d: %s", self.topic_partition, offset, error)
             return
         # After a truncation something else may lie there.

@@ -19,10 +19,11 @@ from ottla.broker.security.authorizer import Operation, Resource
 from ottla.model import BrokerId, Principal
 from ottla.network import send
 from ottla.protocol.api import ApiKey
+from ottla.storage import log_reader
 
 from ..wired import BROKER, Client, Wired, batch, fetch, produce, topic_id, values, wired
 
-OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, TOPIC_DENIED = 1, 3, 6, 29
+OUT_OF_RANGE, CORRUPT, UNKNOWN_TOPIC, NOT_LEADER, TOPIC_DENIED = 1, 2, 3, 6, 29
 SESSION_NOT_FOUND, BAD_SESSION_EPOCH, FENCED_EPOCH, UNKNOWN_EPOCH, UNKNOWN_TOPIC_ID, TOPIC_ID_ERROR = 70, 71, 74, 75, 100, 106
 
 
@@ -394,3 +395,32 @@ async def test_a_waiting_fetch_that_fails_takes_its_own_connection_and_not_the_p
     os.truncate(segment, 0)  # what is appended now does not lie where the log believes
     await publish(writer, "events", batch(b"b"), batch(b"c"))
     assert await reader.is_closed()
+
+
+def damage(path: Path, part: float) -> None:
+    """Zeroes where a batch begins, as a lost sector has it."""
+    content = bytearray(path.read_bytes())
+    begin = round(len(content) * part)
+    content[begin : begin + 16] = bytes(16)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("is_in_memory", [True, False])
+async def test_a_damaged_batch_on_the_way_to_an_offset_is_an_error_of_its_partition_alone(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch, is_in_memory: bool
+) -> None:
+    """A consumer, or a follower, of both gets the other one's records all the same."""
+    broker.topic("events")
+    broker.topic("orders")
+    client = await broker.connect()
+    await publish(client, "events", *(batch(b"e%d" % number) for number in range(6)))
+    await publish(client, "orders", batch(b"o"))
+    log = broker.partition("events").log
+    log.reader.forget()
+    log.reader.warm_from = log.size
+    damage(Path(log.segments[0].path()), 2 / 6)
+    if is_in_memory:
+        monkeypatch.setattr(log_reader, "pread_or_refuse", os.pread)
+    damaged, sound = await read(client, ("events", 0, 4), ("orders", 0, 0))
+    assert (int(damaged.error_code), bytes(damaged.records or b"")) == (CORRUPT, b"")
+    assert (int(sound.error_code), values(bytes(sound.records))) == (0, [(0, b"o")])
