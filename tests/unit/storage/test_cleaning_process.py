@@ -119,8 +119,9 @@ def test_an_error_is_told_by_its_name(error: Exception) -> None:
     assert str(told) == str(error)
 
 
-def test_a_full_disk_passes_and_an_error_that_nobody_thought_of_does_not() -> None:
+def test_a_full_disk_or_memory_passes_and_an_error_that_nobody_thought_of_does_not() -> None:
     assert isinstance(error_of(failure_of(OSError(28, "No space left"))), CleaningInterrupted)
+    assert isinstance(error_of(failure_of(MemoryError())), CleaningInterrupted)
     told = error_of(failure_of(ZeroDivisionError("division by zero")))
     assert isinstance(told, CorruptLog)
     assert "ZeroDivisionError" in str(told)

@@ -171,8 +171,8 @@ def decode(line: bytes) -> Message:
 def failure_of(error: Exception) -> CleaningFailed:
     """What to tell of an error."""
     name = type(error).__name__
-    if isinstance(error, OSError):
-        # A source has been renamed to be deleted, or the disk is full: it may be otherwise the next time.
+    if isinstance(error, OSError | MemoryError):
+        # A source has been renamed to be deleted, or the disk or the machine's memory is full: it may be otherwise the next time.
         name = CleaningInterrupted.__name__
     return CleaningFailed(name, str(error) or repr(error))
 
