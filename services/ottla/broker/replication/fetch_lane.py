@@ -286,6 +286,9 @@ class FetchLane:
                 lost.append(followed)
             else:
                 self._follow_up(followed, outcome)
+            if answer.records and session.begins and key in self._partitions:
+                # Without a session the order of the next request is ours, and what goes into an answer is limited.
+                self._partitions[key] = self._partitions.pop(key)
             size += len(answer.records)
             count += 1
             if size >= YIELD_AFTER_BYTES or count >= YIELD_AFTER_PARTITIONS:

@@ -71,6 +71,19 @@ async def test_thousands_of_partitions_catch_up_by_answers_of_bounded_size(follo
     assert all(replica.told for replica in replicas)
 
 
+async def test_without_a_session_a_busy_partition_does_not_keep_the_answers_for_itself(follower: Follower) -> None:
+    """As with `max.incremental.fetch.session.cache.slots=0`. Who got bytes goes to the end, as at Kafka's followers and in a session."""
+    leader = follower.leader(slots=0)
+    leader.max_answer = 200
+    busy, other = leader.lead(P0), leader.lead(P1)
+    leader.append(busy, *[bytes(100)] * 3)
+    leader.append(other, bytes(100))
+    first, second = follower.follow(leader, P0, P1)
+    first.before_append = lambda: leader.append(busy, bytes(100)) if not second.log.end else None
+    await until_equal(second, other)
+    await until_equal(first, busy)
+
+
 async def test_a_partition_that_comes_while_a_fetch_waits_is_fetched_at_once_and_then_with_the_others(follower: Follower) -> None:
     leader = follower.leader()
     old, new = leader.lead(P0), leader.lead(P1)
