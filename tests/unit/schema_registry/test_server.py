@@ -342,25 +342,10 @@ def test_a_topic_that_is_deleted_or_made_again_stops_writes_and_not_reads(tmp_pa
 async def test_a_broker_that_does_not_know_the_topic_yet_has_not_lost_it() -> None:
     """It has just started, and the controller has not told it of any topic. Method: a broker that is a function, and a clock."""
     is_known = False
-
-    def answer(asked: Asked) -> bytes | Exception | None:
-        if asked.key is ApiKey.API_VERSIONS:
-            return api_versions(asked)
-        assert asked.key is ApiKey.METADATA
-        found = asked.schema(
-            "MetadataResponseTopic",
-            error_code=NONE if is_known else UnknownTopicOrPartition.code,
-            name="_schemas",
-            topic_id=UUID(int=7),
-            is_internal=False,
-            partitions=[],
-            topic_authorized_operations=0,
-        )
-        broker = asked.schema("MetadataResponseBroker", node_id=1, host="broker", port=9092, rack=None)
-        return asked.answer(throttle_time=0, brokers=[broker], cluster_id="c", controller_id=1, topics=[found])
-
     clock = ManualClock()
-    topic = KafkaTopic(TopicSettings("broker:9092", ClusterSettings()), clock, connect=connecting(answer))
+    topic = KafkaTopic(
+        TopicSettings("broker:9092", ClusterSettings()), clock, connect=connecting(lambda asked: metadata(asked, is_known, UUID(int=7)))
+    )
     topic._topic_id = str(UUID(int=7))
     for seconds, is_known in [(20.0, True), (20.0, False), (UNKNOWN_SECONDS - 1, False), (2.0, True), (20.0, False)]:
         clock.advance(seconds=seconds)
@@ -370,6 +355,41 @@ async def test_a_broker_that_does_not_know_the_topic_yet_has_not_lost_it() -> No
     with pytest.raises(TopicChanged, match="deleted"):
         await topic._check_identity()
     await topic.close()
+
+
+async def test_a_broker_that_says_no_id_of_the_topic_has_no_other_one() -> None:
+    """Of a cluster that is being updated some say it, and others do not."""
+    said: list[UUID | None] = [None, UUID(int=7), None, UUID(int=7)]
+    clock = ManualClock()
+    topic = KafkaTopic(
+        TopicSettings("broker:9092", ClusterSettings()), clock, connect=connecting(lambda asked: metadata(asked, True, said[0]))
+    )
+    while said:
+        clock.advance(seconds=20.0)
+        await topic._check_identity()
+        del said[0]
+    said.append(UUID(int=8))
+    clock.advance(seconds=20.0)
+    with pytest.raises(TopicChanged, match="made again"):
+        await topic._check_identity()
+    await topic.close()
+
+
+def metadata(asked: Asked, is_known: bool, topic_id: UUID | None) -> bytes | Exception | None:
+    if asked.key is ApiKey.API_VERSIONS:
+        return api_versions(asked)
+    assert asked.key is ApiKey.METADATA
+    found = asked.schema(
+        "MetadataResponseTopic",
+        error_code=NONE if is_known else UnknownTopicOrPartition.code,
+        name="_schemas",
+        topic_id=topic_id,
+        is_internal=False,
+        partitions=[],
+        topic_authorized_operations=0,
+    )
+    broker = asked.schema("MetadataResponseBroker", node_id=1, host="broker", port=9092, rack=None)
+    return asked.answer(throttle_time=0, brokers=[broker], cluster_id="c", controller_id=1, topics=[found])
 
 
 def test_a_topic_that_was_made_again_is_another_one(tmp_path: Path) -> None:

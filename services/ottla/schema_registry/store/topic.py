@@ -201,8 +201,10 @@ class KafkaTopic:
             if now - self._unknown_since < UNKNOWN_SECONDS:
                 raise
             raise TopicChanged(f"the topic {name} was deleted") from None
-        if found != self._topic_id:
+        # Some brokers of a cluster that is being updated say ids, and others do not.
+        if found and self._topic_id and found != self._topic_id:
             raise TopicChanged(f"the topic {name} was deleted and made again: its id is {found}, and was {self._topic_id}")
+        self._topic_id = self._topic_id or found
         self._checked_at, self._unknown_since = now, None
 
     @staticmethod
