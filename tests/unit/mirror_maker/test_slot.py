@@ -33,7 +33,7 @@ from ottla.mirror_maker.merge import map_topic
 from ottla.mirror_maker.merge.auditing import SlotAudit, _Part
 from ottla.mirror_maker.merge.slot import SlotLost
 from ottla.mirror_maker.partition_states import PartitionState
-from ottla.model import BrokerId, TopicPartition
+from ottla.model import ZERO_TOPIC_ID, BrokerId, TopicPartition
 from ottla.protocol.list_offsets_client import ListedOffset
 from ottla.record.audit_records import MAXIMUM_WINDOWS, Tally, decode
 from ottla.record.batch import DELETE_HORIZON_MASK, read_header
@@ -88,6 +88,24 @@ async def test_batches_are_copied_with_their_records_untouched_and_the_map_says_
             await caught_up(again, await ends_of(a, CLICKS))
         assert again.counts.records == 1
         assert [record.value for record in (await committed(b, CLICKS))[CLICKS]] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_the_id_of_a_topic_is_not_forgotten_where_a_broker_does_not_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As some brokers of a cluster that is being updated: without it a topic that is made again later would be copied as the former one."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks")
+        await create_map(b)
+        for number in range(2):
+            async with BatchProducer(a.cluster) as plain:
+                await plain.send(CLICKS, batch(b"%d" % number))
+            one = copier(a, b)
+            one.want(same(1, "clicks"))
+            async with running(one):
+                await caught_up(one, await ends_of(a, CLICKS))
+            assert one.maps[CLICKS].topic_id not in (ZERO_TOPIC_ID, None)
+            monkeypatch.setattr("ottla.wire.cluster.METADATA_VERSIONS", (1, 9))
+            await a.cluster.refresh(None)
+            assert a.cluster.metadata.topic("clicks").topic_id is None
 
 
 async def test_a_tombstone_that_the_sources_cleaner_has_looked_at_is_copied_without_its_time_to_go(tmp_path: Path) -> None:

@@ -441,7 +441,7 @@ class SlotCopier:
         if 0 <= known.next_offset < (begin := self._begins.get(partition, 0)):
             await self._lost(producer, fetcher, partition, OffsetOutOfRange(f"the source begins at offset {begin}"))
             return
-        self._topic_ids[partition] = topic_id or ZERO_TOPIC_ID
+        self._topic_ids[partition] = topic_id or known.topic_id  # some brokers of a cluster that is being updated do not say it
         self._go(partition, PartitionState.STARTING)
         self._statuses[partition] = replace(self._statuses[partition], next_offset=known.next_offset)
         if known.next_offset < 0:
