@@ -28,7 +28,7 @@ pytest.importorskip("deltalake")
 from ottla.spark.loading.driver import LoadSettings, LocalExecutor, Step, load, offsets_of, offsets_of_rows
 from ottla.spark.loading.files import PARTITION_BY, WriteTask, table_schema
 from ottla.spark.loading.ranges import LoadIncomplete, RangeFacts
-from ottla.spark.reading import DataLost
+from ottla.spark.reading import DataLost, ReadFailed
 from ottla.spark.table import NewFile, Table, TableConflict, TableUnusable
 
 pytestmark = pytest.mark.timeout(1200)
@@ -92,6 +92,22 @@ def test_the_table_has_what_librdkafka_reads_and_others_read_it(cluster: Embedde
     assert counted is not None
     assert counted.fetchall() == [(500, sum(range(500)))]
     assert len(dataset.to_table().to_pandas()) == 500
+
+
+def test_a_time_that_no_column_can_have_is_named_or_its_value_goes_into_quarantine(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Brokers take any time; a client that sends nanoseconds would hold up the job for good."""
+    topic = cluster.create_topic("nanoseconds")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for number, milliseconds in enumerate((1_700_000_000_000, 1_700_000_000_000_000_000, 1_700_000_000_000_000, 5)):
+        producer.produce(topic, b"%d" % number, timestamp=milliseconds)
+    assert producer.flush(60) == 0
+    with pytest.raises(ReadFailed, match="nanoseconds-0: the value at offset 1 has a time that no column can have, 1700000000000000000 ms"):
+        load(settings_for(cluster, tmp_path / "table", topic), LocalExecutor())
+    options = {"onCorrupt": "quarantine", "quarantinePath": str(tmp_path / "quarantine")}
+    outcome = load(settings_for(cluster, tmp_path / "table", topic, options=options), LocalExecutor())
+    assert (outcome.rows, outcome.quarantined) == (3, 1)
+    assert rows_of(tmp_path / "table") == [(topic, 0, offset) for offset in (0, 2, 3)]
+    assert (tmp_path / "quarantine" / f"{topic}-0-1.value").read_bytes() == b"1"
 
 
 def test_days_and_topics_are_partitions_and_files_are_divided(cluster: EmbeddedCluster, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 PARTITION_BY: Final = ("topic", "day")
 _IN_FILES: Final = tuple(name for name in (*COLUMNS, HEADERS) if name != "topic")
 _DAY_MS: Final = 86_400_000
+_MILLISECONDS: Final = ((1 << 63) - 1) // 1000  # of which a column has microseconds
 # Timestamps may name any day: with more files than this open at once, all are closed and others begun.
 _OPEN_FILES: Final = 64
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, which is what a date can be
@@ -94,20 +95,40 @@ class WriteTask:
             for portion in read_ranges(self.settings, self.ranges):
                 of_it = written[portion.partition]
                 of_it.move(portion)
-                if not len(portion.columns):
+                records = self._within_time(portion.columns, of_it)
+                if not len(records):
                     continue
                 keep = None
                 if decoder is None:
-                    batch = record_batch(portion.columns, portion.partition, file_schema())
-                    of_it.write(batch, portion.columns.offsets, portion.columns.timestamps)
+                    batch = record_batch(records, portion.partition, file_schema())
+                    of_it.write(batch, records.offsets, records.timestamps)
                 else:
-                    keep = self._decode(portion.columns, of_it, decoder)
+                    keep = self._decode(records, of_it, decoder)
                 if self.audit_window_ms is not None:
-                    auditing.count(of_it.tallies, portion.columns, keep, self.audit_window_ms, SystemClock().time_ms())
+                    auditing.count(of_it.tallies, records, keep, self.audit_window_ms, SystemClock().time_ms())
             return [of_it.finish(decoder) for of_it in written.values()]
         finally:
             for of_it in written.values():
                 of_it.abandon()
+
+    def _within_time(self, records: Columns, of_it: _Written) -> Columns:
+        """Those whose time a column can have: of a client that sends nanoseconds, which brokers take, it cannot."""
+        keep = (records.timestamps <= _MILLISECONDS) & (records.timestamps >= -_MILLISECONDS)
+        if keep.all():
+            return records
+        bad = {
+            number: f"has a time that no column can have, {int(records.timestamps[number])} ms" for number in np.flatnonzero(~keep).tolist()
+        }
+        self._put_aside(records, bad, of_it)
+        return Columns(
+            records.offsets[keep],
+            records.timestamps[keep],
+            records.timestamp_types[keep],
+            records.keys.select(keep),
+            records.values.select(keep),
+            records.header_sections.select(keep),
+            records.next_offset,
+        )
 
     def _decode(self, records: Columns, of_it: _Written, decoder: Decoder) -> NDArray[np.bool_]:
         """Which of the records were written."""
@@ -115,15 +136,8 @@ class WriteTask:
 
         partition = of_it.range.partition
         decoded = decoder.decode(records, partition)
-        bad = np.flatnonzero(decoded.is_bad).tolist()
-        if bad and self.settings.quarantine is None:
-            number = bad[0]
-            raise ReadFailed(f"{partition}: the value at offset {int(records.offsets[number])} cannot be decoded: {decoded.why[number]}")
-        for number in bad:
-            offset = int(records.offsets[number])
-            put_aside(self.settings.quarantine or "", f"{partition}-{offset}.value", records.values[number] or b"")
-            log.error("%s: the value at offset %d is in quarantine: %s", partition, offset, decoded.why[number])
-        of_it.quarantined += len(bad)
+        bad = {number: f"cannot be decoded: {decoded.why[number]}" for number in np.flatnonzero(decoded.is_bad).tolist()}
+        self._put_aside(records, bad, of_it)
         base = record_batch(records, partition, arrow_schema([name for name in _IN_FILES if name != "value"]))
         batch = pyarrow.RecordBatch.from_arrays(
             [*base.columns, *decoded.columns.values()], names=[*base.schema.names, *decoded.columns.keys()]
@@ -134,6 +148,17 @@ class WriteTask:
         if len(offsets):
             of_it.write(batch, offsets, timestamps)
         return ~decoded.is_bad
+
+    def _put_aside(self, records: Columns, bad: Mapping[int, str], of_it: _Written) -> None:
+        """Values into quarantine, by their numbers and with why, or an error for the first of them."""
+        partition = of_it.range.partition
+        for number, why in bad.items():
+            offset = int(records.offsets[number])
+            if self.settings.quarantine is None:
+                raise ReadFailed(f"{partition}: the value at offset {offset} {why}")
+            put_aside(self.settings.quarantine, f"{partition}-{offset}.value", records.values[number] or b"")
+            log.error("%s: the value at offset %d is in quarantine: it %s", partition, offset, why)
+        of_it.quarantined += len(bad)
 
 
 def write(tasks: Iterable[WriteTask]) -> Iterable[list[RangeFacts]]:
