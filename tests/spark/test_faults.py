@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -26,7 +26,7 @@ from tests.spark.test_load import all_of, rows_of, settings_for
 from tests.unit.spark.test_exactly_once import committed, connected, task
 from tests.unit.spark.test_reading import KEPT, delete_before, fill
 
-from ottla.errors import ApiError, OttlaError
+from ottla.errors import ApiError, ConfigurationError, OttlaError
 from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
 from ottla.testing import EmbeddedCluster
@@ -38,7 +38,7 @@ from ottla.spark import commits
 from ottla.spark.exactly_once import SinkCommits
 from ottla.spark.loading.driver import LoadSettings, LocalExecutor, Step, load
 from ottla.spark.loading.ranges import LoadIncomplete
-from ottla.spark.reading import DataLost
+from ottla.spark.reading import ClusterReader, DataLost
 from ottla.spark.table import Table, TableUnusable
 
 if TYPE_CHECKING:
@@ -197,6 +197,32 @@ def test_a_topic_that_is_made_again_while_a_load_runs_is_not_taken_for_the_forme
     with pytest.raises(LoadIncomplete if may_lose else DataLost, match="was deleted and made again"):
         load(settings, LocalExecutor(), at=when(Step.PLANNED, make_again))
     assert rows_of(tmp_path) == []
+
+
+@pytest.mark.parametrize(("answers_of_before", "is_refused"), [(2, False), (3, True)])
+def test_an_end_that_went_back_is_asked_for_again_before_a_topic_is_taken_for_another(
+    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers_of_before: int, is_refused: bool
+) -> None:
+    """Method: the first answers are those of a leader that was replaced and has not heard of it."""
+    topic = cluster.create_topic(f"went-back-meanwhile.{is_refused}")
+    fill(cluster, topic, 5)
+    settings = settings_for(cluster, tmp_path, topic, options={"fetchOffset.numRetries": "2"})
+    load(settings, LocalExecutor())
+    fill(cluster, topic, 2)
+    really, asked = ClusterReader.latest, 0
+
+    def latest(reader: ClusterReader, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        nonlocal asked
+        asked += 1
+        return {partition: offset - 4 * (asked <= answers_of_before) for partition, offset in really(reader, partitions).items()}
+
+    monkeypatch.setattr(ClusterReader, "latest", latest)
+    if is_refused:
+        with pytest.raises(ConfigurationError, match="ends at 3, and the table is at 5"):
+            load(settings, LocalExecutor())
+    else:
+        assert load(settings, LocalExecutor()).rows == 2
+    assert asked == 3
 
 
 @pytest.mark.parametrize("step", [Step.PLANNED, Step.CHECKED, Step.COMMITTED])

@@ -398,7 +398,8 @@ def _bounds(
         losses = forgotten(start, earliest)
         report(losses, settings.source)
         start.update({loss.partition: loss.end for loss in losses})
-    latest = reader.latest(partitions)
+    ends = reader.ends(start)
+    latest = {partition: ends[partition] for partition in partitions if partition in ends}
     behind = [partition for partition, offset in latest.items() if offset < start[partition]]
     if behind and remembered is not None:
         raise ConfigurationError(
