@@ -3,8 +3,8 @@
 A partition's replicas learn of it by LeaderAndIsr and StopReplica, every broker by UpdateMetadata. A change that a leader
 asked for goes to the others as metadata only. A broker that has just registered gets everything.
 
-A batch waits in the broker's channel and is merged with later ones. The order is Kafka's: replicas to stop, then what to lead and
-follow, then metadata. A broker that has just registered leads nothing that others wait for, and gets metadata before its
+A batch waits in the broker's channel and is merged with later ones. In it are replicas to stop (in Kafka the last), then what to lead
+and follow, then metadata. A broker that has just registered leads nothing that others wait for, and gets metadata before its
 replicas, of which it may have thousands (KafkaController.onBrokerStartup). What is newer replaces what still waits, so a broker that
 was away gets the latest state and not its history.
 
