@@ -408,7 +408,7 @@ class Fetcher:
                 return True
             place.is_stale = True
             return False
-        place.topic_id = topic.topic_id
+        place.topic_id = topic.topic_id or place.topic_id  # some brokers of a cluster that is being updated do not say it
         place.leader_epoch = metadata.partition(place.partition).leader_epoch
         place.is_stale = False
         home = leader

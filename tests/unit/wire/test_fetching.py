@@ -187,13 +187,24 @@ async def delete_topic(cluster: Cluster, name: str) -> None:
     await cluster.with_controller(attempt)
 
 
-async def test_a_topic_made_anew_under_a_reader_is_told_by_its_id(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_always_said", [True, False])
+async def test_a_topic_made_anew_under_a_reader_is_told_by_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_always_said: bool
+) -> None:
+    """Also where a broker did not say the id meanwhile, as some of a cluster that is being updated."""
     async with brokers(tmp_path) as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks")
         await produce(cluster, CLICKS, batch(b"a"))
         async with Fetcher(cluster, QUICK) as fetcher:
             fetcher.assign(CLICKS, 0)
             assert values(await read(fetcher, 1)) == [(0, b"a")]
+            if not is_always_said:
+                with monkeypatch.context() as patched:
+                    patched.setattr("ottla.wire.cluster.METADATA_VERSIONS", (1, 9))
+                    fetcher.rehome(fetcher._places[CLICKS], is_stale=True)
+                    async with asyncio.timeout(120):
+                        await produce(cluster, CLICKS, batch(b"b"))
+                        assert values(await read(fetcher, 1)) == [(1, b"b")]
             await delete_topic(cluster, "clicks")
             await create_topic(cluster, "clicks")
             with pytest.raises(FetchFailed, match="made again") as raised:
