@@ -305,7 +305,7 @@ class AuditCounter:
             with suppress(UnknownTopicOrPartition):
                 topic = await self._cluster.topic(TOPIC)
                 break
-        found = await self._in_store(self._store.next_offsets, str(topic.topic_id))
+        found = await self._in_store(self._store.next_offsets, str(topic.topic_id or ""))
         await self._in_store(self._store.heard_all, self._clock.time_ms())
         for topic_name, start_ms in await self._in_store(self._store.windows_with, (Verdict.PENDING, Verdict.UNAUDITED)):
             self._open.setdefault(topic_name, set()).add(start_ms)

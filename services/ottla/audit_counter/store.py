@@ -261,9 +261,15 @@ class Store:
     # What was read.
 
     def next_offsets(self, topic_id: str) -> dict[int, int]:
-        """Where to go on in each partition of `__audit`; none if that is another topic than the file's, which is then forgotten."""
+        """Where to go on in each partition of `__audit`; none if that is another topic than the file's, which is then forgotten.
+
+        Args:
+            topic_id: empty where the broker does not say it, as some of a cluster that is being updated.
+        """
         with self._transaction() as connection:
-            if self._meta("topic.id") not in (None, topic_id):
+            known = self._meta("topic.id") or ""
+            topic_id = topic_id or known
+            if known not in ("", topic_id):
                 log.warning("__audit was made again: all counts are of a topic that is gone, and begin from nothing")
                 self._recent.clear()
                 for table in _TABLES:

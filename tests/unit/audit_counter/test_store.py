@@ -125,6 +125,8 @@ def test_a_file_that_is_opened_again_goes_on_where_it_was(tmp_path: Path) -> Non
     store.close()
     store = Store(path, MINUTE, HOUR)
     assert store.next_offsets("topic-1") == {0: 1}
+    # A broker of a cluster that is being updated may not say the topic's id.
+    assert store.next_offsets("") == {0: 1}
     assert store.books("clicks", START) == books
     # A topic that was made again has other offsets, and what was counted of it is gone with it.
     assert store.next_offsets("topic-2") == {}
