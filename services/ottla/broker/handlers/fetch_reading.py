@@ -216,18 +216,16 @@ class Reading:
         return EncodedBody(cast("Pieces", pieces))
 
     def _group(self, selected: Iterable[tuple[Key, FetchAnswer]], by_topic: ByTopic) -> None:
-        """Adds answers to their topics'. What is throttled of them is counted."""
-        throttled_size = 0
-        for (named, index), answer in selected:
+        """Adds answers to their topics'."""
+        for (named, _), answer in selected:
             by_topic.setdefault(named, []).append(answer)
-            if self._replica is not None and answer.records is not None and self._is_throttled(self._partition((named, index))):
-                throttled_size += len(answer.records)
-        if throttled_size:
-            self._parts.throttles.leader.record(throttled_size)
 
     def _count_sent(self) -> None:
         if self._replica is not None:
             self._parts.meters.replica_sent_bytes += sum(size for _, size in self._given)
+            throttled_size = sum(size for partition, size in self._given if self._is_throttled(partition))
+            if throttled_size:
+                self._parts.throttles.leader.record(throttled_size)
             return
         for found in self._found:
             if not isinstance(found, ApiError):

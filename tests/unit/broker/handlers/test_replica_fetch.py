@@ -144,6 +144,28 @@ async def test_a_fetch_of_many_partitions_is_woken_by_an_append_to_one_that_it_h
     assert values(bytes(found[topic_id("events")].records)) == [(0, b"a")]
 
 
+async def test_a_topic_that_is_deleted_while_a_fetch_of_many_partitions_is_answered_costs_the_follower_nothing_else(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read of it is counted for a throttle once the loop has had its turns."""
+    monkeypatch.setattr(fetch_reading, "LARGE_SCOPE", 1)
+    for name in ("events", "orders"):
+        broker.topic(name, isr=(BROKER, TWO))
+    client, follower = await broker.connect(), await broker.connect()
+    await publish(client, batch(b"a"))
+    read_on = Reading._read_on
+
+    def read_and_delete(reading: Reading, *arguments: Any) -> Any:
+        progress = read_on(reading, *arguments)
+        broker.parts.metadata.remove_topic("events")
+        return progress
+
+    monkeypatch.setattr(Reading, "_read_on", read_and_delete)
+    follower.write(fetch(*((topic_id(name), 0, 0) for name in ("events", "orders")), version=17, replica=(TWO, EPOCH)))
+    _, response = await asyncio.wait_for(follower.answer(ApiKey.FETCH, 17), 120)
+    assert {topic.topic_id for topic in response.responses} == {topic_id("events"), topic_id("orders")}
+
+
 async def test_only_a_replica_with_the_leaders_epoch_is_served(broker: Wired) -> None:
     broker.topic("events", isr=(BROKER, TWO))
     broker.lead("events", epoch=5)
