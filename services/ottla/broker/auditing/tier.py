@@ -245,6 +245,8 @@ class AuditTier:
             known = self._known.setdefault(key, _Known())
             if known.topic_id not in (None, partition.topic_id):  # the name is another topic's: it begins at 0
                 known = self._known[key] = _Known()
+            if known.topic_id is None and known.said is not None:  # a former topic of the name may have gone since the checkpoint
+                known.said = min(known.said, partition.log.log_end_offset)
             known.topic_id = partition.topic_id
             if partition.is_leader and _is_audited(partition):
                 if led is None or led.partition is not partition or partition.audit is not led.runs or self._is_other_term(led):
