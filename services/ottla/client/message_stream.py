@@ -144,6 +144,7 @@ class Feed:
             offset = self._offset(partition)
             if self._current is not None and self._current.partition == partition:
                 self._current.revoke()
+                self._current = None  # a partition that is assigned again does not stand where its reader was
             self._offsets.pop(partition, None)
         return offset
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ from ottla.config.client import ConsumerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import BadVersion, ConnectionLoss
 from ottla.coordination.interface import Stat, WatchedEvent
-from ottla.errors import BrokerNotAvailable, ConfigurationError
+from ottla.errors import BrokerNotAvailable, ConfigurationError, CoordinatorNotAvailable, LeaderNotAvailable
 from ottla.model import TopicPartition
-from ottla.wire.groups import commit_offsets, committed_offsets
+from ottla.wire.cluster import Cluster
+from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
+from ottla.wire.offsets import ListedOffset, list_offsets
 
 CLICKS = TopicPartition("clicks", 0)
 
@@ -379,6 +382,27 @@ async def test_a_stream_without_a_message_times_out_and_can_be_read_on(tmp_path:
             assert await patiently(2) == [b"a", b"b"]
             await connector.seek_to_timestamp(1_000)
             assert await patiently(1) == [b"a"]
+
+
+async def test_what_a_reader_had_before_does_not_say_where_a_partition_stands_that_was_assigned_again(tmp_path: Path) -> None:
+    """By a seek, or after a session: the reader has not asked for the next message yet."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, *(b"%d" % number for number in range(5)))
+        sessions: list[EmbeddedSession] = []
+        async with found.consumer("one", sessions, auto_commit_enable="false") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            assert len(await take(stream, 3)) == 3
+            await connector.commit_offsets()
+            await found.zookeeper.expire(sessions[0])
+            await until(lambda: connector.owned == [CLICKS])
+            await connector.commit_offsets()
+            assert await found.offset("clicks", 0) == 3
+        async with found.consumer("two") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            assert await take(stream, 2) == [b"3", b"4"]
+            await connector.commit_offsets()
+            await connector.seek("clicks", 0, 1)
+        assert await found.offset("clicks", 0) == 1
 
 
 async def test_no_two_consumers_own_a_partition_at_once_through_joins_leaves_and_expiries(tmp_path: Path) -> None:
