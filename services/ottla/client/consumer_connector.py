@@ -211,7 +211,8 @@ class AsyncConsumerConnector:
             self._feeds += [Feed(self._cluster, fetch_settings, self._reset) for _ in range(count)]
         await self._session_renewed(session)
         self._sessions.keep()
-        await self._rebalance_once()
+        if not await self._rebalance_once():
+            self._changed.set()
         self._tasks.append(asyncio.create_task(self._keep_balance()))
         self._tasks.append(asyncio.create_task(self._keep_watch_of_the_session()))
         if settings.auto_commit_enable:

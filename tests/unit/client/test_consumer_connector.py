@@ -405,6 +405,24 @@ async def test_what_a_reader_had_before_does_not_say_where_a_partition_stands_th
         assert await found.offset("clicks", 0) == 1
 
 
+async def test_a_first_attempt_that_fails_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing changes in ZooKeeper when a coordinator or a leader can be asked again."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a")
+        refusals = [CoordinatorNotAvailable("not yet")]
+
+        async def refused_once(*arguments: Any) -> dict[TopicPartition, CommittedOffset]:
+            if refusals:
+                raise refusals.pop()
+            return await committed_offsets(*arguments)
+
+        monkeypatch.setattr("ottla.client.consumer_connector.committed_offsets", refused_once)
+        async with found.consumer("one", offsets_storage="kafka", dual_commit_enabled="false") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            assert await take(stream, 1) == [b"a"]
+            assert not refusals
+
+
 async def test_no_two_consumers_own_a_partition_at_once_through_joins_leaves_and_expiries(tmp_path: Path) -> None:
     """Paper, section 3.2. In the end every message was read and the owners' znodes are those of the consumers."""
     chance = random.Random(7)
