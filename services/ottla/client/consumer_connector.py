@@ -40,7 +40,7 @@ from ottla.coordination import znodes
 from ottla.coordination.errors import BadVersion, CoordinationError, SessionExpired
 from ottla.coordination.interface import Coordination, SessionEvent, WatchedEvent
 from ottla.coordination.sessions import CoordinationSessions, OpenSession
-from ottla.errors import BrokerNotAvailable, ConfigurationError, OttlaError
+from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, OttlaError
 from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
 from ottla.wire.broker_connection import Security
@@ -55,6 +55,7 @@ T = TypeVar("T")
 
 ZOOKEEPER, KAFKA = "zookeeper", "kafka"
 _LOOKS_A_TIMEOUT: Final = 10
+_LISTING_SECONDS: Final = 10.0  # for leaders to say where partitions begin or end: they are asked again
 _LEASE_SHARE: Final = 0.9  # of a session's timeout: without a word of ZooKeeper for so long, partitions are given up
 _FILTERS: Final[Mapping[str, type[TopicFilter]]] = {filter_type.pattern: filter_type for filter_type in (WhiteList, BlackList)}
 _CALL_SECONDS: Final = 120.0
@@ -310,8 +311,8 @@ class AsyncConsumerConnector:
             for partition, offset in starts.items():
                 self._owned[partition] = wanted[partition]
                 self._feeds[wanted[partition]].assign(partition, offset)
-            log.info("group %s: %s reads %d partitions more", self.settings.group_id, self.consumer_id, len(claimed))
-        return len(claimed) == len(new)
+            log.info("group %s: %s reads %d partitions more", self.settings.group_id, self.consumer_id, len(starts))
+        return self._owned.keys() == wanted.keys()
 
     async def _wanted(self, registry: GroupRegistry) -> dict[TopicPartition, int]:
         """What this consumer is to read, each partition with its feed."""
@@ -379,7 +380,10 @@ class AsyncConsumerConnector:
         return EARLIEST if self.settings.auto_offset_reset == "smallest" else LATEST
 
     async def _starts(self, registry: GroupRegistry, claimed: Mapping[TopicPartition, int], losses: int) -> dict[TopicPartition, int]:
-        """Where to begin with what was claimed when so many losses had been: the group's offset, or what `auto.offset.reset` says."""
+        """Where to begin with what was claimed when so many losses had been: the group's offset, or what `auto.offset.reset` says.
+
+        A partition whose leader does not say where it begins or ends is left out.
+        """
         settings = self.settings
         starts = dict(claimed)
         if settings.offsets_storage == KAFKA:
@@ -389,13 +393,32 @@ class AsyncConsumerConnector:
                 starts[partition] = max(found, offset) if settings.dual_commit_enabled else found
         unknown = dict.fromkeys((partition for partition, offset in starts.items() if offset < 0), self._reset)
         if unknown:
-            first = {partition: listed.offset for partition, listed in (await list_offsets(self._connected(), unknown)).items()}
-            starts.update(first)
+            first = await self._listed(unknown)
+            starts = {partition: offset for partition, offset in starts.items() if partition not in unknown} | first
             if settings.auto_commit_enable and losses == self._losses:
                 # Else what is written between this owner and the next would be skipped by "largest".
                 async with self._committing:
                     await self._write(registry, first)
         return starts
+
+    async def _listed(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The offsets at these times, without those of partitions whose leaders do not say them: they keep no other from being read."""
+
+        async def listed(some: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+            found = await list_offsets(self._connected(), some, timeout_seconds=_LISTING_SECONDS)
+            return {partition: answer.offset for partition, answer in found.items()}
+
+        try:
+            return await listed(asked)
+        except (ApiError, OSError) as error:
+            log.warning("group %s: not all partitions can be read now: %s", self.settings.group_id, error)
+        offsets: dict[TopicPartition, int] = {}
+        for answer in await asyncio.gather(*(listed({partition: time}) for partition, time in asked.items()), return_exceptions=True):
+            if isinstance(answer, dict):
+                offsets |= answer
+            elif not isinstance(answer, ApiError | OSError):
+                raise answer
+        return offsets
 
     async def _commit(self) -> None:
         async with self._committing:

@@ -423,6 +423,29 @@ async def test_a_first_attempt_that_fails_is_followed_by_another(tmp_path: Path,
             assert not refusals
 
 
+async def test_a_partition_without_a_leader_does_not_keep_the_others_from_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with group(tmp_path) as found:
+        await some_clicks(found, 2, b"a")
+        without_leader = TopicPartition("clicks", 1)
+        is_led = False
+
+        async def listed(cluster: Cluster, asked: Mapping[TopicPartition, int], **more: Any) -> dict[TopicPartition, ListedOffset]:
+            if without_leader in asked and not is_led:
+                raise LeaderNotAvailable(f"{without_leader} has no leader")
+            return await list_offsets(cluster, asked, **more)
+
+        monkeypatch.setattr("ottla.client.consumer_connector.list_offsets", listed)
+        async with found.consumer("one") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            assert connector.owned == [CLICKS]
+            assert await take(stream, 1) == [b"a"]
+            is_led = True
+            assert await take(stream, 1) == [b"a"]
+            assert connector.owned == [CLICKS, without_leader]
+
+
 async def test_no_two_consumers_own_a_partition_at_once_through_joins_leaves_and_expiries(tmp_path: Path) -> None:
     """Paper, section 3.2. In the end every message was read and the owners' znodes are those of the consumers."""
     chance = random.Random(7)
