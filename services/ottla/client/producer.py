@@ -383,6 +383,10 @@ class Producer:
             raise DeliveryFailed(f"transaction of {self.settings.transactional_id}: {error.args[0].str()}", error.args[0].code()) from error
 
     def _abort(self) -> None:
+        if self._sender is not None:
+            self._sender.drop()
+            self._client.purge()  # makes room for what is on its way to librdkafka
+            self._sender.flush(_ASKING_SECONDS)
         self._client.purge()
         self._client.flush(_ASKING_SECONDS)
         self._unseen.clear()  # the caller that aborts knows that nothing of it is written
@@ -654,6 +658,15 @@ class _Sender:
         if not is_empty:
             raise TimeoutError(f"{len(self._queue)} messages are in the queue after {timeout_seconds:g} s")
 
+    def drop(self) -> None:
+        """Does not send what is in the queue."""
+        with self._changed:
+            dropped = Counter(delivery for _, delivery in self._queue)
+            self._queue.clear()
+            self._changed.notify_all()
+        for delivery, count in dropped.items():
+            delivery.failed(DeliveryFailed("the transaction is aborted", _PURGED), count)
+
     def close(self, timeout_seconds: float) -> None:
         """Empties the queue and ends the thread. Raises TimeoutError."""
         with self._changed:
@@ -681,8 +694,11 @@ class _Sender:
         """What goes together: when there is enough, or the first has waited long enough. Nothing at the end."""
         size, seconds = self._settings.batch_size, self._settings.queue_buffering_max_ms / 1000
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._queue) or self._is_closing)
-            self._changed.wait_for(lambda: len(self._queue) >= size or self._is_closing or self._is_hurried, seconds)
+            while True:
+                self._changed.wait_for(lambda: bool(self._queue) or self._is_closing)
+                self._changed.wait_for(lambda: len(self._queue) >= size or self._is_closing or self._is_hurried, seconds)
+                if self._queue or self._is_closing:  # and it was not dropped
+                    break
             if len(self._queue) <= size:
                 batch = list(self._queue)
                 self._queue.clear()

@@ -13,7 +13,7 @@ import pytest
 
 from ottla.client.errors import ClientClosed, DeliveryFailed, InvalidPartition, QueueFull
 from ottla.client.partitioners import murmur2_partition
-from ottla.client.producer import Producer
+from ottla.client.producer import Delivery, Producer
 from ottla.client.producer_handlers import CallbackHandler, ProducerRecord
 from ottla.client.simple_consumer import SimpleConsumer
 from ottla.config.client import ProducerSettings
@@ -210,6 +210,20 @@ def test_a_transaction_is_written_as_a_whole_or_not_at_all(cluster: EmbeddedClus
         with producer.transaction():
             producer.send(topic, [b"a", b"b"], partition=0)
     assert written(reader, topic, 0) == [b"a", b"b"]
+
+
+def test_what_waits_in_a_handled_producer_s_queue_is_not_sent_when_its_transaction_is_aborted(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
+) -> None:
+    with Producer(settings(cluster, "async", transactional_id="handled"), callback_handler=CallbackHandler()) as producer:
+        with pytest.raises(RuntimeError, match="changed my mind"), producer.transaction():
+            delivery = producer.send(topic, [b"never"], partition=0)
+            raise RuntimeError("changed my mind")
+        with producer.transaction():
+            producer.send(topic, [b"a", b"b"], partition=0)
+    assert written(reader, topic, 0) == [b"a", b"b"]
+    with pytest.raises(DeliveryFailed, match="aborted"):
+        delivery.result(0)
 
 
 def test_a_commit_that_is_not_answered_in_time_is_asked_again_and_not_called_failed(
