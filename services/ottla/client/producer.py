@@ -732,20 +732,21 @@ class _Sender:
 
     def _deliver(self, to_send: Sequence[ProducerRecord], records: Sequence[ProducerRecord], owners: Sequence[Delivery]) -> None:
         """Sends some of the records, each of which has an owner, and others that a handler has added."""
+        left_out: list[Delivery] = []
         if to_send is not records:
             added = Delivery(self._producer, 0)
-            by_id = dict(zip(map(id, records), owners, strict=True))
-            kept = set(map(id, to_send))
-            for number, delivery in by_id.items():
-                if number not in kept:
-                    delivery.dropped()
-            owners = [by_id.get(id(record), added) for record in to_send]
+            by_id: dict[int, list[Delivery]] = {}
+            for record, delivery in zip(records, owners, strict=True):
+                by_id.setdefault(id(record), []).append(delivery)
+            owners = [by_id[id(record)].pop(0) if by_id.get(id(record)) else added for record in to_send]
+            left_out = [delivery for rest in by_id.values() for delivery in rest]
             added.grown(sum(delivery is added for delivery in owners))
         if self._events is not None:
             self._events.handle(to_send)
-            for delivery in owners:
-                delivery.dropped()
-            return
+            left_out += owners
+            owners = to_send = ()
+        for delivery in left_out:  # not before the event handler has returned: of what it raises the whole batch fails
+            delivery.dropped()
         produce = self._produce
         for record, delivery in zip(to_send, owners, strict=True):
             topic, key, value, headers, timestamp_ms, partition = record

@@ -202,6 +202,49 @@ def test_an_event_handler_sends_instead_of_the_producer(cluster: EmbeddedCluster
         Producer(settings(cluster), event_handler=handler)
 
 
+class FailingOnce:
+    """An event handler whose first batch fails."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes | None]] = []
+
+    def handle(self, records: Sequence[ProducerRecord]) -> None:
+        self.batches.append([record.value for record in records])
+        if len(self.batches) == 1:
+            raise RuntimeError("no")
+
+
+def test_an_event_handler_that_raises_for_a_part_of_a_send_leaves_none_that_is_waited_for(cluster: EmbeddedCluster, topic: str) -> None:
+    class Shortening(CallbackHandler):
+        def before_sending(self, records: Sequence[ProducerRecord]) -> Sequence[ProducerRecord]:
+            return records[1:]
+
+    handlers: Any = {"callback_handler": Shortening(), "event_handler": FailingOnce()}
+    with Producer(settings(cluster, "async", batch_size=2), **handlers) as producer:
+        delivery = producer.send(topic, [b"a", b"b", b"c", b"d"])
+        with pytest.raises(DeliveryFailed, match="RuntimeError: no"):
+            producer.flush()
+        assert delivery.left == 0
+    assert handlers["event_handler"].batches == [[b"b"], [b"d"]]
+
+
+def test_a_handler_may_give_the_same_record_for_several_messages(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
+    record = ProducerRecord(topic, None, b"beat", partition=0)
+
+    class Beating(CallbackHandler):
+        def before_enqueue(self, _: ProducerRecord) -> ProducerRecord:
+            return record
+
+        def before_sending(self, records: Sequence[ProducerRecord]) -> Sequence[ProducerRecord]:
+            return [*records, record]
+
+    with Producer(settings(cluster, "async"), callback_handler=Beating()) as producer:
+        delivery = producer.send(topic, [b"a", b"b"])
+        producer.flush()
+        assert delivery.left == 0
+    assert written(reader, topic, 0) == [b"beat"] * 3
+
+
 def test_a_transaction_is_written_as_a_whole_or_not_at_all(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
     with Producer(settings(cluster, "async", transactional_id="loader")) as producer:
         with pytest.raises(RuntimeError, match="changed my mind"), producer.transaction():
