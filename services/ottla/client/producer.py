@@ -633,7 +633,12 @@ class _Sender:
         begin = 0
         while begin < len(ready):
             with self._changed:
-                has_room = self._changed.wait_for(lambda: len(self._queue) < size, None if timeout_ms < 0 else timeout_ms / 1000)
+                has_room = self._changed.wait_for(
+                    lambda: len(self._queue) < size or self._is_closing, None if timeout_ms < 0 else timeout_ms / 1000
+                )
+                if self._is_closing:  # its thread may have ended
+                    delivery.dropped(len(ready) - begin)
+                    raise ClientClosed("the producer is closed")
                 former = len(self._queue)
                 some = ready[begin : begin + size - former] if has_room else ready[begin:]
                 if has_room:

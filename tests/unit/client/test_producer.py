@@ -245,6 +245,19 @@ def test_a_handler_may_give_the_same_record_for_several_messages(cluster: Embedd
     assert written(reader, topic, 0) == [b"beat"] * 3
 
 
+def test_a_send_while_the_producer_is_closed_says_so(cluster: EmbeddedCluster, topic: str) -> None:
+    """Behind the end of the queue's thread nothing would send it, and who waited for its delivery would do so for ever."""
+
+    class Meanwhile(CallbackHandler):
+        def before_enqueue(self, record: ProducerRecord) -> ProducerRecord:
+            producer.close()  # as another thread may
+            return record
+
+    producer = Producer(settings(cluster, "async"), callback_handler=Meanwhile())
+    with pytest.raises(ClientClosed):
+        producer.send(topic, b"a")
+
+
 def test_a_transaction_is_written_as_a_whole_or_not_at_all(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
     with Producer(settings(cluster, "async", transactional_id="loader")) as producer:
         with pytest.raises(RuntimeError, match="changed my mind"), producer.transaction():
