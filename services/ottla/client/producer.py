@@ -334,9 +334,8 @@ class Producer:
             *_, latest = clients = self._clients()
             if left := sum(client.flush(max(0.0, end - self._clock.monotonic())) for client in clients):
                 raise TimeoutError(f"{left} messages are not delivered after {timeout_seconds:g} s")
-        if self._unseen:
-            errors = [delivery.error for delivery in self._unseen if delivery.error is not None]
-            self._unseen.clear()
+        unseen, self._unseen = self._unseen, set()  # another thread may add to it meanwhile
+        if errors := [delivery.error for delivery in unseen if delivery.error is not None]:
             raise DeliveryFailed(f"{len(errors)} sends have failed; one of them: {errors[0]}", errors[0].code)
 
     def close(self, timeout_seconds: float = _CLOSE_SECONDS) -> None:

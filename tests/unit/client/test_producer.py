@@ -312,6 +312,20 @@ def test_a_failed_delivery_surfaces_at_result_or_at_flush(cluster: EmbeddedClust
         producer.close()
 
 
+def test_a_failure_of_another_thread_s_send_during_a_flush_is_said_by_the_next() -> None:
+    class Meanwhile(Delivery):
+        @property
+        def error(self) -> DeliveryFailed | None:
+            Delivery(producer, 1).failed(DeliveryFailed("late", -1))  # as another thread may have it
+            return super().error
+
+    with Producer(ProducerSettings(broker_list="127.0.0.1:1", producer_type="async")) as producer:
+        Meanwhile(producer, 1).failed(DeliveryFailed("first", -1))
+        for message in ("first", "late"):
+            with pytest.raises(DeliveryFailed, match=message):
+                producer.flush()
+
+
 def test_a_delivery_is_done_without_another_call(cluster: EmbeddedCluster, topic: str) -> None:
     """Deliveries are asked for every fifty messages only, and by whoever wants to know."""
     with Producer(settings(cluster, "async", queue_buffering_max_ms=1)) as producer:
