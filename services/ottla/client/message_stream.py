@@ -247,12 +247,12 @@ class MessageStream:
 
     def _iterators(self) -> Iterator[Iterator[Message]]:
         while True:
-            if self._chunk is not None:
+            if self._chunk is not None and self._thread.is_here:  # a forked child gets nothing of what its parent has fetched
                 yield self._chunk.unread
                 while (messages := self._chunk.advance()) is not None:
                     yield messages
             since = self._monotonic()
-            found = self._feed.take()  # most often there is one, and the loop is not asked
+            found = self._feed.take() if self._thread.is_here else None  # most often there is one, and the loop is not asked
             while found is None:
                 if self._feed.is_closed:
                     return

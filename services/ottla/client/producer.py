@@ -411,6 +411,8 @@ class Producer:
 
     def poll(self, timeout_seconds: float) -> None:
         """Hears of deliveries."""
+        if not self._is_usable:
+            self._check_process()
         self._unpolled = 0
         for client in self._former:
             client.poll(0)
@@ -582,9 +584,12 @@ class Producer:
             raise DeliveryFailed(f"transactional.id: {error.args[0].str()}", error.args[0].code()) from error
         return client
 
-    def _check_usable(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._process_id:
             raise ClientClosed(f"the producer belongs to process {self._process_id}, of which this is a forked child")
+
+    def _check_usable(self) -> None:
+        self._check_process()
         if not self._is_usable:
             raise ClientClosed("the producer is closed")
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
+import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.message_stream import Chunk
+from ottla.client.message_stream import Chunk, Feed, MessageStream
 from ottla.client.messages import MessageSet, read_stretch, stretches_of
 from ottla.errors import InvalidRecord
+from ottla.lifecycle import LoopThread, LoopThreadUnusable
 from ottla.model import TopicPartition
 from ottla.record.batch import HEADER_SIZE
 from ottla.record.columnar import read_columns
 from ottla.record.records import Record, build_batch
+from ottla.wire.cluster import Cluster
+from ottla.wire.fetching import FetchSettings
 
 CLICKS = TopicPartition("clicks", 3)
 BYTES = st.none() | st.binary(max_size=200)
@@ -99,3 +105,29 @@ def test_what_cannot_be_decoded_is_said_each_time_and_not_skipped(sizes: tuple[i
                 seen += [message.offset for message in messages]
     assert seen == list(range(sizes[0]))
     assert chunk.processed_offset == sizes[0]
+
+
+def test_a_forked_child_gets_nothing_of_what_its_parent_has_fetched() -> None:
+    """It would be processed in both."""
+    with LoopThread("stream") as thread:
+
+        async def made() -> Feed:
+            return Feed(Cluster("127.0.0.1:1"), FetchSettings(), 0)
+
+        feed = thread.call(made(), 60)
+        feed._ready += [Chunk(message_set(batches(3), 0, 3)), Chunk(message_set(batches(3), 0, 3))]
+        stream = MessageStream(feed, -1, thread, time.monotonic)
+        assert next(iter(stream)).offset == 0
+        context = multiprocessing.get_context("fork")
+        said = context.Queue()
+        child = context.Process(target=_read_in_child, args=(stream, said))
+        child.start()
+        assert said.get(timeout=120) == "LoopThreadUnusable"
+        child.join(120)
+
+
+def _read_in_child(stream: MessageStream, said: Any) -> None:
+    try:
+        said.put(next(iter(stream)))
+    except LoopThreadUnusable as error:
+        said.put(type(error).__name__)

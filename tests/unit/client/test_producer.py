@@ -401,3 +401,26 @@ def _send_in_child(producer: Producer, topic: str, said: Any) -> None:
         producer.send(topic, b"a")
     except ClientClosed as error:
         said.put(str(error))
+
+
+def test_a_forked_child_does_not_wait_for_what_its_parent_has_sent() -> None:
+    producer = Producer(ProducerSettings(broker_list="127.0.0.1:1", producer_type="async"))
+    delivery = producer.send("clicks", b"a")
+    context = multiprocessing.get_context("fork")
+    said = context.Queue()
+    child = context.Process(target=_wait_in_child, args=(delivery, said))
+    child.start()
+    try:
+        assert said.get(timeout=120) == "ClientClosed"
+    finally:
+        child.kill()
+        child.join()
+        with pytest.raises(TimeoutError):
+            producer.close(0)
+
+
+def _wait_in_child(delivery: Delivery, said: Any) -> None:
+    try:
+        delivery.result(1)
+    except Exception as error:
+        said.put(type(error).__name__)
