@@ -338,7 +338,7 @@ class ChildProcess:
             module: its name; run as `python -m` does.
             arguments: what it finds in `sys.argv`.
             niceness: by how much it has less of a CPU that others want too.
-            gives_way: it interrupts no one, and has one hundredth of a CPU that others want too.
+            gives_way: anyone else who wants the CPU has it at once. Where a machine is full it gets next to nothing.
             line_size: bound of a line of its answers.
 
         Raises:
@@ -405,13 +405,12 @@ class ChildProcess:
 def _let_give_way(process_id: int) -> None:
     """Said from here, so that it holds while the process still imports its modules.
 
-    Linux's SCHED_IDLE would take even less: nothing at all for many minutes where a machine is full, and the work would never end. Where
-    it may not be said it is not.
+    Linux has a policy for that; a low priority alone still takes turns of milliseconds. Where neither may be said it is not.
     """
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process_id, LOWEST_PRIORITY)
         if sys.platform == "linux":
-            os.sched_setscheduler(process_id, os.SCHED_BATCH, os.sched_param(0))
+            os.sched_setscheduler(process_id, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _environment_of_children() -> dict[str, str]:

@@ -203,11 +203,11 @@ async def test_a_collector_that_something_else_has_switched_off_stays_off() -> N
     assert not gc.isenabled()
 
 
-async def test_a_process_that_gives_way_has_the_least_of_a_cpu_that_is_not_nothing(children_give_way: None) -> None:
+async def test_a_process_that_gives_way_has_only_the_cpu_that_is_left_over(children_give_way: None) -> None:
     process = await ChildProcess.start("ottla.storage.opening_process", gives_way=True)
     try:
         assert os.getpriority(os.PRIO_PROCESS, process.process_id) == 19
         if sys.platform == "linux":
-            assert os.sched_getscheduler(process.process_id) == os.SCHED_BATCH
+            assert os.sched_getscheduler(process.process_id) == os.SCHED_IDLE
     finally:
         await process.kill()

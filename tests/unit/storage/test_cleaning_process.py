@@ -169,6 +169,24 @@ async def test_a_real_process_cleans_and_is_used_again(make_log: LogMaker, clock
     assert not is_alive(first[0])
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="SCHED_IDLE is Linux's")
+async def test_after_a_process_that_got_on_with_nothing_the_next_has_a_share_of_the_cpu(
+    make_log: LogMaker, clock: ManualClock, children_give_way: None
+) -> None:
+    """On a full machine each of them was killed before it had said a word, and nothing was ever cleaned."""
+    log = await filled(make_log)
+    runner = ProcessRunner(silence_seconds=0)
+    cleaner = cleaner_of(log, clock, runner)
+    assert await cleaner.clean_filthiest() is None
+    runner._silence_seconds = 120  # type: ignore[misc]
+    process = await runner._take()
+    try:
+        assert os.getpriority(os.PRIO_PROCESS, process.process_id) == 19
+        assert os.sched_getscheduler(process.process_id) == os.SCHED_OTHER
+    finally:
+        await process.kill()
+
+
 BROKER = """
 import asyncio, os, sys
 from ottla.lifecycle import ChildProcess

@@ -13,7 +13,7 @@ import logging
 import os
 from typing import Final, Protocol
 
-from ottla.lifecycle import ChildProcess, Offload
+from ottla.lifecycle import LOWEST_PRIORITY, ChildProcess, Offload
 from ottla.storage.compaction.clean import SegmentCleaned, clean
 from ottla.storage.compaction.job import (
     CleanedSegment,
@@ -84,11 +84,13 @@ class ProcessRunner:
     """Runs each cleaning in a process, which is started when there is none that waits.
 
     Args:
-        silence_seconds: a process that says nothing for so long is taken for dead.
+        silence_seconds: a process that says nothing for so long is taken for dead. The next ones have the lowest priority, and do
+            not give way altogether.
     """
 
     def __init__(self, silence_seconds: float = SILENCE_SECONDS) -> None:
         self._silence_seconds: Final = silence_seconds
+        self._was_silent = False
         self._waiting: list[ChildProcess] = []
         self._working: set[ChildProcess] = set()
 
@@ -126,7 +128,9 @@ class ProcessRunner:
                 return process
             log.warning("cleaner process %d ended with exit code %d, starting another", process.process_id, process.exit_code)
         try:
-            process = await ChildProcess.start(MODULE, str(os.getpid()), gives_way=True)
+            # To the one that said nothing a full machine may have left nothing of its CPUs, and would leave nothing to the next.
+            gives_way = not self._was_silent
+            process = await ChildProcess.start(MODULE, str(os.getpid()), gives_way=gives_way, niceness=LOWEST_PRIORITY)
         except OSError as error:
             raise CleaningInterrupted(f"no process to clean in: {error}") from error
         log.info("cleaner process %d has started", process.process_id)
@@ -151,6 +155,7 @@ class ProcessRunner:
                     case other:
                         raise CleaningInterrupted(f"{job.name}: {type(other).__name__} is nothing that a cleaner says")
         except TimeoutError:
+            self._was_silent = True
             raise CleaningInterrupted(
                 f"{job.name}: the cleaner's process {process.process_id} has said nothing for {self._silence_seconds:g} s"
             ) from None
