@@ -41,7 +41,7 @@ from ottla.coordination.errors import BadVersion, CoordinationError, SessionExpi
 from ottla.coordination.interface import Coordination, SessionEvent, WatchedEvent
 from ottla.coordination.sessions import CoordinationSessions, OpenSession
 from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, OttlaError
-from ottla.lifecycle import LoopThread
+from ottla.lifecycle import LoopThread, to_its_end
 from ottla.model import TopicPartition
 from ottla.wire.broker_connection import Security
 from ottla.wire.cluster import Cluster, ClusterSettings
@@ -298,7 +298,8 @@ class AsyncConsumerConnector:
         for partition in self._owned.keys() - registry.claimed:  # a commit has found that another has it
             self._feeds[self._owned.pop(partition)].revoke(partition)
         wanted = await self._wanted(registry)
-        await self._release([partition for partition, index in self._owned.items() if wanted.get(partition) != index])
+        # To its end also while this consumer is shut down: what it gives up is not committed by anyone else.
+        await to_its_end(self._release([partition for partition, index in self._owned.items() if wanted.get(partition) != index]))
         # Claims of an attempt that failed on its way.
         await asyncio.gather(*map(registry.release, registry.claimed - self._owned.keys() - wanted.keys()))
         new = [partition for partition in wanted if partition not in self._owned]

@@ -356,6 +356,33 @@ async def test_a_commit_to_kafka_that_takes_long_is_written_before_a_partition_i
             assert (await committed_offsets(found.cluster, "g"))[moved].offset >= 2
 
 
+async def test_what_is_released_while_a_consumer_is_shut_down_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with group(tmp_path) as found:
+        await some_clicks(found, 2, b"a", b"b", b"c")
+        one = found.consumer("one", offsets_storage="kafka", dual_commit_enabled="false")
+        two = found.consumer("two", offsets_storage="kafka", dual_commit_enabled="false", auto_commit_enable="false")
+        is_under_way, may_continue = asyncio.Event(), asyncio.Event()
+
+        async def slow(*arguments: Any) -> None:
+            is_under_way.set()
+            await may_continue.wait()
+            await commit_offsets(*arguments)
+
+        async with one, two:
+            (stream,) = (await one.create_message_streams({"clicks": 1}))["clicks"]
+            assert len(await take(stream, 5)) == 5
+            monkeypatch.setattr("ottla.client.consumer_connector.commit_offsets", slow)
+            joining = asyncio.create_task(two.create_message_streams({"clicks": 1}))
+            await is_under_way.wait()
+            leaving = asyncio.create_task(one.shutdown())
+            await until(lambda: all(task.done() or task.cancelling() for task in one._tasks))
+            may_continue.set()
+            await leaving
+            await joining
+            committed = await committed_offsets(found.cluster, "g")
+            assert sum(committed[partition].offset for partition in committed) == 4  # all but the one in hand
+
+
 async def test_a_stream_without_a_message_times_out_and_can_be_read_on(tmp_path: Path) -> None:
     async with group(tmp_path) as found:
         await some_clicks(found, 1, b"a")
