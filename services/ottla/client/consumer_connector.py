@@ -194,11 +194,26 @@ class AsyncConsumerConnector:
             raise ClientClosed("streams are created once, and not after a shutdown")
         if not counts or any(not 0 < count <= znodes.MAX_STREAMS for count in counts.values()):
             raise ConfigurationError(f"a topic has 1 to {znodes.MAX_STREAMS} streams")
+        joining = asyncio.create_task(self._begin(counts, topic_filter))
+        self._tasks.append(joining)
+        try:
+            await joining
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._is_closed and task is not None and not task.cancelling():
+                raise ClientClosed("the consumer was shut down before it had joined its group") from None
+            raise
+
+    async def _begin(self, counts: Mapping[str, int], topic_filter: TopicFilter | None) -> None:
         settings = self.settings
         session = await self._sessions.open()
+        try:
+            servers = await brokers_in_zookeeper(session, self._security.protocol)
+        except BaseException:
+            await self._sessions.close()  # another attempt opens another one
+            raise
         cluster_settings = ClusterSettings(client_id=settings.client_id or settings.group_id, security=self._security)
-        protocol = self._security.protocol
-        self._cluster = Cluster(await brokers_in_zookeeper(session, protocol), cluster_settings, clock=self._clock)
+        self._cluster = Cluster(servers, cluster_settings, clock=self._clock)
         fetch_settings = FetchSettings(
             max_wait_ms=settings.fetch_wait_max_ms,
             min_bytes=settings.fetch_min_bytes,

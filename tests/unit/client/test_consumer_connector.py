@@ -22,7 +22,7 @@ from ottla.clock import SystemClock
 from ottla.config.client import ConsumerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import BadVersion, ConnectionLoss
-from ottla.coordination.interface import Stat, WatchedEvent
+from ottla.coordination.interface import Coordination, Stat, WatchedEvent
 from ottla.errors import BrokerNotAvailable, ConfigurationError, CoordinatorNotAvailable, LeaderNotAvailable
 from ottla.model import TopicPartition
 from ottla.wire.cluster import Cluster
@@ -381,6 +381,43 @@ async def test_what_is_released_while_a_consumer_is_shut_down_is_committed(tmp_p
             await joining
             committed = await committed_offsets(found.cluster, "g")
             assert sum(committed[partition].offset for partition in committed) == 4  # all but the one in hand
+
+
+async def test_a_consumer_that_is_shut_down_while_it_joins_is_in_no_group(tmp_path: Path) -> None:
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a")
+        is_asked, may_open = asyncio.Event(), asyncio.Event()
+
+        async def open_session() -> Coordination:
+            is_asked.set()
+            await may_open.wait()
+            return await found.zookeeper.session()
+
+        connector = AsyncConsumerConnector(found.consumer("one").settings, open_session=open_session)
+        joining = asyncio.create_task(connector.create_message_streams({"clicks": 1}))
+        await is_asked.wait()
+        await connector.shutdown()
+        may_open.set()
+        with pytest.raises(ClientClosed):
+            await joining
+        assert await found.owners("clicks") == {}
+
+
+async def test_an_attempt_to_join_that_finds_no_broker_leaves_no_session(tmp_path: Path) -> None:
+    zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
+    sessions: list[EmbeddedSession] = []
+
+    async def open_session() -> Coordination:
+        sessions.append(await zookeeper.session())
+        return sessions[-1]
+
+    settings = ConsumerSettings.from_properties({"group.id": "g"})
+    async with AsyncConsumerConnector(settings, open_session=open_session) as connector:
+        for _ in range(2):
+            with pytest.raises(BrokerNotAvailable):
+                await connector.create_message_streams({"clicks": 1})
+        assert [session.is_over for session in sessions] == [True, True]
+    await zookeeper.close()
 
 
 async def test_a_stream_without_a_message_times_out_and_can_be_read_on(tmp_path: Path) -> None:
