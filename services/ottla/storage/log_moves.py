@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 # After so many rounds a log that is written faster than it is copied is logged; its move continues anyway.
 MANY_ROUNDS: Final = 1000
+QUIET_SECONDS: Final = 0.1  # between two looks at a log that may not change places yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,9 @@ class LogMoves:
                 await self._name(key, move)
                 has_name = True
                 continue  # the log was written meanwhile
-            if has_name and plan.size <= LAST_BYTES and _is_quiet(move.source):
+            if has_name and plan.size <= LAST_BYTES and not _is_quiet(move.source):
+                await asyncio.sleep(QUIET_SECONDS)  # for as long as a disk is full, or there is no leader, it may not be
+            elif has_name and plan.size <= LAST_BYTES:
                 try:
                     return self._change_places(key, move, plan)
                 except SourceChanged as error:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from ottla.errors import KafkaStorageError, LogDirNotFound, ReplicaNotAvailable
 from ottla.model import TopicPartition
+from ottla.storage import log_moves
 from ottla.storage.log import Log
 from ottla.storage.log_copy import LAST_BYTES, LogCopy, carry_out
 from ottla.storage.log_manager import MOST_WANTED, LogManager
@@ -533,3 +535,32 @@ async def test_indexes_that_a_full_disk_kept_in_memory_go_along_whether_they_get
     assert (list(copied.offset_index.entries()), list(copied.time_index.entries())) == before
     assert before[0] and before[1]
     await logs.shutdown()
+
+
+async def test_a_log_that_may_not_change_places_yet_is_looked_at_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was cut, and its checkpoint cannot be written while the disk is full: nothing is copied thousands of times a second."""
+    scene = await moving(tmp_path, log_segment_bytes="2000")
+    fill(scene.log, 100)
+    await scene.log.flush()
+    pauses, rounds = list[float](), 0
+
+    async def offload(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        nonlocal rounds
+        rounds += function is carry_out
+        assert rounds < 200 or function is not carry_out
+        return function(*arguments, **keywords)
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    scene.moves = LogMoves(scene.logs, scene.broker.directories, offload, lambda *each: scene.moved.append(each), lambda: UUID(int=9))
+    assert not scene.log.truncate_to(4)
+    monkeypatch.setattr(log_moves, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": pause}))
+    scene.start()
+    while scene.moves.ongoing and not pauses:
+        await scene.pause()
+    assert pauses and not scene.moved
+    await scene.log.checkpoint_truncation()
+    await scene.finish()
+    assert scene.log.directory.parent == scene.target
