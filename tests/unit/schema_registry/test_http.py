@@ -18,10 +18,13 @@ from tests.unit.schema_registry.registries import Client, MemoryLog, node, parse
 
 from ottla.errors import OttlaError
 from ottla.network.tls import TlsSettings, server_context
+from ottla.schema_registry.rest import forwarding
+from ottla.schema_registry.rest.forwarding import Forwarder
 from ottla.schema_registry.rest.http import HANDSHAKES, HANDSHAKES_OF_ONE, Answer, Connection, HttpLimits, HttpListener, Request, Response
 from ottla.testing.certificates import Authority
 
 LIMITS = HttpLimits(connections=5, deadline_seconds=60, idle_seconds=60, head_bytes=2_000, body_bytes=10_000)
+LIMITS_OF_MANY = HttpLimits(connections=1_000)
 
 
 def echo(request: Request) -> Answer:
@@ -305,3 +308,57 @@ async def test_a_large_schema_is_42209_whatever_comes_of_its_bytes() -> None:
         packed = gzip.compress(b'{"schema":"' + b"x" * 20_000 + b'"}')
         reply = await registry.client.ask("POST", "/subjects/a/versions", packed, {"Content-Encoding": "gzip"})
         assert reply.code == 42209
+
+
+async def test_a_former_leader_that_answers_late_is_asked_nothing_more() -> None:
+    """It keeps its connection, and was asked for as long as writes came, for the connection that was used last is taken first."""
+    goes_on, asked = asyncio.Event(), asyncio.Event()
+
+    async def late() -> Response:
+        asked.set()
+        await goes_on.wait()
+        return Response(200, b"former")
+
+    former, leader = HttpListener(lambda _: late()), HttpListener(lambda _: Response(200, b"leader"))
+    forwarder = Forwarder(120.0)
+    try:
+        for listener in (former, leader):
+            await listener.start("127.0.0.1", 0)
+        request, now = Request(b"POST", b"/subjects/a/versions", {}), f"http://127.0.0.1:{leader.port}"
+        waiting = asyncio.ensure_future(forwarder.forward(f"http://127.0.0.1:{former.port}", request))
+        await asked.wait()
+        assert (await forwarder.forward(now, request)).body == b"leader"
+        goes_on.set()
+        assert (await waiting).body == b"former"
+        assert [(await forwarder.forward(now, request)).body for _ in range(3)] == [b"leader"] * 3
+    finally:
+        await forwarder.close()
+        for listener in (former, leader):
+            await listener.close()
+
+
+async def test_writes_that_are_forwarded_together_are_answered_over_tls_and_their_connections_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection for each would be more handshakes than a leader lets one address have under way, and one more for each write after."""
+    keystore, truststore = Authority("tests").write(tmp_path, "registry")
+    serving, handshakes = server_context(TlsSettings(keystore_location=keystore)), list[str | None]()
+    serving.sni_callback = lambda _, name, __: handshakes.append(name)
+    leader = HttpListener(echo, LIMITS_OF_MANY, serving)
+    await leader.start("127.0.0.1", 0)
+    forwarder = Forwarder(120.0, ssl.create_default_context(cafile=truststore))
+    request, url = Request(b"POST", b"/x", {}), f"https://localhost:{leader.port}"
+    clock = LoopClock()
+    with monkeypatch.context() as patch:
+        patch.setattr(forwarding, "IDLE_SECONDS", 3_600.0)
+        answers = await asyncio.gather(*(forwarder.forward(url, request) for _ in range(2 * HANDSHAKES_OF_ONE)))
+        assert [answer.body for answer in answers] == [b"POST /x "] * len(answers)
+        count = len(handshakes)
+        for _ in range(3):
+            await forwarder.forward(url, request)
+        assert len(handshakes) == count
+    clock.put_forward(forwarding.IDLE_SECONDS)  # the leader may be about to close it
+    await forwarder.forward(url, request)
+    assert len(handshakes) == count + 1
+    await forwarder.close()
+    await leader.close()

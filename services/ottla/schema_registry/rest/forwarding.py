@@ -7,9 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
-from collections import deque
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,6 +17,10 @@ from ottla.schema_registry.rest.http import Request, Response
 from ottla.schema_registry.state.errors import ForwardingFailed
 
 IDLE_CONNECTIONS: Final = 32
+# A leader closes what is idle for long, and a write that crosses with that has no answer.
+IDLE_SECONDS: Final = 5.0
+# At the same time: a leader has a bound of handshakes that are under way with one address (`HANDSHAKES_OF_ONE`).
+OPENING_CONNECTIONS: Final = 32
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 _PASSED_ON: Final = (b"content-type", b"content-encoding", b"accept", b"accept-encoding", b"authorization", b"origin")
 _PASSED_BACK: Final = (b"content-type", b"content-encoding", b"x-registry-offset", b"etag", b"cache-control", b"www-authenticate")
@@ -30,7 +32,8 @@ class _Reply:
     def __init__(self) -> None:
         self.headers: dict[bytes, bytes] = {}
         self.body = bytearray()
-        self.is_complete = False
+        self.is_complete = self.keeps_connection = False
+        self.parser = httptools.HttpResponseParser(self)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.lower()] = value
@@ -40,6 +43,7 @@ class _Reply:
 
     def on_message_complete(self) -> None:
         self.is_complete = True
+        self.keeps_connection = self.parser.should_keep_alive()  # once the message is over the parser does not know any more
 
 
 class Forwarder:
@@ -54,7 +58,8 @@ class Forwarder:
         self._timeout_seconds = timeout_seconds
         self._tls = tls
         self._url = ""
-        self._idle: deque[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = deque()
+        self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []  # of `_url`, with when their use ended
+        self._opening: Final = asyncio.Semaphore(OPENING_CONNECTIONS)
         self.count = 0
         self.failures = 0
 
@@ -75,48 +80,52 @@ class Forwarder:
 
     async def _exchange(self, url: str, request: Request) -> Response:
         if url != self._url:
-            await self.close()
+            self._drop_idle()
             self._url = url
         reader, writer = await self._connection(url)
         try:
             writer.write(_encoded(url, request))
             reply = _Reply()
-            parser = httptools.HttpResponseParser(reply)
             while not reply.is_complete:
                 data = await reader.read(256 * 1024)
                 if not data:
                     raise EOFError
-                parser.feed_data(data)
+                reply.parser.feed_data(data)
                 if len(reply.body) > MAX_ANSWER_BYTES:
                     raise ValueError(f"its answer is larger than {MAX_ANSWER_BYTES} bytes")
         except BaseException:
             writer.transport.abort()
             raise
-        if parser.should_keep_alive() and len(self._idle) < IDLE_CONNECTIONS:
-            self._idle.append((reader, writer))
+        if reply.keeps_connection and url == self._url and len(self._idle) < IDLE_CONNECTIONS:
+            self._idle.append((asyncio.get_running_loop().time(), reader, writer))
         else:
             writer.close()
         headers = b"".join(name + b": " + reply.headers[name] + b"\r\n" for name in _PASSED_BACK if name in reply.headers)
-        return Response(parser.get_status_code(), bytes(reply.body), headers)
+        return Response(reply.parser.get_status_code(), bytes(reply.body), headers)
 
     async def _connection(self, url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        while self._idle:
-            reader, writer = self._idle.pop()
-            if not (reader.at_eof() or writer.is_closing()):
-                return reader, writer
-            writer.close()
-        parts = urlsplit(url)
-        is_tls = parts.scheme == "https"
-        tls = (self._tls or ssl.create_default_context()) if is_tls else None
-        return await asyncio.open_connection(parts.hostname, parts.port or (443 if is_tls else 80), ssl=tls)
+        oldest = asyncio.get_running_loop().time() - IDLE_SECONDS
+        async with self._opening:
+            while self._idle and url == self._url:
+                since, reader, writer = self._idle.pop()
+                if since > oldest and not (reader.at_eof() or writer.is_closing()):
+                    return reader, writer
+                writer.transport.abort()
+            parts = urlsplit(url)
+            is_tls = parts.scheme == "https"
+            tls = (self._tls or ssl.create_default_context()) if is_tls else None
+            return await asyncio.open_connection(parts.hostname, parts.port or (443 if is_tls else 80), ssl=tls)
 
     async def close(self) -> None:
         """Ends the connections that are idle."""
-        while self._idle:
-            _, writer = self._idle.pop()
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+        self._drop_idle()
+        await asyncio.sleep(0)  # in which the loop closes them
+
+    def _drop_idle(self) -> None:
+        """Waits for no one: over TLS a leader that is gone would be waited for."""
+        for _, _, writer in self._idle:
+            writer.transport.abort()
+        self._idle.clear()
 
 
 def _encoded(url: str, request: Request) -> bytes:
