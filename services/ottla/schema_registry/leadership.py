@@ -76,6 +76,8 @@ class _Part(Protocol):
 
     async def wait_closed(self) -> None: ...
 
+    def term_failed(self, reason: str) -> None: ...
+
 
 class Leadership:
     """The store, and who may write to it.
@@ -260,7 +262,7 @@ class Leadership:
         if self._leader is not None:
             log.warning("ZooKeeper is away for longer than a session lives: it is not known who leads")
             self.term_ended()
-            if isinstance(self._part, Election):
+            if self._part is not None:  # the session may live after all, and then no watch fires
                 self._part.term_failed("ZooKeeper is away for longer than a session lives")
 
     def _cancel_session_end(self) -> None:
@@ -276,14 +278,19 @@ class _Observer:
         self._coordination = coordination
         self._path = path
         self._seen = seen
+        self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         self._watching = asyncio.ensure_future(self._watch())
 
+    def term_failed(self, reason: str) -> None:
+        """Has another look."""
+        self._changed.set()
+
     async def _watch(self) -> None:
         while True:
-            changed = asyncio.Event()
+            self._changed = changed = asyncio.Event()
             try:
                 data = None
                 if await self._coordination.exists(self._path, lambda _, changed=changed: changed.set()) is not None:  # type: ignore[misc]  # mypy infers no type of a default

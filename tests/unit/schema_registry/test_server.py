@@ -198,6 +198,29 @@ def test_a_leader_knows_nothing_of_a_session_that_was_silent_for_its_timeout(tmp
     run(test, tmp_path)
 
 
+def test_a_node_that_must_not_lead_knows_the_leader_again_when_a_session_lives_after_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZooKeeper counts a session anew when it starts again: it lives, nothing has changed, and no watch fires."""
+
+    async def test(found: World) -> None:
+        leader, observer = await found.node(), await found.node(leader_eligibility="false")
+        await until(lambda: observer.leadership.leader_url == leader.url)
+        assert observer.sessions is not None
+        session = observer.sessions._session
+        with monkeypatch.context() as patch:
+            patch.setattr(EmbeddedSession, "silent_seconds", 3_600.0)
+            session._tell(SessionEvent.SUSPENDED)  # type: ignore[union-attr]
+        seen: list[str | None] = []
+        observer.leadership._changed = lambda: seen.append(observer.leadership.leader_url)
+        await until(lambda: None in seen)
+        session._tell(SessionEvent.CONNECTED)  # type: ignore[union-attr]
+        await until(lambda: observer.leadership.leader_url == leader.url)
+        assert await client_of(observer).register("a", '"int"') == 1
+
+    run(test, tmp_path)
+
+
 def test_too_few_replicas_in_sync_are_a_write_that_the_topic_does_not_take_in_time(tmp_path: Path) -> None:
     """NOT_ENOUGH_REPLICAS is tried again until `kafkastore.timeout.ms`, and then it is 50002 as any write that takes too long."""
 
