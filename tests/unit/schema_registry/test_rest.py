@@ -657,6 +657,17 @@ async def test_a_follower_has_read_what_it_forwarded() -> None:
             assert (await follower.client.get(f"/subjects/s{number}/versions/1")).code == 40401
 
 
+async def test_what_every_answer_has_a_forwarded_one_has_too() -> None:
+    """`response.http.headers.config` and `access.control.allow.origin`: a page could not read what it was answered for its write."""
+    log = MemoryLog()
+    options: dict[str, Any] = {"cors": Cors(("https://ui.example",)), "headers": {"x-frame-options": "DENY"}}
+    async with node(log, **options) as leader, node(log, leads=False, **options) as follower:
+        follower.leadership._leader = leader.leadership.leader
+        reply = await follower.client.post("/subjects/a/versions", {"schema": A}, Origin="https://ui.example")
+        assert reply.json["id"] == 1 and reply.headers["x-registry-offset"]
+        assert reply.headers["access-control-allow-origin"] == "https://ui.example" and reply.headers["x-frame-options"] == "DENY"
+
+
 def test_an_offset_that_does_not_come_is_waited_for_in_vain() -> None:
     async def test(client: Client) -> None:
         assert (await client.get("/subjects", X_Registry_Offset="1000")).code == 50002

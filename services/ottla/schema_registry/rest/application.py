@@ -14,7 +14,7 @@ import json
 import logging
 import zlib
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qs
 
@@ -250,7 +250,7 @@ class Application:
             with contextlib.suppress(TimeoutError, RegistryError):
                 async with asyncio.timeout(CATCH_UP_SECONDS):
                     await self._place.wait_for(int(digits))
-        return response
+        return replace(response, headers=self._common(request) + response.headers)
 
     async def _finish(self, request: Request, route: Route, answer: Awaitable[Any], media_type: str) -> Response:
         loop = asyncio.get_running_loop()
