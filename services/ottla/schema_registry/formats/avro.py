@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from dataclasses import field as attribute
 from functools import cached_property
 from itertools import islice
+from math import isfinite
 from typing import Final
 
 from ottla.schema_registry.formats.comparison import Found, Steps, compare_graphs
@@ -364,9 +365,12 @@ class _Parser:
         default = node.get("default", _NO_DEFAULT)
         if isinstance(default, str) and type_.kind in ("float", "double"):  # Java's library takes a number in quotes
             try:
-                default = default if default in NOT_FINITE else float(default)
+                number = default if default in NOT_FINITE else float(default)
             except ValueError:
-                raise InvalidSchema(f"the default {default} of field {name} is no number", f"{place}/default") from None
+                number = None
+            if number is None or (isinstance(number, float) and not isfinite(number)):  # "nan", "1e999": JSON has no such number
+                raise InvalidSchema(f"the default {default} of field {name} is no number", f"{place}/default")
+            default = number
         found = Field(name, type_, _text(node, "doc"), default, order.lower(), _aliases(node, place), _properties(node, FIELD_ATTRIBUTES))
         if found.has_default:
             self._defaults.append((found, f"{place}/default"))

@@ -175,7 +175,7 @@ def test_what_is_no_schema_is_refused_with_its_place(schema: Any, place: str) ->
     [
         ("int", [0, -(2**31), 2**31 - 1], [2**31, 1.0, True, "1", None]),
         ("long", [2**63 - 1], [2**63, 0.5]),
-        ("float", [1, 1.5, "NaN", "2.5"], [True, "x", None]),
+        ("float", [1, 1.5, "NaN", "2.5"], [True, None, "x", "nan", "inf", "-Infinity ", "1e999"]),
         ("boolean", [True], [0, "true"]),
         ("null", [None], [0, "null"]),
         ("string", ["", "x"], [1, None]),
@@ -193,7 +193,7 @@ def test_a_default_fits_its_type(type_: Any, good: list[Any], bad: list[Any]) ->
     for value in bad:
         with pytest.raises(InvalidSchema, match="default"):
             parsed(record(field("f", type_, default=value)))
-    in_store = [value for value in bad if value != "x" or type_ != "float"]
+    in_store = [value for value in bad if not isinstance(value, str) or type_ != "float"]
     assert all(parsed(record(field("f", type_, default=value)), is_new=False) for value in in_store)
 
 
