@@ -421,6 +421,7 @@ def _check_union(union: Type, place: str) -> None:
 
 
 def _full_name(node: dict[str, Json], namespace: str | None, place: str) -> tuple[str, str | None]:
+    """Java's library looks at the name and not at its namespace, and registries are full of such as `my-service.events`."""
     name = node.get("name")
     if not isinstance(name, str):
         raise InvalidSchema("a type has no name", place)
@@ -429,8 +430,6 @@ def _full_name(node: dict[str, Json], namespace: str | None, place: str) -> tupl
     if "." in name:
         space, _, name = name.rpartition(".")
     _checked_name(name, f"{place}/name")
-    for part in space.split(".") if space else ():
-        _checked_name(part, f"{place}/namespace")
     full = f"{space}.{name}" if space else name
     if full in PRIMITIVES:
         raise InvalidSchema(f"{full} is the name of a primitive type", f"{place}/name")
@@ -438,7 +437,10 @@ def _full_name(node: dict[str, Json], namespace: str | None, place: str) -> tupl
 
 
 def _is_name(text: str) -> bool:
-    return text.isascii() and text.isidentifier()
+    """By the rule of Java's library, which knows all letters; the specification has those of ASCII."""
+    if text.isascii():
+        return text.isidentifier()
+    return not text[0].isdecimal() and all(letter.isalpha() or letter.isdecimal() or letter == "_" for letter in text)
 
 
 def _checked_name(name: Json, place: str) -> str:
@@ -493,7 +495,7 @@ def _reachable(root: Type) -> Iterator[Type]:
 def _written(type_: Type, known: set[str], namespace: str | None, normalize: bool) -> str:
     """A type as Avro's Java library writes it: a name that is known by its name, in the namespace around it without that.
 
-    Names need no escapes.
+    Names need no escapes, namespaces may.
     """
     kind = type_.kind
     if kind == "union":
@@ -505,12 +507,12 @@ def _written(type_: Type, known: set[str], namespace: str | None, normalize: boo
         key = "items" if kind == "array" else "values"
         return f'{{"type":"{kind}","{key}":{_written(type_.inner, known, namespace, normalize)}{properties}}}'
     if type_.name in known:
-        return f'"{_qualified(type_.name, namespace)}"'
+        return write_json(_qualified(type_.name, namespace))
     known.add(type_.name)
     space, _, name = type_.name.rpartition(".")
     parts = [f'{{"type":"{kind}","name":"{name}"']
     if space != (namespace or ""):
-        parts.append(f',"namespace":"{space}"')
+        parts.append(f',"namespace":{write_json(space)}')
     if type_.doc or (type_.doc is not None and not normalize):
         parts.append(f',"doc":{write_json(type_.doc)}')
     match kind:

@@ -131,6 +131,17 @@ def test_tags_are_found_and_changed_where_they_stand() -> None:
         schema.with_tags({SchemaEntity("a.R.none", EntityType.FIELD): frozenset({"A"})}, {})
 
 
+@pytest.mark.parametrize("name", ["my-service.v1.Order", '"\\.Order', "a..b.Order", "my-service.Gr\u00f6\u00dfe"])
+def test_a_name_that_javas_library_takes_is_taken_and_written(name: str) -> None:
+    """Avro's `Schema.Name` looks at what follows the last dot, and at that with `Character.isLetter`; so Confluent's registry has such."""
+    space, _, short = name.rpartition(".")
+    schema = record(field("next", ["null", short]), field("in", record(field("of", name), name="In", namespace="other")), name=name)
+    once = parsed(schema)
+    assert once.name == name and json.loads(once.canonical)["namespace"] == space
+    again = parsed(once.canonical)
+    assert again.canonical == once.canonical and again.equivalent(once) and again.names == [name, "other.In"]
+
+
 # What is refused
 
 
@@ -145,7 +156,8 @@ def test_tags_are_found_and_changed_where_they_stand() -> None:
         ({"type": "array"}, ""),
         ({"type": "map", "values": "x"}, "/values"),
         (record(name="a.1"), "/name"),
-        (record(name="a-b.R"), "/namespace"),
+        (record(name="a-b"), "/name"),
+        (record(name="gr\u00f6\u00dfe\u00b2"), "/name"),
         (record(name="string"), "/name"),
         ({"type": "record", "name": "R"}, ""),
         (record(field("a b", "int")), "/fields/0/name"),
