@@ -16,7 +16,13 @@ from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    EnumValueDescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+)
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 
@@ -70,7 +76,13 @@ class Writer:
             plain, public = sorted(set(plain)), sorted(set(public))
         blocks.append([*(f'import "{_escaped(name)}";' for name in plain), *(f'import public "{_escaped(name)}";' for name in public)])
         blocks.append(self._option_lines(file.options))
-        messages = [line for index, message in enumerate(file.message_type) for line in self._message(message, (4, index))]
+        groups = _groups_of(file.extension)
+        messages = [
+            line
+            for index, message in enumerate(file.message_type)
+            if message.name not in groups
+            for line in self._message(message, (4, index), f".{file.package}.{message.name}" if file.package else f".{message.name}")
+        ]
         blocks.append([*messages, *(line for enum in file.enum_type for line in self._enum(enum))])
         blocks.append(self._extends(file.extension, (7,)) if self._extensions else [])
         blocks.append([line for index in range(len(file.service)) for line in self._service(index)])
@@ -87,21 +99,21 @@ class Writer:
 
     # Messages
 
-    def _message(self, message: DescriptorProto, place: tuple[int, ...]) -> list[str]:
-        groups = {field.type_name.rpartition(".")[2] for field in message.field if field.type == F.TYPE_GROUP}
-        groups |= {field.type_name.rpartition(".")[2] for field in message.extension if field.type == F.TYPE_GROUP}
+    def _message(self, message: DescriptorProto, place: tuple[int, ...], full_name: str) -> list[str]:
+        groups = _groups_of(message.field) | _groups_of(message.extension)
         nested = [
             line
             for index, inner in enumerate(message.nested_type)
             if not inner.options.map_entry and inner.name not in groups
-            for line in self._message(inner, (*place, 3, index))
+            for line in self._message(inner, (*place, 3, index), f"{full_name}.{inner.name}")
         ]
         nested += [line for enum in message.enum_type for line in self._enum(enum)]
-        return _block(f"message {message.name}", [*self._body(message, place), nested])
+        return _block(f"message {message.name}", [*self._body(message, place, full_name), nested])
 
-    def _body(self, message: DescriptorProto, place: tuple[int, ...]) -> list[list[str]]:
+    def _body(self, message: DescriptorProto, place: tuple[int, ...], full_name: str) -> list[list[str]]:
         numbers = [(reserved.start, reserved.end - 1) for reserved in message.reserved_range]
-        entries = {inner.name: inner for inner in message.nested_type if inner.options.map_entry and len(inner.field) == 2}
+        maps = [inner for inner in message.nested_type if inner.options.map_entry and len(inner.field) == 2]
+        entries = {f"{full_name}.{inner.name}": inner for inner in maps}  # another message may have an OrderEntry too
         fields: list[tuple[int, list[str]]] = []
         oneofs: dict[int, list[tuple[int, list[str]]]] = {}
         for index, field in enumerate(message.field):
@@ -121,7 +133,7 @@ class Writer:
             _joined(self._ordered(fields)),
             [line for block in blocks for line in block],
             self._ranges(message) if self._extensions else [],
-            self._extends(message.extension, (*place, 6)) if self._extensions else [],
+            self._extends(message.extension, (*place, 6), message) if self._extensions else [],
         ]
 
     def _ordered(self, numbered: list[tuple[int, list[str]]]) -> list[tuple[int, list[str]]]:
@@ -140,11 +152,11 @@ class Writer:
             lines += _with_options(f"extensions {numbers}", self._options(extensions.options))
         return lines
 
-    def _extends(self, fields: Sequence[FieldDescriptorProto], place: tuple[int, ...]) -> list[str]:
+    def _extends(self, fields: Sequence[FieldDescriptorProto], place: tuple[int, ...], parent: DescriptorProto | None = None) -> list[str]:
         extended: dict[str, list[tuple[int, list[str]]]] = {}
         for index, field in enumerate(fields):
             name = self._spelling((*place, index, 2), field.extendee)
-            extended.setdefault(name, []).append((field.number, self._field(field, (*place, index), None)))
+            extended.setdefault(name, []).append((field.number, self._field(field, (*place, index), parent)))
         return [line for name, members in extended.items() for line in _block(f"extend {name}", [_joined(self._ordered(members))])]
 
     def _field(
@@ -157,7 +169,7 @@ class Writer:
         label = self._label(field)
         if field.type == F.TYPE_GROUP:
             return self._group(field, label, place, parent)
-        entry = None if field.type != F.TYPE_MESSAGE else entries.get(field.type_name.rpartition(".")[2])
+        entry = None if field.type != F.TYPE_MESSAGE else entries.get(field.type_name)
         if entry is not None:
             label = ""
             key, value = sorted(entry.field, key=lambda member: member.number)
@@ -184,7 +196,7 @@ class Writer:
         candidates = list(enumerate(parent.nested_type if parent is not None else self._file.message_type))
         index, group = next((index, message) for index, message in candidates if message.name == name)
         below = (*place[:-2], 3, index) if parent is not None else (4, index)
-        return _block(f"{label}group {name} = {field.number}", self._body(group, below))
+        return _block(f"{label}group {name} = {field.number}", self._body(group, below, field.type_name))
 
     def _value_type(self, value: FieldDescriptorProto, place: tuple[int, ...]) -> str:
         if value.type in SCALARS:
@@ -199,7 +211,10 @@ class Writer:
 
     def _enum(self, enum: EnumDescriptorProto) -> list[str]:
         numbers = [(reserved.start, reserved.end) for reserved in enum.reserved_range]
-        values = sorted(enum.value, key=lambda value: (value.number, value.name)) if self._normalize else enum.value
+        values: Iterable[EnumValueDescriptorProto] = enum.value
+        if self._normalize:
+            is_open = self._file.syntax != "proto2" and enum.value[0].number == 0  # zero stays the first, before negative numbers too
+            values = sorted(values, key=lambda value: (is_open and value.number != 0, value.number, value.name))
         lines = [line for value in values for line in _with_options(f"{value.name} = {value.number}", self._options(value.options))]
         reserved = self._reserved(numbers, enum.reserved_name, ENUM_NUMBER_MAX)
         return _block(f"enum {enum.name}", [[*reserved, *self._option_lines(enum.options), *lines]])
@@ -337,6 +352,11 @@ def _block(head: str, parts: Iterable[list[str]]) -> list[str]:
         if part:
             lines += ([""] if lines else []) + part
     return [f"{head} {{", *(INDENT + line if line else "" for line in lines), "}"] if lines else [f"{head} {{}}"]
+
+
+def _groups_of(fields: Iterable[FieldDescriptorProto]) -> set[str]:
+    """The names of messages that are written where their field is."""
+    return {field.type_name.rpartition(".")[2] for field in fields if field.type == F.TYPE_GROUP}
 
 
 def _joined(numbered: Iterable[tuple[int, list[str]]]) -> list[str]:

@@ -40,6 +40,7 @@ from ottla.schema_registry.formats import (
 )
 from ottla.schema_registry.formats.protobuf import ProtobufSchema, parse
 from ottla.schema_registry.formats.protobuf_compiler import ProcessCompiler, compile_files
+from ottla.schema_registry.formats.protobuf_rules import messages_of
 from ottla.schema_registry.formats.protobuf_text import pool_of
 
 
@@ -124,6 +125,27 @@ def test_what_is_written_means_the_same() -> None:
     assert parsed(schema.normalized).normalized == schema.normalized
     assert "map<string, Inner> m = 4;" in schema.canonical
     assert "map<string, .a.b.M.Inner> m = 4;" in schema.normalized
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        proto3("message Other { message FooEntry { string z = 1; } }", "message M { map<string, int32> foo = 1; Other.FooEntry x = 2; }"),
+        proto2("message F { extensions 1 to 10; }", "extend F { optional group Bar = 1 { optional int32 a = 1; } }", "message Last {}"),
+        proto2("message F { extensions 1 to 10; message In { extend F { repeated group Bar = 1 { optional int32 a = 1; } } } }"),
+        proto3("message M { Kind kind = 1; }", "enum Kind { ZERO = 0; LESS = -3; MORE = 2; }"),
+    ],
+)
+def test_what_is_written_has_the_same_types(text: str) -> None:
+    """A message that is called as the entry of another one's map; groups of extensions; an open enum, which begins with its zero."""
+
+    def types(schema: ProtobufSchema) -> list[tuple[str, int, int, str]]:
+        found = [(name, message.field) for name, message in messages_of(schema.file.message_type)]
+        return sorted((name, field.number, field.type, field.type_name) for name, fields in found for field in fields)
+
+    schema = parsed(text)
+    for written in (schema.canonical, schema.normalized):
+        assert types(parsed(written)) == types(schema)
 
 
 def test_normalising_makes_one_text_of_files_that_differ_in_order() -> None:
