@@ -458,10 +458,13 @@ class TransactionalProducer:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """What is raised in here has the transaction fail, or the producer be fenced."""
+        """What is raised in here has the transaction fail, or the producer be fenced.
+
+        A cancellation too: what was asked for may come late, and must find another epoch than that of the next transaction.
+        """
         try:
             yield
-        except (OSError, OttlaError) as error:
+        except BaseException as error:
             self.state = TransactionState.FENCED if _is_fencing(error) else TransactionState.FAILED
             raise
 

@@ -9,12 +9,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
+from ottla.broker.handlers import txn_offset_commit
 from ottla.broker.in_process import InProcessBrokers
 from ottla.broker.transactions.markers import MarkerSender
 from ottla.errors import (
@@ -319,3 +321,37 @@ async def test_a_producer_whose_transactional_id_has_expired_goes_on_after_an_ab
             async with producer.transaction():
                 await producer.send(CLICKS, batch(b"refused"))
         assert producer.state is TransactionState.READY
+
+
+async def test_offsets_that_were_given_up_are_none_of_the_next_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They reach the group's coordinator late. What was read up to there was aborted, and would be read by no one any more."""
+    has_come, may_go_on = asyncio.Event(), asyncio.Event()
+    commit = txn_offset_commit._commit
+
+    async def late(*arguments: Any) -> Any:
+        if not has_come.is_set():
+            has_come.set()
+            await may_go_on.wait()
+        return await commit(*arguments)
+
+    monkeypatch.setattr(txn_offset_commit, "_commit", late)
+    async with running_cluster(tmp_path, 2) as (_, cluster):
+        coordinator = await cluster.coordinator(CoordinatorKind.GROUP, "billing")
+        ids = [f"load-{number}" for number in range(50)]
+        others = [name for name in ids if await cluster.coordinator(CoordinatorKind.TRANSACTION, name) != coordinator]
+        async with await TransactionalProducer.open(cluster, others[0]) as producer:
+            producer.begin()
+            given_up = asyncio.ensure_future(producer.commit_offsets("billing", {CLICKS: CommittedOffset(100)}))
+            await asyncio.wait_for(has_come.wait(), 120)
+            given_up.cancel()
+            await asyncio.wait([given_up])
+            await producer.abort()
+            producer.begin()
+            committing = asyncio.ensure_future(producer.commit_offsets("billing", {VIEWS: CommittedOffset(5)}))
+            async with asyncio.timeout(120):
+                while (found := await describe_transaction(cluster, others[0])) is None or not found.is_ongoing:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            may_go_on.set()
+            await committing
+            await producer.commit()
+        assert await committed_offsets(cluster, "billing", require_stable=True) == {VIEWS: CommittedOffset(5)}
