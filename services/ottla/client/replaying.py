@@ -3,7 +3,8 @@
 A partition's batches go to the partition of the same number, so what had one order keeps it. The stretch ends where the topic ended
 when the replay began. With a speed, a batch is written so long after the first one as it was then, divided by the speed.
 
-Nothing is decompressed but batches that compaction has left gaps in, which no producer may write as they are.
+Nothing is decompressed but batches that no producer may write as they are: compaction has left gaps in them, or a broker has set their
+times.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 
 from ottla.errors import ConfigurationError, TopicAlreadyExists
 from ottla.model import TopicPartition
-from ottla.record.batch import BatchHeader
+from ottla.record.batch import DELETE_HORIZON_MASK, TIMESTAMP_TYPE_MASK, BatchHeader
 from ottla.record.records import build_batch, read_records
 from ottla.wire.admin import NewTopic, create_topics
 from ottla.wire.cluster import Cluster
@@ -88,7 +89,7 @@ async def replay(
 
     async def wait_for(header: BatchHeader) -> None:
         if speed is not None:
-            await asyncio.sleep(began + (header.base_timestamp - first_ms) / 1000 / speed - asyncio.get_running_loop().time())
+            await asyncio.sleep(began + (header.max_timestamp - first_ms) / 1000 / speed - asyncio.get_running_loop().time())
 
     async with AsyncExitStack() as stack:
         send = await _sender(cluster, transactional_id, stack)
@@ -141,9 +142,11 @@ async def _copy(
                 for at, header in visible_batches(fetched.records, fetched.aborted):
                     if header.base_offset >= end:
                         break
+                    if not header.record_count:  # compaction has left it for its producer, and no one may write such a batch
+                        continue
                     batch = fetched.records[at : at + header.size]
                     await wait_for(header)
-                    written.append(await send(into, _without_gaps(batch, header)))
+                    written.append(await send(into, _writable(batch, header)))
                     written[-1].add_done_callback(_look)
                     while written[0].done():  # each is looked at: one that is refused does not keep those behind it from being written
                         written.popleft().result()
@@ -152,9 +155,9 @@ async def _copy(
     return done
 
 
-def _without_gaps(batch: memoryview, header: BatchHeader) -> bytes | memoryview:
-    """A batch whose offsets follow each other: the batch itself, unless compaction has removed some of its records."""
-    if header.record_count == header.last_offset_delta + 1:
+def _writable(batch: memoryview, header: BatchHeader) -> bytes | memoryview:
+    """A batch as a producer may write it: the batch itself, unless compaction has removed some of its records or a broker has set times."""
+    if header.record_count == header.last_offset_delta + 1 and not header.attributes & (TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK):
         return batch
     records = [replace(record, offset=index) for index, record in enumerate(read_records(batch))]
     return build_batch(records, codec=header.codec)

@@ -12,11 +12,13 @@ from ottla.client.replaying import Replayed, replay
 from ottla.client.simple_consumer import AsyncSimpleConsumer
 from ottla.errors import ConfigurationError, MessageTooLarge
 from ottla.model import TopicPartition
-from ottla.record.batch import header_for_producer
+from ottla.record.batch import DELETE_HORIZON_MASK, batches, header_for_producer
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import NewTopic, create_topics
 from ottla.wire.cluster import Cluster
+from ottla.wire.fetching import Fetcher, FetchSettings
+from ottla.wire.producing import BatchProducer
 from ottla.wire.transactions import TransactionalProducer
 
 
@@ -109,3 +111,36 @@ async def test_a_replay_in_a_transaction_is_seen_as_a_whole(tmp_path: Path) -> N
         async with asyncio.timeout(120):
             while [len(await read(cluster, "again", number)) for number in range(2)] != [2, 2]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+
+
+async def test_batches_whose_times_a_broker_has_set_are_replayed_with_them(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", message_timestamp_type="LogAppendTime")
+        await produce(cluster, TopicPartition("clicks", 0), batch(1_000, b"a", b"b"))
+        assert (await replay(cluster, "clicks", "again", 0)).records == 2
+        assert await read(cluster, "again", 0) == await read(cluster, "clicks", 0)
+
+
+async def test_what_a_cleaner_leaves_of_a_topic_is_replayed(tmp_path: Path) -> None:
+    """A tombstone with its delete horizon (KIP-534), and a batch without records that stays for its producer's sequence."""
+    async with brokers(tmp_path, log_cleaner_backoff_ms="50") as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", cleanup_policy="compact", segment_bytes="600", min_cleanable_dirty_ratio="0.01")
+        clicks = TopicPartition("clicks", 0)
+        async with BatchProducer(cluster) as producer:
+            await producer.send(clicks, build_batch([Record(0, 1_700_000_000_000, b"gone", None)]))
+            await producer.send(clicks, batch(1_000, b"former"))
+        async with BatchProducer(cluster) as producer:
+            for number in range(4):  # each a segment
+                await producer.send(clicks, batch(2_000, b"%d" % number * 400))
+        has_horizon = is_emptied = False
+        async with asyncio.timeout(120), Fetcher(cluster, FetchSettings(max_wait_ms=50)) as fetcher:
+            while not (has_horizon and is_emptied):
+                fetcher.assign(clicks, 0)
+                while not (fetched := await fetcher.poll(1.0)):
+                    pass
+                headers = [header for found in fetched for _, header in batches(found.records)]
+                has_horizon = any(header.attributes & DELETE_HORIZON_MASK for header in headers)
+                is_emptied = any(not header.record_count for header in headers)
+        async with asyncio.timeout(120):
+            await replay(cluster, "clicks", "again", 0, speed=1e9)
+        assert await read(cluster, "again", 0) == await read(cluster, "clicks", 0)
