@@ -362,3 +362,23 @@ async def test_writes_that_are_forwarded_together_are_answered_over_tls_and_thei
     assert len(handshakes) == count + 1
     await forwarder.close()
     await leader.close()
+
+
+async def test_connections_that_a_former_leader_does_not_open_hold_up_no_write_to_the_next_one(tmp_path: Path) -> None:
+    """As of a machine that is gone. Method: a listener that does not answer the handshake."""
+    _, truststore = Authority("tests").write(tmp_path, "registry")
+    begun = asyncio.Semaphore(0)
+    silent = await asyncio.start_server(lambda *_: begun.release(), "127.0.0.1", 0)
+    forwarder = Forwarder(120.0, ssl.create_default_context(cafile=truststore))
+    request, url = Request(b"POST", b"/x", {}), f"https://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    async with listening() as (leader, _):
+        stuck = [asyncio.ensure_future(forwarder.forward(url, request)) for _ in range(forwarding.OPENING_CONNECTIONS)]
+        for _ in stuck:
+            await begun.acquire()
+        assert (await forwarder.forward(f"http://127.0.0.1:{leader.port}", request)).body == b"POST /x "
+        assert not any(waiting.done() for waiting in stuck)
+        for waiting in stuck:
+            waiting.cancel()
+        await asyncio.wait(stuck)
+        await forwarder.close()
+    silent.close()

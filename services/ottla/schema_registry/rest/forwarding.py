@@ -59,7 +59,7 @@ class Forwarder:
         self._tls = tls
         self._url = ""
         self._idle: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []  # of `_url`, with when their use ended
-        self._opening: Final = asyncio.Semaphore(OPENING_CONNECTIONS)
+        self._opening = asyncio.Semaphore(OPENING_CONNECTIONS)
         self.count = 0
         self.failures = 0
 
@@ -82,6 +82,7 @@ class Forwarder:
         if url != self._url:
             self._drop_idle()
             self._url = url
+            self._opening = asyncio.Semaphore(OPENING_CONNECTIONS)  # a former leader may not answer, and has no one wait for that
         reader, writer = await self._connection(url)
         try:
             writer.write(_encoded(url, request))
