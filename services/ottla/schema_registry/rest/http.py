@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from collections import deque
@@ -36,6 +37,9 @@ log: Final = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 1.0
 SWEEP_SECONDS: Final = 1.0
 PIPELINED_REQUESTS: Final = 16
+# Connections that wait to be accepted, and those that are in one turn of the loop.
+BACKLOG: Final = 1024
+ACCEPTED_AT_ONCE: Final = 64
 # Under way, which take 10 ms of a thread and ServerTls gives 30 s; and of them those of one address. What comes beyond is closed.
 HANDSHAKES: Final = 256
 HANDSHAKES_OF_ONE: Final = HANDSHAKES // 4
@@ -379,11 +383,15 @@ class HttpListener:
                 self._connection,
                 host or None,
                 port,
-                backlog=1024,
+                backlog=ACCEPTED_AT_ONCE,
                 family=socket.AF_UNSPEC if host else socket.AF_INET,  # one family, so that port 0 means one port
             )
         except (OSError, socket.gaierror) as error:
             raise OttlaError(f"cannot listen at {host or '*'}:{port}: {error.strerror or error}") from error
+        for listening in self._server.sockets:
+            # asyncio takes its bound of those that wait for how many it accepts in one turn of the loop, too.
+            with socket.socket(fileno=os.dup(listening.fileno())) as same:
+                same.listen(BACKLOG)
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def _connection(self) -> asyncio.BaseProtocol:
