@@ -265,6 +265,7 @@ class SimpleConsumer:
         self, bootstrap_servers: str, settings: ClusterSettings | None = None, *, read_committed: bool = True, check_crcs: bool = True
     ) -> None:
         self._thread: Final = LoopThread("ottla-simple-consumer")
+        self._is_closed = False
         try:
             self._consumer: Final = self._call(_made(bootstrap_servers, settings, read_committed, check_crcs))
         except BaseException:
@@ -278,7 +279,10 @@ class SimpleConsumer:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections and ends the thread."""
+        """Closes the connections and ends the thread. A second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             self._call(self._consumer.close())
         finally:

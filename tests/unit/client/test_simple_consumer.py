@@ -186,6 +186,7 @@ def test_blocking_calls_are_the_same_and_a_forked_child_is_refused(tmp_path: Pat
             child.start()
             assert "forked child" in said.get(timeout=120)
             child.join(120)
+            consumer.close()  # which its end does once more
 
     asyncio.run(main())
 
