@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Container, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -312,9 +312,9 @@ class AsyncConsumerConnector:
         losses = self._losses
         for partition in self._owned.keys() - registry.claimed:  # a commit has found that another has it
             self._feeds[self._owned.pop(partition)].revoke(partition)
-        wanted = await self._wanted(registry)
+        wanted, counts = await self._wanted(registry)
         # To its end also while this consumer is shut down: what it gives up is not committed by anyone else.
-        await to_its_end(self._release([partition for partition, index in self._owned.items() if wanted.get(partition) != index]))
+        await to_its_end(self._release([partition for partition, index in self._owned.items() if wanted.get(partition) != index], counts))
         # Claims of an attempt that failed on its way.
         await asyncio.gather(*map(registry.release, registry.claimed - self._owned.keys() - wanted.keys()))
         new = [partition for partition in wanted if partition not in self._owned]
@@ -330,8 +330,8 @@ class AsyncConsumerConnector:
             log.info("group %s: %s reads %d partitions more", self.settings.group_id, self.consumer_id, len(starts))
         return self._owned.keys() == wanted.keys()
 
-    async def _wanted(self, registry: GroupRegistry) -> dict[TopicPartition, int]:
-        """What this consumer is to read, each partition with its feed."""
+    async def _wanted(self, registry: GroupRegistry) -> tuple[dict[TopicPartition, int], Mapping[str, int]]:
+        """What this consumer is to read, each partition with its feed; and how many partitions the group's topics have that are there."""
         with suppress(BrokerNotAvailable):  # then those that are known may come back
             self._connected().begin_with(await brokers_in_zookeeper(registry.session, self._security.protocol, self._watched))
         consumers = await registry.consumers(self._watched)
@@ -347,7 +347,7 @@ class AsyncConsumerConnector:
         counts = await registry.partition_counts(streams, self._watched)
         assignment = ASSIGNORS[self.settings.partition_assignment_strategy](counts, streams)
         mine = {f"{self.consumer_id}-{index}": index for index in range(len(self._feeds))}
-        return {partition: mine[stream] for partition, stream in assignment.items() if stream in mine}
+        return {partition: mine[stream] for partition, stream in assignment.items() if stream in mine}, counts
 
     def _subscriptions(
         self, consumer: str, registration: znodes.ConsumerRegistration, all_topics: Iterable[str]
@@ -369,14 +369,18 @@ class AsyncConsumerConnector:
     async def _claim(self, registry: GroupRegistry, partition: TopicPartition, index: int) -> int | None:
         return await registry.claim(partition, f"{self.consumer_id}-{index}", self._watched)
 
-    async def _release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Gives partitions up: nothing more is handed out, what is processed is committed, and only then others may come."""
+    async def _release(self, partitions: Iterable[TopicPartition], topics: Container[str] | None = None) -> None:
+        """Gives partitions up: nothing more is handed out, what is processed is committed, and only then others may come.
+
+        Args:
+            topics: that are there, if that is known: a coordinator is asked for a minute to take the offsets of others.
+        """
         offsets = {}
         released = []
         for partition in partitions:
             offset = self._feeds[self._owned.pop(partition)].revoke(partition)
             released.append(partition)
-            if offset is not None and offset >= 0:
+            if offset is not None and offset >= 0 and (topics is None or partition.topic in topics):
                 offsets[partition] = offset
         registry = self._registry
         if not released or registry is None:

@@ -25,6 +25,7 @@ from ottla.coordination.errors import BadVersion, ConnectionLoss
 from ottla.coordination.interface import Coordination, Stat, WatchedEvent
 from ottla.errors import BrokerNotAvailable, ConfigurationError, CoordinatorNotAvailable, LeaderNotAvailable
 from ottla.model import TopicPartition
+from ottla.wire.admin import delete_topics
 from ottla.wire.cluster import Cluster
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
 from ottla.wire.offsets import ListedOffset, list_offsets
@@ -418,6 +419,31 @@ async def test_an_attempt_to_join_that_finds_no_broker_leaves_no_session(tmp_pat
                 await connector.create_message_streams({"clicks": 1})
         assert [session.is_over for session in sessions] == [True, True]
     await zookeeper.close()
+
+
+async def test_offsets_of_a_topic_that_has_gone_are_not_committed_and_hold_up_no_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator does not know such a partition, which a client takes for something that time heals."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a", b"b")
+        await create_topic(found.cluster, "gone", 1)
+        asked: list[TopicPartition] = []
+
+        async def noted(cluster: Cluster, name: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+            asked.extend(offsets)
+            await commit_offsets(cluster, name, offsets, timeout_seconds=1)
+
+        async with found.consumer("one", offsets_storage="kafka", dual_commit_enabled="false") as connector:
+            await connector.create_message_streams({"clicks": 1, "gone": 1})
+            await until(lambda: len(connector.owned) == 2)
+            monkeypatch.setattr("ottla.client.consumer_connector.commit_offsets", noted)
+            assert not await delete_topics(found.cluster, ["gone"])
+            registry = connector._registry
+            assert registry is not None
+            await until(lambda: registry.claimed == {CLICKS})
+            assert asked == []
+        assert asked == [CLICKS]
 
 
 async def test_a_stream_without_a_message_times_out_and_can_be_read_on(tmp_path: Path) -> None:
