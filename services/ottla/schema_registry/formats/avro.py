@@ -229,8 +229,10 @@ def parse(text: str, references: Mapping[str, str], limits: Limits, is_new: bool
             raise InvalidSchema(f"reference {name}: {error.reason}", error.place) from None
         for type_name in islice(parser.types, len(parser.of_references), None):
             parser.of_references[type_name] = name
-    root = parser.parse(read_json(text, limits), checks_defaults=is_new)
-    return AvroSchema(root, parser, references, limits)
+    schema = AvroSchema(parser.parse(read_json(text, limits), checks_defaults=is_new), parser, references, limits)
+    if is_new and parser.has_moved:  # a type is written where it is first used, which may be too deep to be read again
+        parse(schema.canonical, references, limits, is_new=False)
+    return schema
 
 
 class _Parser:
@@ -239,6 +241,7 @@ class _Parser:
     def __init__(self, limits: Limits) -> None:
         self.types: Final[dict[str, Type]] = {}
         self.of_references: Final[dict[str, str]] = {}  # a type's name, the reference's
+        self.has_moved = False  # whether a type was used before it was defined
         self._budget: Final = Budget(limits)
         self._undefined: dict[str, tuple[Type, str]] = {}  # used before they are defined, and where
         self._unions: list[tuple[Type, str]] = []
@@ -300,6 +303,7 @@ class _Parser:
         full, own_namespace = _full_name(node, namespace, place)
         if full in self.types:
             raise InvalidSchema(f"{full} is defined twice", f"{place}/name")
+        self.has_moved |= full in self._undefined
         type_, _ = self._undefined.pop(full, (Type(), ""))
         type_.kind, type_.name = kind, full
         self.types[full] = type_

@@ -6,6 +6,7 @@ rules; Confluent's documentation, "Schema Evolution and Compatibility". fastavro
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import random
@@ -19,10 +20,12 @@ from hypothesis import strategies as st
 from ottla.schema_registry.formats import (
     CompatibilityLevel,
     EntityType,
+    Formats,
     InvalidSchema,
     Limits,
     SchemaEntity,
     SchemaTooLarge,
+    SchemaType,
     avro,
     changes_between,
     check_compatibility,
@@ -207,6 +210,19 @@ def test_a_default_fits_its_type(type_: Any, good: list[Any], bad: list[Any]) ->
             parsed(record(field("f", type_, default=value)))
     in_store = [value for value in bad if not isinstance(value, str) or type_ != "float"]
     assert all(parsed(record(field("f", type_, default=value)), is_new=False) for value in in_store)
+
+
+@pytest.mark.parametrize("count", [10, 150, 400])
+def test_what_is_taken_is_read_again_where_types_are_used_before_they_are_defined(count: int) -> None:
+    """They are written where they are used first, each within the one before."""
+    chain = [field(f"f{n}", record(*([field("next", f"T{n + 1}")] if n < count else []), name=f"T{n}")) for n in range(1, count + 1)]
+    text = json.dumps(record(field("first", "T1"), *chain))
+    try:
+        schema = asyncio.run(Formats().parse(SchemaType.AVRO, text, {}))
+    except InvalidSchema as refused:
+        assert count > 100 and "deep" in str(refused)
+    else:
+        assert count == 10 and parsed(schema.canonical, is_new=False).equivalent(schema)
 
 
 # Compatibility: the table of the specification
