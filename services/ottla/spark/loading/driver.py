@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import socket
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +38,7 @@ from ottla.spark.loading.files import PARTITION_BY, WriteTask, table_schema, wri
 from ottla.spark.loading.ranges import MAX_RECORDS_PER_FILE, LoadIncomplete, RangeFacts, check, forgotten, plan, reached
 from ottla.spark.loading.schemas import Decoding
 from ottla.spark.offsets import Offsets, backlog, flat, nested, packed
-from ottla.spark.reading import ClusterReader, report
+from ottla.spark.reading import ClusterReader, ReadFailed, report
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
 from ottla.spark.table import Table
 from ottla.wire.admin import ConfigResource, ResourceType, describe_configs
@@ -47,6 +48,8 @@ from ottla.wire.groups import CommittedOffset, commit_offsets
 log = logging.getLogger(__name__)
 
 _ASK_SECONDS: Final = 30.0
+_CHECKED_SECONDS: Final = 60.0
+_ASKED_AGAIN_SECONDS: Final = 0.5
 _SMALL_RANGE: Final = 100_000  # offsets that are not worth a task of their own
 
 
@@ -264,7 +267,7 @@ def load(
         at(Step.PLANNED)
         facts, columns = _written(settings, groups, known, executor, lambda count: progress(count, len(groups)))
         at(Step.WRITTEN)
-        _check_topics(reader)
+        _check_topics(reader, clock)
         compacted = _compacted(settings, {one.range.partition.topic for one in facts if one.empty > 0})
         check(ranges, facts, compacted, may_lose=not settings.source.fail_on_data_loss)
         at(Step.CHECKED)
@@ -412,14 +415,26 @@ def _bounds(
     return start, latest
 
 
-def _check_topics(reader: ClusterReader) -> None:
+def _check_topics(reader: ClusterReader, clock: Clock) -> None:
     """Looks whether the topics are those of the plan: tasks read them by their names.
+
+    Everything is written by now, so a broker that cannot be reached is waited for.
 
     Raises:
         DataLost, LoadIncomplete: one was made again; whose records were read is not known.
+        ReadFailed: no broker has answered for a minute.
     """
     planned = dict(reader.topic_ids)
-    reader.partitions()
+    until = clock.monotonic() + _CHECKED_SECONDS
+    while True:
+        try:
+            reader.partitions()
+            break
+        except ReadFailed as error:
+            if clock.monotonic() >= until:
+                raise
+            log.info("asked again whether the topics are still those of the plan: %s", error)
+            threading.Event().wait(_ASKED_AGAIN_SECONDS)
     if again := sorted(topic for topic, topic_id in planned.items() if reader.topic_ids[topic] != topic_id):
         raise LoadIncomplete(f"{', '.join(again)} was deleted and made again while it was read")
 
