@@ -36,6 +36,7 @@ from tests.unit.wire.clusters import create_topic, servers
 from ottla.clock import Clock
 from ottla.config.mirror import MirrorSettings
 from ottla.errors import InvalidRecord, InvalidRequest
+from ottla.lifecycle import look_at_error
 from ottla.mirror_maker import server
 from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus
 from ottla.mirror_maker.server import MirrorMaker
@@ -308,7 +309,9 @@ class _LyingChannel:
 
     def send(self, pieces: Sequence[Piece], timeout_seconds: float, *, is_answered: bool = True) -> asyncio.Future[memoryview]:
         key = ApiKey(int.from_bytes(bytes(pieces[0][:2]), "big"))
-        return asyncio.ensure_future(self._answered(key, self._channel.send(pieces, timeout_seconds, is_answered=is_answered)))
+        answer = self._channel.send(pieces, timeout_seconds, is_answered=is_answered)
+        answer.add_done_callback(look_at_error)  # the task below may be cancelled before it has begun to wait for it
+        return asyncio.ensure_future(self._answered(key, answer))
 
     async def _answered(self, key: ApiKey, answer: asyncio.Future[memoryview]) -> memoryview:
         try:
