@@ -120,15 +120,7 @@ class WriteTask:
             number: f"has a time that no column can have, {int(records.timestamps[number])} ms" for number in np.flatnonzero(~keep).tolist()
         }
         self._put_aside(records, bad, of_it)
-        return Columns(
-            records.offsets[keep],
-            records.timestamps[keep],
-            records.timestamp_types[keep],
-            records.keys.select(keep),
-            records.values.select(keep),
-            records.header_sections.select(keep),
-            records.next_offset,
-        )
+        return records.select(keep)
 
     def _decode(self, records: Columns, of_it: _Written, decoder: Decoder) -> NDArray[np.bool_]:
         """Which of the records were written."""
