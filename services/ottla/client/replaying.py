@@ -18,7 +18,7 @@ from typing import Final
 
 from ottla.errors import ConfigurationError, TopicAlreadyExists
 from ottla.model import TopicPartition
-from ottla.record.batch import DELETE_HORIZON_MASK, TIMESTAMP_TYPE_MASK, BatchHeader
+from ottla.record.batch import BatchHeader
 from ottla.record.records import build_batch, read_records
 from ottla.wire.admin import NewTopic, create_topics
 from ottla.wire.cluster import Cluster
@@ -157,7 +157,7 @@ async def _copy(
 
 def _writable(batch: memoryview, header: BatchHeader) -> bytes | memoryview:
     """A batch as a producer may write it: the batch itself, unless compaction has removed some of its records or a broker has set times."""
-    if header.record_count == header.last_offset_delta + 1 and not header.attributes & (TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK):
+    if not header.is_changed:
         return batch
     records = [replace(record, offset=index) for index, record in enumerate(read_records(batch))]
     return build_batch(records, codec=header.codec)

@@ -46,6 +46,7 @@ TRANSACTIONAL_MASK: Final = 0x10
 CONTROL_MASK: Final = 0x20
 DELETE_HORIZON_MASK: Final = 0x40
 
+OF_BROKERS: Final = TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK  # attributes that brokers set
 KNOWN_ATTRIBUTES: Final = CODEC_MASK | TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
 HIGHEST_CODEC: Final = 4  # zstd
 
@@ -100,6 +101,12 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL_MASK)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a broker made it what no producer may write: by compaction, with gaps or a delete horizon, or by its time of append."""
+        has_gaps = self.record_count != self.last_offset_delta + 1
+        return has_gaps or bool(self.attributes & OF_BROKERS)
 
     @property
     def last_sequence(self) -> int:
@@ -182,7 +189,7 @@ def check_from_client(header: BatchHeader) -> None:
     unknown = header.attributes & ~KNOWN_ATTRIBUTES & 0xFFFF
     if unknown:
         raise InvalidRecord(f"attributes {header.attributes & 0xFFFF:#06x}, of which {unknown:#06x} are unknown")
-    if header.attributes & (TIMESTAMP_TYPE_MASK | DELETE_HORIZON_MASK):
+    if header.attributes & OF_BROKERS:
         raise InvalidRecord(f"attributes {header.attributes:#06x}: time of append and delete horizon are for brokers to set")
     held = (header.size - HEADER_SIZE) * (MAX_COMPRESSION if header.codec else 1) // MIN_RECORD_SIZE
     if header.record_count > held:

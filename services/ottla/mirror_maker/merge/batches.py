@@ -26,7 +26,7 @@ from ottla.client.partitioners import murmur2_partition
 from ottla.errors import ApiError, MessageTooLarge
 from ottla.mirror_maker.merge.rewriting import concatenated, rewritten
 from ottla.model import TopicPartition
-from ottla.record.batch import CREATE_TIME, DELETE_HORIZON_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader
+from ottla.record.batch import CREATE_TIME, HEADER_SIZE, BatchHeader
 from ottla.record.codecs import decompress
 from ottla.record.records import MAXIMUM_RECORDS, Record, build_batch, read_records, whole_header
 
@@ -87,10 +87,8 @@ def must_be_opened(header: BatchHeader, rules: Rules, first_offset: int) -> bool
         first_offset: that is to be copied.
     """
     return (
-        header.record_count != header.last_offset_delta + 1
+        header.is_changed
         or header.base_offset < first_offset
-        or header.timestamp_type == LOG_APPEND_TIME
-        or bool(header.attributes & DELETE_HORIZON_MASK)
         or rules.partition_by == "key"
         or bool(rules.source_id)
         or header.size > rules.max_batch_bytes
