@@ -29,7 +29,7 @@ import httptools
 
 from ottla.errors import OttlaError
 from ottla.lifecycle import Offload, Tasks, ThreadOffload
-from ottla.network.listener import ConnectionLimits
+from ottla.network.listener import ACCEPTED_AT_ONCE, ConnectionLimits
 from ottla.network.tls import ServerTls
 
 log: Final = logging.getLogger(__name__)
@@ -37,9 +37,7 @@ log: Final = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 1.0
 SWEEP_SECONDS: Final = 1.0
 PIPELINED_REQUESTS: Final = 16
-# Connections that wait to be accepted, and those that are in one turn of the loop.
-BACKLOG: Final = 1024
-ACCEPTED_AT_ONCE: Final = 64
+BACKLOG: Final = 1024  # connections that wait to be accepted
 # Under way, which take 10 ms of a thread and ServerTls gives 30 s; and of them those of one address. What comes beyond is closed.
 HANDSHAKES: Final = 256
 HANDSHAKES_OF_ONE: Final = HANDSHAKES // 4
