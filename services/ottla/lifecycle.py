@@ -96,6 +96,12 @@ def look_at_error(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
+def is_cancelled() -> bool:
+    """Whether it is the running task that is cancelled, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 async def to_its_end(work: Awaitable[R]) -> R:
     """Waits for what must not be given up, as a thread that opens or closes a file: a cancel meanwhile takes effect at its end."""
     task = asyncio.ensure_future(work)

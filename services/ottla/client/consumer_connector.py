@@ -41,7 +41,7 @@ from ottla.coordination.errors import BadVersion, CoordinationError, SessionExpi
 from ottla.coordination.interface import Coordination, SessionEvent, WatchedEvent
 from ottla.coordination.sessions import CoordinationSessions, OpenSession
 from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, OttlaError
-from ottla.lifecycle import LoopThread, to_its_end
+from ottla.lifecycle import LoopThread, is_cancelled, to_its_end
 from ottla.model import TopicPartition
 from ottla.wire.broker_connection import Security
 from ottla.wire.cluster import Cluster, ClusterSettings
@@ -199,8 +199,7 @@ class AsyncConsumerConnector:
         try:
             await joining
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._is_closed and task is not None and not task.cancelling():
+            if self._is_closed and not is_cancelled():
                 raise ClientClosed("the consumer was shut down before it had joined its group") from None
             raise
 

@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.message import Message
 
 from ottla.errors import BrokerNotAvailable
+from ottla.lifecycle import is_cancelled
 from ottla.rpc.limits import RpcLimits
 from ottla.rpc.status import error_of_call
 from ottla.rpc.tls import RpcTls, channel_credentials
@@ -59,8 +60,7 @@ class RpcChannel:
             raise error_of_call(failure, self.target) from None
         except asyncio.CancelledError:
             # gRPC ends the calls of a channel that is closed this way, which would look as if the caller were cancelled.
-            task = asyncio.current_task()
-            if self._is_closed and task is not None and not task.cancelling():
+            if self._is_closed and not is_cancelled():
                 raise BrokerNotAvailable(f"{self.target}: the channel was closed during the call") from None
             raise
 

@@ -36,7 +36,7 @@ from ottla.errors import (
     OttlaError,
     error_of,
 )
-from ottla.lifecycle import Backoff, Offload, look_at_error, offload_nothing
+from ottla.lifecycle import Backoff, Offload, is_cancelled, look_at_error, offload_nothing
 from ottla.model import NO_LEADER, BrokerId, Endpoint, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch_client import MalformedResponse
@@ -265,8 +265,7 @@ class Cluster:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            waiting = asyncio.current_task()
-            if not task.cancelled() or waiting is None or waiting.cancelling():
+            if not task.cancelled() or is_cancelled():
                 raise
             raise ConnectionError("the cluster's connections are closed") from None
 
