@@ -235,7 +235,7 @@ except PermissionError:
 
 
 def test_a_producer_that_cannot_be_made_leaves_no_thread_behind(zookeeper: str) -> None:
-    """In a process of its own: beside it, the cluster's pools may begin another thread at any time."""
+    """In a process of its own: in that of the test, the cluster's pools may begin another thread at any time."""
     done = subprocess.run([sys.executable, "-c", REFUSED, zookeeper], check=True, capture_output=True, text=True, timeout=120)
     assert done.stdout == "['MainThread']\n", done.stderr
 

@@ -201,7 +201,7 @@ def test_a_leader_knows_nothing_of_a_session_that_was_silent_for_its_timeout(tmp
 def test_a_node_that_must_not_lead_knows_the_leader_again_when_a_session_lives_after_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ZooKeeper counts a session anew when it starts again: it lives, nothing has changed, and no watch fires."""
+    """ZooKeeper counts a session from its beginning when it starts again: it lives, nothing has changed, and no watch fires."""
 
     async def test(found: World) -> None:
         leader, observer = await found.node(), await found.node(leader_eligibility="false")

@@ -75,7 +75,7 @@ async def test_who_waits_for_what_does_not_end_with_its_term_is_told_so() -> Non
 
 
 async def test_who_waits_for_a_turn_behind_what_does_not_end_with_its_term_is_told_so() -> None:
-    """It was cancelled while it waited, and whoever had asked with it: a client at this broker got no answer at all."""
+    """It was cancelled while it waited, and the caller with it: a client at this broker got no answer at all."""
     queue = EventQueue(lambda _: None)
     held = asyncio.ensure_future(queue.submit(EVENT, "the first", asyncio.Event().wait))
     waiting = asyncio.ensure_future(queue.submit(EVENT, "the second", asyncio.Event().wait))

@@ -163,7 +163,7 @@ async def test_a_deleted_topic_is_gone_and_its_name_is_free(cluster: Cluster) ->
 
 
 async def test_a_deletion_does_not_wait_for_a_broker_that_goes_meanwhile(cluster: Cluster) -> None:
-    """Its replicas go when it is back. Whoever had asked heard of it at the end of the request's timeout only."""
+    """Its replicas go when it is back. The client heard of it at the end of the request's timeout only."""
     controller, *_ = await cluster.start_three()
     await controller.create_topic(NewTopic("a", assignments={0: [TWO, ONE]}))
     cluster.brokers[TWO].is_deaf = True

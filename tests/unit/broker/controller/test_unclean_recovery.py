@@ -300,7 +300,7 @@ async def test_a_topic_that_can_be_read_again_without_a_leader_is_led_by_the_log
 
 
 async def test_a_broker_that_does_not_answer_is_waited_for_once(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller does nothing else meanwhile. It waited for each 500 partitions anew: a minute with ten thousand."""
+    """The controller does nothing else meanwhile. It waited again for each 500 partitions: a minute with ten thousand."""
     monkeypatch.setattr(decisions, "SLICE", 2)
     one, _, three = await cluster.start_three()
     await one.create_topic(NewTopic("a", assignments=dict.fromkeys(range(5), (THREE, TWO))))

@@ -141,7 +141,7 @@ async def test_producers_that_a_truncation_could_not_read_are_read_before_it_lea
 
 
 async def test_what_a_truncation_cut_before_its_error_is_committed_no_more(tmp_path: Path) -> None:
-    """An unclean leader lacks what was committed. Who follows it and leads next would acknowledge what no other replica has."""
+    """An unclean leader does not have what was committed. Who follows it and leads next would acknowledge what no other replica has."""
     it = Follower(tmp_path)
     cut, _ = await it.start()
     assert cut.high_watermark == 25

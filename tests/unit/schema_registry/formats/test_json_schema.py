@@ -359,7 +359,7 @@ def test_compatibility_rules_of_2020_12(reader: Any, writer: Any, expected: list
 
 @pytest.mark.parametrize("draft", ["7", "2019-09", "2020-12"])
 def test_a_format_beside_a_reference_leaves_it_what_it_refers_to(draft: str) -> None:
-    """From 2019-09 on a reference may have other keywords beside it, of which `format` asserts nothing."""
+    """From 2019-09 on a reference may have other keywords with it, of which `format` asserts nothing."""
 
     def dated(type_: str) -> dict[str, Any]:
         return {"$schema": DRAFTS[draft], **opened(t={"$ref": "#/definitions/t", "format": "date"}), "definitions": {"t": {"type": type_}}}
