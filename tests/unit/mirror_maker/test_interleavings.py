@@ -59,10 +59,13 @@ class Shares:
         self._sides = a, b
         self.zookeeper = zookeeper
         self.sessions: list[EmbeddedSession] = []
+        self.may_begin = asyncio.Event()  # a session
+        self.may_begin.set()
 
     @asynccontextmanager
     async def worker(self, **properties: str) -> AsyncIterator[MirrorMaker]:
         async def session() -> EmbeddedSession:
+            await self.may_begin.wait()
             self.sessions.append(await self.zookeeper.session())
             return self.sessions[-1]
 
@@ -114,8 +117,11 @@ async def test_a_slot_that_is_another_workers_by_the_time_it_is_given_up_stays_t
         async with shared.worker() as second:
             await until(lambda: slow.ending == 1)
             monkeypatch.setattr(link, "to_release", lambda *_: None)
+            shared.may_begin.clear()
             await shared.zookeeper.expire(shared.sessions[0])
-            await until(lambda: len(slots_of(second)) == 4 and first._session is shared.sessions[2])
+            await until(lambda: len(slots_of(second)) == 4)
+            shared.may_begin.set()
+            await until(lambda: len(shared.sessions) == 3 and first._session is shared.sessions[2])
             slow.may_end.set()
             await until(lambda: slow.ending == 4)
             await asyncio.sleep(0.5)
