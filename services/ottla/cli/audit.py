@@ -89,12 +89,15 @@ def ask(url: str, path: str, failed: type[CommandFailed] = CommandFailed, /, **q
     Args:
         failed: raised when no one answers, or the counter says no.
     """
-    connection, _ = connection_to(url, "--counter")
+    connection, prefix = connection_to(url, "--counter")
+    path = prefix.rstrip("/") + path
     asked = urlencode({name: value for name, value in query.items() if value not in (None, "")})
     try:
         connection.request("GET", f"{path}?{asked}" if asked else path)
         response = connection.getresponse()
         found = json.loads(response.read())
+        if response.status >= 300 and not isinstance(found, dict):
+            raise ValueError(response.reason)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise failed(f"no audit counter answers at {url}: {error or type(error).__name__}") from None
     finally:

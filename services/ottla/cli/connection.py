@@ -145,6 +145,8 @@ class Connection:
         return admin
 
 
+# confluent-kafka's own properties that are functions; the others end in `_cb`.
+_FUNCTIONS: Final = frozenset({"logger", "on_commit", "on_delivery"})
 # librdkafka's last reason why it has no connection. Here, because a process runs one command with several clients.
 _last_errors: Final[deque[KafkaError]] = deque(maxlen=1)
 _admins: Final[WeakSet[AdminClient]] = WeakSet()
@@ -172,13 +174,19 @@ def connection(
     command_config: CommandConfig = None,
     properties: ClientProperty = None,
 ) -> Connection:
-    """What the shared options say."""
+    """What the shared options say.
+
+    Raises:
+        UsageError: a property is none, or one whose value is a function of Python's.
+    """
     chosen: dict[str, str] = {}
     if command_config is not None:
         from ottla.config.properties import load
 
         chosen.update(load(command_config))
     chosen.update(pairs(properties, "-X"))
+    if functions := [name for name in chosen if name.endswith("_cb") or name in _FUNCTIONS]:
+        raise UsageError(f"{functions[0]} takes a function of a program, which a command has no way to give")
     return Connection(bootstrap_server, chosen)
 
 

@@ -4,7 +4,9 @@ import os
 import socket
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -85,6 +87,33 @@ def test_an_audit_counter_that_does_not_answer_says_of_no_message_that_it_is_los
     assert capsys.readouterr().err.startswith(f"ottla: no audit counter answers at {url}: ")
 
 
+class _Proxy(BaseHTTPRequestHandler):
+    """What stands before a counter: it is at a path of this one's, and what is elsewhere is a bad gateway with JSON of its own."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/audit/v1/sessions" else 502)
+        self.end_headers()
+        self.wfile.write(b"[]")
+
+    def log_message(self, *_: object) -> None:
+        """Not on the terminal of the tests."""
+
+
+def test_an_audit_counter_behind_a_path_is_asked_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Proxy) as server:
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            assert run(["audit", "sessions", "--json", "--counter", f"{url}/audit/"]) == 0
+            assert capsys.readouterr().out.strip() == "[]"
+            assert run(["audit", "sessions", "--counter", url]) == 1
+            assert capsys.readouterr().err == f"ottla: no audit counter answers at {url}: Bad Gateway\n"
+        finally:
+            server.shutdown()
+            serving.join()
+
+
 def test_a_registry_whose_name_cannot_be_looked_up_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["schema", "list", "--registry", "here..there"]) == 1
     assert capsys.readouterr().err.startswith("ottla: no schema registry answers at here..there: ")
@@ -149,6 +178,7 @@ def test_a_quickstart_that_has_no_place_for_its_data_says_so(capsys: pytest.Capt
         (["produce", "clicks", "-z", "rar"], "rar"),
         (["produce", "clicks", "--acks", "2"], "'2'"),
         (["produce", "clicks", "-X", "linger.ms"], "KEY=VALUE"),
+        (["produce", "clicks", "-X", "error_cb=1"], "error_cb takes a function"),
         (["topics", "alter", "clicks"], "nothing to alter"),
         (["topics", "create", "clicks", "--partitions", "100001"], "--partitions"),
         (["produce", "clicks", "--partition", str(1 << 31)], "--partition"),
