@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random
+
+import pytest
 
 from ottla.broker.in_process import InProcessBrokers
 from ottla.config.broker import BrokerSettings
@@ -52,8 +54,17 @@ def servers(running: InProcessBrokers) -> str:
 
 def cluster_of(running: InProcessBrokers, **settings: object) -> Cluster:
     """A cluster that pauses little."""
-    pauses: dict[str, object] = {"retry_backoff_seconds": 0.01, "retry_backoff_max_seconds": 0.05, "request_timeout_seconds": 10.0}
+    pauses: dict[str, object] = {"retry_backoff_seconds": 0.01, "retry_backoff_max_seconds": 0.05, "request_timeout_seconds": 30.0}
     return Cluster(servers(running), ClusterSettings(**{**pauses, **settings}), random=Random(1))  # type: ignore[arg-type]
+
+
+@contextmanager
+def two_attempts_only(cluster: Cluster) -> Iterator[None]:
+    """What the cluster asks for in vain it asks for twice, however long an answer takes, and has no time left for a third attempt."""
+    pauses = iter((0.01,))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cluster, "pause_seconds", lambda failures: next(pauses, 3_600.0))
+        yield
 
 
 async def create_topic(cluster: Cluster, name: str, partitions: int = 1, replication_factor: int = 1, **settings: str) -> None:
@@ -76,7 +87,7 @@ async def create_topic(cluster: Cluster, name: str, partitions: int = 1, replica
                         configs=[api.build("CreatableTopicConfig", name=key.replace("_", "."), value=settings[key]) for key in settings],
                     )
                 ],
-                timeout=10_000,
+                timeout=30_000,
                 validate_only=False,
             ),
         )
@@ -103,7 +114,7 @@ async def produce(cluster: Cluster, partition: TopicPartition, batch: bytes) -> 
                 "ProduceRequest",
                 transactional_id=None,
                 acks=-1,
-                timeout=10_000,
+                timeout=30_000,
                 topic_data=[
                     api.build(
                         "TopicProduceData",

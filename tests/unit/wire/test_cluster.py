@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 from tests.loops import until
-from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
+from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers, two_attempts_only
 from tests.unit.wire.fakes import Asked, FakeChannel, api_versions, connecting, one_partition
 
 from ottla.errors import CoordinatorNotAvailable, UnknownTopicOrPartition, UnsupportedVersion, error_of
@@ -44,7 +44,7 @@ async def test_leader_coordinator_and_controller_are_found_and_asked(tmp_path: P
         async def cluster_id(connection: BrokerConnection) -> str:
             api = connection.message(ApiKey.DESCRIBE_CLUSTER, 0, 1)
             body = api.build("DescribeClusterRequest", include_cluster_authorized_operations=False)
-            return str((await connection.ask(api, body, 5.0)).cluster_id)
+            return str((await connection.ask(api, body, 60.0)).cluster_id)
 
         assert await cluster.with_any(cluster_id) == cluster.metadata.cluster_id
 
@@ -126,8 +126,8 @@ async def test_nobody_there_is_said_within_the_time(tmp_path: Path) -> None:
         async def never(broker_id: BrokerId) -> None:
             raise AssertionError
 
-        with pytest.raises(ConnectionError):
-            await cluster.with_coordinator(CoordinatorKind.GROUP, "readers", never, timeout_seconds=0.1)
+        with two_attempts_only(cluster), pytest.raises(ConnectionError):
+            await cluster.with_coordinator(CoordinatorKind.GROUP, "readers", never)
 
 
 async def test_a_broker_that_was_not_told_of_the_cluster_yet_is_not_believed() -> None:

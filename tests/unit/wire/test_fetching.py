@@ -117,7 +117,7 @@ async def test_an_offset_that_is_out_of_range_follows_the_callers_policy(tmp_pat
             fetcher.assign(CLICKS, 99)
             if policy is None:
                 with pytest.raises(FetchFailed, match="clicks-0 at offset 99") as raised:
-                    await fetcher.poll(10.0)
+                    await fetcher.poll(60.0)
                 assert isinstance(raised.value.__cause__, OffsetOutOfRange)
                 assert fetcher.assigned == {}
                 fetcher.assign(other, 0)
@@ -181,7 +181,7 @@ async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path) -> N
 async def delete_topic(cluster: Cluster, name: str) -> None:
     async def attempt(controller: BrokerId) -> None:
         await cluster.ask(
-            controller, ApiKey.DELETE_TOPICS, (1, 5), lambda api: api.build("DeleteTopicsRequest", topic_names=[name], timeout=5000)
+            controller, ApiKey.DELETE_TOPICS, (1, 5), lambda api: api.build("DeleteTopicsRequest", topic_names=[name], timeout=60_000)
         )
 
     await cluster.with_controller(attempt)

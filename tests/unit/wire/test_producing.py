@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.loops import LoopClock
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
 from ottla.errors import (
@@ -90,7 +91,7 @@ async def test_a_producer_that_no_one_answers_is_closed_when_everything_is_sent(
             if found < 30:
                 raise LeaderNotAvailable(f"{found} of 30 are there so far")
 
-        await cluster.with_leader(CLICKS, check, timeout_seconds=10)
+        await cluster.with_leader(CLICKS, check, timeout_seconds=60)
 
 
 @pytest.mark.parametrize("version", range(3, 12))
@@ -114,7 +115,7 @@ async def test_a_batch_of_another_producer_is_written_as_ones_own_and_its_record
         assert identity is not None
         async with Fetcher(cluster) as fetcher:
             fetcher.assign(CLICKS, 0)
-            (fetched,) = await fetcher.poll(10)
+            (fetched,) = await fetcher.poll(60)
             stored = [(header, fetched.records[position + 61 : position + header.size]) for position, header in batches(fetched.records)]
         assert [header[9:12] for header, _ in stored] == [(identity.producer_id, 0, 0), (identity.producer_id, 0, 2)]
         assert all(kept == foreign[61:] for _, kept in stored)
@@ -122,7 +123,7 @@ async def test_a_batch_of_another_producer_is_written_as_ones_own_and_its_record
             await producer.send(CLICKS, foreign)
         async with Fetcher(cluster) as fetcher:
             fetcher.assign(CLICKS, 4)
-            (fetched,) = await fetcher.poll(10)
+            (fetched,) = await fetcher.poll(60)
             assert [header[9:12] for _, header in batches(fetched.records)][-1] == (-1, -1, -1)
 
 
@@ -225,11 +226,12 @@ async def test_a_producer_that_is_taken_over_from_writes_nothing_more(tmp_path: 
 async def test_what_cannot_be_written_in_time_fails_and_the_rest_goes_on(tmp_path: Path) -> None:
     async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks")
-        settings = ProduceSettings(delivery_timeout_seconds=0.3)
-        async with BatchProducer(cluster, settings) as producer:
+        clock = LoopClock()
+        async with BatchProducer(cluster) as producer:
             nowhere = [producer.send(TopicPartition("nothing", 0), batch(b"a")) for _ in range(3)]
             written = producer.send(CLICKS, batch(b"b"))
             assert await written == 0
+            clock.put_forward(producer.settings.delivery_timeout_seconds)
             said = await asyncio.gather(*nowhere, return_exceptions=True)
             assert all(isinstance(error, RequestTimedOut) for error in said)
 

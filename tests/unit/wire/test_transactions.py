@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
-from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
+from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers, two_attempts_only
 
 from ottla.broker.handlers import txn_offset_commit
 from ottla.broker.in_process import InProcessBrokers
@@ -263,11 +263,11 @@ async def test_an_abort_that_did_not_hear_of_its_new_epoch_is_asked_again_and_no
 
 async def test_a_partition_that_is_not_there_is_named(tmp_path: Path) -> None:
     """And not those that were only not tried because of it."""
-    async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running, api_timeout_seconds=1.0) as cluster:
+    async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks")
-        async with await TransactionalProducer.open(cluster, "loads", timeout_seconds=20) as producer:
+        async with await TransactionalProducer.open(cluster, "loads") as producer:
             producer.begin()
-            with pytest.raises(UnknownTopicOrPartition, match="nothing-0 in a transaction of loads"):
+            with two_attempts_only(cluster), pytest.raises(UnknownTopicOrPartition, match="nothing-0 in a transaction of loads"):
                 await producer.add_partitions([CLICKS, TopicPartition("nothing", 0)])
             assert producer.state is TransactionState.FAILED
 
