@@ -268,7 +268,7 @@ def test_the_callback_of_the_configuration_is_called(cluster: EmbeddedCluster, t
 def test_who_wants_to_hear_of_errors_alone_is_counted_all_the_same(cluster: EmbeddedCluster, topic: str) -> None:
     """`delivery.report.only.error`: nothing was ever acknowledged."""
     told: list[Any] = []
-    producer = sender(cluster, {"delivery.report.only.error": True, "linger.ms": 100})
+    producer = sender(cluster, {"delivery.report.only.error": True, "linger.ms": 100_000})  # a flush does not wait for it
     producer.produce(topic, b"v", on_delivery=lambda error, _: told.append(error))
     assert producer.flush(60) == 0
     producer.produce(topic, b"v", on_delivery=lambda error, _: told.append(error))

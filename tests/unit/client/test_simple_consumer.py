@@ -38,7 +38,7 @@ async def delete_topic(cluster: Cluster, name: str) -> None:
             controller,  # type: ignore[arg-type]
             ApiKey.DELETE_TOPICS,
             (1, 5),
-            lambda api: api.build("DeleteTopicsRequest", topic_names=(name,), timeout=10_000),
+            lambda api: api.build("DeleteTopicsRequest", topic_names=(name,), timeout=60_000),
         )
         assert answer.responses[0].error_code in (0, 3)
 
@@ -49,7 +49,7 @@ def test_a_consumer_that_cannot_be_made_leaves_no_thread_behind() -> None:
     before = set(threading.enumerate())
     with pytest.raises(ValueError, match="'nonsense' is not host:port"):
         SimpleConsumer("nonsense")
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
 
 
 async def test_a_fetch_gives_what_was_written_from_its_offset_on_in_three_shapes(tmp_path: Path) -> None:
