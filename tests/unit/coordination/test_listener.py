@@ -23,7 +23,8 @@ from ottla.coordination.listener.jute import MalformedFrame, Reader, framed, str
 from ottla.coordination.listener.server import LARGEST_BACKLOG, LARGEST_FRAME, SMALL_FRAME, CoordinationListener
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
 
-OPEN = struct.pack(">iqiqi", 0, 0, 1_000, 0, 16) + bytes(17)
+SESSION_MS = 60_000  # no client here says that it lives
+OPEN, OPEN_FOR_A_SECOND = (struct.pack(">iqiqi", 0, 0, timeout_ms, 0, 16) + bytes(17) for timeout_ms in (SESSION_MS, 1_000))
 CREATE, EXISTS, GET_DATA, GET_CHILDREN, PING, MULTI_READ, SET_WATCHES, CLOSE = 1, 3, 4, 8, 11, 22, 101, -11
 LARGE = 900_000  # bytes of a znode that nearly fills a request
 
@@ -70,13 +71,13 @@ class Client:
 
 
 def resumed(session_id: int, password: bytes) -> bytes:
-    return struct.pack(">iqiqi", 0, 0, 1_000, session_id, len(password)) + password + b"\0"
+    return struct.pack(">iqiqi", 0, 0, SESSION_MS, session_id, len(password)) + password + b"\0"
 
 
 async def test_a_session_goes_on_over_a_new_connection_and_with_its_password_only() -> None:
     async with listening() as (_, listener):
         client, timeout_ms, session_id, password = await Client.connected(listener.port)
-        assert timeout_ms == 1_000
+        assert timeout_ms == SESSION_MS
         other, refused_ms, refused_id, _ = await Client.connected(listener.port, resumed(session_id, bytes(16)))
         assert (refused_ms, refused_id) == (0, 0)
         assert await other.is_cut()
@@ -96,18 +97,18 @@ async def test_one_address_has_a_quarter_of_the_sessions_and_of_the_connections(
             answer = await refused.ask(OPEN)
             assert struct.unpack_from(">q", answer, 8) == (0,)
         _, timeout_ms, _, _ = await Client.connected(listener.port, local_host="127.0.0.2")
-        assert timeout_ms == 1_000
+        assert timeout_ms == SESSION_MS
 
         await held[0].ask(struct.pack(">ii", 1, CLOSE))
         assert await held[0].is_cut()
-        assert (await Client.connected(listener.port))[1] == 1_000
+        assert (await Client.connected(listener.port))[1] == SESSION_MS
 
 
 async def test_a_silent_session_expires_with_its_ephemerals() -> None:
     async with listening() as (zookeeper, listener):
         look = await zookeeper.session()
         gone = asyncio.Event()
-        client, _, session_id, password = await Client.connected(listener.port)
+        client, _, session_id, password = await Client.connected(listener.port, OPEN_FOR_A_SECOND)
         await client.ask(struct.pack(">ii", 1, 1) + string("/e") + struct.pack(">ii", 0, 0) + struct.pack(">i", 1))
         stat = await look.exists("/e", lambda event: gone.set())
         assert stat is not None
@@ -123,7 +124,7 @@ async def test_a_session_does_not_expire_by_what_was_not_read_while_the_loop_sto
     """As a broker does at a breakpoint: what its clients have sent meanwhile lies in their sockets, and is read first."""
     async with listening() as (zookeeper, listener):
         clock = LoopClock()
-        client, timeout_ms, session_id, _ = await Client.connected(listener.port)
+        client, timeout_ms, session_id, _ = await Client.connected(listener.port, OPEN_FOR_A_SECOND)
         for _ in range(3):
             client.writer.write(framed(struct.pack(">ii", -2, PING)))
             clock.put_forward(timeout_ms / 1000 + 0.2)
@@ -140,7 +141,7 @@ async def test_sessions_that_end_while_nothing_can_be_written_are_over_and_make_
     listener = CoordinationListener(zookeeper, "127.0.0.1", 0)
     await listener.start()
     client, *_ = await Client.connected(listener.port)
-    silent, *_ = await Client.connected(listener.port)
+    silent, *_ = await Client.connected(listener.port, OPEN_FOR_A_SECOND)
     for number, some in enumerate((client, silent)):
         await some.ask(struct.pack(">ii", 1, CREATE) + string(f"/{number}") + struct.pack(">iii", 0, 0, 1))
     monkeypatch.setattr(zookeeper._server, "_failure", "is not written any more")
@@ -275,7 +276,7 @@ async def test_a_client_that_takes_no_answers_is_cut_with_its_session() -> None:
     """Of its connection nothing is left, also what it had not taken."""
     async with listening() as (zookeeper, listener):
         await (await zookeeper.session()).create("/large", bytes(LARGE))
-        client, *_ = await Client.connected(listener.port)
+        client, *_ = await Client.connected(listener.port, OPEN_FOR_A_SECOND)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a stream's transport reads
         ask = framed(struct.pack(">ii", 1, GET_DATA) + string("/large") + b"\0")
         client.writer.write(ask * 20)

@@ -59,6 +59,7 @@ async def test_an_answer_that_does_not_come_counts_as_lost() -> None:
     bounded = BoundedCoordination(Silent(session), 0.01)  # type: ignore[arg-type]
     with pytest.raises(ConnectionLoss, match=r"/a: no answer within 0\.01 s"):
         await bounded.transaction([Check("/a", 0)])
+    bounded = BoundedCoordination(session, 60)
     assert await bounded.create("/a/b", b"1", make_parents=True) == "/a/b"
     assert (await bounded.get("/a/b"))[0] == b"1"
     assert (await bounded.set("/a/b", b"2")).version == 1
