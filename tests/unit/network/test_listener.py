@@ -192,7 +192,7 @@ async def test_one_that_waits_for_what_it_gives_back_itself_continues() -> None:
         await peer.send(frame(b"small") + frame(b"next")[:1])
         await until(lambda: len(receiver.frames) == 2)
         await peer.send(frame(b"next")[1:])
-        await until(lambda: len(receiver.frames) == 3, 10)
+        await until(lambda: len(receiver.frames) == 3)
 
 
 async def test_frames_that_wait_for_the_rest_of_each_others_memory_come_one_by_one(wire: Wire) -> None:
