@@ -45,9 +45,9 @@ class Publisher:
         self._thread = threading.Thread(target=self._publish, name="publisher", daemon=True)
 
     def more(self, count: int = 50) -> None:
-        """Waits for so many more acknowledgements."""
-        goal = len(self.acknowledged) + count
-        until(lambda: len(self.acknowledged) >= goal or self.errors, f"{count} more acknowledged")
+        """Waits until so many are acknowledged of what is sent from now on: of former messages librdkafka may yet have to say so."""
+        goal = self._sent + count
+        until(lambda: int(next(reversed(self.acknowledged), -1)) >= goal or self.errors, f"{count} more acknowledged")
 
     def _delivered(self, error: Any, message: Any) -> None:
         if error is not None:

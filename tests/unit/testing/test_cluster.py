@@ -38,7 +38,7 @@ def read_one(cluster: EmbeddedCluster, topic: str) -> bytes | None:
 
     with consumer_of(cluster) as consumer:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        message = consumer.poll(20)
+        message = consumer.poll(120)
         assert message is not None and message.error() is None
         value: bytes | None = message.value()
         return value
@@ -48,7 +48,7 @@ def earliest(cluster: EmbeddedCluster, topic: str) -> int:
     import confluent_kafka
 
     with consumer_of(cluster) as consumer:
-        return int(consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=20)[0])
+        return int(consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), timeout=120)[0])
 
 
 def test_a_message_goes_in_and_comes_out() -> None:
