@@ -39,7 +39,7 @@ class Side:
 
 @asynccontextmanager
 async def side(directory: Path, count: int = 1, **properties: str) -> AsyncIterator[Side]:
-    async with brokers(directory, count, **properties) as running, cluster_of(running, api_timeout_seconds=15.0) as cluster:
+    async with brokers(directory, count, **properties) as running, cluster_of(running) as cluster:
         await cluster.refresh(None)
         assert cluster.metadata.cluster_id
         yield Side(running, cluster, cluster.metadata.cluster_id)

@@ -494,6 +494,7 @@ async def test_groups_follow_where_the_source_does_not_take_the_links_own_positi
             async with asyncio.timeout(SECONDS):
                 while await translated_to(b, "readers") != 1:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
+            await until(lambda: "cannot commit" in caplog.text)
         told = [
             record.message for record in caplog.records if "GroupAuthorizationFailed" in record.message or "cannot commit" in record.message
         ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests import loops
+from tests.loops import until
 from tests.unit.mirror_maker.mirrors import Side, two_sides
 from tests.unit.mirror_maker.test_server import publish, worker
 from tests.unit.wire.clusters import create_topic
@@ -26,10 +26,6 @@ from ottla.model import BrokerId, TopicPartition
 SECONDS = 60.0
 
 
-async def until(condition: Callable[[], object]) -> None:
-    await loops.until(condition, SECONDS)
-
-
 class Slow:
     """Slots that take as long to end as the target takes to abort a transaction: until it may."""
 
@@ -42,12 +38,12 @@ class Slow:
             task = asyncio.current_task()
             assert task is not None
             self.running.add(task)
+            task.add_done_callback(self.running.discard)
             try:
                 await asyncio.Event().wait()
             finally:
                 self.ending += 1
                 await asyncio.wait([asyncio.ensure_future(self.may_end.wait())], timeout=SECONDS)
-                self.running.discard(task)
 
         monkeypatch.setattr(SlotCopier, "run", run)
 

@@ -75,7 +75,7 @@ async def test_a_worker_that_alone_is_cut_from_zookeeper_is_replaced_and_takes_p
             proxy.cut()
             await while_writing(copied, lambda: (held(one), held(other)) == (0, SLOTS))
             await until(lambda: one.status()[1].get("reason") == "A-B has slots without a worker")  # as far as it knows
-            assert other.status()[0]
+            await until(lambda: other.status()[0])
             await copied.arrive()
             proxy.refuses = False
             await while_writing(copied, lambda: (held(one), held(other)) == (2, 2))
