@@ -58,12 +58,12 @@ def test_the_clients_of_the_page_are_counted_in_a_cluster_with_an_audit_counter(
         assert names["message"].value() == b"value"
         cluster.wait_audited()
         edges: dict[str, Any] = {}
-        for tiers, seconds in (("producer,broker", 20), ("broker,consumer:billing", 0)):
+        for tiers, seconds in (("producer,broker", 100), ("broker,consumer:billing", 0)):
             with urllib.request.urlopen(f"{cluster.audit_url}/v1/topics/clicks/verify?tiers={tiers}&wait={seconds}", timeout=120) as answer:
                 edges |= {edge["edge"]: edge for edge in json.load(answer)["edges"] if edge["upstream_count"]}
         assert edges["producer->broker"]["verdict"] == "COMPLETE"
         assert edges["broker->consumer:billing"]["downstream_count"] == 1
-        with urllib.request.urlopen(f"{cluster.audit_url}/v1/topics/orders/verify?tiers=producer,broker&wait=20", timeout=120) as answer:
+        with urllib.request.urlopen(f"{cluster.audit_url}/v1/topics/orders/verify?tiers=producer,broker&wait=100", timeout=120) as answer:
             (edge,) = json.load(answer)["edges"]
         assert (edge["verdict"], edge["upstream_count"], edge["downstream_count"]) == ("COMPLETE", 2, 2)
         address = cluster.audit_url

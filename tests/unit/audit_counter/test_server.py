@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from starlette.routing import Route
+from tests.loops import until
 from tests.unit.audit_counter.pipelines import Pipeline, in_a_loop
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
@@ -198,7 +199,7 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
             service = messages.DESCRIPTOR.services_by_name["Audit"].full_name
 
             async def call(name: str, request: Any, answer: Any) -> Any:
-                return await channel.call_named(f"/{service}/{name}", request, answer, timeout_seconds=10)
+                return await channel.call_named(f"/{service}/{name}", request, answer, timeout_seconds=120)
 
             verify = messages.VerifyRequest(topic="clicks", from_ms=window, to_ms=window + 1)
             verified = await call("Verify", verify, messages.VerifyResponse)
@@ -250,7 +251,7 @@ async def test_what_is_not_known_yet_and_a_file_that_fails_are_problems(tmp_path
             with pytest.raises(KafkaStorageError, match="the audit counter's file fails: interrupted"):
                 async with rpc_channel(server.rpc_port) as channel:
                     await channel.call_named(
-                        "/ottla.rpc.v1.Audit/Status", messages.AuditStatusRequest(), messages.AuditStatusResponse, timeout_seconds=10
+                        "/ottla.rpc.v1.Audit/Status", messages.AuditStatusRequest(), messages.AuditStatusResponse, timeout_seconds=120
                     )
             file.set_progress_handler(None, 1)
 
@@ -319,7 +320,8 @@ async def test_of_two_counters_one_is_active_and_the_other_takes_over(tmp_path: 
         first = AuditServer(settings_of(servers(running), tmp_path / "a"), zookeeper.session, name="a")
         await first.start()
         second = await stack.enter_async_context(server_of(settings_of(servers(running), tmp_path / "b"), zookeeper.session, "b"))
-        assert (first.counter.is_active, second.counter.is_active) == (True, False)
+        await until(lambda: first.counter.is_active)
+        assert not second.counter.is_active
         now_ms = SystemClock().time_ms()
         line = Pipeline(running, cluster, second.counter, now_ms - now_ms % 60_000 - 120_000)
         await line.produce(20)
