@@ -26,6 +26,7 @@ from ottla.schema_registry.state.replay import State
 from ottla.schema_registry.store.replaying import Appended, Fetched, Store, TopicChanged, TopicRecord
 
 _times = itertools.count(1_700_000_000_000)
+TIMEOUT_SECONDS = 120.0  # of what is to be answered, on however slow a machine
 
 
 @dataclass
@@ -208,22 +209,27 @@ async def node(
     leads: bool = True,
     limits: HttpLimits | None = None,
     bounds: Bounds | None = None,
-    timeout_seconds: float = 5.0,
+    timeout_seconds: float = TIMEOUT_SECONDS,
     address: Callable[[], Address] | None = None,
     may_change_mode: bool = True,
     **options: Any,
 ) -> AsyncIterator[Node]:
-    """A registry that runs; `options` are those of the application."""
+    """A registry that runs.
+
+    Args:
+        timeout_seconds: of its store, once it runs.
+        options: of the application.
+    """
     async with AsyncExitStack() as stack:
         formats = Formats()
         stack.push_async_callback(formats.close)
         topic = MemoryTopic(log)
-        store = Store(topic, Drafts(formats), State(), timeout_seconds)
+        store = Store(topic, Drafts(formats), State(), TIMEOUT_SECONDS)
         leadership = Leadership(store, address or (lambda: Address(f"http://127.0.0.1:{listener.port}")), changed=lambda: None)
         api = Api(
             leadership, bounds, lambda: Identity("cluster-1", "group-1", "1.0"), may_change_mode=may_change_mode, document=openapi("1.0")
         )
-        forwarder = Forwarder(timeout_seconds)
+        forwarder = Forwarder(TIMEOUT_SECONDS)
         stack.push_async_callback(forwarder.close)
         application = Application(api, leadership, forwarder, **options)
         listener = HttpListener(application.handle, limits)
@@ -234,6 +240,7 @@ async def node(
         await store.wait_for(len(log.records))
         if leads:
             await leadership.lead_alone()
+        store._timeout_seconds = timeout_seconds
         yield Node(store, leadership, application, listener, Client(listener.port), topic)
 
 

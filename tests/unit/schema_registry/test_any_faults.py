@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, suppress
 from random import Random
 
 import pytest
-from tests.unit.schema_registry.registries import MemoryLog, record
+from tests.unit.schema_registry.registries import TIMEOUT_SECONDS, MemoryLog, record
 from tests.unit.schema_registry.test_replay import replayed, seen
 from tests.unit.schema_registry.test_replaying import store_of
 
@@ -37,6 +37,7 @@ async def history(seed: int) -> None:
                 await asyncio.sleep(0)
         log.before_append = log.after_append = lambda _: None
         for store in stores:
+            store._timeout_seconds = TIMEOUT_SECONDS
             await store.abdicate("the faults are over")
         await stores[0].lead(FAULTS + 1, lambda _: None)
         await asyncio.gather(*clients)

@@ -24,15 +24,15 @@ Start = Callable[[str], Any]
 
 def run(test: Callable[[Start], Any], directory: Path) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(120), brokers(directory) as running, AsyncExitStack() as stack:
+        async with asyncio.timeout(480), brokers(directory) as running, AsyncExitStack() as stack:
 
             async def start(connect: str) -> SchemaRegistry:
                 properties = {
                     "listeners": "http://127.0.0.1:0",
                     "kafkastore.bootstrap.servers": servers(running),
                     "kafkastore.topic.replication.factor": "1",
-                    "kafkastore.timeout.ms": "3000",
-                    "request.timeout.ms": "3000",
+                    "kafkastore.timeout.ms": "120000",
+                    "request.timeout.ms": "120000",
                     "zookeeper.connect": connect,
                     "zookeeper.session.timeout.ms": "4000",
                     "zookeeper.connection.timeout.ms": "10000",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.loops import until
-from tests.unit.schema_registry.registries import MemoryLog, MemoryTopic, node, record
+from tests.unit.schema_registry.registries import TIMEOUT_SECONDS, MemoryLog, MemoryTopic, node, record
 
 from ottla.coordination.election import Term
 from ottla.errors import RequestTimedOut
@@ -38,7 +38,9 @@ from ottla.schema_registry.store.replaying import Appended, Fetched, Store, repl
 
 
 @asynccontextmanager
-async def store_of(log: MemoryLog, *, epoch: int | None = 1, timeout_seconds: float = 5.0, fenced: Any = print) -> AsyncIterator[Store]:
+async def store_of(
+    log: MemoryLog, *, epoch: int | None = 1, timeout_seconds: float = TIMEOUT_SECONDS, fenced: Any = print
+) -> AsyncIterator[Store]:
     """A store that has replayed the log, and leads if it has an epoch."""
     store = Store(MemoryTopic(log), Drafts(Formats()), State(), timeout_seconds)
     store.start()
@@ -340,15 +342,16 @@ async def test_a_term_that_begins_while_the_former_one_still_ends_has_one_writer
     """
     log = MemoryLog()
     async with store_of(log) as store:
-        append, may_write = store._topic.append, asyncio.Event()
+        append, begun, may_write = store._topic.append, asyncio.Event(), asyncio.Event()
 
         async def held(records: Sequence[Record], header: tuple[str, bytes]) -> Appended:
+            begun.set()
             await may_write.wait()
             return await append(records, header)
 
         monkeypatch.setattr(store._topic, "append", held)
         under_way = asyncio.ensure_future(store.register(registration("a")))
-        await asyncio.sleep(0.01)
+        await begun.wait()
         ending = asyncio.ensure_future(store.abdicate("the session has ended"))
         await asyncio.sleep(0.01)
         leading = asyncio.ensure_future(store.lead(2, lambda _: None))
@@ -480,7 +483,7 @@ async def test_a_snapshot_does_not_bring_back_what_was_deleted_while_the_node_wa
             return Fetched([record for record in left if record.offset >= offset], end)
 
     topic = Compacted(log)
-    store = await replayed(topic, Drafts(Formats()), stopped.state, (0, end), 5.0, 5.0)
+    store = await replayed(topic, Drafts(Formats()), stopped.state, (0, end), TIMEOUT_SECONDS, TIMEOUT_SECONDS)
     try:
         assert list(store.state.subjects_with_prefix("")) == ["b", "c"]
         assert store.state.config("b") is None and store.state.next_offset == end

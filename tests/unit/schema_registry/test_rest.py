@@ -632,7 +632,7 @@ async def test_a_follower_that_lags_refuses_nothing_that_the_leader_takes() -> N
     log = MemoryLog()
     async with node(log) as leader, node(log, leads=False, timeout_seconds=0.2) as follower:
         await leader.client.register("a", A)
-        await follower.store.wait_for(len(log.records))
+        await follower.store.wait_for_ever(len(log.records))
         follower.leadership._leader = leader.leadership.leader
         follower.topic.may_read.clear()
         await leader.client.put("/config/a", {"compatibility": "NONE"})
