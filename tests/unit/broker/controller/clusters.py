@@ -321,6 +321,7 @@ class MortalSession:
         self._dies_at = dies_at
         self._takes_place = takes_place
         self._is_dead = False
+        self.has_died = False  # and what was to take place has
 
     def __getattr__(self, name: str) -> object:
         if self._is_dead:
@@ -332,6 +333,7 @@ class MortalSession:
             self._is_dead = True
             if self._takes_place:
                 await self._session.transaction(operations)
+            self.has_died = True
         if self._is_dead:
             raise Dies
         return await self._session.transaction(operations)

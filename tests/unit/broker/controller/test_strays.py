@@ -66,7 +66,7 @@ async def test_a_topic_that_can_not_be_read_is_there_for_who_makes_one_and_for_b
     service = await cluster.start()
     epoch = service.controller_epoch
     with pytest.raises(TopicAlreadyExists):
-        await service.create_topic(NewTopic("broken", 1, 1), timeout_seconds=0.5)
+        await service.create_topic(NewTopic("broken", 1, 1))
     assert (service.is_active, service.controller_epoch) == (True, epoch)
     await until(lambda: cluster.broker.all_topics == ("broken",))
 

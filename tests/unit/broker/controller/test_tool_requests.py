@@ -31,7 +31,7 @@ class RealZooKeeper:
     """Sessions with a server, in a chroot of their own; one that is closed ends at once, as an expired one has."""
 
     def __init__(self, address: str) -> None:
-        self._options = ZooKeeperOptions(ConnectString.parse(f"{address}/{uuid4().hex}"), 10.0, 10.0)
+        self._options = ZooKeeperOptions(ConnectString.parse(f"{address}/{uuid4().hex}"), 60.0, 60.0)
         self._sessions: list[Coordination] = []
 
     async def session(self) -> Coordination:
