@@ -151,7 +151,7 @@ def _zero(field: Any) -> Any:
     if field.is_array:
         return ()
     if field.wire_type.startswith("timedelta"):
-        return timedelta(seconds=10)
+        return timedelta(seconds=60)
     return "" if field.wire_type == "string" else 0
 
 

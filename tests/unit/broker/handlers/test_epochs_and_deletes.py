@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.security.authorizer import Operation
 from ottla.interbroker.calls import PartitionAssignment
@@ -106,8 +107,7 @@ async def test_the_answer_waits_for_all_living_replicas(broker: Any) -> None:
     for number in (2, 3):
         follow(broker, number, 0)
     answer = asyncio.ensure_future(delete(broker, 2))
-    await broker.pause()
-    assert len(broker.parts.replicas.deletes) == 1
+    await until(lambda: len(broker.parts.replicas.deletes) == 1)
     follow(broker, 2, 1)
     await broker.pause()
     assert not answer.done()
@@ -136,6 +136,6 @@ async def test_a_leader_that_leads_no_more_does_not_know_how_far_its_followers_a
     for number in (2, 3):
         follow(broker, number, 0)
     answer = asyncio.ensure_future(delete(broker, 2))
-    await broker.pause()
+    await until(lambda: len(broker.parts.replicas.deletes) == 1)
     broker.parts.replicas.stop_leading_all()
     assert await answer == (6, -1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.loops import until
+from tests.loops import LoopClock, until
 
 from ottla.broker.handlers import fetch_reading
 from ottla.broker.handlers.fetch_reading import Reading
@@ -267,10 +267,11 @@ async def test_a_follower_that_lags_leaves_and_who_waited_for_it_is_answered(bro
 
 async def test_too_few_in_sync_after_the_append_are_told_when_the_time_is_up(broker: Wired) -> None:
     broker.topic("events", isr=(BROKER, TWO), min_insync_replicas="2")
-    client = await broker.connect()
-    client.write(produce(("events", 0, batch(b"a")), acks=-1, timeout_ms=50))
+    client, clock = await broker.connect(), LoopClock()
+    client.write(produce(("events", 0, batch(b"a")), acks=-1, timeout_ms=60_000))
     await until(lambda: len(broker.produces) == 1)
     broker.lead("events", isr=(BROKER,))
+    clock.put_forward(seconds=60)
     assert await client.produced() == (1, [(NOT_ENOUGH_AFTER_APPEND, -1)])
     assert broker.partition("events").high_watermark == 0
 

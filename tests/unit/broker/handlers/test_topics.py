@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.loops import until
+from tests.loops import LoopClock, until
 
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.security.authorizer import Operation
@@ -122,11 +122,7 @@ async def test_creating_needs_create_on_the_cluster_or_the_topic_and_seeing_its_
 
 async def test_a_timeout_of_nothing_is_told_and_the_topic_comes_all_the_same(broker: Any) -> None:
     assert await codes(broker, topic("late"), timeout=0) == [7]
-    for _ in range(1000):
-        if broker.parts.metadata.topic("late") is not None:
-            break
-        await broker.pause()
-    assert broker.parts.metadata.topic("late") is not None
+    await until(lambda: broker.parts.metadata.topic("late") is not None)
 
 
 class SlowToKnow:
@@ -167,11 +163,14 @@ async def test_what_is_made_is_answered_when_this_broker_knows_it(broker: Any, m
 
 async def test_what_this_broker_does_not_know_within_the_timeout_is_told_as_in_kafka(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     await broker.create("there")
-    slow = SlowToKnow(broker.parts.metadata, monkeypatch)
-    assert await codes(broker, topic("late"), timeout=50) == [7]
-    assert await partition_codes(broker, {"name": "there", "count": 2}, timeout=50) == [7]
-    assert await codes(broker, topic("never"), timeout=50, validate_only=True) == [0]
-    assert await partition_codes(broker, {"name": "there", "count": 3}, timeout=50, validate_only=True) == [0]
+    slow, clock = SlowToKnow(broker.parts.metadata, monkeypatch), LoopClock()
+    for made in (codes(broker, topic("late")), partition_codes(broker, {"name": "there", "count": 2})):
+        known, asking = len(slow.held), asyncio.ensure_future(made)
+        await until(lambda known=known: len(slow.held) > known)  # type: ignore[misc]
+        clock.put_forward(seconds=60)
+        assert await asking == [7]
+    assert await codes(broker, topic("never"), validate_only=True) == [0]
+    assert await partition_codes(broker, {"name": "there", "count": 3}, validate_only=True) == [0]
     slow.learn()
     assert len(broker.parts.metadata.topic("there").partitions) == 2
 

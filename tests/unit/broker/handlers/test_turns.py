@@ -19,6 +19,7 @@ from unittest import mock
 from uuid import uuid4
 
 import pytest
+from tests.loops import until
 from tests.security.sweep import Filler, cases, served
 from tests.security.victim import array, request
 
@@ -114,7 +115,7 @@ async def test_no_request_keeps_the_loop_for_more_than_some_slices(broker: Any, 
 async def test_partitions_that_exist_are_answered_committed_and_forgotten_in_slices(broker: Any, offload: ThreadOffload) -> None:
     """A topic of 6,000 partitions, as metadata know it; none of them has a log here. A group without members commits for all of them."""
     await broker.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=("g",))
-    await broker.pause()
+    await until(lambda: not broker.parts.groups.is_loading)
     count = 6_000
     state = PartitionState(BrokerId(1), 0, (BrokerId(1),), (BrokerId(1),))
     broker.parts.metadata.put_topic(TopicDescription("wide", uuid4(), (state,) * count))
