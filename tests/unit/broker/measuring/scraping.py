@@ -7,7 +7,7 @@ from typing import Final
 
 from ottla.testing import EmbeddedCluster
 
-SETTINGS: Final = {"http.listener": "127.0.0.1:0", "replica.lag.time.max.ms": "2000"}
+SETTINGS: Final = {"http.listener": "127.0.0.1:0"}
 
 
 def text(port: int, path: str = "/metrics") -> str:

@@ -37,6 +37,7 @@ def names_in(exposition: str) -> set[str]:
     return set(re.findall(r"^# TYPE (\S+)", exposition, re.MULTILINE))
 
 
+@pytest.mark.usefixtures("patient")
 def test_everything_that_is_declared_is_exposed_and_can_be_parsed(tmp_path: Path) -> None:
     with EmbeddedCluster(settings={**SETTINGS, "metrics.partition.enabled": "true"}, topics={"clicks": 1}) as cluster:
         port = cluster._broker(1).http_port
@@ -65,7 +66,7 @@ def test_a_directory_of_a_disk_that_hangs_does_not_hold_a_scrape_up(monkeypatch:
     monkeypatch.setattr(collectors, "spaces", hanging)
     with EmbeddedCluster(settings=SETTINGS) as cluster:
         found = scrape(cluster)
-        assert asked.is_set()
+        assert asked.wait(120)
         assert found["ottla_broker_state"] == 2
         assert not [name for name in found if name.startswith("ottla_log_directory_free_bytes")]
         goes_on.set()
@@ -114,6 +115,7 @@ def test_a_flush_is_counted_and_so_is_the_session(tmp_path: Path) -> None:
         until(lambda: scrape(cluster)["ottla_zookeeper_session_state"] == 2)
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_end_of_a_listeners_certificate_is_told(tmp_path: Path) -> None:
     from datetime import UTC, datetime, timedelta
 
@@ -130,6 +132,7 @@ def test_the_end_of_a_listeners_certificate_is_told(tmp_path: Path) -> None:
     assert abs(datetime.fromtimestamp(expiry, UTC) - datetime.now(UTC) - timedelta(days=1)) < timedelta(minutes=5)
 
 
+@pytest.mark.usefixtures("patient")
 def test_both_formats_say_the_same() -> None:
     import urllib.request
 

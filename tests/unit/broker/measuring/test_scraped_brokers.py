@@ -28,6 +28,7 @@ NOT_EVERYWHERE: Final = {
     "ottla_zookeeper_disconnections_total",
     "ottla_zookeeper_request_seconds",
 }
+pytestmark = pytest.mark.usefixtures("patient")
 CONSUMER: Final = {"auto.offset.reset": "earliest", "enable.auto.commit": False}
 MESSAGES: Final = 100
 
@@ -52,10 +53,11 @@ def cluster() -> Iterator[EmbeddedCluster]:
         consumer.subscribe(["clicks"])
         read = 0
         while read < MESSAGES:
-            found = consumer.consume(MESSAGES, timeout=30)
-            assert found, "nothing came for half a minute"
+            found = consumer.consume(MESSAGES - read, timeout=120)
+            assert found, "nothing came for two minutes"
             read += len(found)
         consumer.commit(asynchronous=False)
+        consumer.pause(consumer.assignment())  # or it fetches while a scrape is made
         yield cluster
         consumer.close()
 
@@ -90,8 +92,8 @@ def test_what_clients_did_is_told_exactly(cluster: EmbeddedCluster) -> None:
         counted = sum(requests)
         assert counted > 0
         for stage in ("total", "queue", "local", "remote", "send"):
-            # A request is counted when it is taken on and its time when it is answered: one may be waiting.
-            assert counted - 2 <= value("ottla_request_seconds_count", api=api, stage=stage) <= counted
+            # A request is counted when it is taken on and its time when it is answered: one may be waiting, or be answered in between.
+            assert abs(counted - value("ottla_request_seconds_count", api=api, stage=stage)) <= 2
     assert value("ottla_connections", listener="PLAINTEXT") >= 2
     assert value("ottla_network_received_bytes_total", listener="PLAINTEXT") > size
     assert value("ottla_network_sent_bytes_total", listener="PLAINTEXT") > size
