@@ -32,10 +32,23 @@ def properties_for(directory: Path, connect: str, **properties: str) -> dict[str
         "listeners": "PLAINTEXT://127.0.0.1:0",
         "log.dirs": str(directory),
         "zookeeper.connect": connect,
-        "zookeeper.session.timeout.ms": "4000",  # a busy machine may hold a process up for a second
+        "zookeeper.session.timeout.ms": "40000",  # a busy machine may hold a process up for seconds
         "zookeeper.connection.timeout.ms": "10000",
         **properties,
     }
+
+
+READY = "all modules are there"
+# `ottla`, once its input ends.
+STARTED_BY_ITS_INPUT = f"""
+import sys
+sys.modules["hypothesis"] = None
+import ottla.broker.server
+from ottla.cli.main import main
+print({READY!r}, flush=True)
+sys.stdin.read()
+main()
+"""
 
 
 @asynccontextmanager
@@ -129,7 +142,7 @@ async def test_a_session_that_expires_stops_a_leader_until_it_has_registered_ane
     await proxy.start()
     try:
         async with (
-            broker_with(properties_for(tmp_path, f"127.0.0.1:{proxy.port}{chroot}")) as broker,
+            broker_with(properties_for(tmp_path, f"127.0.0.1:{proxy.port}{chroot}", **{"zookeeper.session.timeout.ms": "4000"})) as broker,
             tool_at(zookeeper_server.address + chroot) as tool,
         ):
             publisher = Publisher(broker, "events")
@@ -159,7 +172,7 @@ async def test_a_session_that_expires_stops_a_leader_until_it_has_registered_ane
 @pytest.mark.parametrize("how", ["killed and restarted", "frozen"])
 async def test_publishing_goes_on_while_zookeeper_is_away(own_zookeeper_server: ZooKeeperServer, tmp_path: Path, how: str) -> None:
     """Issue: 'a ZooKeeper that is away for a while does not stop produce and fetch on partitions that need no change'."""
-    properties = properties_for(tmp_path / "log", own_zookeeper_server.address, **{"zookeeper.session.timeout.ms": "20000"})
+    properties = properties_for(tmp_path / "log", own_zookeeper_server.address, **{"zookeeper.session.timeout.ms": "60000"})
     async with broker_with(properties) as broker, tool_at(own_zookeeper_server.address) as tool:
         publisher = Publisher(broker, "events")
         await publisher.more()
@@ -195,14 +208,15 @@ async def test_a_broker_that_is_killed_and_back_at_once_waits_for_its_own_old_se
     """traps.md: kill -9, back in 0.3 s, session 6 s: wait up to the session timeout, saying so."""
     connect = f"{zookeeper_server.address}/{uuid4().hex}"
     configuration = tmp_path / "server.properties"
-    # Longer than the second process takes to come, on a machine that is busy, too.
+    # Longer than the second process takes for a start, on a machine that is busy, too; it has all of its modules before.
     properties = properties_for(tmp_path / "log", connect, **{"zookeeper.session.timeout.ms": "12000"})
     configuration.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
     output = tmp_path / "output"
 
     def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", STARTED_BY_ITS_INPUT, "broker", "--config", str(configuration)]
         with output.open("ab") as file:
-            return subprocess.Popen([sys.executable, "-m", "ottla.cli", "broker", "--config", str(configuration)], stdout=file, stderr=file)
+            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file)
 
     async def registered(tool: Coordination, former: Stat | None, process: subprocess.Popen[bytes]) -> Stat:
         while True:
@@ -214,20 +228,26 @@ async def test_a_broker_that_is_killed_and_back_at_once_waits_for_its_own_old_se
             assert process.poll() is None, output.read_text()
             await asyncio.sleep(0.05)
 
-    processes = []
+    def begin(process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        process.stdin.close()
+
+    processes: list[subprocess.Popen[bytes]] = []
     try:
         async with tool_at(connect) as tool:
-            processes.append(start())
-            first = await registered(tool, None, processes[-1])
-            processes[-1].kill()
-            processes[-1].wait()
-            processes.append(start())
-            second = await registered(tool, first, processes[-1])
+            processes += [start(), start()]
+            await until(lambda: output.read_text().count(READY) == 2)
+            begin(processes[0])
+            first = await registered(tool, None, processes[0])
+            processes[0].kill()
+            processes[0].wait()
+            begin(processes[1])
+            second = await registered(tool, first, processes[1])
             assert second.ephemeral_owner != first.ephemeral_owner
             assert "/brokers/ids/1 is still there, of session" in output.read_text()
             assert (await tool.get("/controller_epoch"))[0] == b"2"
             processes[-1].send_signal(signal.SIGTERM)
-            await asyncio.to_thread(processes[-1].wait, 20)
+            await asyncio.to_thread(processes[-1].wait, 120)
     finally:
         for process in processes:
             process.kill()

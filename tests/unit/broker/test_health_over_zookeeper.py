@@ -51,12 +51,12 @@ async def started(settings: BrokerSettings) -> AsyncIterator[Broker]:
 
 
 async def health(channel: RpcChannel) -> dict[str, bool]:
-    return {name: await is_serving(channel, 20, name) for name in (THE_SERVER, BROKER_SERVICE, CONTROLLER_SERVICE, LIVENESS)}
+    return {name: await is_serving(channel, 120, name) for name in (THE_SERVER, BROKER_SERVICE, CONTROLLER_SERVICE, LIVENESS)}
 
 
 async def until_ready(channel: RpcChannel, is_ready: bool) -> None:
     async with asyncio.timeout(120):
-        while await is_serving(channel, 20) != is_ready:  # noqa: ASYNC110 - someone else's state
+        while await is_serving(channel, 120) != is_ready:  # noqa: ASYNC110 - someone else's state
             await asyncio.sleep(0.05)
 
 

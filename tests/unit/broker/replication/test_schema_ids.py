@@ -203,6 +203,13 @@ class Registry(http.server.BaseHTTPRequestHandler):
         """Not to stderr."""
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry is a thread of this process, which may have to wait for its turn."""
+    monkeypatch.setattr(schema_ids, "ANSWER_SECONDS", 120.0)
+    monkeypatch.setattr(schema_ids, "LOOK_UP_SECONDS", 120.0)
+
+
 @pytest.fixture
 def registry() -> Iterator[tuple[type[Registry], str]]:
     class Handler(Registry):
