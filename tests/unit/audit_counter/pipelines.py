@@ -38,10 +38,12 @@ Sabotage = Callable[[list[Message]], Iterable[Message]]
 async def to_the_end(cluster: Cluster, topic: str) -> AsyncIterator[tuple[int, Columns]]:
     """All that a topic has, with the partition."""
     async with Fetcher(cluster, FetchSettings(max_wait_ms=50)) as fetcher:
-        for partition in (await cluster.topic(topic)).partitions:
-            fetcher.assign(TopicPartition(topic, partition), 0)
-        while any(fetcher.watermarks(key)[2] != offset for key, offset in fetcher.assigned.items()):
+        read = {TopicPartition(topic, partition): 0 for partition in (await cluster.topic(topic)).partitions}
+        for partition in read:
+            fetcher.assign(partition, 0)
+        while any(fetcher.watermarks(partition)[2] != offset for partition, offset in read.items()):
             for fetched in await fetcher.poll(0.1):
+                read[fetched.partition] = fetched.next_offset
                 for columns in read_columns(fetched.records, start_offset=fetched.offset):
                     yield fetched.partition.partition, columns
 
