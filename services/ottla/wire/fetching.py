@@ -303,11 +303,9 @@ class Fetcher:
             FetchFailed: a partition cannot be read on. What arrived before that is given first.
         """
         if not self._arrived:
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_seconds):
                     await self._arrival.wait()
-            except TimeoutError:
-                return []
         taken: list[Fetched] = []
         while self._arrived:
             first = self._arrived[0]
