@@ -59,7 +59,7 @@ async def test_it_is_ready_while_it_is_registered_and_registers_again(tmp_path: 
         status, said = await asyncio.to_thread(asked, address, "/readyz")
         assert (status, json.loads(said)) == (200, {"status": "ready", "registered": True})
         assert (await asyncio.to_thread(asked, address, "/healthz"))[0] == 200
-        assert await is_serving(channel, 20)
+        assert await is_serving(channel, 120)
         _, metrics = await asyncio.to_thread(asked, address, "/metrics")
         for name in ("ottla_ready 1.0", "ottla_build_info{", "ottla_event_loop_lag_seconds_count", "process_resident_memory_bytes"):
             assert f"\n{name}" in metrics
@@ -75,7 +75,7 @@ async def test_it_is_ready_while_it_is_registered_and_registers_again(tmp_path: 
     with pytest.raises(urllib.error.URLError):
         await asyncio.to_thread(asked, address, "/healthz")
     with pytest.raises(BrokerNotAvailable):
-        await is_serving(channel, 20)
+        await is_serving(channel, 120)
     await channel.close()
     zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
     assert await (await zookeeper.session()).exists("/empty") is None, "its registration went with it"

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
-from tests.loops import until
+from tests.loops import LoopClock, until
 
 from ottla.clock import SystemClock
 from ottla.config.listeners import Listener
@@ -25,6 +25,7 @@ from ottla.serving.loop import LoopProbe
 from ottla.serving.probes import PIECE_BYTES, probe_routes, scrape_route
 from ottla.serving.scrapes import Measuring, Scrapes
 from ottla.serving.surface import ServiceCollector
+from ottla.testing.clock import ManualClock
 
 HERE = Listener("HTTP", "127.0.0.1", 0, "PLAINTEXT")
 
@@ -159,20 +160,23 @@ async def test_who_does_not_finish_a_request_is_cut_off(words: bytes) -> None:
 
 
 async def test_server_sent_events_continue_beyond_the_deadline_and_end_at_their_own() -> None:
-    async with asked(HttpLimits(deadline_seconds=0.3, events_seconds=1.5)) as world:
+    clock = LoopClock()
+    async with asked(HttpLimits(deadline_seconds=60, events_seconds=150)) as world:
         reader, writer = await world.open()
-        began = asyncio.get_running_loop().time()
         writer.write(b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.wait_for(reader.readuntil(b"data: tick\n\n"), 120)
+        clock.put_forward(seconds=61)
+        await asyncio.sleep(0.1)
+        assert world.endpoint.connection_count == 1
+        clock.put_forward(seconds=90)
         with suppress(ConnectionError):
-            async with asyncio.timeout(120):
-                while await reader.read(4096):
-                    pass
-        assert asyncio.get_running_loop().time() - began >= 1.5
+            await asyncio.wait_for(reader.read(), 120)
         writer.close()
 
 
 async def test_who_takes_nothing_of_an_answer_is_cut_off_and_costs_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with asked(HttpLimits(deadline_seconds=0.5)) as world:
+    clock = LoopClock()
+    async with asked(HttpLimits(deadline_seconds=60)) as world:
         body = b"x" * (32 << 20)
 
         async def scrape(*_: object) -> Any:
@@ -188,6 +192,9 @@ async def test_who_takes_nothing_of_an_answer_is_cut_off_and_costs_one_piece(mon
             while world.endpoint.connection_count == 0:  # noqa: ASYNC110 - no one says so
                 await asyncio.sleep(0)
             (connection,) = world.endpoint._state.connections
+            while not connection.transport.get_write_buffer_size():  # noqa: ASYNC110 - no one says so
+                await asyncio.sleep(0.01)
+            clock.put_forward(seconds=61)
             while world.endpoint.connection_count:
                 assert connection.transport.get_write_buffer_size() <= 3 * PIECE_BYTES
                 await asyncio.sleep(0.01)
@@ -219,19 +226,27 @@ async def test_what_is_no_request_is_refused_and_the_next_one_answered(words: by
 
 
 async def test_scrapes_at_the_same_time_are_one_scrape() -> None:
+    """One that took a second serves others for four."""
     async with asked() as world:
+        world.scrapes._clock = clock = ManualClock()
         rendered = 0
         render = Registry.render
 
         def counted(self: Registry, *arguments: Any) -> Any:
             nonlocal rendered
             rendered += 1
+            clock.advance(seconds=1.0)
             return render(self, *arguments)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Registry, "render", counted)
             bodies = await asyncio.gather(*(world.get("/metrics") for _ in range(20)))
-        assert rendered <= 3  # those that came when the first was over, and what it took had passed four times
+            clock.advance(seconds=3.9)
+            bodies.append(await world.get("/metrics"))
+            assert rendered == 1
+            clock.advance(seconds=0.2)
+            bodies.append(await world.get("/metrics"))
+            assert rendered == 2
         assert {status for status, _, _ in bodies} == {200}
 
 

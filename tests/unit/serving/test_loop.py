@@ -7,7 +7,8 @@ import gc
 import time
 import weakref
 
-from tests.loops import until
+import pytest
+from tests.loops import LoopClock, until
 
 from ottla.metrics import service
 from ottla.metrics.cells import BOUNDS, HistogramSnapshot
@@ -22,16 +23,20 @@ def longest(snapshot: HistogramSnapshot) -> float:
     return BOUNDS[index - 1] if index else 0.0
 
 
-async def test_a_loop_that_was_blocked_was_late_by_as_much() -> None:
-    probe = LoopProbe()
+async def test_a_loop_that_was_blocked_was_late_by_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Method: its clock is put forward by four probes, which are so far from each other that the next one does not come."""
+    monkeypatch.setattr(measured, "PROBE_SECONDS", 600.0)
+    clock, probe = LoopClock(), LoopProbe()
     probe.start()
     try:
-        await until(lambda: probe.lag.snapshot().count > 0)
-        time.sleep(0.4)  # noqa: ASYNC251 - what must never happen
-        before = probe.lag.snapshot().count
-        await until(lambda: probe.lag.snapshot().count > before)
-        assert longest(probe.lag.snapshot()) >= 0.25
-        assert probe.lag.snapshot().count == before + 1, "it was late once, not for each probe that was missed"
+        clock.put_forward(600.0)
+        await until(lambda: probe.lag.snapshot().count == 1)
+        assert longest(probe.lag.snapshot()) < BOUNDS[-1]
+        clock.put_forward(4 * 600.0)
+        await until(lambda: probe.lag.snapshot().count > 1)
+        await asyncio.sleep(0.05)
+        assert longest(probe.lag.snapshot()) == BOUNDS[-1]
+        assert probe.lag.snapshot().count == 2, "it was late once, not for each probe that was missed"
     finally:
         probe.close()
 
