@@ -129,11 +129,12 @@ async def test_no_copying_of_schemas_begins_while_slot_0_is_given_up(tmp_path: P
     async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, _), registry(b) as (to_url, _):
         await create_topic(a.cluster, "clicks")
         urls = {"A.schema.registry.url": from_url, "B.schema.registry.url": to_url}
-        async with worker(a, b, None, **urls, **{"sync.schemas.interval.seconds": "1"}) as one:
+        async with worker(a, b, None, **urls, **{"sync.schemas.interval.seconds": "36000"}) as one:
             link = one.links["A-B"]
-            for _ in range(2):  # the first one may still be awaited
-                await until(lambda: 0 in link.slots and begun.is_set() and link._copying_schemas and link._copying_schemas.done())
-                begun.clear()
+            await until(lambda: 0 in link.slots and link._names)
+            await link._follow_schemas()
+            assert begun.is_set()
+            begun.clear()
             await asyncio.gather(link._follow_schemas(), link._give_up(0))
             assert not begun.is_set()
 
