@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -219,9 +220,9 @@ class ActiveController(ControllerControl):
         if self._background:
             await asyncio.wait(self._background)
 
-    async def wait_acknowledged(self, timeout_seconds: float = _ACKNOWLEDGED_SECONDS) -> bool:
+    async def wait_acknowledged(self, timeout_seconds: float = math.inf) -> bool:
         """Waits until every living broker has acknowledged what is decided. False: it took too long."""
-        return await self._channels.wait_acknowledged(timeout_seconds)
+        return await self._channels.wait_acknowledged(min(timeout_seconds, _ACKNOWLEDGED_SECONDS))
 
     async def leave(self) -> None:
         """Gives up `/controller` and the broker's registration in one write, so that its successor does not count on this broker."""
@@ -289,7 +290,7 @@ class ActiveController(ControllerControl):
         if isinstance(request, DeleteTopicRequest):
             await self._wait_deleted(request)
         elif row.waits and _has_brokers_to_wait_for(request):
-            await self.wait_acknowledged(min(getattr(request, "timeout_seconds", _ACKNOWLEDGED_SECONDS), _ACKNOWLEDGED_SECONDS))
+            await self.wait_acknowledged(getattr(request, "timeout_seconds", math.inf))
         return answer
 
     async def _wait_deleted(self, request: DeleteTopicRequest) -> None:
