@@ -96,7 +96,7 @@ def consumed(cluster: EmbeddedCluster, partition: TopicPartition, end: int, isol
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none", **settings})
     consumer.assign([Place(partition.topic, partition.partition, 0)])
     found = []
-    while (message := consumer.poll(20)) is not None and message.error() is None and (message.offset() or 0) < end:
+    while (message := consumer.poll(120)) is not None and message.error() is None and (message.offset() or 0) < end:
         kind, milliseconds = message.timestamp()
         found.append((message.offset(), message.key(), message.value(), kind - 1, milliseconds, message.headers()))
     consumer.close()
@@ -173,12 +173,26 @@ def test_records_that_retention_took_are_named_to_the_offset_or_left_out(cluster
         rows(settings(cluster, subscribe=topic), [OffsetRange(partition, 70, 80)])
 
 
+class Ticking(ManualClock):
+    """Stands still until a test says how much time each look takes."""
+
+    seconds_a_look = 0.0
+
+    def monotonic(self) -> float:
+        self.advance(seconds=self.seconds_a_look)
+        return super().monotonic()
+
+
 def test_a_range_that_does_not_come_fails_within_its_time(cluster: EmbeddedCluster) -> None:
     """Offsets that are not written yet: the log has its end there, and nothing comes."""
-    topic = cluster.create_topic("short")
+    topic, clock = cluster.create_topic("short"), Ticking()
     fill(cluster, topic, 5)
-    with pytest.raises(ReadFailed, match=r"gave nothing for 300 ms: short-0 at offset 5 of 9"):
-        rows(settings(cluster, subscribe=topic, **{"kafkaConsumer.pollTimeoutMs": "300"}), [OffsetRange(TopicPartition(topic, 0), 0, 9)])
+    portions = read_ranges(settings(cluster, subscribe=topic), [OffsetRange(TopicPartition(topic, 0), 0, 9)], clock)
+    while next(portions).end < 5:
+        pass
+    clock.seconds_a_look = 100
+    with pytest.raises(ReadFailed, match=r"gave nothing for 120000 ms: short-0 at offset 5 of 9"):
+        next(portions)
 
 
 def test_a_cluster_that_does_not_answer_is_named() -> None:

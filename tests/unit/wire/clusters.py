@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster, ClusterSettings
+from ottla.wire.transactions import list_transactions
 
 
 @asynccontextmanager
@@ -100,6 +102,13 @@ async def create_topic(cluster: Cluster, name: str, partitions: int = 1, replica
     await cluster.with_controller(attempt)
     for number in range(partitions):
         await cluster.with_leader(TopicPartition(name, number), led)
+
+
+async def all_ended(cluster: Cluster) -> None:
+    """Waits until the transactions have ended of which it is decided how: a producer is answered before the markers are written."""
+    async with asyncio.timeout(120):
+        while any([await list_transactions(cluster, state) for state in ("PrepareCommit", "PrepareAbort")]):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def produce(cluster: Cluster, partition: TopicPartition, batch: bytes) -> int:

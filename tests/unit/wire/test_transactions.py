@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
-from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers, two_attempts_only
+from tests.unit.wire.clusters import all_ended, brokers, cluster_of, create_topic, servers, two_attempts_only
 
 from ottla.broker.handlers import txn_offset_commit
 from ottla.broker.in_process import InProcessBrokers
@@ -58,6 +58,7 @@ async def running_cluster(tmp_path: Path, count: int = 1, **properties: str) -> 
 
 async def committed(cluster: Cluster, *partitions: TopicPartition) -> list[bytes | None]:
     """What a reader of committed data gets up to the last stable offset, partition by partition."""
+    await all_ended(cluster)
     ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)
     found: dict[TopicPartition, list[bytes | None]] = {partition: [] for partition in partitions}
     async with Fetcher(cluster, FetchSettings(read_committed=True, max_wait_ms=50)) as fetcher:
