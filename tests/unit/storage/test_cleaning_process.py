@@ -221,7 +221,7 @@ def runs(process_id: int) -> bool:
     """Whether it is there, and no zombie that no one has waited for."""
     try:
         return Path(f"/proc/{process_id}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except FileNotFoundError:
+    except OSError:  # it went, before or while it was looked at
         return False
 
 

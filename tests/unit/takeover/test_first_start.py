@@ -20,6 +20,7 @@ from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
 from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
+from ottla.coordination.interface import Create, Delete
 from ottla.errors import BrokerNotAvailable
 from ottla.model import TopicPartition
 from ottla.takeover.directories import NOTE
@@ -328,8 +329,7 @@ def test_kafka_that_becomes_the_controller_is_one_error_and_nothing_is_asked_of_
         broker = await world.start(left.settings(takeover_accept="quotas"))
         await kafka.create("/brokers/ids/2", KAFKAS_BROKER, ephemeral=True)
         with caplog.at_level(logging.ERROR):
-            await world.tool.delete("/controller")
-            await kafka.create("/controller", KAFKAS_CONTROLLER, ephemeral=True)
+            await kafka.transaction([Delete("/controller"), Create("/controller", KAFKAS_CONTROLLER, ephemeral=True)])
             while "controller 2 is Kafka's" not in caplog.text:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         with pytest.raises(BrokerNotAvailable, match="is Kafka's and decides nothing"):
