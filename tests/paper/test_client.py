@@ -37,7 +37,7 @@ def join(zookeeper: str) -> Iterator[Join]:
                     "auto_offset_reset": "smallest",
                     "rebalance_backoff_ms": 100,
                     "fetch_wait_max_ms": 20,
-                    "consumer_timeout_ms": 20_000,
+                    "consumer_timeout_ms": 120_000,
                     **more,
                 }
             )
@@ -194,7 +194,8 @@ def test_a_new_group_begins_at_the_smallest_or_the_largest_offset(cluster: Embed
     topic = cluster.create_topic("beginnings")
     producer.send(topic, b"before")
     _, (smallest,) = join("smallest", topic)
-    _, (largest,) = join("largest", topic, auto_offset_reset="largest")
+    at_the_end, (largest,) = join("largest", topic, auto_offset_reset="largest")
+    until(lambda: at_the_end.owned)
     producer.send(topic, b"after")
     assert [message.value for message in take(smallest, 2)] == [b"before", b"after"]
     assert [message.value for message in take(largest, 1)] == [b"after"]
@@ -239,7 +240,7 @@ def test_a_filter_subscribes_to_all_topics_but_some(cluster: EmbeddedCluster, pr
     """0.8's design document, "createMessageStreamsByFilter": a black list takes every topic that does not match it."""
     for name in ("wanted-1", "wanted-2", "unwanted"):
         producer.send(cluster.create_topic(f"filtered-{name}"), name.encode())
-    settings = ConsumerSettings(group_id="filtered", zookeeper_connect=zookeeper, auto_offset_reset="smallest", consumer_timeout_ms=20_000)
+    settings = ConsumerSettings(group_id="filtered", zookeeper_connect=zookeeper, auto_offset_reset="smallest", consumer_timeout_ms=120_000)
     with ConsumerConnector(settings) as connector:
         (stream,) = connector.create_message_streams_by_filter(BlackList("(?:[^f]|f[^i]).*,filtered-un.*"))
         assert {message.value for message in take(stream, 2)} == {b"wanted-1", b"wanted-2"}

@@ -55,7 +55,7 @@ def connect(zookeeper: str) -> Iterator[Connect]:
                 "auto_offset_reset": "smallest",
                 "rebalance_backoff_ms": 100,
                 "fetch_wait_max_ms": 20,
-                "consumer_timeout_ms": 40_000,
+                "consumer_timeout_ms": 120_000,
             }
             return stack.enter_context(ConsumerConnector(ConsumerSettings(**{**settings, **more})))  # type: ignore[arg-type]
 

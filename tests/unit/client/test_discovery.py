@@ -56,7 +56,7 @@ def zookeeper(cluster: EmbeddedCluster) -> str:
 @pytest.fixture
 def look(zookeeper: str) -> Iterator[KazooClient]:
     client = KazooClient(zookeeper)
-    client.start(20)
+    client.start(120)
     yield client
     client.stop()
     client.close()
