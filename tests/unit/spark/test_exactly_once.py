@@ -11,11 +11,9 @@ from typing import Any
 
 import pyarrow
 import pytest
-from tests.unit.spark.test_reading import KEPT, consumed
-from tests.unit.wire.clusters import all_ended
+from tests.unit.spark.test_reading import KEPT, consumed, wait_for_markers
 
 from ottla.errors import InvalidTransactionTimeout, ProducerFenced
-from ottla.lifecycle import LoopThread
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.list_offsets_client import ListedOffset
@@ -61,12 +59,7 @@ async def connected(cluster: EmbeddedCluster) -> AsyncIterator[Cluster]:
 
 
 def committed(cluster: EmbeddedCluster, topic: str, partitions: int = 1) -> list[bytes]:
-    async def ended() -> None:
-        async with connected(cluster) as connections:
-            await all_ended(connections)
-
-    with LoopThread("transactions") as loop:
-        loop.call(ended(), 120)
+    wait_for_markers(cluster)
     return sorted(
         row[2] for number in range(partitions) for row in consumed(cluster, TopicPartition(topic, number), 1 << 60, "read_committed")
     )

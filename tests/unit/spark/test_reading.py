@@ -14,7 +14,9 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions
+from tests.unit.wire.clusters import all_ended
 
+from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
 from ottla.record.batch import batches
 from ottla.spark.offsets import Condition, OffsetRange
@@ -22,6 +24,7 @@ from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, TopicFacts,
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
 from ottla.testing import EmbeddedCluster, ManualClock
 from ottla.testing.certificates import Authority
+from ottla.wire.cluster import Cluster
 
 if TYPE_CHECKING:
     from ottla.spark.source import StreamReader
@@ -103,6 +106,17 @@ def consumed(cluster: EmbeddedCluster, partition: TopicPartition, end: int, isol
     return found
 
 
+def wait_for_markers(cluster: EmbeddedCluster) -> None:
+    """Of the transactions whose producers have their answer."""
+
+    async def ended() -> None:
+        async with Cluster(cluster.bootstrap_servers) as connections:
+            await all_ended(connections)
+
+    with LoopThread("markers") as loop:
+        loop.call(ended(), 120)
+
+
 def as_consumed(row: dict[str, Any]) -> tuple[Any, ...]:
     headers = None if row["headers"] is None else [(header["key"], header["value"]) for header in row["headers"]]
     return row["offset"], row["key"], row["value"], row["timestampType"], round(row["timestamp"].timestamp() * 1000), headers
@@ -138,6 +152,7 @@ def test_transactions_are_seen_as_their_isolation_says_and_what_is_in_no_row_is_
     in_transaction(cluster, topic, f"{topic}-b", [b"3", b"4", b"5"], commit=False)
     fill(cluster, topic, 3)
     still_open = in_transaction(cluster, topic, f"{topic}-c", [b"6"], commit=None)
+    wait_for_markers(cluster)
     found = settings(cluster, subscribe=topic, **{"kafka.isolation.level": isolation})
     with ClusterReader(found) as reader:
         end = reader.latest(reader.partitions())[partition]
