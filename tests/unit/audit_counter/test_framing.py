@@ -41,8 +41,9 @@ def values_of(servers: str) -> dict[str, set[bytes]]:
         consumer.close()
 
 
-def test_records_have_the_registry_s_id(tmp_path: Path) -> None:
-    """Both reporters', and the counter reads them."""
+def test_records_have_the_registry_s_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both reporters', and the counter reads them. A registry that takes more than two seconds for its first answer is waited for."""
+    monkeypatch.setattr(audit_schema, "_ANSWER_SECONDS", 120.0)
     with EmbeddedCluster(services=["schema-registry"], data_directory=tmp_path) as registries:
         url = registries.schema_registry_url
         settings = {"audit.enable": "true", "audit.report.interval.ms": "200", "confluent.schema.registry.url": url}
