@@ -75,7 +75,9 @@ class Publisher:
     """A real client that publishes all the time, from the broker's own event loop."""
 
     def __init__(self, broker: Broker, topic: str) -> None:
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
+        # A topic that is made by use is not given up while ZooKeeper comes back.
+        waits = {"topic.metadata.propagation.max.ms": 120_000}
+        self._producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0, **waits})
         self._topic = topic
         self.acknowledged = 0
         self.errors: list[str] = []
