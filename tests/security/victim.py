@@ -148,10 +148,6 @@ class Victim:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def loop_seconds(self) -> float:
-        """What the thread of the event loop has computed so far."""
-        return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/schedstat").read_text().split()[0]) / 1e9
-
     def held_seconds(self, attack: Callable[[], Any]) -> float:
         """The most that the broker worked, in CPU time, while someone had to wait for the event loop's turn during an attack."""
         return self.longest_waits(attack)[0]
