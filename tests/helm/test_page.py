@@ -49,7 +49,7 @@ def test_ottla_knows_the_options_of_the_page(command: str) -> None:
     words = re.search(r"ottla (reassign execute .*?)'?$", command)
     assert words is not None
     helped = subprocess.run(
-        [sys.executable, "-m", "ottla.cli", "reassign", "execute", "--help"], capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "ottla.cli", "reassign", "execute", "--help"], capture_output=True, text=True, timeout=300
     )
     for option in re.findall(r"--[a-z-]+", words[1]):
         assert option in helped.stdout

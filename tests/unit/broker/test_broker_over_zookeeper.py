@@ -33,7 +33,7 @@ def properties_for(directory: Path, connect: str, **properties: str) -> dict[str
         "log.dirs": str(directory),
         "zookeeper.connect": connect,
         "zookeeper.session.timeout.ms": "40000",  # a busy machine may hold a process up for seconds
-        "zookeeper.connection.timeout.ms": "10000",
+        "zookeeper.connection.timeout.ms": "60000",
         **properties,
     }
 

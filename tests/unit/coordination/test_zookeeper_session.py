@@ -33,7 +33,7 @@ from ottla.testing.zookeeper_proxy import ZooKeeperProxy
 Events = list[WatchedEvent]
 
 
-def options_for(address: str, session_timeout: float = 10.0, connection_timeout: float = 10.0, **more: object) -> ZooKeeperOptions:
+def options_for(address: str, session_timeout: float = 30.0, connection_timeout: float = 60.0, **more: object) -> ZooKeeperOptions:
     return ZooKeeperOptions(ConnectString.parse(address), session_timeout, connection_timeout, **more)  # type: ignore[arg-type]
 
 
@@ -208,7 +208,7 @@ async def test_a_session_that_is_silent_for_its_timeout_expires(zookeeper_server
 
 async def test_a_session_outlives_a_restart_of_the_server(own_zookeeper_server: ZooKeeperServer) -> None:
     """Ephemerals, watches and what was asked meanwhile: all are there when the server is."""
-    async with session_with(options_for(own_zookeeper_server.address, 20)) as session:
+    async with session_with(options_for(own_zookeeper_server.address, 60)) as session:
         await session.create("/live", b"1", ephemeral=True)
         told: Events = []
         await session.get("/live", told.append)
@@ -226,7 +226,7 @@ async def test_a_session_outlives_a_restart_of_the_server(own_zookeeper_server: 
 
 async def test_a_session_outlives_a_connection_that_is_taken_and_never_answered(zookeeper_server: ZooKeeperServer) -> None:
     """A ZooKeeper that has just started leaves about one connection in fifty like that; the next one is answered."""
-    async with proxy_to(zookeeper_server) as proxy, session_with(options_for(f"127.0.0.1:{proxy.port}", 4)) as session:
+    async with proxy_to(zookeeper_server) as proxy, session_with(options_for(f"127.0.0.1:{proxy.port}", 10)) as session:
         seen, until = events_of(session)
         proxy.silent_connections = 1
         proxy.cut()
@@ -240,7 +240,7 @@ async def test_a_frozen_server_holds_nobody_up_for_longer_than_the_timeout(
 ) -> None:
     """Not even the end of the session: that goes without an answer."""
     monkeypatch.setattr(zookeeper_session, "CLOSE_SECONDS", 0.2)
-    session = await open_session(options_for(own_zookeeper_server.address, 1.5))
+    session = await open_session(options_for(own_zookeeper_server.address, 4))
     await session.create("/a", b"0")
     own_zookeeper_server.pause()
     writing = asyncio.ensure_future(session.set("/a", b"1"))

@@ -85,7 +85,7 @@ def guarded(a_zookeeper_to_start: None, tmp_path_factory: pytest.TempPathFactory
         yield Guarded(port, authority, keystore)
 
 
-def options_for(guarded: Guarded, tls: ZooKeeperTls, host: str = "127.0.0.1", timeout: float = 10.0) -> ZooKeeperOptions:
+def options_for(guarded: Guarded, tls: ZooKeeperTls, host: str = "127.0.0.1", timeout: float = 60.0) -> ZooKeeperOptions:
     return ZooKeeperOptions(ConnectString.parse(f"{host}:{guarded.port}"), 10.0, timeout, tls=tls)
 
 

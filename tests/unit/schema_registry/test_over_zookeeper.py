@@ -35,7 +35,7 @@ def run(test: Callable[[Start], Any], directory: Path) -> None:
                     "request.timeout.ms": "120000",
                     "zookeeper.connect": connect,
                     "zookeeper.session.timeout.ms": "4000",
-                    "zookeeper.connection.timeout.ms": "10000",
+                    "zookeeper.connection.timeout.ms": "60000",
                 }
                 registry = SchemaRegistry(RegistrySettings.from_properties(properties))
                 await registry.start()
