@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 
 class BrokerProcess:
@@ -53,7 +53,7 @@ class BrokerProcess:
     def terminate(self) -> int:
         """Asks it to stop, and gives its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(120)
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):

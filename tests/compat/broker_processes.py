@@ -18,7 +18,7 @@ from tests.chaos import views
 from tests.chaos.cluster import COMMON_PROPERTIES, Cluster
 
 T = TypeVar("T")
-SECONDS = 60.0
+SECONDS = 180.0
 
 
 class Brokers:

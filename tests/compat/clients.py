@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-READ_SECONDS = 30.0
+READ_SECONDS = 120.0
 
 
 class Message(NamedTuple):

@@ -15,7 +15,7 @@ from .quiet import quiet
 
 PARTITIONS = 3
 MESSAGES = 900  # of each partition
-SECONDS = 60.0
+SECONDS = 180.0
 WORKER = Path(__file__).with_name("copy_worker.py")
 TRANSACTIONAL_ID = "copier-1"
 
@@ -97,7 +97,7 @@ def publish_source(address: str) -> list[list[bytes]]:
     for number in range(MESSAGES):
         for partition in range(PARTITIONS):
             producer.produce("source", b"m%d" % number, partition=partition)
-    assert producer.flush(60) == 0
+    assert producer.flush(120) == 0
     return [[b"%d m%d" % (number, number) for number in range(MESSAGES)] for _ in range(PARTITIONS)]
 
 

@@ -9,7 +9,7 @@ import confluent_kafka
 
 from .quiet import quiet
 
-SECONDS = 60.0
+SECONDS = 180.0
 
 
 class Entry(NamedTuple):

@@ -26,17 +26,17 @@ def test_confluent_kafka_administers_a_topic_from_creation_to_deletion(ottla_clu
 
     admin = AdminClient({"bootstrap.servers": ottla_cluster.bootstrap_servers})
     name = "administered-by-confluent"
-    admin.create_topics([NewTopic(name, 2, 1, config={"retention.ms": "3600000"})])[name].result(10)
+    admin.create_topics([NewTopic(name, 2, 1, config={"retention.ms": "3600000"})])[name].result(90)
     with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
-        admin.create_topics([NewTopic(name, 2, 1)])[name].result(10)
-    admin.create_partitions([NewPartitions(name, 3)])[name].result(10)
+        admin.create_topics([NewTopic(name, 2, 1)])[name].result(90)
+    admin.create_partitions([NewPartitions(name, 3)])[name].result(90)
     assert len(admin.list_topics(timeout=60).topics[name].partitions) == 3
 
     resource = ConfigResource(ResourceType.TOPIC, name)
 
     def configured(key: str) -> tuple[str | None, bool]:
         (answer,) = admin.describe_configs([resource]).values()
-        entry = answer.result(10)[key]
+        entry = answer.result(90)[key]
         return entry.value, entry.is_default
 
     assert configured("retention.ms") == ("3600000", False)
@@ -47,7 +47,7 @@ def test_confluent_kafka_administers_a_topic_from_creation_to_deletion(ottla_clu
         ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.APPEND),
     ]
     altered = ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
-    admin.incremental_alter_configs([altered])[altered].result(10)
+    admin.incremental_alter_configs([altered])[altered].result(90)
     assert configured("retention.ms") == ("-1", False)  # as the embedded cluster has it
     assert configured("segment.bytes") == ("1048576", False)
     assert configured("cleanup.policy") == ("delete,compact", False)
@@ -56,14 +56,14 @@ def test_confluent_kafka_administers_a_topic_from_creation_to_deletion(ottla_clu
         wrong = ConfigResource(
             ResourceType.TOPIC, name, incremental_configs=[ConfigEntry("retention.ms", "soon", incremental_operation=AlterConfigOpType.SET)]
         )
-        admin.incremental_alter_configs([wrong])[wrong].result(10)
+        admin.incremental_alter_configs([wrong])[wrong].result(90)
 
     CLIENTS[0].publish(ottla_cluster.bootstrap_servers, name, "none", TEN)
     partition = TopicPartition(name, 0)
 
     def offset(spec: OffsetSpec) -> int:
         (answer,) = admin.list_offsets({partition: spec}).values()
-        found: int = answer.result(10).offset
+        found: int = answer.result(90).offset
         return found
 
     assert offset(OffsetSpec.earliest()) == 0
@@ -71,12 +71,12 @@ def test_confluent_kafka_administers_a_topic_from_creation_to_deletion(ottla_clu
     assert offset(OffsetSpec.for_timestamp(1004)) == 4
     assert offset(OffsetSpec.max_timestamp()) == 9
     (deleted,) = admin.delete_records([TopicPartition(name, 0, 6)]).values()
-    assert deleted.result(10).low_watermark == 6
+    assert deleted.result(90).low_watermark == 6
     assert offset(OffsetSpec.earliest()) == 6
 
-    cluster = admin.describe_cluster().result(10)
+    cluster = admin.describe_cluster().result(90)
     assert [node.id for node in cluster.nodes] == [1] and cluster.cluster_id
-    admin.delete_topics([name])[name].result(10)
+    admin.delete_topics([name])[name].result(90)
     assert name not in admin.list_topics(timeout=60).topics
 
 

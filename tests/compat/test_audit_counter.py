@@ -44,7 +44,7 @@ class Counter:
             "audit.tiers": "producer,broker",
             "audit.window.ms": str(WINDOW_MS),
             "zookeeper.connect": zookeeper,
-            "zookeeper.session.timeout.ms": "4000",
+            "zookeeper.session.timeout.ms": "10000",
             "zookeeper.connection.timeout.ms": "60000",
         }
         config = directory / f"counter-{number}.properties"
@@ -109,7 +109,7 @@ def work(servers: str, count: int) -> None:
     producer = audited(confluent_kafka.Producer)({"bootstrap.servers": servers, **REPORTS})
     for number in range(count):
         producer.produce(TOPIC, b"value-%d" % number, b"key-%d" % number)
-    assert producer.close_audit(60) == 0  # type: ignore[attr-defined]
+    assert producer.close_audit(300) == 0  # type: ignore[attr-defined]
     consumer = audited(confluent_kafka.Consumer)(
         {"bootstrap.servers": servers, "group.id": GROUP, "auto.offset.reset": "earliest", **REPORTS}
     )

@@ -22,7 +22,7 @@ def advertised(admin: Any, broker_id: int) -> Any:
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     (answer,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, str(broker_id))]).values()
-    return answer.result(10)["advertised.listeners"]
+    return answer.result(90)["advertised.listeners"]
 
 
 def advertise(admin: Any, broker_id: int, listeners: str | None) -> None:
@@ -32,7 +32,7 @@ def advertise(admin: Any, broker_id: int, listeners: str | None) -> None:
     operation = AlterConfigOpType.DELETE if listeners is None else AlterConfigOpType.SET
     entry = ConfigEntry("advertised.listeners", listeners, incremental_operation=operation)
     resource = ConfigResource(ResourceType.BROKER, str(broker_id), incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(90)
 
 
 def hosts(admin: Any) -> dict[int, str]:
@@ -68,7 +68,7 @@ def test_the_address_that_clients_are_told_changes_while_the_broker_runs() -> No
         producer = Producer({"bootstrap.servers": cluster.address("PLAINTEXT", 2), "acks": "all"})
         for partition in range(2):
             producer.produce("clicks", b"value", partition=partition)
-        assert producer.flush(20) == 0
+        assert producer.flush(120) == 0
 
         cluster.expire_session(2)
         wait_for_hosts(cluster, {1: "127.0.0.1", 2: "localhost"})
@@ -94,7 +94,7 @@ def test_acls_are_disabled_and_not_unknown(ottla_cluster: EmbeddedCluster) -> No
     )
     for answer in (*admin.create_acls([rule]).values(), *admin.delete_acls([everything]).values()):
         with pytest.raises(KafkaException, match=r"SECURITY_DISABLED.*No Authorizer is configured"):
-            answer.result(10)
+            answer.result(90)
 
 
 def test_that_acls_are_disabled_is_described(ottla_cluster: EmbeddedCluster) -> None:

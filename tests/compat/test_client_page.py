@@ -14,7 +14,6 @@ from ottla.testing import EmbeddedCluster
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 
 
-@pytest.mark.timeout(120)
 def test_the_examples_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     with EmbeddedCluster(settings={"coordination.listener": "127.0.0.1:0"}) as cluster:

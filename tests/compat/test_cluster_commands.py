@@ -54,14 +54,14 @@ def publish(cluster: EmbeddedCluster, topic: str, size: int) -> None:
     for _ in range(size // 1000):
         producer.produce(topic, os.urandom(1000))
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def overridden(cluster: EmbeddedCluster, kind: ResourceType, name: str) -> dict[str, str]:
     """What is set for a broker while it runs, or for a topic itself."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     resource = ConfigResource(kind, name)
-    entries: dict[str, Any] = admin.describe_configs([resource])[resource].result(20)
+    entries: dict[str, Any] = admin.describe_configs([resource])[resource].result(90)
     return {key: each.value for key, each in entries.items() if each.source in (1, 2)}
 
 
@@ -181,7 +181,8 @@ def test_a_broker_that_is_gone_is_seen_at_a_glance(cluster: EmbeddedCluster, ott
     assert "alone-" not in ottla(cluster, "topics", "describe", "alone")  # a partition without a leader is shown, and hides nothing
 
     cluster.start_broker(gone)
-    until(lambda: all(len(cluster.isr("copied", number)) == 3 for number in range(3)), "it has caught up")
+    partitions = [("copied", number) for number in range(3)] + [(name, 0) for name in INTERNAL_TOPICS] + [("__consumer_offsets", 1)]
+    until(lambda: all(len(cluster.isr(*partition)) == 3 for partition in partitions), "it has caught up")
     ottla(cluster, "cluster", "--check")
     led = [load["leader"] for load in json.loads(ottla(cluster, "topics", "describe", "copied", "--json"))[0]["partitions"]]
     assert gone not in led

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.compat.test_readme import environment_for, examples, exchanges, type_in
 
 from ottla.testing import EmbeddedCluster
@@ -15,7 +14,6 @@ from ottla.testing import EmbeddedCluster
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 
 
-@pytest.mark.timeout(240)
 def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
     with EmbeddedCluster(brokers=3) as cluster:
         environment = environment_for(cluster.bootstrap_servers)

@@ -165,7 +165,7 @@ def alter(cluster: EmbeddedCluster, topic: str, name: str, value: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     for made in admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]).values():
-        made.result(30)
+        made.result(90)
 
 
 def test_a_record_without_a_key_is_refused(cluster: EmbeddedCluster) -> None:
@@ -173,51 +173,54 @@ def test_a_record_without_a_key_is_refused(cluster: EmbeddedCluster) -> None:
     errors: list[str] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, **quiet()})
     producer.produce(topic, b"x", on_delivery=lambda error, _: errors.append(error.name() if error else ""))
-    producer.flush(30)
+    producer.flush(120)
     assert errors == ["INVALID_RECORD"]
 
 
 def test_what_was_aborted_stays_unseen_through_every_cleaning(cluster: EmbeddedCluster) -> None:
     """The index of aborted transactions keeps fitting the log, whatever was cleaned away of either."""
     topic = compact(cluster, "transacted", delete_retention_ms="300")
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "cleaned", **quiet()})
-    producer.init_transactions(30)
+    settings = {"transactional.id": "cleaned", "transaction.timeout.ms": 300_000, "reconnect.backoff.max.ms": 200}
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, **settings, **quiet()})
+    producer.init_transactions(120)
     expected: dict[bytes | None, bytes | None] = {}
     aborted: set[bytes] = set()
+
+    def is_as_expected() -> bool:
+        found = read_to_the_end(cluster.bootstrap_servers, topic)
+        assert not {message.value for message in found} & aborted
+        return {message.key: message.value for message in found} == expected
+
     for number in range(80):
         producer.begin_transaction()
         puts = [(b"key %d" % (key % KEYS), b"%d of %d" % (number, key)) for key in range(number, number + 7)]
         for key, value in puts:
             producer.produce(topic, value, key=key, partition=0)
         if number % 3 == 1:
-            producer.flush(30)
-            producer.abort_transaction(30)
+            producer.flush(120)
+            producer.abort_transaction(120)
             aborted |= {value for _, value in puts}
         else:
-            producer.commit_transaction(30)
+            producer.commit_transaction(120)
             expected |= dict(puts)
         if number % 20 == 19:
-            found = read_to_the_end(cluster.bootstrap_servers, topic)
-            assert not {message.value for message in found} & aborted
-            assert {message.key: message.value for message in found} == expected
+            until(is_as_expected, "the markers of the last transaction, which follow its end, are written")
 
     def is_clean() -> bool:
         found = read_to_the_end(cluster.bootstrap_servers, topic, isolation="read_uncommitted")
-        committed = read_to_the_end(cluster.bootstrap_servers, topic)
-        assert not {message.value for message in committed} & aborted
-        assert {record.key: record.value for record in committed} == expected
+        assert is_as_expected()
         return len(found) < 250
 
     until(is_clean, "most is gone, what was aborted too", 240)
     producer.begin_transaction()
     producer.produce(topic, b"open", key=b"key 1", partition=0)
-    producer.flush(30)
+    producer.flush(120)
     by_librdkafka(cluster.bootstrap_servers, topic, rounds(20))
     time.sleep(1)  # for cleanings, which must not come by the open transaction
     cluster.restart()
     found = read_to_the_end(cluster.bootstrap_servers, topic)
     assert {message.key: message.value for message in found} == expected, "nothing behind the open transaction is seen"
-    producer.commit_transaction(30)
+    producer.commit_transaction(120)
     expected |= dict(rounds(20))
     until(
         lambda: {message.key: message.value for message in read_to_the_end(cluster.bootstrap_servers, topic)} == expected,
@@ -230,7 +233,7 @@ def test_the_topics_of_groups_and_transactions_are_compacted_while_they_are_used
     """They stay small however much is committed, and a start finds everything in what is left."""
     topic = cluster.create_topic("used", partitions=3)
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "busy", **quiet()})
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "busy", "enable.auto.commit": False, **quiet()}
     )
@@ -243,8 +246,8 @@ def test_the_topics_of_groups_and_transactions_are_compacted_while_they_are_used
             offsets = [confluent_kafka.TopicPartition(topic, partition, number) for partition in range(3)]
             producer.begin_transaction()
             producer.produce(topic, b"%d" % number, partition=0)
-            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
-            producer.commit_transaction(30)
+            producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 120)
+            producer.commit_transaction(120)
             written = {name: max(size, _last_offset(log / name)) for name, size in written.items()}
             # A commit takes some 500 bytes of one and 300 of the other; a few segments of 4,000 are left where the cleaner has had a turn.
             sizes = {name: sum(_sizes(log / name)) for name in written}
@@ -252,12 +255,12 @@ def test_the_topics_of_groups_and_transactions_are_compacted_while_they_are_used
                 break
             assert time.monotonic() < limit, f"compaction is behind after {number} commits: {written}, {sizes}"
         cluster.restart()
-        committed = consumer.committed([confluent_kafka.TopicPartition(topic, number) for number in range(3)], 30)
+        committed = consumer.committed([confluent_kafka.TopicPartition(topic, number) for number in range(3)], 120)
         assert [partition.offset for partition in committed] == [number] * 3
         producer.begin_transaction()  # the same producer continues: its id, epoch and state were found
         producer.produce(topic, b"after", partition=0)
-        producer.commit_transaction(30)
-        assert read_to_the_end(cluster.bootstrap_servers, topic)[-1].value == b"after"
+        producer.commit_transaction(120)
+        until(lambda: read_to_the_end(cluster.bootstrap_servers, topic)[-1].value == b"after", "the marker is written")
     finally:
         consumer.close()
 

@@ -23,8 +23,6 @@ from .reading import read_to_the_end
 SETTINGS = {"transaction.state.log.num.partitions": "1", "log.cleaner.backoff.ms": "50"}
 LENGTH = 8  # where a batch says how long it is
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def transactional(cluster: EmbeddedCluster, transactional_id: str) -> confluent_kafka.Producer:
     producer = confluent_kafka.Producer(
@@ -36,7 +34,7 @@ def transactional(cluster: EmbeddedCluster, transactional_id: str) -> confluent_
             **quiet(),
         }
     )
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     return producer
 
 
@@ -59,11 +57,11 @@ def test_a_damaged_record_of_transactions_is_passed_over(tmp_path: Path, caplog:
         for _ in range(3):
             damaged.begin_transaction()
             damaged.produce(topic, b"before")
-            damaged.commit_transaction(30)
+            damaged.commit_transaction(120)
         others = transactional(cluster, "others")
         others.begin_transaction()
         others.produce(topic, b"open")
-        others.flush(30)
+        others.flush(120)
         del damaged
         cluster.stop()
         path = next(path for path in sorted(log.glob("*.log")) if places_of(path, b"damaged"))
@@ -81,8 +79,8 @@ def test_a_damaged_record_of_transactions_is_passed_over(tmp_path: Path, caplog:
         assert "skipped" in caplog.text
         again.begin_transaction()
         again.produce(topic, b"again")
-        again.commit_transaction(30)
-        others.commit_transaction(30)
+        again.commit_transaction(120)
+        others.commit_transaction(120)
         found: list[bytes | None] = []
 
         def all_is_seen() -> bool:
@@ -111,7 +109,7 @@ def test_a_damaged_compacted_log_is_read_as_it_is_and_left_alone_and_the_others_
             producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "batch.num.messages": 5, **quiet()})
             for number in range(200):
                 producer.produce(topic, b"value %d" % number + b"x" * 30, key=b"key %d" % (number % 7))
-            assert producer.flush(30) == 0
+            assert producer.flush(120) == 0
         cluster.stop()
         path = sorted((tmp_path / "log" / "damaged-0").glob("*.log"))[1]
         content = bytearray(path.read_bytes())
@@ -124,8 +122,8 @@ def test_a_damaged_compacted_log_is_read_as_it_is_and_left_alone_and_the_others_
             for topic in ("damaged", "sound"):
                 resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
                 for made in admin.incremental_alter_configs([resource]).values():
-                    made.result(30)
-            until(lambda: len(read_to_the_end(cluster.bootstrap_servers, "sound")) < 60, "the sound one is cleaned")
-            until(lambda: "damaged-0: compaction has stopped until the broker restarts" in caplog.text, "the damaged one is told of")
+                    made.result(90)
+            until(lambda: len(read_to_the_end(cluster.bootstrap_servers, "sound")) < 60, "the sound one is cleaned", 240)
+            until(lambda: "damaged-0: compaction has stopped until the broker restarts" in caplog.text, "the damaged one is told of", 240)
         assert caplog.text.count("damaged-0: compaction has stopped until the broker restarts") == 1
         assert len(read_to_the_end(cluster.bootstrap_servers, "damaged", offset=150)) == 50

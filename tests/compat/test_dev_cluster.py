@@ -17,7 +17,7 @@ def read_all(address: str, topic: str) -> list[bytes | None]:
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
         found: list[bytes | None] = []
-        while len(found) < COUNT and (messages := consumer.consume(COUNT - len(found), 20)):
+        while len(found) < COUNT and (messages := consumer.consume(COUNT - len(found), 120)):
             for message in messages:
                 assert message.error() is None
                 found.append(message.value())
@@ -31,11 +31,11 @@ def test_a_cluster_in_one_process_has_what_it_had_after_kill_9(tmp_path: Path) -
     try:
         assert len(process.address.split(",")) == 3
         admin = AdminClient({"bootstrap.servers": process.address})
-        admin.create_topics([NewTopic("events", 1, 3, config={"min.insync.replicas": "2"})])["events"].result(20)
+        admin.create_topics([NewTopic("events", 1, 3, config={"min.insync.replicas": "2"})])["events"].result(90)
         producer = confluent_kafka.Producer({"bootstrap.servers": process.address, "acks": "all"})
         for number in range(COUNT):
             producer.produce("events", b"%d" % number)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         process.kill()
         process.start()
         assert read_all(process.address, "events") == [b"%d" % number for number in range(COUNT)]

@@ -20,8 +20,6 @@ from ottla.testing import EmbeddedCluster
 # A worker that was killed is not a member for long.
 SETTINGS = {"group.min.session.timeout.ms": "1000"}
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def test_the_worker_is_killed(tmp_path: Path) -> None:
     with EmbeddedCluster(settings=SETTINGS) as cluster:

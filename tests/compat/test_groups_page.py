@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from tests.compat.test_readme import environment_for, examples, exchanges, type_in
 
 from ottla.broker.groups.classic.transitions import table
@@ -15,7 +14,6 @@ from ottla.testing import EmbeddedCluster
 PAGE = Path(__file__).parents[2] / "docs" / "groups.md"
 
 
-@pytest.mark.timeout(180)
 def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
     with EmbeddedCluster(settings=parse(_settings(), "docs/groups.md")) as cluster:
         environment = environment_for(cluster.bootstrap_servers)

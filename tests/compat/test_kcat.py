@@ -17,7 +17,7 @@ from .clients import CLIENTS, CODECS, Message
 
 
 def run(command: list[str], given: bytes = b"") -> bytes:
-    done = subprocess.run(command, input=given, capture_output=True, timeout=50, check=False)
+    done = subprocess.run(command, input=given, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaAdminClient
+from tests.waiting import until
 
 from ottla.testing import EmbeddedCluster
 
@@ -45,7 +46,9 @@ def test_a_partition_moves_back_and_forth_while_it_is_written_to_and_read(tmp_pa
                     admin.alter_replica_log_dirs({("clicks", 0, 1): str(target)})
                     producer.poll(0.05)
                     found += [int(message.value() or b"") for message in consumer.consume(500, 0.02)]
-            assert producer.flush(60) == 0
+            assert producer.flush(120) == 0
+            until(lambda: where_it_is(directories) == target, "the last move is over")
+            seen.add(target)
             deadline = time.monotonic() + 120
             while len(found) < count and time.monotonic() < deadline:
                 found += [int(message.value() or b"") for message in consumer.consume(5_000, 0.5)]

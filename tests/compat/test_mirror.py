@@ -57,7 +57,7 @@ async def count_of(side: Side) -> int:
 
 async def reaches(side: Side, count: int, log: Path) -> None:
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while await count_of(side) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
     except TimeoutError:
@@ -95,7 +95,7 @@ async def test_each_record_is_there_once_when_workers_are_killed_and_stopped(tmp
             await publishing
             expected = {partition: values_of(partition) for partition in WANTED}
             # Who has slept finds out with the first transaction that it means to commit, so there is something to copy until then.
-            async with asyncio.timeout(60), BatchProducer(a.cluster) as producer:
+            async with asyncio.timeout(240), BatchProducer(a.cluster) as producer:
                 while not _says_that_it_is_fenced(log):
                     for partition in WANTED:
                         expected[partition].append(b"more %d" % len(expected[partition]))
@@ -106,7 +106,7 @@ async def test_each_record_is_there_once_when_workers_are_killed_and_stopped(tmp
             for partition in WANTED:
                 assert [record.value for record in found[partition]] == expected[partition]
             workers[-1].signal(signal.SIGTERM)
-            await asyncio.get_running_loop().run_in_executor(None, workers[-1].process.wait, 20)
+            await asyncio.get_running_loop().run_in_executor(None, workers[-1].process.wait, 120)
             assert workers[-1].process.returncode == 0
         finally:
             publishing.cancel()

@@ -145,7 +145,7 @@ def test_dev_with_a_mirror_maker_copies_another_cluster_and_says_where_it_is_ask
             asked = subprocess.run([*command, "mirror", "list", "--rpc", told["mirror"]], capture_output=True, text=True, check=True)
             assert "source->dev" in asked.stdout
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 0
+            assert process.wait(120) == 0
         finally:
             process.kill()
-            process.wait(20)
+            process.wait(120)

@@ -228,7 +228,7 @@ async def harm_worker(kind: str, workers: list[Worker], number: int, files: tupl
         worker.signal(signal.SIGCONT)
         return
     worker.signal(signal.SIGKILL if kind == "kill" else signal.SIGTERM)
-    code = await asyncio.to_thread(worker.process.wait, 30)
+    code = await asyncio.to_thread(worker.process.wait, SECONDS)
     assert kind == "kill" or code == 0
     workers[number] = Worker(*files)
 

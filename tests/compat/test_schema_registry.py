@@ -61,7 +61,7 @@ def sent_and_received(servers: str, topic: str, value: bytes, headers: Any = Non
     """A message through the broker."""
     producer = Producer({"bootstrap.servers": servers})
     producer.produce(topic, value, headers=headers)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     consumer = Consumer({"bootstrap.servers": servers, "group.id": f"group-of-{topic}", "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     try:

@@ -27,7 +27,7 @@ def clusters() -> Iterator[tuple[EmbeddedCluster, EmbeddedCluster]]:
     ):
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         config = {"confluent.value.schema.validation": "true"}
-        admin.create_topics([NewTopic("clicks", 1, 1, config=config)])["clicks"].result(10)
+        admin.create_topics([NewTopic("clicks", 1, 1, config=config)])["clicks"].result(90)
         yield cluster, elsewhere
 
 
@@ -35,7 +35,7 @@ def error_of(producer: Producer, value: bytes | None, headers: Any = None) -> Ka
     """What comes of one message."""
     errors: list[KafkaError | None] = []
     producer.produce("clicks", value=value, headers=headers, on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     (error,) = errors
     return error
 

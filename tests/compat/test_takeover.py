@@ -129,7 +129,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, a_zookeeper_to_start: 
             place.close()
 
 
-@pytest.mark.timeout(400)
 def test_ottla_takes_kafkas_place_and_leaves_it_as_kafka_can_have_it_back(place: Place) -> None:
     """Issue 20, from the check before the day to the way back, in the steps of docs/coming-from-kafka.md."""
     left = place.left
@@ -194,7 +193,6 @@ def kafka_home() -> Path | None:
     return None
 
 
-@pytest.mark.timeout(500)
 def test_kafka_starts_on_what_ottla_left_and_reads_all_of_it(place: Place) -> None:
     """The way back, by Kafka itself."""
     home = kafka_home()

@@ -73,9 +73,12 @@ def test_the_reason_why_there_is_no_connection_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It is librdkafka's last error, and not that no broker answers."""
-    monkeypatch.setattr("ottla.cli.connection.ANSWER_SECONDS", 2.0)
-    assert run(["topics", "list", "-b", cluster.address(listener), *options]) == 1
-    told = capsys.readouterr().err
+    for seconds in (2.0, 30.0):  # the second where the machine is so busy that librdkafka has heard nothing in the first
+        monkeypatch.setattr("ottla.cli.connection.ANSWER_SECONDS", seconds)
+        assert run(["topics", "list", "-b", cluster.address(listener), *options]) == 1
+        told = capsys.readouterr().err
+        if re.search(reason, told):
+            break
     assert re.search(reason, told), told
     assert "ottla dev" not in told
 
@@ -92,13 +95,13 @@ def test_large_messages_come_back_over_tls(cluster: EmbeddedCluster, certificate
     producer = confluent_kafka.Producer({**configuration, "enable.idempotence": True})
     for value in values:
         producer.produce("secret", value)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     consumer = confluent_kafka.Consumer({**configuration, "group.id": "unused"})
     try:
         consumer.assign([confluent_kafka.TopicPartition("secret", 0, 0)])
         read: list[bytes | None] = []
         while len(read) < len(values):
-            messages = consumer.consume(200, 10.0)
+            messages = consumer.consume(200, 120.0)
             assert messages, f"only {len(read)} of {len(values)} came back"
             read += [message.value() for message in messages]
         assert read == values
@@ -111,7 +114,7 @@ def test_kafka_python_speaks_tls_with_it(cluster: EmbeddedCluster, certificates:
 
     secure = {"bootstrap_servers": cluster.address("SSL"), "security_protocol": "SSL", "ssl_cafile": str(certificates.authority)}
     producer = kafka.KafkaProducer(**secure)
-    assert producer.send("by-kafka-python", b"hello").get(20).offset == 0
+    assert producer.send("by-kafka-python", b"hello").get(120).offset == 0
     producer.close()
 
 
@@ -132,9 +135,9 @@ def test_the_command_line_reaches_it_with_properties(
 
 def test_kcat_speaks_tls_with_it(kcat: str, cluster: EmbeddedCluster, certificates: Certificates) -> None:
     options = [kcat, "-b", cluster.address("SSL"), *client_options(certificates)]
-    subprocess.run([*options, "-P", "-t", "by-kcat", "-p", "0"], input=b"hello\n", check=True, timeout=30)
+    subprocess.run([*options, "-P", "-t", "by-kcat", "-p", "0"], input=b"hello\n", check=True, timeout=300)
     done = subprocess.run(
-        [*options, "-C", "-t", "by-kcat", "-p", "0", "-o", "beginning", "-e", "-q"], capture_output=True, check=True, timeout=30
+        [*options, "-C", "-t", "by-kcat", "-p", "0", "-o", "beginning", "-e", "-q"], capture_output=True, check=True, timeout=300
     )
     assert done.stdout == b"hello\n"
 

@@ -39,12 +39,12 @@ def ottla(cluster: EmbeddedCluster, capfd: pytest.CaptureFixture[str]) -> Callab
 def test_transactions_are_listed_and_described(cluster: EmbeddedCluster, ottla: Callable[..., Any]) -> None:
     topic = cluster.create_topic("commanded", partitions=2)
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "described", **quiet()})
-    producer.init_transactions(30)
+    producer.init_transactions(120)
     assert "described: Empty, producer " in ottla("describe", "described").out
     producer.begin_transaction()
     for partition in range(2):
         producer.produce(topic, b"x", partition=partition)
-    producer.flush(30)
+    producer.flush(120)
 
     listed = json.loads(ottla("list", "--state", "Ongoing", "--json").out)
     assert [(transaction["transactional_id"], transaction["state"], transaction["coordinator"]) for transaction in listed] == [
@@ -62,7 +62,7 @@ def test_transactions_are_listed_and_described(cluster: EmbeddedCluster, ottla: 
     # It is open, and its coordinator knows of it.
     hanging = ottla("find-hanging", "--topic", topic, "--max-transaction-minutes", "0").out
     assert hanging == "No transaction hangs; 2 are open.\n"
-    producer.abort_transaction(30)
+    producer.abort_transaction(120)
     assert "is not known" in ottla("describe", "unheard-of", code=1).err
     assert "there is no state 'Nonsense'" in ottla("list", "--state", "Nonsense", code=2).err
 
@@ -74,7 +74,7 @@ def test_a_hanging_transaction_is_found_and_ended(cluster: EmbeddedCluster, ottl
     send(cluster.bootstrap_servers, produce((topic, 1, zombie), version=9, acks=-1, transactional_id="zombie"))
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, **quiet()})
     producer.produce(topic, b"behind", partition=1)
-    producer.flush(30)
+    producer.flush(120)
     assert read_committed(cluster.bootstrap_servers, topic, 1, 2.0) == []
 
     assert ottla("find-hanging").out == "No transaction hangs; 1 is open.\n", "it may be ended yet"
@@ -87,7 +87,7 @@ def test_a_hanging_transaction_is_found_and_ended(cluster: EmbeddedCluster, ottl
     assert "has no partition 9" in ottla("abort", topic, "9", "0", code=2).err
     assert "does not exist" in ottla("abort", "nowhere", "0", "0", code=1).err
     assert ottla("abort", topic, "1", "0").out == f"Aborted the transaction of producer 424242 in {topic}-1 from offset 0 on.\n"
-    assert read_committed(cluster.bootstrap_servers, topic, 1, 30.0) == [b"behind"]
+    assert read_committed(cluster.bootstrap_servers, topic, 1, 120.0) == [b"behind"]
     assert "No transaction hangs" in ottla("find-hanging", "--max-transaction-minutes", "0").out
 
 
@@ -98,11 +98,12 @@ def test_a_transaction_whose_coordinator_is_away_does_not_hang(capfd: pytest.Cap
         address = cluster.bootstrap_servers
         cluster.make_internal_topics()
         topic = cluster.create_topic("payments", replication_factor=2)
-        producer = confluent_kafka.Producer({"bootstrap.servers": address, "transactional.id": "paying", **quiet()})
-        producer.init_transactions(30)
+        paying = {"transactional.id": "paying", "transaction.timeout.ms": 300_000}
+        producer = confluent_kafka.Producer({"bootstrap.servers": address, **paying, **quiet()})
+        producer.init_transactions(120)
         producer.begin_transaction()
         producer.produce(topic, b"paid", partition=0)
-        producer.flush(30)
+        producer.flush(120)
         until(lambda: cluster.isr(topic) == [1, 2], "both have what was written")
         assert run(["transactions", "abort", topic, "0", "0", "-b", address]) == 1
         assert "knows this transaction" in capfd.readouterr().err
@@ -114,8 +115,8 @@ def test_a_transaction_whose_coordinator_is_away_does_not_hang(capfd: pytest.Cap
             assert run(["transactions", *command, "-b", address]) == 1
             assert "__transaction_state-0 has no leader at the moment, so not all transactions are known" in capfd.readouterr().err
         cluster.start_broker(coordinator)
-        producer.commit_transaction(60)
-        assert read_committed(address, topic, 0, 30.0) == [b"paid"]
+        producer.commit_transaction(120)
+        assert read_committed(address, topic, 0, 120.0) == [b"paid"]
 
 
 def send(address: str, frame: bytes) -> None:

@@ -17,7 +17,6 @@ from ottla.testing import EmbeddedCluster
 PAGE = Path(__file__).parents[2] / "docs" / "transactions.md"
 
 
-@pytest.mark.timeout(180)
 def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
     with EmbeddedCluster() as cluster:
         environment = environment_for(cluster.bootstrap_servers)
@@ -30,7 +29,7 @@ def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
                 script = tmp_path / f"example_{number}.py"
                 script.write_text(example.text.replace(READERS_ADDRESS, cluster.bootstrap_servers))
                 command = [sys.executable, str(script)]
-                done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False)
+                done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
                 assert done.returncode == 0, f"{where}\n{done.stdout}{done.stderr}"
             else:
                 pytest.fail(f"{where}: nobody checks a block of {example.language}")
