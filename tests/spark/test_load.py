@@ -117,7 +117,7 @@ def test_days_and_topics_are_partitions_and_files_are_divided(cluster: EmbeddedC
     for number in range(90):
         producer.produce(topic, b"%d" % number, timestamp=(number % 3) * day_ms + number + 1)
     producer.produce(other, b"x", timestamp=5)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     outcome = load(settings_for(cluster, tmp_path, f"{topic},{other}", max_records_per_file=45), LocalExecutor())
     assert outcome.files == 2 * 3 + 1
     assert sorted(path.name for path in (tmp_path / f"topic={topic}").iterdir()) == ["day=1970-01-01", "day=1970-01-02", "day=1970-01-03"]
@@ -131,7 +131,7 @@ def test_records_of_all_the_days_that_there_are_do_not_open_as_many_files(cluste
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for number in range(200):
         producer.produce(topic, b"%d" % number, timestamp=(number * 37 % 100) * 86_400_000)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     load(settings_for(cluster, tmp_path, topic), LocalExecutor())
     assert rows_of(tmp_path) == all_of(topic, [200])
 
@@ -180,7 +180,7 @@ def test_limits_are_kept_and_new_partitions_begin_at_their_beginning(cluster: Em
     some = settings_for(cluster, tmp_path, topic, max_records=12)
     assert [load(some, LocalExecutor()).rows for _ in range(4)] == [12, 12, 6, 0]
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(20)
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(90)
     fill(cluster, topic, 5, partition=1)
     load(some, LocalExecutor())
     assert rows_of(tmp_path) == all_of(topic, [50, 5])
@@ -404,7 +404,7 @@ def test_a_topic_made_again_and_a_table_of_something_else_are_refused(cluster: E
     settings = settings_for(cluster, tmp_path / "table", topic)
     load(settings, LocalExecutor())
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(20)
+    admin.delete_topics([topic])[topic].result(90)
     with pytest.raises(ConfigurationError, match="there is no topic made-again"):
         load(settings, LocalExecutor())
     cluster.create_topic(topic)

@@ -72,7 +72,7 @@ def produce(cluster: EmbeddedCluster, topic: str, values: list[bytes | None], pa
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     for value in values:
         producer.produce(topic, value, b"k", partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
 
 
 def settings_for(cluster: EmbeddedCluster, table: Path, topic: str, on_change: Any = "fail", **options: str) -> LoadSettings:

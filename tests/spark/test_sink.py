@@ -55,7 +55,7 @@ def test_a_frame_is_written_where_librdkafka_would_write_it(spark: SparkSession,
     for number in range(500):
         value = None if number % 10 == 0 else f"value {number}".encode()
         producer.produce(theirs, value, str(number).encode(), headers=[("h", b"x")] if number % 5 == 0 else None)
-    assert producer.flush(20) == 0
+    assert producer.flush(120) == 0
     written = all_in(cluster, ours, 4)
     assert len(written) == 500
     assert sorted(written, key=repr) == sorted(all_in(cluster, theirs, 4), key=repr)

@@ -189,7 +189,7 @@ def test_a_stream_begins_at_the_latest_and_takes_new_partitions_from_their_begin
     fill(cluster, topic, 5)
     run_stream(spark, cluster, tmp_path, subscribe=topic)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(20)
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(90)
     fill(cluster, topic, 3)
     fill(cluster, topic, 4, partition=1)
     run_stream(spark, cluster, tmp_path, subscribe=topic)
