@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
-from tests.loops import until
+from tests.loops import LoopClock, until
 
 from ottla.broker.controller import active, request_batch
 from ottla.coordination import znodes
@@ -227,13 +227,22 @@ async def test_a_controller_that_a_broker_knows_a_later_one_than_looks_again(clu
     assert (refused, one.controller_epoch) == (["once"], 1)
 
 
+async def unheard_by_three(cluster: Cluster, clock: LoopClock, asked: Awaitable[object], *topics: str) -> None:
+    """Brokers 1 and 2 have heard of what is asked for, and know these topics, and 10 s are over before broker 3 has."""
+    asking = asyncio.ensure_future(asked)
+    await until(lambda: all(list(cluster.brokers[broker_id].topics()) == list(topics) for broker_id in (ONE, TWO)))
+    clock.put_forward(seconds=10)
+    await asking
+
+
 async def test_what_a_broker_could_not_hear_it_is_told_later_and_nobody_waits_for_it(cluster: Cluster) -> None:
     one, _, _ = await cluster.start_three()
     deaf = cluster.brokers[THREE]
     deaf.is_deaf = True
-    await one.create_topic(NewTopic("a", assignments=EVERYWHERE), timeout_seconds=0.05)
-    await one.create_topic(NewTopic("b", assignments=EVERYWHERE), timeout_seconds=0.05)
-    await one.delete_topic("b", timeout_seconds=0.05)
+    clock = LoopClock()
+    await unheard_by_three(cluster, clock, one.create_topic(NewTopic("a", assignments=EVERYWHERE), timeout_seconds=10), "a")
+    await unheard_by_three(cluster, clock, one.create_topic(NewTopic("b", assignments=EVERYWHERE), timeout_seconds=10), "a", "b")
+    await unheard_by_three(cluster, clock, one.delete_topic("b", timeout_seconds=10), "a")
     assert deaf.replicas == {}
     deaf.is_deaf = False
     await cluster.settled(1, 2, 3)
@@ -526,8 +535,9 @@ async def test_an_answer_of_zookeeper_that_is_lost_at_a_failure_costs_no_leader(
 async def test_a_controller_that_is_cut_off_from_a_broker_goes_on_with_the_others(cluster: Cluster) -> None:
     one, two, _ = await cluster.start_three()
     cluster.hub.partition(ONE, THREE)
-    await one.create_topic(NewTopic("a", assignments=EVERYWHERE), timeout_seconds=0.05)
-    await until(lambda: cluster.brokers[TWO].leads() == [TopicPartition("a", 1), TopicPartition("a", 4)])
+    creation = one.create_topic(NewTopic("a", assignments=EVERYWHERE), timeout_seconds=10)
+    await unheard_by_three(cluster, LoopClock(), creation, "a")
+    assert cluster.brokers[TWO].leads() == [TopicPartition("a", 1), TopicPartition("a", 4)]
     with pytest.raises(BrokerNotAvailable):
         await cluster.services[THREE].create_topic(NewTopic("b"), timeout_seconds=0.1)
     cluster.hub.heal()
