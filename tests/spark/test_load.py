@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
-from tests.unit.spark.test_reading import KEPT, consumed, delete_before, fill, in_transaction
+from tests.unit.spark.test_reading import KEPT, consumed, delete_before, fill, in_transaction, wait_for_markers
 
 from ottla.model import TopicPartition
 from ottla.testing import EmbeddedCluster
@@ -145,7 +145,8 @@ def test_markers_and_aborted_records_are_accounted_for(cluster: EmbeddedCluster,
     outcome = load(settings, LocalExecutor())
     assert rows_of(tmp_path) == all_of(topic, [2])
     assert outcome.offsets == {TopicPartition(topic, 0): 6}
-    still_open.commit_transaction(20)
+    still_open.commit_transaction(120)
+    wait_for_markers(cluster)
     load(settings, LocalExecutor())
     assert rows_of(tmp_path) == [(topic, 0, 0), (topic, 0, 1), (topic, 0, 6)]
 

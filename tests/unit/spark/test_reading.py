@@ -83,6 +83,7 @@ def in_transaction(cluster: EmbeddedCluster, topic: str, name: str, values: list
     producer.flush(120)
     if commit is not None:
         producer.commit_transaction(120) if commit else producer.abort_transaction(120)
+        wait_for_markers(cluster)
     return producer
 
 
@@ -152,7 +153,6 @@ def test_transactions_are_seen_as_their_isolation_says_and_what_is_in_no_row_is_
     in_transaction(cluster, topic, f"{topic}-b", [b"3", b"4", b"5"], commit=False)
     fill(cluster, topic, 3)
     still_open = in_transaction(cluster, topic, f"{topic}-c", [b"6"], commit=None)
-    wait_for_markers(cluster)
     found = settings(cluster, subscribe=topic, **{"kafka.isolation.level": isolation})
     with ClusterReader(found) as reader:
         end = reader.latest(reader.partitions())[partition]
