@@ -400,6 +400,7 @@ async def test_a_replica_that_a_full_disk_refused_follows_again_when_there_is_ro
     assert key not in broker.replicas
     del broker.errors[key]
     await until(lambda: key in broker.replicas and broker.replicas[key].state.leader == 1)
+    await until(lambda: not cluster.controller.active.state.offline_replicas)  # type: ignore[union-attr]  # it has the broker's answer
     leader = cluster.brokers[ONE].replicas[key]
     registrations = cluster.brokers[ONE].brokers
     members = tuple(IsrMember(broker_id, registrations[broker_id].broker_epoch) for broker_id in (TWO, ONE, THREE))
