@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
-from tests.unit.spark.test_reading import KEPT, consumed, delete_before, fill, in_transaction, wait_for_markers
+from tests.unit.spark.test_reading import KEPT, consumed, delete_before, fill, in_transaction
+from tests.unit.wire.clusters import wait_until_all_ended
 
 from ottla.model import TopicPartition
 from ottla.testing import EmbeddedCluster
@@ -146,7 +147,7 @@ def test_markers_and_aborted_records_are_accounted_for(cluster: EmbeddedCluster,
     assert rows_of(tmp_path) == all_of(topic, [2])
     assert outcome.offsets == {TopicPartition(topic, 0): 6}
     still_open.commit_transaction(120)
-    wait_for_markers(cluster)
+    wait_until_all_ended(cluster.bootstrap_servers)
     load(settings, LocalExecutor())
     assert rows_of(tmp_path) == [(topic, 0, 0), (topic, 0, 1), (topic, 0, 6)]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from tests.unit.wire.clusters import wait_until_all_ended
 
 from ottla.client.errors import ClientClosed, DeliveryFailed, InvalidPartition, QueueFull
 from ottla.client.partitioners import murmur2_partition
@@ -265,6 +266,7 @@ def test_a_transaction_is_written_as_a_whole_or_not_at_all(cluster: EmbeddedClus
             raise RuntimeError("changed my mind")
         with producer.transaction():
             producer.send(topic, [b"a", b"b"], partition=0)
+    wait_until_all_ended(cluster.bootstrap_servers)
     assert written(reader, topic, 0) == [b"a", b"b"]
 
 
@@ -277,6 +279,7 @@ def test_what_waits_in_a_handled_producer_s_queue_is_not_sent_when_its_transacti
             raise RuntimeError("changed my mind")
         with producer.transaction():
             producer.send(topic, [b"a", b"b"], partition=0)
+    wait_until_all_ended(cluster.bootstrap_servers)
     assert written(reader, topic, 0) == [b"a", b"b"]
     with pytest.raises(DeliveryFailed, match="aborted"):
         delivery.result(0)
@@ -298,6 +301,7 @@ def test_a_commit_that_is_not_answered_in_time_is_asked_again_and_not_called_fai
         for value in (b"a", b"b"):
             with producer.transaction():
                 producer.send(topic, value, partition=0)
+    wait_until_all_ended(cluster.bootstrap_servers)
     assert written(reader, topic, 0) == [b"a", b"b"]
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow
 import pytest
-from tests.unit.spark.test_reading import KEPT, consumed, wait_for_markers
+from tests.unit.spark.test_reading import KEPT, consumed
+from tests.unit.wire.clusters import wait_until_all_ended
 
 from ottla.errors import InvalidTransactionTimeout, ProducerFenced
 from ottla.model import BrokerId, TopicPartition
@@ -59,7 +60,7 @@ async def connected(cluster: EmbeddedCluster) -> AsyncIterator[Cluster]:
 
 
 def committed(cluster: EmbeddedCluster, topic: str, partitions: int = 1) -> list[bytes]:
-    wait_for_markers(cluster)
+    wait_until_all_ended(cluster.bootstrap_servers)
     return sorted(
         row[2] for number in range(partitions) for row in consumed(cluster, TopicPartition(topic, number), 1 << 60, "read_committed")
     )

@@ -14,9 +14,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewPartitions
-from tests.unit.wire.clusters import all_ended
+from tests.unit.wire.clusters import wait_until_all_ended
 
-from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
 from ottla.record.batch import batches
 from ottla.spark.offsets import Condition, OffsetRange
@@ -24,7 +23,6 @@ from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, TopicFacts,
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
 from ottla.testing import EmbeddedCluster, ManualClock
 from ottla.testing.certificates import Authority
-from ottla.wire.cluster import Cluster
 
 if TYPE_CHECKING:
     from ottla.spark.source import StreamReader
@@ -83,7 +81,7 @@ def in_transaction(cluster: EmbeddedCluster, topic: str, name: str, values: list
     producer.flush(120)
     if commit is not None:
         producer.commit_transaction(120) if commit else producer.abort_transaction(120)
-        wait_for_markers(cluster)
+        wait_until_all_ended(cluster.bootstrap_servers)
     return producer
 
 
@@ -105,17 +103,6 @@ def consumed(cluster: EmbeddedCluster, partition: TopicPartition, end: int, isol
         found.append((message.offset(), message.key(), message.value(), kind - 1, milliseconds, message.headers()))
     consumer.close()
     return found
-
-
-def wait_for_markers(cluster: EmbeddedCluster) -> None:
-    """Of the transactions whose producers have their answer."""
-
-    async def ended() -> None:
-        async with Cluster(cluster.bootstrap_servers) as connections:
-            await all_ended(connections)
-
-    with LoopThread("markers") as loop:
-        loop.call(ended(), 120)
 
 
 def as_consumed(row: dict[str, Any]) -> tuple[Any, ...]:

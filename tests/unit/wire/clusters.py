@@ -13,6 +13,7 @@ import pytest
 from ottla.broker.in_process import InProcessBrokers
 from ottla.config.broker import BrokerSettings
 from ottla.errors import error_of
+from ottla.lifecycle import LoopThread
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.records import Record, build_batch
@@ -109,6 +110,17 @@ async def all_ended(cluster: Cluster) -> None:
     async with asyncio.timeout(120):
         while any([await list_transactions(cluster, state) for state in ("PrepareCommit", "PrepareAbort")]):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+def wait_until_all_ended(bootstrap_servers: str) -> None:
+    """As `all_ended`, in a thread that may block."""
+
+    async def ended() -> None:
+        async with Cluster(bootstrap_servers) as cluster:
+            await all_ended(cluster)
+
+    with LoopThread("transactions") as loop:
+        loop.call(ended(), 120)
 
 
 async def produce(cluster: Cluster, partition: TopicPartition, batch: bytes) -> int:
