@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from tests.unit.spark.test_reading import CODECS, KEPT, damage, delete_before, fill, in_transaction, rows, settings
+from tests.unit.spark.test_reading import CODECS, KEPT, Ticking, damage, delete_before, fill, in_transaction, rows, settings
 
 from ottla.model import TopicPartition
 from ottla.spark.librdkafka import client_settings
@@ -85,9 +85,13 @@ def test_what_is_lost_is_named_in_the_same_words_and_what_does_not_come_fails_in
             rows(found, [OffsetRange(place, start, end)])
     assert len(same_rows(cluster, [OffsetRange(place, 5, 50)], subscribe=topic, failOnDataLoss="false")) == 30
     assert same_rows(cluster, [OffsetRange(place, 5, 9)], subscribe=topic, failOnDataLoss="false") == []
-    waits = settings(cluster, subscribe=topic, **THEIRS, **{"kafkaConsumer.pollTimeoutMs": "1500"})
-    with pytest.raises(ReadFailed, match=r"gave nothing for 1500 ms: cut-0 at offset 50 of 60"):
-        rows(waits, [OffsetRange(place, 30, 60)])
+    clock = Ticking()
+    portions = read_ranges(found, [OffsetRange(place, 30, 60)], clock)
+    while next(portions).end < 50:
+        pass
+    clock.seconds_a_look = 100
+    with pytest.raises(ReadFailed, match=r"gave nothing for 120000 ms: cut-0 at offset 50 of 60"):
+        next(portions)
     damaged = cluster.create_topic("damaged")
     for _ in range(2):
         fill(cluster, damaged, 10)
