@@ -22,6 +22,7 @@ QUIET: dict[str, Any] = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
 }
+_MOVES = (confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION, confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE)
 
 
 class Publisher:
@@ -75,13 +76,25 @@ class Publisher:
         assert not self._thread.is_alive()
 
 
+def end_of(consumer: confluent_kafka.Consumer, partition: confluent_kafka.TopicPartition) -> int:
+    """Its high watermark. librdkafka asks once, and the broker that it asks may lead it no more."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(partition, timeout=WAIT_SECONDS)[1])
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() not in _MOVES or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
 def read_all(cluster: EmbeddedCluster, topic: str, partition: int = 0) -> list[bytes]:
     """The values of all committed messages of a partition."""
     settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "unused", "enable.auto.commit": False}
     consumer = confluent_kafka.Consumer({**settings, **QUIET})
     try:
         where = confluent_kafka.TopicPartition(topic, partition, 0)
-        _, end = consumer.get_watermark_offsets(where, timeout=WAIT_SECONDS)
+        end = end_of(consumer, where)
         consumer.assign([where])
         values: list[bytes] = []
         deadline = time.monotonic() + WAIT_SECONDS
