@@ -92,13 +92,14 @@ def close(consumers: Sequence[Any]) -> None:
 def test_members_share_what_there_is_and_go_on_where_they_stopped(cluster: EmbeddedCluster) -> None:
     address = cluster.bootstrap_servers
     cluster.create_topic("shared", partitions=PARTITIONS)
-    publish(address, "shared", 0, 300)
     read: list[int] = []
     members = [member(address, "sharing") for _ in range(3)]
     try:
         for joined in members:
             joined.subscribe(["shared"])
-        poll_until(members, lambda: shares(members) == [2, 2, 2] and len(set(read)) == 300, read)
+        poll_until(members, lambda: shares(members) == [2, 2, 2])
+        publish(address, "shared", 0, 300)  # so that each message is read by who commits it
+        poll_until(members, lambda: len(set(read)) == 300, read)
         for joined in members:
             joined.commit(asynchronous=False)
         gone = members.pop()
@@ -296,13 +297,14 @@ def test_a_group_rides_through_the_death_of_its_coordinator() -> None:
     settings = {**SETTINGS, "offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "3", "min.insync.replicas": "1"}
     with EmbeddedCluster(brokers=3, settings=settings) as three:
         three.create_topic("surviving", partitions=PARTITIONS, replication_factor=3)
-        publish(three.bootstrap_servers, "surviving", 0, 60)
         members = [member(three.bootstrap_servers, "surviving") for _ in range(2)]
         read: list[int] = []
         try:
             for joined in members:
                 joined.subscribe(["surviving"])
-            poll_until(members, lambda: shares(members) == [3, 3] and len(set(read)) == 60, read)
+            poll_until(members, lambda: shares(members) == [3, 3])
+            publish(three.bootstrap_servers, "surviving", 0, 60)  # so that each message is read by who commits it
+            poll_until(members, lambda: len(set(read)) == 60, read)
             before = [{(partition.topic, partition.partition) for partition in consumer.assignment()} for consumer in members]
             for joined in members:
                 joined.commit(asynchronous=False)
