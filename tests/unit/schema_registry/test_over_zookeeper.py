@@ -34,7 +34,7 @@ def run(test: Callable[[Start], Any], directory: Path) -> None:
                     "kafkastore.timeout.ms": "120000",
                     "request.timeout.ms": "120000",
                     "zookeeper.connect": connect,
-                    "zookeeper.session.timeout.ms": "4000",
+                    "zookeeper.session.timeout.ms": "8000",
                     "zookeeper.connection.timeout.ms": "60000",
                 }
                 registry = SchemaRegistry(RegistrySettings.from_properties(properties))
