@@ -253,8 +253,8 @@ class LoopThread:
         try:
             return future.result(timeout_seconds)
         except TimeoutError:
-            if future.done():
-                raise  # its own
+            if not future.cancel():
+                return future.result()  # what came as the time ended, or a TimeoutError of its own
             raise TimeoutError(f"it was not done after {timeout_seconds:g} s") from None
         except LoopThreadUnusable:
             waiting.close()

@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import pytest
 
@@ -53,6 +54,20 @@ def test_what_takes_too_long_is_cancelled(thread: LoopThread) -> None:
     with pytest.raises(TimeoutError, match=r"not done after 0\.05 s"):
         thread.call(dawdle(), 0.05)
     assert cancelled.wait(120)
+
+
+def test_what_is_done_as_its_time_ends_is_given(thread: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who takes something, as a stream its next messages, would have lost it."""
+
+    def late(future: Future[int], timeout_seconds: float | None = None) -> int:
+        found = result(future, 60)
+        if timeout_seconds is not None:
+            raise TimeoutError
+        return found
+
+    result = Future.result
+    monkeypatch.setattr(Future, "result", late)
+    assert thread.call(answer(7), 0.05) == 7
 
 
 def test_closing_cancels_what_runs_and_may_be_done_twice() -> None:

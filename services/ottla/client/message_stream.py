@@ -53,6 +53,11 @@ class Chunk:
         self._marked: tuple[Stretch, int] = (self._state[1], 0)
 
     @property
+    def is_begun(self) -> bool:
+        """Whether its reader has it."""
+        return self._stretches is not None
+
+    @property
     def unread(self) -> Iterator[Message]:
         """What is left of the current stretch."""
         return self._state[1].messages
@@ -166,10 +171,13 @@ class Feed:
                 self._current.mark_processed()
 
     def take(self) -> Chunk | None:
-        """The next one that has been fetched, if there is one; the former is processed by that. The reader's thread may call this."""
+        """The next one, if one has been fetched; the former, if it was read, is processed by that. The reader's thread may call this."""
         with self._lock:
             former, self._current = self._current, None
             if former is not None and not former.is_revoked:
+                if not former.is_begun:  # who was to have it was interrupted
+                    self._current = former
+                    return former
                 self._offsets[former.partition] = former.next_offset
             if self._ready and not self._is_closed:
                 self._current = self._ready.popleft()

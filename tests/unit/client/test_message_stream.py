@@ -21,7 +21,7 @@ from ottla.record.batch import HEADER_SIZE
 from ottla.record.columnar import read_columns
 from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster
-from ottla.wire.fetching import FetchSettings
+from ottla.wire.fetching import Fetched, FetchSettings
 
 CLICKS = TopicPartition("clicks", 3)
 BYTES = st.none() | st.binary(max_size=200)
@@ -131,3 +131,42 @@ def _read_in_child(stream: MessageStream, said: Any) -> None:
         said.put(next(iter(stream)))
     except LoopThreadUnusable as error:
         said.put(type(error).__name__)
+
+
+class _Interrupted:
+    """A thread's loop whose first answer comes as the caller is interrupted."""
+
+    is_here = True
+
+    def __init__(self, thread: LoopThread) -> None:
+        self._thread = thread
+        self._is_first = True
+
+    def call(self, coroutine: Any, timeout_seconds: float) -> Any:
+        found = self._thread.call(coroutine, timeout_seconds)
+        if self._is_first:
+            self._is_first = False
+            raise KeyboardInterrupt
+        return found
+
+
+def test_what_came_as_its_reader_was_interrupted_is_given_to_the_next_one() -> None:
+    """As in a notebook, whose cell is interrupted and run again: it would count as processed, and be committed."""
+    with LoopThread("stream") as thread:
+
+        async def made() -> Feed:
+            return Feed(Cluster("127.0.0.1:1"), FetchSettings(), 0)
+
+        feed = thread.call(made(), 60)
+        feed._offsets[CLICKS] = 0
+        fetched = Fetched(CLICKS, 0, 3, batches(3), 3, 3, 0)
+        stream = MessageStream(feed, 2_000, _Interrupted(thread), time.monotonic)  # type: ignore[arg-type]
+        thread.call(_deliver(feed, fetched), 60)
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(stream))
+        assert next(iter(stream)).offset == 0
+        assert feed.offset(CLICKS) == 0
+
+
+async def _deliver(feed: Feed, fetched: Fetched) -> None:
+    feed._fetcher.deliver(fetched)
