@@ -202,7 +202,7 @@ class _Place:
         self.topic_id: UUID | None = None  # of the topic that it was when it was assigned
         self.preferred: tuple[BrokerId, float] | None = None  # a replica to read from, and until when (KIP-392)
         self.ready_at = 0.0
-        self.read_at = asyncio.get_running_loop().time()  # when a broker said last what there is, or that there is nothing
+        self.read_at = asyncio.get_running_loop().time()  # when a broker was asked last that said what there is, or that there is nothing
         self.is_stale = False  # what is known of its leader is to be refreshed
         self.refusals = 0  # in a row
         self.unknown_since: float | None = None  # without another answer between
@@ -553,10 +553,9 @@ class _Lane:
             known = wanted.get((answer.topic, answer.partition))
             if known is not None and self._places.get(known.partition) is known and known.offset == offsets[known.partition]:
                 self._take(known, answer, nodes)
-        now = asyncio.get_running_loop().time()
         for place in asked.values():  # a session answers with the partitions that changed only
             if not place.refusals and self._places.get(place.partition) is place:
-                place.read_at = now
+                place.read_at = now  # as of the question: the answer may have lain in its socket
 
     async def _exchange(
         self, connection: BrokerConnection, version: int, wanted: Mapping[Key, _Place]

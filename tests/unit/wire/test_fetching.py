@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.loops import LoopClock, until
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, produce
 
 from ottla.errors import OffsetOutOfRange, UnknownTopicId
@@ -17,8 +19,9 @@ from ottla.protocol.list_offsets_client import EARLIEST, LATEST
 from ottla.record.batch import batches
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
 from ottla.record.records import Record, build_batch, read_records
+from ottla.wire import fetching
 from ottla.wire.cluster import Cluster
-from ottla.wire.fetching import Fetched, Fetcher, FetchFailed, FetchSettings, visible_batches
+from ottla.wire.fetching import Fetched, Fetcher, FetchFailed, FetchSettings, fetch, visible_batches
 from ottla.wire.offsets import list_offsets
 
 CLICKS = TopicPartition("clicks", 0)
@@ -80,6 +83,29 @@ async def test_what_arrives_while_the_time_of_a_poll_ends_is_given_by_it(tmp_pat
         while loop.time() <= over + loop._clock_resolution:  # type: ignore[attr-defined]  # the loop stands still meanwhile
             pass
         assert await polling == [arrived]
+
+
+async def test_an_answer_that_was_read_late_says_what_there_was_when_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have lain in its socket while the loop stood still: who is silent by it may have said something since."""
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        clock, is_read = LoopClock(), asyncio.Event()
+
+        async def read_late(*arguments: Any) -> Any:
+            answer = await fetch(*arguments)
+            if not is_read.is_set():
+                clock.put_forward(20)
+                is_read.set()
+            return answer
+
+        async with Fetcher(cluster, QUICK) as fetcher:
+            monkeypatch.setattr(fetching, "fetch", read_late)
+            fetcher.assign(CLICKS, 0)
+            await is_read.wait()
+            assert fetcher.unread_seconds >= 20
+            await until(lambda: fetcher.unread_seconds < 1)
 
 
 @pytest.mark.parametrize("version", range(4, 18))
