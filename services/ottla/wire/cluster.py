@@ -522,7 +522,11 @@ class Cluster:
                 if self._is_closed or not is_healed_by_time(error) or loop.time() >= deadline:
                     raise
                 last = error
-                await recover(error)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await recover(last)
+            except TimeoutError:
+                raise last from None
             pause = self.pause_seconds(failures)
             failures += 1
             if loop.time() + pause >= deadline:

@@ -130,6 +130,24 @@ async def test_nobody_there_is_said_within_the_time(tmp_path: Path) -> None:
             await cluster.with_coordinator(CoordinatorKind.GROUP, "readers", never)
 
 
+async def test_the_time_of_all_attempts_ends_while_the_leader_is_looked_up_again() -> None:
+    """That asks one broker after the other, each for as long as a connection and an answer may take."""
+    cluster = Cluster("127.0.0.1:1")
+
+    async def leader() -> BrokerId:
+        return BrokerId(1)
+
+    async def refused(broker_id: BrokerId) -> None:
+        raise ConnectionError("refused")
+
+    async def silent(error: Exception) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(ConnectionError, match="refused"):
+        async with asyncio.timeout(20):
+            await cluster._retried(leader, refused, silent, 0.1)
+
+
 async def test_a_broker_that_was_not_told_of_the_cluster_yet_is_not_believed() -> None:
     """One of Kafka's that has just started names no brokers and no topics; its clients ignore such an answer."""
     is_starting = False
