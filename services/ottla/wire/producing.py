@@ -485,13 +485,15 @@ class BatchProducer:
         while self._homeless:
             rows = list(self._homeless.values())
             unknown = {row.partition.topic for row in rows if row.is_stale or row.partition.topic not in cluster.metadata.topics}
+            due = min((row.batches[0].deadline for row in rows if row.batches and not row.in_flight), default=None)
             try:
-                if self.settings.idempotent and self.identity is None:
-                    self.identity = await init_producer_id(cluster)
-                    for row in self._rows.values():
-                        row.producer_epoch = self.identity.producer_epoch
-                if unknown:
-                    await cluster.refresh(unknown)
+                async with asyncio.timeout_at(due):
+                    if self.settings.idempotent and self.identity is None:
+                        self.identity = await init_producer_id(cluster)
+                        for row in self._rows.values():
+                            row.producer_epoch = self.identity.producer_epoch
+                    if unknown:
+                        await cluster.refresh(unknown)
                 for row in rows:
                     self._find_home(row)
             except (OSError, OttlaError) as error:
@@ -499,7 +501,9 @@ class BatchProducer:
                     self.end(error)
                     return
                 if not failures:
-                    log.warning("leaders of %d partitions could not be found, trying again: %s", len(rows), error)
+                    log.warning(
+                        "leaders of %d partitions could not be found, trying again: %s", len(rows), str(error) or "no answer in time"
+                    )
             if any(self._homeless.get(row.partition) is row for row in rows):
                 await asyncio.sleep(cluster.pause_seconds(failures))
                 failures += 1

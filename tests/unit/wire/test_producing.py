@@ -273,6 +273,22 @@ async def test_what_is_no_whole_batch_is_refused_at_once(sent: bytes, error: typ
             producer.send(CLICKS, sent)
 
 
+async def test_a_batch_fails_in_its_time_while_no_broker_answers() -> None:
+    """`delivery.timeout.ms` counts for all of it (KIP-91): also while a producer id or a leader is asked for, which may take longer."""
+
+    async def silent(endpoint: Endpoint) -> Channel:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with (
+        Cluster("127.0.0.1:1", connect=silent) as cluster,
+        BatchProducer(cluster, ProduceSettings(delivery_timeout_seconds=0.1)) as producer,
+    ):
+        with pytest.raises(RequestTimedOut, match="could not be written within"):
+            async with asyncio.timeout(20):
+                await producer.send(CLICKS, batch(b"late"))
+
+
 async def test_records_are_written_after_zookeeper_was_restored_from_a_copy(tmp_path: Path) -> None:
     """It forgot which producer ids were given. A new producer with an old one's id had its first batch taken for that one's."""
     directory, copy = tmp_path / "coordination", tmp_path / "copy"
