@@ -73,15 +73,20 @@ def shares(consumers: Sequence[Any]) -> list[int]:
 
 
 def described(address: str, group: str) -> Any:
+    """Once its coordinator has loaded it, and each member has said with a heartbeat that it has what it reads."""
+    from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
     admin = AdminClient({"bootstrap.servers": address, **quiet()})
     end = time.monotonic() + SECONDS
     while True:
-        found = admin.describe_consumer_groups([group], request_timeout=60)[group].result(90)
-        # A member says with its next heartbeat that it has what it reads already.
-        if found.state.name == "STABLE" or time.monotonic() > end:
-            return found
+        try:
+            found = admin.describe_consumer_groups([group], request_timeout=60)[group].result(90)
+        except KafkaException as error:
+            assert error.args[0].name() == "COORDINATOR_LOAD_IN_PROGRESS" and time.monotonic() < end, error
+        else:
+            if found.state.name == "STABLE" or time.monotonic() > end:
+                return found
 
 
 def close(consumers: Sequence[Any]) -> None:
