@@ -38,6 +38,7 @@ class GroupEntry:
 
     Attributes:
         group: of the classic or of the consumer protocol; it may be replaced by the other kind.
+        is_put_off: whether the timer waits for what members may have sent while the loop stood still.
         appended: the partition, and the offset up to which it has what the group last wrote as a consumer group.
     """
 
@@ -45,6 +46,7 @@ class GroupEntry:
     offsets: GroupOffsets = field(default_factory=GroupOffsets)
     timer: asyncio.TimerHandle | None = None
     timer_ms: int = NEVER_MS
+    is_put_off: bool = False
     appended: tuple[Partition, int] | None = None
 
     @property

@@ -54,6 +54,9 @@ log: Final = logging.getLogger(__name__)
 
 # How long a partition that is read waits for the controller to have sent all topics, which follows what it leads at once.
 TOPICS_KNOWN_SECONDS: Final = 5.0
+# A loop that comes so late to a group's deadline stood still; what members sent meanwhile is read first, for a second at most.
+LATE_SECONDS: Final = 0.1
+READING_SECONDS: Final = 1.0
 
 
 class GroupShard:
@@ -461,7 +464,13 @@ class GroupShard:
         entry.timer = asyncio.get_running_loop().call_later(delay, self._tick, entry)
 
     def _tick(self, entry: GroupEntry) -> None:
-        entry.timer, entry.timer_ms = None, NEVER_MS
+        loop = asyncio.get_running_loop()
+        late_seconds = 0.0 if entry.timer is None else loop.time() - entry.timer.when()
+        if late_seconds > LATE_SECONDS and not entry.is_put_off:  # members may have been heard, and not read
+            entry.is_put_off = True
+            entry.timer = loop.call_later(min(late_seconds, READING_SECONDS), self._tick, entry)
+            return
+        entry.timer, entry.timer_ms, entry.is_put_off = None, NEVER_MS, False
         if self._is_closed or entry.is_dead:
             return
         group = entry.group

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.loops import LoopClock, until
 from tests.unit.broker.groups.known_topics import KnownTopics
 from tests.unit.broker.groups.offsets_log import OffsetsLog, loaded, shard_of
 
@@ -77,6 +78,25 @@ async def test_members_that_are_gone_when_a_coordinator_takes_over_time_out_ther
     group = second.group("g")
     assert group is not None
     assert group.next_deadline_ms == int(clock.monotonic() * 1000) + 10_000
+
+
+async def test_a_member_does_not_expire_by_what_was_not_read_while_the_loop_stood_still() -> None:
+    """As a broker does that was stopped, or whose disk hung: heartbeats lie in their sockets, and are read first."""
+    clock, loop_clock = ManualClock(), LoopClock()
+    shard = await loaded(OffsetsLog(), clock)
+    joined = await one_member(shard)
+    group = shard.group("g")
+    assert group is not None
+    for _ in range(2):
+        clock.advance(seconds=12)
+        loop_clock.put_forward(12)
+        await asyncio.sleep(0.01)
+        shard.heartbeat("g", joined.member_id, None, joined.generation_id)
+        loop_clock.put_forward(0.99)
+        await asyncio.sleep(0.02)
+    clock.advance(seconds=12)
+    loop_clock.put_forward(12)
+    await until(lambda: not group.members)
 
 
 async def test_nothing_is_served_before_the_partition_is_read_nor_after_it_is_given_up() -> None:
