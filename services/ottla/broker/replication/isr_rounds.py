@@ -106,9 +106,12 @@ class IsrRounds:
 
     async def _run(self) -> None:
         interval_ms = self._lag_time_max_ms // 2
-        looked_ms = self.now_ms()
+        time, looked_ms = asyncio.get_running_loop().time, self.now_ms()
         while True:
+            began = time()
             await asyncio.sleep(min(ROUND_SECONDS, max(interval_ms, 1) / 1000))
+            if time() - began > ROUND_SECONDS + interval_ms / 1000:  # the loop stood still, and no follower was answered meanwhile
+                looked_ms = self.now_ms()
             self.forget_absent()
             if self.now_ms() - looked_ms >= interval_ms:
                 looked_ms = self.now_ms()
