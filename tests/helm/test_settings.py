@@ -92,6 +92,29 @@ def test_a_person_s_settings_go_before_the_chart_s(tmp_path: Path) -> None:
     assert settings.num_partitions == 6
 
 
+def test_a_setting_that_is_switched_off_goes_before_the_chart_s_too() -> None:
+    """Sprig's `merge` takes false for a value that is not there."""
+    off = {"audit.enable": False, "zookeeper.set.acl": False}
+    link = {"remote->local.enabled": False, "zookeeper.set.acl": False}
+    rendered = template(
+        {
+            "broker.settings": off,
+            "zookeeper.digest.existingSecret": "zookeeper-credentials",
+            "schemaRegistry": {"enabled": True, "settings": {"zookeeper.set.acl": False}},
+            "auditCounter": {"enabled": True, "settings": {"zookeeper.set.acl": False}},
+            "mirrorMaker": {"enabled": True, "sources": {"remote": {"bootstrap.servers": "far:9092"}}, "settings": link},
+        }
+    )
+
+    def lines(name: str, file: str) -> set[str]:
+        return set(rendered.one("ConfigMap", name)["data"][file].splitlines())
+
+    assert {"audit.enable=false", "zookeeper.set.acl=false"} <= lines("broker", "server.properties")
+    assert "zookeeper.set.acl=false" in lines("registry", "schema-registry.properties")
+    assert "zookeeper.set.acl=false" in lines("audit", "audit-counter.properties")
+    assert {"remote->local.enabled=false", "zookeeper.set.acl=false"} <= lines("mirror", "mm2.properties")
+
+
 def test_other_settings_are_other_pods_and_other_values_are_not() -> None:
     """A checksum of the ConfigMap is on the pods, so that `helm upgrade` rolls them exactly when it must."""
 

@@ -73,9 +73,18 @@ ssl.client.auth: {{ .Values.tls.clientAuth }}
 {{- fail (printf "broker.settings: %s is set by the chart; see the value %s" $name .) -}}
 {{- end -}}
 {{- end -}}
-{{- $settings := merge (include "ottla.chartSettings" . | fromYaml) .Values.broker.settings (include "ottla.defaultSettings" . | fromYaml) -}}
-{{- range $name := keys $settings | sortAlpha }}
-{{- $value := get $settings $name }}
+{{- include "ottla.properties" (list (include "ottla.defaultSettings" . | fromYaml) .Values.broker.settings (include "ottla.chartSettings" . | fromYaml)) -}}
+{{- end -}}
+
+{{/* The lines of a properties file, of several dictionaries: a later one's value counts, false, 0 and "" too, which `merge` takes for no value. */}}
+{{- define "ottla.properties" -}}
+{{- $settings := dict -}}
+{{- range . -}}
+{{- range $name, $value := . -}}
+{{- $_ := set $settings $name $value -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $value := $settings }}
 {{ $name }}={{ include "ottla.propertyValue" $value }}
 {{- end }}
 {{- end -}}
@@ -183,10 +192,7 @@ zookeeper.digest.password: zookeeper.digest.existingSecret
 {{- $_ := set $own "kafkastore.ssl.keystore.location" "/run/ottla/keystore.pem" -}}
 {{- end -}}
 {{- end -}}
-{{- $settings := merge $own .Values.schemaRegistry.settings $default (include "ottla.rpcSettings" . | fromYaml) -}}
-{{- range $name := keys $settings | sortAlpha }}
-{{ $name }}={{ include "ottla.propertyValue" (get $settings $name) }}
-{{- end }}
+{{- include "ottla.properties" (list (include "ottla.rpcSettings" . | fromYaml) $default .Values.schemaRegistry.settings $own) -}}
 {{- end -}}
 
 {{/* The files of the schema registry's ConfigMap. */}}
@@ -246,10 +252,7 @@ zookeeper.digest.password: zookeeper.digest.existingSecret
 {{- $_ := set $own (printf "%s.%s" $alias $name) $value -}}
 {{- end -}}
 {{- end -}}
-{{- $settings := merge $own $mirror.settings $default (include "ottla.rpcSettings" . | fromYaml) -}}
-{{- range $name := keys $settings | sortAlpha }}
-{{ $name }}={{ include "ottla.propertyValue" (get $settings $name) }}
-{{- end }}
+{{- include "ottla.properties" (list (include "ottla.rpcSettings" . | fromYaml) $default $mirror.settings $own) -}}
 {{- end -}}
 
 {{/* The files of the mirror maker's ConfigMap. */}}
@@ -300,10 +303,7 @@ zookeeper.digest.password: zookeeper.digest.existingSecret
 {{- $_ := set $own "ssl.keystore.location" "/run/ottla/keystore.pem" -}}
 {{- end -}}
 {{- end -}}
-{{- $settings := merge $own .Values.auditCounter.settings $default (include "ottla.rpcSettings" . | fromYaml) -}}
-{{- range $name := keys $settings | sortAlpha }}
-{{ $name }}={{ include "ottla.propertyValue" (get $settings $name) }}
-{{- end }}
+{{- include "ottla.properties" (list (include "ottla.rpcSettings" . | fromYaml) $default .Values.auditCounter.settings $own) -}}
 {{- end -}}
 
 {{/* The files of the audit counter's ConfigMap. */}}
