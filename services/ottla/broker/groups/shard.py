@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, 
 from typing import Final
 
 from ottla.broker.coordinator.last_values import LastValues
+from ottla.broker.coordinator.state_partition import LATE_SECONDS, READING_SECONDS
 from ottla.broker.groups.classic import joining, membership, rebalancing
 from ottla.broker.groups.classic.effects import Effect, Joined, ReplacementOf, StoreGroup, Synced
 from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts
@@ -54,9 +55,6 @@ log: Final = logging.getLogger(__name__)
 
 # How long a partition that is read waits for the controller to have sent all topics, which follows what it leads at once.
 TOPICS_KNOWN_SECONDS: Final = 5.0
-# A loop that comes so late to a group's deadline stood still; what members sent meanwhile is read first, for a second at most.
-LATE_SECONDS: Final = 0.1
-READING_SECONDS: Final = 1.0
 
 
 class GroupShard:
