@@ -123,6 +123,23 @@ def test_zookeeper_outlasts_the_brokers_when_all_are_uninstalled() -> None:
     assert int(command[2]) + 30 <= spec["terminationGracePeriodSeconds"]
 
 
+@pytest.mark.parametrize("file", VALUES_FILES, ids=lambda each: each.stem)
+def test_what_selects_pods_finds_some_and_its_ports_are_theirs(file: Path) -> None:
+    """A budget, a policy or a Service that selects no pod is taken by the API server and does nothing."""
+    rendered = template(file=file)
+    pods = list(rendered.pod_templates().values())
+    for manifest in (*rendered.all("PodDisruptionBudget"), *rendered.all("NetworkPolicy"), *rendered.all("Service")):
+        spec = manifest["spec"]
+        selector = spec["podSelector"]["matchLabels"] if "podSelector" in spec else spec["selector"].get("matchLabels", spec["selector"])
+        # The StatefulSet's controller adds the pod's name.
+        wanted = {name: value for name, value in selector.items() if name != "statefulset.kubernetes.io/pod-name"}
+        found = [pod for pod in pods if wanted.items() <= pod["metadata"]["labels"].items()]
+        assert len(found) == 1, f"{manifest['kind']} {manifest['metadata']['name']}"
+        ports = {port["name"] for container in found[0]["spec"]["containers"] for port in container.get("ports", ())}
+        rules = [port["port"] for rule in spec.get("ingress", ()) for port in rule["ports"]]
+        assert {*rules, *(port["targetPort"] for port in spec.get("ports", ()))} <= ports, manifest["metadata"]["name"]
+
+
 def test_budgets_let_one_go_at_a_time() -> None:
     budgets = {
         pod_disruption_budget["metadata"]["name"]: pod_disruption_budget["spec"]["maxUnavailable"]
