@@ -76,6 +76,12 @@ def test_the_mirror_maker_takes_what_it_is_started_with(tmp_path: Path) -> None:
     assert pod["initContainers"][0]["command"][3:] == ["/etc/ottla-tls/tls.key", "/etc/ottla-tls/tls.crt"]
 
 
+def test_an_update_of_workers_needs_no_node_more_than_there_are_workers() -> None:
+    """A Deployment's default is a worker more before one goes, which `antiAffinity: hard` leaves without a node where each has a worker."""
+    deployment = template(file=CI / "mirror-maker.yaml").one("Deployment", "mirror")["spec"]
+    assert deployment["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
