@@ -1,14 +1,13 @@
 """docs/kubernetes.md: its commands are ones that helm and Ottla take, and the values that it names are there.
 
-The commands themselves are run by tests/kubernetes, in a cluster; here it is their flags and names that are looked at.
+The commands themselves are run by tests/kubernetes, in a cluster; here it is helm's flags and names that are looked at, and Ottla's by
+tests/unit/deploy/test_commands_in_documents.py.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from typing import Any, Final
 
 import pytest
@@ -41,18 +40,6 @@ def test_the_chart_takes_what_the_page_sets(command: str) -> None:
 
 def test_there_are_commands_to_look_at() -> None:
     assert len([command for command in COMMANDS if command.startswith("helm")]) >= 6
-    assert len([command for command in COMMANDS if "ottla reassign" in command]) >= 2
-
-
-@pytest.mark.parametrize("command", [command for command in COMMANDS if "ottla reassign" in command])
-def test_ottla_knows_the_options_of_the_page(command: str) -> None:
-    words = re.search(r"ottla (reassign execute .*?)'?$", command)
-    assert words is not None
-    helped = subprocess.run(
-        [sys.executable, "-m", "ottla.cli", "reassign", "execute", "--help"], capture_output=True, text=True, timeout=300
-    )
-    for option in re.findall(r"--[a-z-]+", words[1]):
-        assert option in helped.stdout
 
 
 def test_every_value_that_the_page_names_is_there() -> None:
