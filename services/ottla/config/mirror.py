@@ -203,8 +203,14 @@ class LinkSettings(Settings):
         "int",
         default=5,
         at_least=1,
-        aliases=["sync.group.offsets.interval.seconds"],
         doc="How often offsets of groups are translated.",
+    )
+    sync_group_offsets_interval_seconds: int | None = setting(
+        "sync.group.offsets.interval.seconds",
+        "int",
+        default=None,
+        at_least=1,
+        doc="Likewise: both follow one translation. Of the two that are given the shorter one counts.",
     )
     emit_offset_syncs_enabled: bool = setting(
         "emit.offset-syncs.enabled",
@@ -476,6 +482,14 @@ class MirrorLink(LinkSettings, _OfMirrorMaker2):
     def naming_policy(self) -> str:
         """prefix, identity or regex."""
         return self.naming or ("identity" if self.replication_policy_class == IDENTITY_POLICY else "prefix")
+
+    @property
+    def translation_seconds(self) -> int:
+        """How often offsets of groups are translated."""
+        emitting, syncing = self.emit_checkpoints_interval_seconds, self.sync_group_offsets_interval_seconds
+        if syncing is None:
+            return emitting
+        return min(emitting, syncing) if "emit.checkpoints.interval.seconds" in self.given else syncing
 
     def checks(self) -> Iterable[Relation]:
         """What has to hold between settings."""

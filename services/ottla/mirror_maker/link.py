@@ -216,8 +216,8 @@ class Link:
         loops = [
             self._repeat(ASSIGN_SECONDS, self._assign, self._changed),
             self._repeat(settings.refresh_topics_interval_seconds, self.discover),
-            self._repeat(settings.emit_checkpoints_interval_seconds, self._commit_positions),
-            self._repeat(settings.emit_checkpoints_interval_seconds, self._follow_groups),
+            self._repeat(settings.translation_seconds, self._commit_positions),
+            self._repeat(settings.translation_seconds, self._follow_groups),
         ]
         if self._schemas is not None:
             loops.append(self._repeat(settings.sync_schemas_interval_seconds, self._follow_schemas))

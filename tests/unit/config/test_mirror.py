@@ -90,7 +90,7 @@ value.converter = org.apache.kafka.connect.converters.ByteArrayConverter
 """)
     (link,) = settings.links
     assert (link.topics_exclude, link.groups_exclude, link.replication_policy_separator) == (("foo-old",), ("connect-.*",), "__")
-    assert (link.emit_checkpoints_interval_seconds, link.sync_topic_configs_interval_seconds) == (60, 60)
+    assert (link.translation_seconds, link.sync_topic_configs_interval_seconds) == (60, 60)
     said = settings.all_without_effect()
     assert {"tasks.max", "us-west.offset.storage.topic", "us-east.exactly.once.source.support"} <= said.keys()
     assert "us-west->us-east.offset-syncs.topic.location" in said
@@ -105,6 +105,22 @@ def test_a_links_own_setting_is_over_the_common_one() -> None:
     there, back = settings.links
     assert (there.slots, there.naming_policy, there.topics_exclude) == (8, "prefix", ("x",))
     assert (back.slots, back.naming_policy) == (4, "identity")
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({}, 5),
+        ({"emit.checkpoints": 10}, 10),
+        ({"sync.group.offsets": 60}, 60),
+        ({"emit.checkpoints": 10, "sync.group.offsets": 60}, 10),
+        ({"emit.checkpoints": 60, "sync.group.offsets": 10}, 10),
+    ],
+)
+def test_checkpoints_and_offsets_of_groups_have_an_interval_each(given: dict[str, int], seconds: int) -> None:
+    """MirrorMaker 2's `MirrorCheckpointConfig`: two settings, which many files have both."""
+    lines = "".join(f"{name}.interval.seconds = {value}\n" for name, value in given.items())
+    assert [link.translation_seconds for link in read(EXAMPLE + lines).links] == [seconds] * 2
 
 
 def test_a_password_is_read_of_java_s_line_and_shown_to_nobody() -> None:
