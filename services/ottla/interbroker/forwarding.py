@@ -87,11 +87,15 @@ class Forwarder:
         request = make()
         operation = OPERATIONS[type(request)]
         title = operation.title_of(request)
-        did_exist = isinstance(request, CreateTopicRequest) and (
-            request.validate_only or await self._locator.describe_topic(request.new_topic.name) is not None
-        )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
+        did_exist = False
+        if isinstance(request, CreateTopicRequest):
+            try:
+                async with asyncio.timeout_at(deadline + ANSWER_MARGIN_SECONDS):
+                    did_exist = request.validate_only or await self._locator.describe_topic(request.new_topic.name) is not None
+            except TimeoutError as error:
+                raise RequestTimedOut(f"{title}: ZooKeeper gave no answer within {timeout_seconds:g} s") from error
         timeouts = 0
         was_sent = False
         while True:
