@@ -25,3 +25,12 @@ async def until(condition: Callable[[], object], seconds: float = 120.0) -> None
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
+
+
+def at_once_at_the_end(seconds: float, happens: Callable[[], object]) -> None:
+    """Has something happen in the turn of the loop in which a wait ends that began just now: until then the loop stands still."""
+    loop = asyncio.get_running_loop()
+    over = loop.time() + seconds
+    loop.call_at(over, happens)
+    while loop.time() <= over + 0.001:
+        pass

@@ -99,6 +99,8 @@ class MetadataCache:
                 while not self._knows(made):
                     await self._updated.wait()
         except TimeoutError as error:
+            if self._knows(made):
+                return  # it came as the time ended
             raise RequestTimedOut(f"topic {made.name} is made, and is not known to this broker within the request's timeout") from error
 
     def _knows(self, made: TopicDescription) -> bool:

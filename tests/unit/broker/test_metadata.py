@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from uuid import UUID
+
+from tests.loops import at_once_at_the_end
 
 from ottla.broker.metadata import JUST_GONE_SECONDS, NOT_TOLD, MetadataCache
 from ottla.interbroker.calls import PartitionAssignment
@@ -161,3 +164,11 @@ def test_a_topic_that_the_controller_can_not_read_is_not_taken_for_gone() -> Non
     assert (metadata.leader(TopicPartition("broken", 0)), metadata.is_unread("broken")) == (TWO, False)
     metadata.update((), ["broken"])
     assert (metadata.leader(TopicPartition("broken", 0)), metadata.is_unread("broken")) == (None, False), "deleted since"
+
+
+async def test_a_topic_that_comes_as_the_time_ends_is_known() -> None:
+    metadata, made = MetadataCache(), topic("late", 1)
+    waiting = asyncio.create_task(metadata.wait_for(made, 0.05))
+    await asyncio.sleep(0)
+    at_once_at_the_end(0.05, lambda: metadata.update([assignment("late", 1, index, state()) for index in range(2)], ()))
+    await waiting

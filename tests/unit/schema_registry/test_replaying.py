@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.loops import until
+from tests.loops import at_once_at_the_end, until
 from tests.unit.schema_registry.registries import TIMEOUT_SECONDS, MemoryLog, MemoryTopic, node, record
 
 from ottla.coordination.election import Term
@@ -66,6 +66,19 @@ def interferes(log: MemoryLog, subject: str) -> None:
             log.put([encode(PutVersion(Version(subject, 1, 1, Schema.of("AVRO", '"bytes"'), False, 0)))])
 
     log.before_append = interfere
+
+
+async def test_what_is_replayed_as_the_time_for_it_ends_is_there() -> None:
+    async with store_of(MemoryLog(), epoch=None) as store:
+        waiting = asyncio.create_task(store.wait_for(1, 0.05))
+        await asyncio.sleep(0)
+
+        def replay() -> None:
+            store.state.next_offset = 1
+            store._wake()
+
+        at_once_at_the_end(0.05, replay)
+        await waiting
 
 
 async def test_what_comes_while_others_are_written_is_written_as_one_batch() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.loops import LoopClock, until
+from tests.loops import LoopClock, at_once_at_the_end, until
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, produce
 
 from ottla.errors import OffsetOutOfRange, UnknownTopicId
@@ -75,13 +75,10 @@ async def test_every_partition_is_read_in_its_order_from_where_it_is_told(tmp_pa
 async def test_what_arrives_while_the_time_of_a_poll_ends_is_given_by_it(tmp_path: Path) -> None:
     """Who looks at `assigned` after a poll that gives nothing takes all below those offsets for read."""
     async with brokers(tmp_path) as running, cluster_of(running) as cluster, Fetcher(cluster, QUICK) as fetcher:
-        loop, arrived = asyncio.get_running_loop(), Fetched(CLICKS, 0, 1, memoryview(b""), 1, 1, 0)
+        arrived = Fetched(CLICKS, 0, 1, memoryview(b""), 1, 1, 0)
         polling = asyncio.create_task(fetcher.poll(0.05))
         await asyncio.sleep(0)
-        over = loop.time() + 0.05
-        loop.call_at(over, fetcher.deliver, arrived)
-        while loop.time() <= over + loop._clock_resolution:  # type: ignore[attr-defined]  # the loop stands still meanwhile
-            pass
+        at_once_at_the_end(0.05, lambda: fetcher.deliver(arrived))
         assert await polling == [arrived]
 
 
