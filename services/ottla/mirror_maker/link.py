@@ -572,7 +572,9 @@ class Link:
             return
         if topic not in self._target.metadata.topics:
             settings = HEARTBEATS_SETTINGS if topic == HEARTBEATS else MAP_SETTINGS
-            await ensure_topics(self._target, {topic: 1}, self.settings.replication_factor, {topic: settings})
+            refused = await ensure_topics(self._target, {topic: 1}, self.settings.replication_factor, {topic: settings})
+            for error in refused.values():
+                raise error
         if self._emitter is None:
             self._emitter = BatchProducer(self._target)
         for batch in batches_of(records, self._clock.time_ms()):

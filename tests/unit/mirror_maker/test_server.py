@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from tests.loops import until
-from tests.unit.mirror_maker.mirrors import Side, batch, committed, create_both, two_sides
+from tests.unit.mirror_maker.mirrors import Side, batch, committed, create_both, create_map, two_sides
 from tests.unit.wire.clusters import create_topic, servers
 from typer.testing import CliRunner
 
@@ -28,7 +28,7 @@ from ottla.mirror_maker.membership import LINKS, ROOT, MadeLinks
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import Collector, MirrorMaker
 from ottla.mirror_maker.sync.topics import own_settings
-from ottla.model import MAX_TOPIC_NAME_LENGTH, TopicPartition
+from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, TopicPartition
 from ottla.testing.certificates import Authority
 from ottla.wire.admin import ConfigResource, ResourceType, create_partitions, describe_configs
 from ottla.wire.fetching import FetchFailed
@@ -398,6 +398,21 @@ async def test_a_link_of_a_cluster_to_itself_copies_nothing_and_says_so(tmp_path
         assert one.links["A-B"].failure == f"source and target are one cluster, {a.cluster_id}"
         is_ready, said = one.status()
         assert not is_ready and said["reason"] == one.links["A-B"].failure
+
+
+async def test_heartbeats_whose_topic_cannot_be_made_yet_say_why_and_are_written_once_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of two brokers is away, and the topic takes two. A write to a topic that is not there would wait for two minutes."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_map(b, slots=4)
+        async with worker(a, b, replication_factor="2"):
+            await until(lambda: "A-B cannot write heartbeats, and tries again: " in caplog.text)
+            assert "replication factor" in caplog.text.lower()
+            await b.brokers.start_broker(BrokerId(2))
+            async with asyncio.timeout(SECONDS):
+                while not await values_of(b, TopicPartition("heartbeats", 0)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
 
 
 async def test_mirror_maker_2s_records_are_in_the_target(tmp_path: Path) -> None:
