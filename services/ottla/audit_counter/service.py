@@ -668,7 +668,7 @@ class AuditCounter:
         try:
             await self.wait_read(timeout_seconds)
         except (TimeoutError, OttlaError, OSError) as error:
-            log.info("__audit was not read to its end within %s s: %s", timeout_seconds, error or type(error).__name__)
+            log.info("__audit was not read to its end within %s s: %s", timeout_seconds, str(error) or type(error).__name__)
             return False
         return True
 

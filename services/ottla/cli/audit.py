@@ -99,7 +99,7 @@ def ask(url: str, path: str, failed: type[CommandFailed] = CommandFailed, /, **q
         if response.status >= 300 and not isinstance(found, dict):
             raise ValueError(response.reason)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise failed(f"no audit counter answers at {url}: {error or type(error).__name__}") from None
+        raise failed(f"no audit counter answers at {url}: {str(error) or type(error).__name__}") from None
     finally:
         connection.close()
     if response.status >= 300:

@@ -106,7 +106,7 @@ class Registry:
             response = self._connection.getresponse()
             answer = response.read()
         except (OSError, http.client.HTTPException, UnicodeError) as error:
-            raise CommandFailed(f"no schema registry answers at {self.url}: {error or type(error).__name__}") from None
+            raise CommandFailed(f"no schema registry answers at {self.url}: {str(error) or type(error).__name__}") from None
         try:
             found = json.loads(answer) if answer else None
         except ValueError:

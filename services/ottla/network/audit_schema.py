@@ -49,7 +49,7 @@ class AuditSchemaId:
                 self._id = self._registered(url)
                 return self._id
             except (OSError, ValueError) as error:
-                failures.append(f"{url}: {error or type(error).__name__}")
+                failures.append(f"{url}: {str(error) or type(error).__name__}")
         self._ask_at = self._clock.monotonic() + AGAIN_SECONDS
         log.warning("audit records are framed without a schema registry's id, as there is none: %s", "; ".join(failures))
         return None

@@ -63,7 +63,7 @@ def ask_registry(
         response = connection.getresponse()
         answer = response.read(most_bytes + 1)
     except http.client.HTTPException as error:
-        raise ConnectionError(f"{url} answers what is no HTTP: {error or type(error).__name__}") from error
+        raise ConnectionError(f"{url} answers what is no HTTP: {str(error) or type(error).__name__}") from error
     finally:
         connection.close()
     if len(answer) > most_bytes:

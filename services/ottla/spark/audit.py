@@ -488,7 +488,7 @@ def _ask(counter: str, path: str) -> Any:
         answer = ask_registry(url, path, timeout_seconds=_ASK_SECONDS, most_bytes=_ANSWER_BYTES)
         found = json.loads(answer.body)
     except (OSError, ValueError) as error:
-        raise CounterUnavailable(f"no audit counter answers at {counter}: {error or type(error).__name__}") from error
+        raise CounterUnavailable(f"no audit counter answers at {counter}: {str(error) or type(error).__name__}") from error
     if answer.status == HTTPStatus.NOT_FOUND and isinstance(found, dict) and "nothing was said of topic" in str(found.get("detail")):
         return None
     if answer.status != HTTPStatus.OK:

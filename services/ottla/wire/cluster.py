@@ -303,7 +303,7 @@ class Cluster:
             try:
                 return await self._connection((host, port, ""))
             except (OSError, MalformedResponse) as error:
-                errors.append(f"{host}:{port}: {error or type(error).__name__}")
+                errors.append(f"{host}:{port}: {str(error) or type(error).__name__}")
         raise ConnectionError(f"no broker answers: {'; '.join(errors)}")
 
     # What is known.
@@ -389,7 +389,7 @@ class Cluster:
                 async with asyncio.timeout(timeout_seconds):
                     return await self.ask(broker_id, ApiKey.METADATA, METADATA_VERSIONS, lambda api: self._metadata_request(api, topics))
             except OSError as error:
-                log.info("broker %d does not say what it knows of topics: %s", broker_id, error or "timed out")
+                log.info("broker %d does not say what it knows of topics: %s", broker_id, str(error) or "timed out")
                 return None
 
         return [answer for answer in await asyncio.gather(*map(of, self.metadata.brokers)) if answer is not None]

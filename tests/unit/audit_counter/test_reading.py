@@ -126,6 +126,17 @@ def test_what_was_deleted_before_it_was_read_is_not_waited_for(store: Store) -> 
     assert asyncio.run(run())
 
 
+def test_a_reading_that_takes_too_long_says_so(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """A TimeoutError of asyncio has no text, and as any exception it counts as true."""
+    caplog.set_level("INFO")
+
+    async def run() -> bool:
+        return cast(bool, await after_reading(store, Reading(10, ([], 9, 10)), lambda counter: counter.has_read(0.0)))
+
+    assert not asyncio.run(run())
+    assert "__audit was not read to its end within 0.0 s: TimeoutError" in caplog.text
+
+
 @pytest.mark.parametrize(("position", "verdict", "code"), [(10, Verdict.COMPLETE, 0), (9, Verdict.PENDING, 3)])
 def test_nothing_is_complete_by_a_counter_that_is_behind(store: Store, position: int, verdict: Verdict, code: int) -> None:
     """What it knows is all there, and a window that it has not heard of may lack messages."""

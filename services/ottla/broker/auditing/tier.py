@@ -186,7 +186,7 @@ class AuditTier:
             async with asyncio.timeout(_FINAL_SECONDS):
                 await self._report(is_final=True)
         except (OttlaError, OSError, TimeoutError) as error:
-            log.warning("the last audit records are not written: %s; they are counted again later", error or type(error).__name__)
+            log.warning("the last audit records are not written: %s; they are counted again later", str(error) or type(error).__name__)
         for led in self._led.values():
             led.partition.audit = None
         self._led.clear()

@@ -135,7 +135,7 @@ class LogEndQueries:
                 "broker %d: the log end offsets of %d partitions were not received: %s",
                 broker.broker_id,
                 len(question),
-                error or "timed out",
+                str(error) or "timed out",
             )
             return None
 

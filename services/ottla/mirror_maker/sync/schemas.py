@@ -65,7 +65,7 @@ class Registry:
             try:
                 return self._answer(url, method, path, body)
             except (OSError, ValueError) as error:
-                failure = ConnectionError(f"no schema registry answers at {url}: {error or type(error).__name__}")
+                failure = ConnectionError(f"no schema registry answers at {url}: {str(error) or type(error).__name__}")
         raise failure
 
     def _answer(self, url: str, method: str, path: str, body: Mapping[str, Any] | None) -> Any:

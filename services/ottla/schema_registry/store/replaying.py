@@ -250,7 +250,7 @@ class Store:
             except (ApiError, OSError) as error:
                 if complaint != repr(error):
                     complaint = repr(error)
-                    log.warning("the topic cannot be read from offset %d, trying again: %s", self.state.next_offset, error or complaint)
+                    log.warning("the topic cannot be read from offset %d, trying again: %s", self.state.next_offset, complaint)
                 await asyncio.sleep(_PAUSE_SECONDS)
             except Exception as error:  # where the task ends
                 log.exception("the replay ends")

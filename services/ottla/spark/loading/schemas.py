@@ -127,7 +127,7 @@ class Schemas:
             try:
                 return self._ask_one(url, path)
             except (OSError, ValueError) as error:
-                failures.append(f"{url}: {error or type(error).__name__}")
+                failures.append(f"{url}: {str(error) or type(error).__name__}")
         raise RegistryUnavailable(f"no schema registry answers: {'; '.join(failures)}")
 
     def _ask_one(self, url: str, path: str) -> dict[str, Any] | None:
