@@ -25,6 +25,8 @@ DEFAULT_PORT: Final = 8081
 LEVELS: Final = ["NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"]
 
 _URL: Final = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_-]*)://(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d+)/?")
+# As Jetty splits them: `"add Cache-Control: no-cache, no-store", set X-Frame-Options: DENY` are two.
+_HEADER: Final = re.compile(r'\s*"[^"]*"|[^,]+')
 _PROTOCOLS: Final = {"http": "PLAINTEXT", "https": "SSL"}
 _ELECTED: Final = "ZooKeeper elects the leader, and it stays until its session ends."
 _NO_JETTY: Final = "One event loop answers, and no pool of threads."
@@ -151,7 +153,8 @@ class RegistryRestSettings(Settings):
         "response.http.headers.config",
         "string",
         default="",
-        doc="Headers of every answer, as Confluent writes them: `add X-Frame-Options: DENY, set Cache-Control: no-cache`.",
+        doc="Headers of every answer, as Confluent writes them: `add X-Frame-Options: DENY, set Cache-Control: no-cache`. One with commas "
+        "is in quotation marks, from `add` or `set` on.",
     )
     authentication_method: str = setting(
         "authentication.method", "string", default="NONE", choices=["NONE", "BASIC"], doc="Whether a client has to authenticate."
@@ -395,7 +398,10 @@ class RegistrySettings(
     def response_headers(self) -> Mapping[str, str]:
         """`response.http.headers.config`, taken apart."""
         found: dict[str, str] = {}
-        for part in filter(None, (entry.strip().strip('"') for entry in self.response_http_headers_config.split(","))):
+        for entry in _HEADER.findall(self.response_http_headers_config):
+            part = entry.strip().strip('"').strip()
+            if not part:
+                continue
             action, _, header = part.partition(" ")
             name, colon, value = header.partition(":")
             if (

@@ -53,6 +53,21 @@ def test_a_file_of_confluents_loads() -> None:
     assert "kafkagroup.session.timeout.ms" in found.without_effect(found.given)
 
 
+def test_a_header_with_commas_stands_in_quotation_marks() -> None:
+    """The example of Confluent's documentation."""
+    found = settings(
+        'kafkastore.bootstrap.servers=b:1\nresponse.http.headers.config="add Cache-Control: no-cache, no-store, must-revalidate", '
+        "add X-XSS-Protection: 1; mode=block, add Strict-Transport-Security: max-age=31536000; includeSubDomains, "
+        "add X-Content-Type-Options: nosniff\n"
+    )
+    assert found.response_headers == {
+        "cache-control": "no-cache, no-store, must-revalidate",
+        "x-xss-protection": "1; mode=block",
+        "strict-transport-security": "max-age=31536000; includeSubDomains",
+        "x-content-type-options": "nosniff",
+    }
+
+
 def test_listeners_may_have_names() -> None:
     found = settings("kafkastore.bootstrap.servers=b:1\nlisteners=IN://:8081,OUT://[::1]:8082\nlistener.protocol.map=IN:http,OUT:https\n"
                      "inter.instance.listener.name=in\n")  # fmt: skip
