@@ -95,7 +95,7 @@ class ReplicationSettings(Settings):
         "int",
         default=-1,  # Kafka's 64 KiB cuts a large answer into as many reads; Linux grows its buffers as they are needed
         at_least=-1,
-        doc="SO_RCVBUF of a follower's connections; -1 leaves it to the system.",
+        doc="SO_RCVBUF of a follower's connections; -1 leaves it to the system. Kafka's default: 65536.",
     )
     replica_fetch_max_bytes: int = setting(
         "replica.fetch.max.bytes", "int", default=MIB, at_least=0, doc="What a follower asks for per partition."

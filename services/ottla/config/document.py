@@ -31,8 +31,9 @@ _INTRODUCTION: Final = """\
 
 <!-- Made from the declarations in services/ottla/config by `make docs`. Change those, not this page. -->
 
-Ottla's settings are Kafka 3.9's, by name, type, default and bounds; `coordination.directory`,
-`coordination.listener`, `control.…`, `zookeeper.digest.…`, `http.listener` and `metrics.partition.enabled` are Ottla's own.
+A broker's settings are Kafka 3.9's, by name, type, default and bounds, where a row does not say another. Ottla's own are `audit.…`,
+`control.…`, `coordination.…`, `http.listener`, `metrics.partition.enabled`, `ottla.audit`, `takeover.accept` and `zookeeper.digest.…`;
+`confluent.…` are Confluent's.
 `ottla broker --config FILE` reads them from a Java properties file. A name that is unknown, a name that is given twice
 and a value out of bounds are refused with file and line, and with the nearest right name:
 

@@ -122,7 +122,7 @@ class GroupSettings(Settings):
         default=MigrationPolicy.BIDIRECTIONAL.value,
         check=_check_policy,
         doc="Whether groups with members may become consumer groups (`upgrade`), classic ones (`downgrade`), either or none"
-        " (`bidirectional`, `disabled`), as members of the other protocol come and go.",
+        " (`bidirectional`, `disabled`), as members of the other protocol come and go. Kafka 3.9's default: `disabled`; 4.0's is this one.",
     )
     offset_metadata_max_bytes: int = setting(
         "offset.metadata.max.bytes", "int", default=4096, doc="The most metadata that a committed offset carries."

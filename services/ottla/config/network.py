@@ -52,14 +52,14 @@ class NetworkSettings(Settings):
         "int",
         default=-1,  # Kafka's 100 KiB halves what one sendfile can move; Linux tunes up to 4 MiB by itself
         at_least=-1,
-        doc="SO_SNDBUF of each connection; -1 leaves it to the system.",
+        doc="SO_SNDBUF of each connection; -1 leaves it to the system. Kafka's default: 102400.",
     )
     socket_receive_buffer_bytes: int = setting(
         "socket.receive.buffer.bytes",
         "int",
         default=-1,  # Kafka's 100 KiB doubles the price of a large batch; Linux grows its buffers as they are needed
         at_least=-1,
-        doc="SO_RCVBUF of each connection; -1 leaves it to the system.",
+        doc="SO_RCVBUF of each connection; -1 leaves it to the system. Kafka's default: 102400.",
     )
     socket_request_max_bytes: int = setting(
         "socket.request.max.bytes",
@@ -129,7 +129,8 @@ class NetworkSettings(Settings):
         default=-1,
         at_least=-1,
         doc="Bytes of requests that may be in progress, unfinished ones too; at it the broker stops reading from its sockets. One address "
-        "has a quarter of them at most. -1 is a quarter of the memory that the process may have: its container's, or the machine's.",
+        "has a quarter of them at most. -1 is a quarter of the memory that the process may have: its container's, or the machine's; "
+        "Kafka's -1 is no limit.",
     )
     num_network_threads: int = setting(
         "num.network.threads",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 from ottla.config.broker import BrokerSettings
 from ottla.config.document import page
+from ottla.config.properties import parse
 from ottla.config.topic import TopicSettings
 
 
@@ -19,6 +22,17 @@ def test_the_page_has_a_row_for_each_setting() -> None:
 def test_a_setting_that_changes_nothing_says_so_on_the_page() -> None:
     row = next(line for line in page().splitlines() if line.startswith("| `num.io.threads` |"))
     assert "**No effect**: One event loop" in row
+
+
+def test_a_broker_takes_the_examples_of_the_page_about_zookeeper() -> None:
+    """Each alone; what `config.providers` read is in test_providers."""
+    text = (Path(__file__).parents[3] / "docs" / "zookeeper.md").read_text(encoding="utf-8")
+    examples = [
+        example for example in re.findall(r"^```properties\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if "config.providers" not in example
+    ]
+    assert len(examples) == 3
+    for properties in examples:
+        assert BrokerSettings.from_properties({"zookeeper.connect": "127.0.0.1:2181", **parse(properties)}).zookeeper_connect is not None
 
 
 def test_importing_the_settings_brings_in_nothing_heavy() -> None:

@@ -66,6 +66,8 @@ def test_every_service_of_compose_that_is_ours_has_its_target() -> None:
     compose = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     targets = set(re.findall(r"^FROM service AS ([\w-]+)$", dockerfile, re.MULTILINE))
     assert targets == set(re.findall(r"^ +target: ([\w-]+)$", compose, re.MULTILINE)) == TARGETS
+    page = (ROOT / "services" / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`ottla/([\w-]+)`", page)) == TARGETS
 
 
 @pytest.mark.parametrize(
