@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -89,6 +90,44 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_line(tmp_path: Path) 
 )
 def test_what_kafka_has_and_this_release_has_not_is_refused_with_the_reason(name: str, reason: str) -> None:
     assert reason in refusal({name: "1"})
+
+
+# Those of Kafka 3.9's page that a broker on ZooKeeper may have, and that no other test names.
+KAFKAS: Final = [
+    "alter.log.dirs.replication.quota.window.num",
+    "alter.log.dirs.replication.quota.window.size.seconds",
+    "connections.max.reauth.ms",
+    "controller.quota.window.num",
+    "controller.quota.window.size.seconds",
+    "early.start.listeners",
+    "group.coordinator.append.linger.ms",
+    "group.coordinator.threads",
+    "log.local.retention.bytes",
+    "log.local.retention.ms",
+    "max.request.partition.size.limit",
+    "password.encoder.cipher.algorithm",
+    "password.encoder.iterations",
+    "password.encoder.key.length",
+    "password.encoder.keyfactory.algorithm",
+    "password.encoder.old.secret",
+    "password.encoder.secret",
+    "remote.fetch.max.wait.ms",
+    "remote.list.offsets.request.timeout.ms",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+    "replication.quota.window.num",
+    "replication.quota.window.size.seconds",
+    "server.max.startup.time.ms",
+    "ssl.allow.dn.changes",
+    "ssl.allow.san.changes",
+    "telemetry.max.bytes",
+]
+
+
+@pytest.mark.parametrize("name", KAFKAS)
+def test_no_setting_of_kafka_is_called_unknown(name: str) -> None:
+    """Nor is another one proposed for it; and what has a reason can be given up by `takeover.accept`."""
+    assert refusal({name: "1"}).startswith(f"{name} cannot be set: ")
+    assert BrokerSettings.from_properties({name: "1", "takeover.accept": name}).ignored == {name}
 
 
 def test_the_same_setting_under_two_names_is_refused() -> None:
