@@ -146,12 +146,19 @@ class BrokerSettings(
     @cached_property
     def connections_per_address(self) -> Mapping[str, int]:
         """`max.connections.per.ip.overrides`, by address."""
+        from ipaddress import ip_address  # imported late: few settings have one
+
         bounds: dict[str, int] = {}
         for entry in filter(None, (override.strip() for override in self.max_connections_per_ip_overrides.split(","))):
             address, _, count = entry.rpartition(":")
             if not address or not count.strip().isdecimal():
                 raise ConfigurationError(f"max.connections.per.ip.overrides: '{entry}' is not address:count")
-            bounds[address.strip("[] ")] = int(count)
+            try:
+                bounds[str(ip_address(address.strip("[] ")))] = int(count)
+            except ValueError:
+                raise ConfigurationError(
+                    f"max.connections.per.ip.overrides: '{entry}' has no IP address; names are not looked up"
+                ) from None
         return bounds
 
     def advertised_endpoints(self, host: str = "localhost", bound_ports: Mapping[str, int] | None = None) -> tuple[Endpoint, ...]:

@@ -99,7 +99,7 @@ class NetworkSettings(Settings):
         "string",
         default="",
         dynamic="cluster-wide",
-        doc="Comma-separated `address:count` with a bound of their own.",
+        doc="Comma-separated `address:count` with a bound of their own. Unlike Kafka's, an address is no host's name.",
     )
     max_connection_creation_rate: int = setting(
         "max.connection.creation.rate",

@@ -163,10 +163,12 @@ def test_a_given_broker_id_stays_below_the_generated_ones() -> None:
 
 
 def test_an_address_can_have_a_bound_of_its_own() -> None:
-    settings = BrokerSettings.from_properties({"max.connections.per.ip.overrides": "127.0.0.1:5, [::1]:6,host:7"})
-    assert settings.connections_per_address == {"127.0.0.1": 5, "::1": 6, "host": 7}
+    """A connection has its address as the system writes it. No name is looked up: its bound would hold for no connection."""
+    settings = BrokerSettings.from_properties({"max.connections.per.ip.overrides": "127.0.0.1:5, [::1]:6,2001:DB8:0::7:8"})
+    assert settings.connections_per_address == {"127.0.0.1": 5, "::1": 6, "2001:db8::7": 8}
+    assert "'host:7' has no IP address" in refusal({"max.connections.per.ip.overrides": "127.0.0.1:5,host:7"})
     assert "'127.0.0.1' is not address:count" in refusal({"max.connections.per.ip.overrides": "127.0.0.1"})
-    assert "'host:²' is not address:count" in refusal({"max.connections.per.ip.overrides": "host:²"})
+    assert "'::1:²' is not address:count" in refusal({"max.connections.per.ip.overrides": "::1:²"})
 
 
 def test_what_is_dynamic_changes_in_a_new_object_and_the_rest_is_refused() -> None:
