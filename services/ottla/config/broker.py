@@ -27,7 +27,7 @@ from ottla.config.listeners import Listener
 from ottla.config.log_defaults import LogDefaults, TopicManagement
 from ottla.config.network import NetworkSettings
 from ottla.config.reading import Relation, ServiceSettings
-from ottla.config.settings import Dynamic, Settings
+from ottla.config.settings import MIB, Dynamic, Settings
 from ottla.config.tls import TlsSettings, check_mutual
 from ottla.config.zookeeper import ZooKeeperSettings
 from ottla.errors import ConfigurationError
@@ -240,6 +240,7 @@ class BrokerSettings(
             ("http.listener", lambda: self.http_address),
             ("replica.fetch.wait.max.ms", self._check_fetch_wait),
             ("log.cleaner.min.compaction.lag.ms", self._check_compaction_lags),
+            ("log.cleaner.dedupe.buffer.size", self._check_offset_maps),
             ("group.consumer.session.timeout.ms", self.check_consumer_groups),
         )
 
@@ -274,6 +275,13 @@ class BrokerSettings(
         least, most = self.log_cleaner_min_compaction_lag_ms, self.log_cleaner_max_compaction_lag_ms
         if least > most:
             raise ConfigurationError(f"log.cleaner.min.compaction.lag.ms = {least}: over log.cleaner.max.compaction.lag.ms = {most}")
+
+    def _check_offset_maps(self) -> None:
+        size, threads = self.log_cleaner_dedupe_buffer_size, self.log_cleaner_threads
+        if size // max(threads, 1) <= MIB:
+            raise ConfigurationError(
+                f"log.cleaner.dedupe.buffer.size = {size}: must be more than {MIB} for each of log.cleaner.threads = {threads}"
+            )
 
     def _check_tls(self) -> None:
         for listener in self.accepted_listeners:

@@ -18,7 +18,7 @@ class CleanerSettings(Settings):
         "log.cleaner.threads",
         "int",
         default=1,
-        at_least=0,
+        at_least=1,
         dynamic="cluster-wide",
         doc="How many logs are compacted at a time.",
     )
@@ -34,7 +34,7 @@ class CleanerSettings(Settings):
         "long",
         default=128 * MIB,
         dynamic="cluster-wide",
-        doc="Memory for the offset maps of all compactions.",
+        doc="Memory for the offset maps of all compactions: more than a MiB for each.",
     )
     log_cleaner_io_buffer_size: int = setting(
         "log.cleaner.io.buffer.size",

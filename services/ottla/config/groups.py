@@ -148,7 +148,12 @@ class GroupSettings(Settings):
         doc="Segment size of the offsets topic.",
     )
     offsets_topic_compression_codec: int = setting(
-        "offsets.topic.compression.codec", "int", default=0, doc="Codec number of the offsets topic."
+        "offsets.topic.compression.codec",
+        "int",
+        default=0,
+        at_least=0,
+        at_most=4,
+        doc="The codec of the offsets topic: none, gzip, snappy, lz4 and zstd are 0 to 4.",
     )
     offsets_retention_minutes: int = setting(
         "offsets.retention.minutes",

@@ -171,6 +171,24 @@ def test_an_address_can_have_a_bound_of_its_own() -> None:
     assert "'::1:²' is not address:count" in refusal({"max.connections.per.ip.overrides": "::1:²"})
 
 
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"offsets.topic.compression.codec": "9"}, "must be at most 4"),
+        ({"offsets.topic.compression.codec": "-1"}, "must be at least 0"),
+        ({"log.cleaner.threads": "0"}, "must be at least 1"),
+        (
+            {"log.cleaner.threads": "200"},
+            "log.cleaner.dedupe.buffer.size = 134217728: must be more than 1048576 for each of log.cleaner.threads",
+        ),
+        ({"log.cleaner.dedupe.buffer.size": "1048576"}, "must be more than 1048576 for each of log.cleaner.threads = 1"),
+    ],
+)
+def test_what_kafka_refuses_at_its_start_is_refused(values: dict[str, str], complaint: str) -> None:
+    """`CompressionType.forId` and `KafkaConfig.validateValues`: no offset could be committed, no log be compacted."""
+    assert complaint in refusal(values)
+
+
 def test_what_is_dynamic_changes_in_a_new_object_and_the_rest_is_refused() -> None:
     """KIP-226: a cluster-wide setting can be changed for one broker as well, a read-only one for none."""
     before = BrokerSettings.from_properties({"log.segment.bytes": "1000"})
