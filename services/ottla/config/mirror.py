@@ -65,6 +65,8 @@ _REFUSED: Final = {
     "config.providers": "Java classes cannot be loaded; a secret can be given by a variable: OTTLA_SETTING_A_SASL_JAAS_CONFIG",
     **dict.fromkeys(("ssl.truststore.password", "ssl.keystore.password"), _NO_STORE),
     "sasl.": _NO_JAVA_SASL,
+    **dict.fromkeys(("transforms", "predicates"), "records are copied as they are"),
+    "rest.extension.classes": "Java classes cannot be loaded",
     "zookeeper.connect": "it is of a cluster, A.zookeeper.connect; without an alias before it, it is what workers share",
     "topic.creation.": "topics are made as the source's are, with replication.factor",
 }
@@ -358,6 +360,43 @@ class ConnectSettings(Settings):
     dedicated_mode_enable_internal_rest: bool = _of_connect(
         "dedicated.mode.enable.internal.rest", "boolean", False, "Between Connect's workers, which share a `zookeeper.connect` here."
     )
+    plugin_path: tuple[str, ...] = _of_connect("plugin.path", "list", (), "Of Connect's plugins.")
+    plugin_discovery: str = _of_connect("plugin.discovery", "string", "hybrid_warn", "Of Connect's plugins.")
+    connector_client_config_override_policy: str = _of_connect("connector.client.config.override.policy", "string", "All", "A class.")
+    connect_protocol: str = _of_connect("connect.protocol", "string", "sessioned", "Between Connect's workers.")
+    scheduled_rebalance_max_delay_ms: int = _of_connect("scheduled.rebalance.max.delay.ms", "int", 300_000, "Between Connect's workers.")
+    session_timeout_ms: int = _of_connect("session.timeout.ms", "int", 10_000, "Between Connect's workers.")
+    heartbeat_interval_ms: int = _of_connect("heartbeat.interval.ms", "int", 3_000, "Between Connect's workers.")
+    rebalance_timeout_ms: int = _of_connect("rebalance.timeout.ms", "int", 60_000, "Between Connect's workers.")
+    worker_sync_timeout_ms: int = _of_connect("worker.sync.timeout.ms", "int", 3_000, "Between Connect's workers.")
+    worker_unsync_backoff_ms: int = _of_connect("worker.unsync.backoff.ms", "int", 300_000, "Between Connect's workers.")
+    inter_worker_key_generation_algorithm: str = _of_connect(
+        "inter.worker.key.generation.algorithm", "string", "HmacSHA256", "Between Connect's workers."
+    )
+    inter_worker_key_size: int | None = _of_connect("inter.worker.key.size", "int", None, "Between Connect's workers.")
+    inter_worker_key_ttl_ms: int = _of_connect("inter.worker.key.ttl.ms", "int", 3_600_000, "Between Connect's workers.")
+    inter_worker_signature_algorithm: str = _of_connect(
+        "inter.worker.signature.algorithm", "string", "HmacSHA256", "Between Connect's workers."
+    )
+    inter_worker_verification_algorithms: tuple[str, ...] = _of_connect(
+        "inter.worker.verification.algorithms", "list", ("HmacSHA256",), "Between Connect's workers."
+    )
+    rest_advertised_host_name: str | None = _of_connect("rest.advertised.host.name", "string", None, "Of Connect's REST.")
+    rest_advertised_port: int | None = _of_connect("rest.advertised.port", "int", None, "Of Connect's REST.")
+    rest_advertised_listener: str | None = _of_connect("rest.advertised.listener", "string", None, "Of Connect's REST.")
+    access_control_allow_origin: str = _of_connect("access.control.allow.origin", "string", "", "Of Connect's REST.")
+    access_control_allow_methods: str = _of_connect("access.control.allow.methods", "string", "", "Of Connect's REST.")
+    admin_listeners: tuple[str, ...] = _of_connect("admin.listeners", "list", (), "Of Connect's REST.")
+    task_shutdown_graceful_timeout_ms: int = _of_connect("task.shutdown.graceful.timeout.ms", "long", 5_000, "Connect's tasks.")
+    tasks_max_enforce: bool = _of_connect("tasks.max.enforce", "boolean", True, "Connect's tasks.")
+    config_action_reload: str = _of_connect("config.action.reload", "string", "restart", "Connect's tasks.")
+    topic_tracking_enable: bool = _of_connect("topic.tracking.enable", "boolean", True, "Connect's tasks.")
+    topic_tracking_allow_reset: bool = _of_connect("topic.tracking.allow.reset", "boolean", True, "Connect's tasks.")
+    errors_retry_timeout: int = _of_connect("errors.retry.timeout", "long", 0, "Connect's tasks.")
+    errors_retry_delay_max_ms: int = _of_connect("errors.retry.delay.max.ms", "long", 60_000, "Connect's tasks.")
+    errors_tolerance: str = _of_connect("errors.tolerance", "string", "none", "Connect's tasks. No record is ever left out.")
+    errors_log_enable: bool = _of_connect("errors.log.enable", "boolean", False, "Connect's tasks.")
+    errors_log_include_messages: bool = _of_connect("errors.log.include.messages", "boolean", False, "Connect's tasks.")
     exactly_once_source_support: str = setting(
         "exactly.once.source.support", "string", default="enabled", without_effect="It always is.", doc="Whether copies are exactly once."
     )

@@ -107,6 +107,45 @@ def test_a_links_own_setting_is_over_the_common_one() -> None:
     assert (back.slots, back.naming_policy) == (4, "identity")
 
 
+def test_what_connect_reads_of_the_file_has_no_effect() -> None:
+    """Kafka Connect's `WorkerConfig`, `DistributedConfig`, `RestServerConfig` and `ConnectorConfig`."""
+    of_connect = {
+        "plugin.path": "/usr/share/java",
+        "plugin.discovery": "hybrid_warn",
+        "connector.client.config.override.policy": "All",
+        "connect.protocol": "sessioned",
+        "scheduled.rebalance.max.delay.ms": "300000",
+        "session.timeout.ms": "10000",
+        "heartbeat.interval.ms": "3000",
+        "rebalance.timeout.ms": "60000",
+        "worker.sync.timeout.ms": "3000",
+        "worker.unsync.backoff.ms": "300000",
+        "inter.worker.key.generation.algorithm": "HmacSHA256",
+        "inter.worker.key.size": "256",
+        "inter.worker.key.ttl.ms": "3600000",
+        "inter.worker.signature.algorithm": "HmacSHA256",
+        "inter.worker.verification.algorithms": "HmacSHA256",
+        "rest.advertised.host.name": "mirror-1",
+        "rest.advertised.port": "8083",
+        "rest.advertised.listener": "https",
+        "access.control.allow.origin": "*",
+        "access.control.allow.methods": "GET",
+        "admin.listeners": "http://localhost:8084",
+        "task.shutdown.graceful.timeout.ms": "5000",
+        "tasks.max.enforce": "true",
+        "config.action.reload": "restart",
+        "topic.tracking.enable": "true",
+        "topic.tracking.allow.reset": "true",
+        "errors.retry.timeout": "0",
+        "errors.retry.delay.max.ms": "60000",
+        "errors.tolerance": "all",
+        "errors.log.enable": "true",
+        "errors.log.include.messages": "false",
+    }
+    settings = read(EXAMPLE + "".join(f"{name} = {value}\n" for name, value in of_connect.items()))
+    assert settings.all_without_effect().keys() >= of_connect.keys()
+
+
 @pytest.mark.parametrize(
     ("given", "seconds"),
     [
@@ -139,6 +178,9 @@ def test_a_password_is_read_of_java_s_line_and_shown_to_nobody() -> None:
         ("A.producer.acks = 1", r"mm2.properties:16 \(A.\): producer.acks cannot be set: it tunes a Java client"),
         ("A->B.source.consumer.isolation.level = read_committed", "it tunes a Java client"),
         ("consumer.auto.offset.reset = latest", "it tunes a Java client"),
+        ("transforms = HoistField", "transforms cannot be set: records are copied as they are"),
+        ("A->B.transforms.HoistField.type = x", "transforms.HoistField.type cannot be set: records are copied as they are"),
+        ("rest.extension.classes = x.Y", "Java classes cannot be loaded"),
         ("A.ssl.truststore.password = x", "PEM files are read"),
         ("A.sasl.kerberos.service.name = kafka", "PLAIN and SCRAM are spoken"),
         ("A.zookeeper.connect = x:2181", "A.bootstrap.servers, A.zookeeper.connect: one of the two is needed, and not both"),
