@@ -22,7 +22,7 @@ from typing import Final
 
 from ottla.config.connect_string import ConnectString
 from ottla.coordination import znodes
-from ottla.coordination.errors import MalformedZnode, NoNode
+from ottla.coordination.errors import ConnectionLoss, MalformedZnode, NoNode
 from ottla.coordination.interface import Coordination, SessionEvent, Watch, WatchedEvent
 from ottla.coordination.sessions import CoordinationSessions, OpenSession
 from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
@@ -163,8 +163,12 @@ class BrokerWatch:
         self._changed.clear()
         session = self._session
         assert session is not None
-        servers = await brokers_in_zookeeper(session, self._security_protocol, self._watched)
-        counts = {topic: await partition_count(session, topic, self._watched) for topic in sorted(self._topics)}
+        try:
+            servers = await brokers_in_zookeeper(session, self._security_protocol, self._watched)
+            counts = {topic: await partition_count(session, topic, self._watched) for topic in sorted(self._topics)}
+        except ConnectionLoss:
+            self._changed.set()  # the connection may live on, and nothing says then when there is an answer
+            raise
         return Discovered(servers, {topic: count for topic, count in counts.items() if count})
 
     async def close(self) -> None:

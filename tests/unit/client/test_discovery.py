@@ -29,8 +29,9 @@ from ottla.client.producer import Producer
 from ottla.client.simple_consumer import SimpleConsumer
 from ottla.clock import SystemClock
 from ottla.config.client import ProducerSettings
-from ottla.coordination.embedded import EmbeddedZooKeeper
-from ottla.coordination.interface import Delete
+from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
+from ottla.coordination.errors import ConnectionLoss
+from ottla.coordination.interface import Delete, Watch
 from ottla.errors import BrokerNotAvailable
 from ottla.record.audit_records import NO_PARTITION
 from ottla.testing.cluster import EmbeddedCluster
@@ -154,6 +155,30 @@ async def test_brokers_are_found_where_their_znodes_were_deleted_and_made_again(
                 with suppress(BrokerNotAvailable):  # /brokers/ids is made, and then what is in it
                     assert (await watch.look()).bootstrap_servers == "127.0.0.1:2"
                     break
+    finally:
+        await watch.close()
+        await zookeeper.close()
+
+
+async def test_a_look_that_is_not_answered_in_time_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection may live on, so that nothing tells of it, and no watch was set."""
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    session = await zookeeper.session()
+    await session.create("/brokers/ids/1", b'{"version":1,"host":"127.0.0.1","port":1}', make_parents=True)
+    watch = BrokerWatch(zookeeper.session, "PLAINTEXT")
+    children = EmbeddedSession.children
+
+    async def late(session: EmbeddedSession, path: str, watch: Watch | None = None) -> list[str]:
+        monkeypatch.undo()
+        raise ConnectionLoss(f"{path}: no answer in time")
+
+    monkeypatch.setattr(EmbeddedSession, "children", late)
+    try:
+        with pytest.raises(ConnectionLoss):
+            await watch.look()
+        assert EmbeddedSession.children is children
+        async with asyncio.timeout(10):
+            assert (await watch.look()).bootstrap_servers == "127.0.0.1:1"
     finally:
         await watch.close()
         await zookeeper.close()
