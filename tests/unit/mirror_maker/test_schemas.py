@@ -20,7 +20,6 @@ from tests.unit.wire.clusters import create_topic, servers
 from ottla.clock import SystemClock
 from ottla.config.registry import RegistrySettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
-from ottla.mirror_maker.link import Link
 from ottla.mirror_maker.naming import name_filter
 from ottla.mirror_maker.sync.schemas import Registry, SchemaCopier, subject_in_target
 from ottla.schema_registry.server import SchemaRegistry
@@ -120,27 +119,26 @@ async def test_schemas_are_copied_by_one_worker_at_a_time(tmp_path: Path, monkey
 async def test_no_copying_of_schemas_begins_while_slot_0_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It began behind that, beside the next holder's."""
     begun = threading.Event()
-    copy, follow = SchemaCopier.copy, Link._follow_schemas
+    copy = SchemaCopier.copy
 
     def noted(one: SchemaCopier, *arguments: Any) -> Any:
         begun.set()
         return copy(one, *arguments)
 
-    async def _follow_schemas(one: Link) -> None:
-        """The link's own step, which may come at any time, copies nothing."""
-
     monkeypatch.setattr(SchemaCopier, "copy", noted)
-    monkeypatch.setattr(Link, "_follow_schemas", _follow_schemas)
     async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, _), registry(b) as (to_url, _):
         await create_topic(a.cluster, "clicks")
         urls = {"A.schema.registry.url": from_url, "B.schema.registry.url": to_url}
         async with worker(a, b, None, **urls) as one:
             link = one.links["A-B"]
             await until(lambda: 0 in link.slots and link._names)
-            await follow(link)
+            for task in link._tasks:  # its own steps, which may come at any time
+                task.cancel()
+            await asyncio.wait(link._tasks)
+            await link._follow_schemas()
             assert begun.is_set()
             begun.clear()
-            await asyncio.gather(follow(link), link._give_up(0))
+            await asyncio.gather(link._follow_schemas(), link._give_up(0))
             assert not begun.is_set()
 
 
