@@ -36,7 +36,7 @@ def test_dev_with_an_audit_counter_says_that_a_message_arrived(tmp_path: Path) -
         assert producer.close_audit(WAIT_SECONDS) == 0
         words = ["audit", "verify", "--topic", "clicks", "--wait", f"{WAIT_SECONDS}s", "--counter", url]
         done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=2 * WAIT_SECONDS, check=False)
-        assert (done.returncode, done.stdout) == (0, "clicks: COMPLETE, 1 windows\n"), done.stderr
+        assert (done.returncode, done.stdout) == (0, "clicks: COMPLETE, 1 window\n"), done.stderr
         process.send_signal(signal.SIGINT)
         assert process.wait(WAIT_SECONDS) == 0
     finally:

@@ -22,7 +22,7 @@ from ottla.cli.broker import ConfigOption, Overrides, PidFileOption
 from ottla.cli.connection import Json, commands, pairs
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
-from ottla.cli.output import say, say_json, table
+from ottla.cli.output import count_of, say, say_json, table
 from ottla.cli.schema import connection_to
 
 DEFAULT_URL: Final = "http://127.0.0.1:8090"
@@ -186,7 +186,7 @@ def verify(
         if bad:
             rows = [(edge["window"], edge["edge"], edge["verdict"], edge["missing"], edge["surplus"], edge["reason"]) for edge in bad]
             say(table(("WINDOW", "EDGE", "VERDICT", "MISSING", "TOO MANY", "WHY"), rows))
-        say(f"{topic}: {found['verdict']}, {found['windows']:,} windows")
+        say(f"{topic}: {found['verdict']}, {count_of(found['windows'], 'window')}")
     if found["exit_code"] == 1:
         raise MessagesDiffer(f"{topic}: messages are lost, doubled or others")
     if found["exit_code"] == 3:

@@ -68,8 +68,6 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
     if isinstance(value, (list, tuple)):
         return printable(",".join(str(item) for item in value))
     return printable(str(value))
@@ -78,7 +76,8 @@ def _cell(value: object) -> str:
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns as wide as they need to be; a column of numbers is aligned to the right.
 
-    None is shown as `-`, a list as its members with commas, a number with thousands separated.
+    None is shown as `-`, a list as its members with commas, a number by its digits alone, so that an offset or an id can be typed into
+    another command as it stands.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max([len(heading), *(len(row[column]) for row in cells)]) for column, heading in enumerate(headings)]

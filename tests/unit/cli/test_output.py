@@ -8,11 +8,12 @@ from ottla.cli.output import bytes_of, count_of, say, say_json, table
 
 
 def test_columns_are_as_wide_as_they_need_and_numbers_are_aligned_to_the_right() -> None:
-    text = table(("topic", "messages", "isr"), [("clicks", 1234567, (1, 2)), ("a", None, ())])
+    """Their digits are not separated: runbooks have an offset typed into `transactions abort`, a window into `audit missing`."""
+    text = table(("topic", "end offset", "isr"), [("clicks", 1234567, (1, 2)), ("a", None, ())])
     assert text.splitlines() == [
-        "TOPIC    MESSAGES  ISR",
-        "clicks  1,234,567  1,2",
-        "a               -",
+        "TOPIC   END OFFSET  ISR",
+        "clicks     1234567  1,2",
+        "a                -",
     ]
 
 
