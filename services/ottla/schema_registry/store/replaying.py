@@ -472,7 +472,7 @@ class Store:
                 self._break(str(error))
                 return
             except (TimeoutError, RequestTimedOut, StoreTimedOut) as error:
-                self._failed(writes, StoreTimedOut(f"the topic did not take the write in time: {error or 'no answer'}"))
+                self._failed(writes, StoreTimedOut(f"the topic did not take the write in time: {str(error) or 'no answer'}"))
             except (ApiError, OSError, RegistryError) as error:
                 self._failed(writes, StoreFailed(f"the topic did not take the write: {error}"))
                 await asyncio.sleep(_PAUSE_SECONDS / 5)
