@@ -847,8 +847,9 @@ class _Batch:
         if record.first_offset < position:
             if record.next_offset <= position and not record.windows:
                 return None
-            if record.leader_epoch < self._leader_epochs[place] and record.first_offset:
-                return None  # a leader that was deposed and did not know: the next one has counted that, and a topic made again begins at 0
+            # A leader that was deposed and did not know: the next one has counted that. Without the topic's id, it may be one made again.
+            if record.leader_epoch < self._leader_epochs[place] and (record.first_offset or record.topic_id):
+                return None
             self._recount(record, gaps)
         elif record.first_offset > position >= 0:  # offsets that no one counted, of messages of any time
             self._miss(gaps, Gap(record.sequence, record.sequence, 0, record.reported_ms))

@@ -193,6 +193,17 @@ def test_a_leader_that_was_stopped_and_does_not_know_that_it_is_deposed_changes_
     store.close()
 
 
+def test_a_deposed_leader_that_counted_from_the_start_of_the_same_topic_changes_nothing(store: Store) -> None:
+    """After a report that failed a log shorter than a block is counted from 0 again. The topic's id tells it from one made again."""
+    next_one = record(
+        "b2", 0, "broker", {START: headers(ALL)}, first_offset=0, next_offset=100, leader_epoch=5, watermark_ms=END, topic_id=NEXT
+    )
+    late = appended(0, ALL[:40], watermark_ms=END, leader_epoch=4, topic_id=NEXT)
+    apply(store, produced(0, ALL, watermark_ms=END, is_final=True), next_one, late)
+    assert store.books("clicks", START).positions["broker"] == {0: 100}
+    assert verdicts(store) == {"producer->broker": Verdict.COMPLETE}
+
+
 FORMER, NEXT = "0" * 31 + "1", "0" * 31 + "2"
 
 
