@@ -6,6 +6,9 @@
 {{- $replicas := int $values.broker.replicas -}}
 {{- $tls := include "ottla.tls.secret" . -}}
 
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" (include "ottla.fullname" .)) -}}
+{{- fail (printf "%s is no name of a Service, which is letters, digits and hyphens after a letter: set fullnameOverride" (include "ottla.fullname" .)) -}}
+{{- end -}}
 {{- if and $values.zookeeper.enabled $values.zookeeper.connect -}}
 {{- fail "zookeeper.connect names servers that are there already: set zookeeper.enabled=false with it" -}}
 {{- end -}}
