@@ -6,8 +6,11 @@ tests/unit/deploy/test_commands_in_documents.py.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -67,3 +70,30 @@ def test_every_object_that_the_page_names_is_made() -> None:
         assert name in made, f"{kinds} {name}"
     assert "mine-ottla-scale-down-check" in PAGE
     assert "mine-ottla-scale-down-check" in made
+
+
+def notes(tmp_path: Path, values: dict[str, Any]) -> str:
+    """What helm prints after an installation, which `helm template` leaves out: as a value of an object that it does print."""
+    chart = tmp_path / "ottla"
+    shutil.copytree(CHART, chart, dirs_exist_ok=True)
+    text = (CHART / "templates" / "NOTES.txt").read_text(encoding="utf-8")
+    printed = '{{ define "notes" }}' + text + '{{ end }}kind: ConfigMap\ndata: {notes: {{ include "notes" . | toJson }}}\n'
+    (chart / "templates" / "notes.yaml").write_text(printed, encoding="utf-8")
+    given = [argument for name, value in values.items() for argument in ("--set-json", f"{name}={json.dumps(value)}")]
+    made = helm("template", "mine", str(chart), "--namespace", NAMESPACE, "--show-only", "templates/notes.yaml", *given)
+    assert made.returncode == 0, made.stderr
+    return str(yaml.safe_load(made.stdout)["data"]["notes"])
+
+
+def test_the_commands_that_an_installation_prints_reach_brokers_that_speak_tls(tmp_path: Path) -> None:
+    """By a name that their certificate has, and with the files that the broker's container has; 127.0.0.1 in plain text otherwise."""
+    assert "-c broker -- ottla cluster\n" in notes(tmp_path, {})
+    mirror = {"mirrorMaker": {"enabled": True, "sources": {"far": {"bootstrap.servers": "far:9092"}}}}
+    assert "ottla mirror list" in notes(tmp_path, mirror)
+    tls = {"existingSecret": "brokers-tls", "listeners": ["INTERNAL", "RPC"]}
+    asked = "ottla cluster -b mine-ottla.streams.svc.cluster.local:9092 -X security.protocol=ssl -X ssl.ca.location=/run/ottla/truststore.pem"
+    printed = notes(tmp_path, {"tls": tls, **mirror})
+    assert f"-c broker -- {asked}\n" in printed
+    assert "-- ottla mirror list" not in printed, "a worker has no certificate of an operator"
+    shown = "-X ssl.certificate.location=/run/ottla/keystore.pem -X ssl.key.location=/run/ottla/keystore.pem"
+    assert f"-c broker -- {asked} {shown}\n" in notes(tmp_path, {"tls": {**tls, "clientAuth": "required"}})
