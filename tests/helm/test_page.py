@@ -91,7 +91,8 @@ def test_the_commands_that_an_installation_prints_reach_brokers_that_speak_tls(t
     mirror = {"mirrorMaker": {"enabled": True, "sources": {"far": {"bootstrap.servers": "far:9092"}}}}
     assert "ottla mirror list" in notes(tmp_path, mirror)
     tls = {"existingSecret": "brokers-tls", "listeners": ["INTERNAL", "RPC"]}
-    asked = "ottla cluster -b mine-ottla.streams.svc.cluster.local:9092 -X security.protocol=ssl -X ssl.ca.location=/run/ottla/truststore.pem"
+    asked = "ottla cluster -b mine-ottla.streams.svc.cluster.local:9092 -X security.protocol=ssl"
+    asked += " -X ssl.ca.location=/run/ottla/truststore.pem"
     printed = notes(tmp_path, {"tls": tls, **mirror})
     assert f"-c broker -- {asked}\n" in printed
     assert "-- ottla mirror list" not in printed, "a worker has no certificate of an operator"

@@ -11,6 +11,9 @@ import pytest
 import yaml
 from tests.unit.deploy.expressions import ALERTS, ROOT, RULE_TESTS, RUNBOOKS, TARGET_LABELS, Rule, known, rules, selectors
 
+from ottla.metrics import service
+from ottla.metrics.coordination import SESSION_STATE
+
 SEVERITIES = {"critical", "warning", "info"}
 # They tell of what has happened; waiting would only make it later.
 AT_ONCE = {"UncleanLeaderElection", "CorruptRecords"}
@@ -59,6 +62,20 @@ def test_a_description_has_the_number_that_it_is_about() -> None:
         "AuditCounterDown",
         "AuditCanaryDown",
     }
+
+
+def test_an_alert_about_what_every_service_has_calls_none_of_them_a_broker() -> None:
+    """A mirror maker that is not ready, or a registry without a session, fires it too."""
+    everyones = {metric.name for metric in service.METRICS} | {SESSION_STATE.name}
+
+    def is_asked_for(rule: Rule) -> bool:
+        return any(asked.name in everyones and "component" not in asked.labels for asked in selectors(rule.expression))
+
+    found = [rule for rule in ALERTS if is_asked_for(rule)]
+    assert {"BrokerNotReady", "EventLoopBusy", "ZooKeeperSessionLost"} <= {rule.name for rule in found}
+    for rule in found:
+        said = f"{rule.definition['annotations']['summary']} {rule.definition['annotations']['description']}"
+        assert "broker" not in said.lower(), said
 
 
 def test_every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() -> None:
