@@ -71,6 +71,19 @@ class Rendered:
         return found
 
 
+class UniqueKeys(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """A key twice in a mapping is an error, as for kustomize and Flux; PyYAML, like Helm, takes the last one.
+
+    libyaml's loader where it is there: Python's own takes longer than all of helm.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"line {node.start_mark.line + 1}: {sorted(keys)}"
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
 def template(values: Mapping[str, Any] | None = None, *arguments: str, file: Path | None = None, version: str = "1.30") -> Rendered:
     """What the chart makes of a values file and of values over it."""
     return _template(json.dumps(values or {}, sort_keys=True), arguments, file, version)
@@ -82,8 +95,7 @@ def _template(values: str, arguments: tuple[str, ...], file: Path | None, versio
     given = [argument for name, value in json.loads(values).items() for argument in ("--set-json", f"{name}={json.dumps(value)}")]
     made = helm("template", RELEASE, str(CHART), "--namespace", NAMESPACE, "--kube-version", version, *files, *given, *arguments)
     assert made.returncode == 0, made.stderr
-    # libyaml's loader where it is there: Python's own takes longer than all of helm.
-    return Rendered([document for document in yaml.load_all(made.stdout, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if document])
+    return Rendered([document for document in yaml.load_all(made.stdout, UniqueKeys) if document])
 
 
 def refusal(values: Mapping[str, Any], *arguments: str) -> str:

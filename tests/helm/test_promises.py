@@ -140,6 +140,18 @@ def test_what_selects_pods_finds_some_and_its_ports_are_theirs(file: Path) -> No
         assert {*rules, *(port["targetPort"] for port in spec.get("ports", ()))} <= ports, manifest["metadata"]["name"]
 
 
+def test_labels_of_pods_go_before_those_of_everything_and_never_before_what_selects_them() -> None:
+    own = {"podLabels": {"team": "b", "app.kubernetes.io/component": "mine"}}
+    services = {name: {"enabled": True, **own} for name in ("auditCounter", "schemaRegistry")}
+    mirror = {"mirrorMaker": {"enabled": True, "sources": {"far": {"bootstrap.servers": "far:9092"}}, **own}}
+    load = {"load": {"enabled": True, "topics": ["clicks"], "into": "s3://lake/clicks", **own}}
+    rendered = template({"labels": {"team": "a"}, "broker": own, "zookeeper": own, **services, **mirror, **load})
+    pods = [pod["metadata"]["labels"] for name, pod in rendered.pod_templates().items() if not name.startswith("Pod/")]
+    components = {"audit-counter", "broker", "load", "mirror-maker", "schema-registry", "zookeeper"}
+    assert {labels["app.kubernetes.io/component"] for labels in pods} == components
+    assert {labels["team"] for labels in pods} == {"b"}
+
+
 def test_budgets_let_one_go_at_a_time() -> None:
     budgets = {
         pod_disruption_budget["metadata"]["name"]: pod_disruption_budget["spec"]["maxUnavailable"]

@@ -29,6 +29,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end -}}
 
+{{/* Labels of pods: (list $ "broker" podLabels). Theirs go before `labels`, and before both what selects them. */}}
+{{- define "ottla.podLabels" -}}
+{{- $root := index . 0 -}}
+{{- $selected := merge (dict "app.kubernetes.io/component" (index . 1)) (include "ottla.selector" $root | fromYaml) -}}
+{{- if has (index . 1) (list "audit-counter" "load" "mirror-maker") -}}
+{{- $_ := set $selected (include "ottla.clientLabel" $root) "true" -}}
+{{- end -}}
+{{- toYaml (merge $selected (index . 2) (include "ottla.labels" $root | fromYaml)) -}}
+{{- end -}}
+
 {{/* Pods that may reach the brokers. */}}
 {{- define "ottla.clientLabel" -}}
 {{ include "ottla.fullname" . }}-client
