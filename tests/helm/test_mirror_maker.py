@@ -132,6 +132,12 @@ def test_workers_that_answer_operators_alone_are_not_asked_by_the_check(tmp_path
     assert mirror_check.what_is_missing(set(), None, "A->B") == "A->B: the topic ottla-mirror-A-B is not there"
 
 
+def test_a_link_that_is_switched_off_is_not_checked() -> None:
+    sources = {alias: {"bootstrap.servers": f"{alias}:9092"} for alias in ("far", "near")}
+    values = {"mirrorMaker": {"enabled": True, "sources": sources, "settings": {"far->local.enabled": False}}}
+    assert template(values).one("Pod", "check-mirror")["spec"]["containers"][0]["args"][4:] == ["near->local"]
+
+
 def test_workers_that_do_not_answer_are_said() -> None:
     with pytest.raises(OSError, match=r"the mirror maker at 127\.0\.0\.1:1"):
         mirror_check.links_of("127.0.0.1:1")
