@@ -84,8 +84,15 @@ def test_copies_follow_the_number_of_brokers(tmp_path: Path) -> None:
 
 
 def test_a_person_s_settings_go_before_the_chart_s(tmp_path: Path) -> None:
-    given = {"min.insync.replicas": 1, "log.retention.bytes": 107374182400, "log.cleaner.min.cleanable.ratio": 0.25, "num.partitions": 6}
+    given: dict[str, Any] = {
+        "min.insync.replicas": 1,
+        "log.retention.bytes": 107374182400,
+        "log.cleaner.min.cleanable.ratio": 0.25,
+        "num.partitions": 6,
+    }
+    given["log.flush.interval.messages"] = str(2**63 - 1)
     settings = started_with(template({"broker.settings": given}), tmp_path)
+    assert settings.log_flush_interval_messages == 2**63 - 1
     assert settings.min_insync_replicas == 1
     assert settings.log_retention_bytes == 107374182400
     assert settings.log_cleaner_min_cleanable_ratio == 0.25

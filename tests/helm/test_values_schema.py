@@ -178,6 +178,7 @@ def test_a_value_that_can_not_be_is_refused(values: dict[str, Any], named: str) 
         ({"tls": {"existingSecret": "a", "certManager": {"enabled": True, "issuerRef": {"name": "b"}}}}, "leave tls.existingSecret empty"),
         ({"tls.certManager.enabled": True}, "needs tls.certManager.issuerRef"),
         ({"fullnameOverride": "events.example"}, "events.example is no name of a Service"),
+        ({"broker.settings": {"log.retention.bytes": 2**63 - 1}}, "log.retention.bytes: Helm rounds so large a number: write it in quotes"),
         ({"fullnameOverride": "7-events"}, "7-events is no name of a Service"),
         ({"externalAccess": {"enabled": True, "nodePorts": [30092]}}, "has 1 ports for 3 brokers"),
         ({"externalAccess": {"enabled": True, "type": "LoadBalancer", "hosts": ["a"]}}, "has 1 hosts for 3 brokers"),

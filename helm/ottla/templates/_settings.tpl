@@ -85,6 +85,10 @@ ssl.client.auth: {{ .Values.tls.clientAuth }}
 {{- end -}}
 {{- end -}}
 {{- range $name, $value := $settings }}
+{{- /* Above 2^53 a number of a values file is no longer the one that was written, and Kafka's largest becomes its smallest. */}}
+{{- if and (kindIs "float64" $value) (gt $value 9007199254740992.0) }}
+{{- fail (printf "%s: Helm rounds so large a number: write it in quotes" $name) }}
+{{- end }}
 {{ $name }}={{ include "ottla.propertyValue" $value }}
 {{- end }}
 {{- end -}}
