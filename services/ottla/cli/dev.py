@@ -172,6 +172,7 @@ def _run(
 ) -> None:
     from ottla.cli.process import seconds_since_start, serve, serve_several
     from ottla.config.broker import BrokerSettings
+    from ottla.coordination.errors import StoreInUse
     from ottla.errors import PortInUse
     from ottla.model import BrokerId
 
@@ -204,3 +205,5 @@ def _run(
             serve_several(settings, directory / "coordination", ready, pid_file)
     except PortInUse as error:
         raise CommandFailed(f"{error} (is a quickstart or another `ottla dev` running?); stop it or choose another: --port 0") from None
+    except StoreInUse as error:
+        raise CommandFailed(f"{error} (is another `ottla dev` running?); stop it, or run a second with --ephemeral --port 0") from None

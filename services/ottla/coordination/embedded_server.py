@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 
 from ottla.clock import Clock
 from ottla.coordination.embedded_tree import Draft, Node, Tree, tree_of
-from ottla.coordination.errors import CoordinationError, NoNode, SessionExpired, StoreError
+from ottla.coordination.errors import CoordinationError, NoNode, SessionExpired, StoreError, StoreInUse
 from ottla.coordination.interface import Operation, Result
 from ottla.coordination.watches import Watches
 from ottla.lifecycle import Offload, to_its_end
@@ -223,6 +223,8 @@ class TreeStore:
             self._prepare(self._connection)
         except (sqlite3.Error, OSError) as error:
             self.close()
+            if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                raise StoreInUse(f"{path}: another process has it open; two cannot share it") from error
             raise StoreError(f"{path}: {_explain(error)}") from error
         except StoreError:
             self.close()
@@ -302,8 +304,6 @@ class TreeStore:
 
 def _explain(error: Exception) -> str:
     name = getattr(error, "sqlite_errorname", "")
-    if name.startswith("SQLITE_BUSY"):
-        return "another process has it open; two cannot share it"
     if name.startswith("SQLITE_NOTADB"):
         return "is not a SQLite database, or is encrypted or damaged"
     if name.startswith("SQLITE_CORRUPT"):

@@ -68,3 +68,7 @@ class MalformedZnode(CoordinationError):
 
 class StoreError(CoordinationError):
     """The embedded tree's file cannot be opened, read or written."""
+
+
+class StoreInUse(StoreError):
+    """Another process has it open."""

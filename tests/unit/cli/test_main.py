@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -11,6 +12,7 @@ from threading import Thread
 import pytest
 
 from ottla.cli.main import run
+from ottla.coordination.embedded_server import TreeStore
 
 
 def free_port() -> int:
@@ -146,6 +148,12 @@ def test_a_port_that_is_in_use_is_told_with_what_to_do(tmp_path: Path, capsys: p
         assert run(["dev", "-d", str(tmp_path), "--port", str(port)]) == 1
     told = capsys.readouterr().err
     assert f"port {port} is in use (is a quickstart or another `ottla dev` running?); stop it or choose another: --port 0" in told
+
+
+def test_a_directory_that_is_in_use_is_told_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(TreeStore(tmp_path / "coordination")):
+        assert run(["dev", "-d", str(tmp_path), "--port", "0"]) == 1
+    assert "(is another `ottla dev` running?); stop it, or run a second with --ephemeral --port 0" in capsys.readouterr().err
 
 
 def test_a_directory_of_more_brokers_is_not_used_with_fewer_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
