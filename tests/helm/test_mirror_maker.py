@@ -139,5 +139,5 @@ def test_a_link_that_is_switched_off_is_not_checked() -> None:
 
 
 def test_workers_that_do_not_answer_are_said() -> None:
-    with pytest.raises(OSError, match=r"the mirror maker at 127\.0\.0\.1:1"):
+    with pytest.raises(OSError, match=r"no mirror maker answers at 127\.0\.0\.1:1"):
         mirror_check.links_of("127.0.0.1:1")

@@ -59,7 +59,7 @@ def _asked(workers: str, config: Path | None, method: str, request: Callable[[An
                 stub = services.MirrorStub(channel.grpc_channel)
                 answers.append(await channel.call(getattr(stub, method), request(messages), TIMEOUT_SECONDS))
             except (BrokerNotAvailable, RequestTimedOut) as error:
-                answers.silent.append(f"the mirror maker at {target}: {error}")
+                answers.silent.append(f"no mirror maker answers at {target}: {str(error).removeprefix(f'{target}: ')}")
             except ApiError as error:
                 raise CommandFailed(f"the mirror maker at {target}: {error}") from None
             finally:

@@ -380,7 +380,9 @@ def doctor(
     try:
         status, found = asyncio.run(asked())
     except ApiError as error:
-        raise CommandFailed(f"no schema registry answers by gRPC at {rpc}: {error}") from None
+        raise CommandFailed(
+            f"no schema registry answers by gRPC (`rpc.listener`) at {rpc}: {str(error).removeprefix(f'{rpc}: ')}"
+        ) from None
     complaints = [found.fault] if found.fault else []
     complaints += [f"{count_of(found.conflict_count, 'record')} with an id of another schema"] if found.conflict_count else []
     complaints += [f"{count_of(found.unreadable_count, 'unreadable record')}"] if found.unreadable_count else []

@@ -7,6 +7,7 @@ in the trailing metadata.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -20,6 +21,9 @@ from ottla.rpc.v1.common_pb2 import ErrorDetail
 DETAILS_KEY: Final = "grpc-status-details-bin"
 # The message is sent twice, once of it escaped to up to twelve bytes a letter, and all has to fit in MAX_METADATA_BYTES.
 MAX_MESSAGE_LENGTH: Final = 2_000
+
+# What gRPC says before the reason why no connection came about; who was called is said already.
+_WHERE: Final = re.compile(r"^failed to connect to all addresses; last error: (?:[A-Z]+: )?(?:ipv[46]:\S+: )?")
 
 # Where an error has a near relation among gRPC's codes. All others are FAILED_PRECONDITION: right now it cannot be done.
 _STATUS_CODES: Final[dict[type[ApiError], grpc.StatusCode]] = {
@@ -80,7 +84,8 @@ def error_of_call(failure: grpc.aio.AioRpcError, target: str) -> ApiError:
             if detail is not None:
                 return errors.error_of(detail.code, detail.message)
     kind = _ERRORS_WITHOUT_DETAIL.get(failure.code(), errors.UnknownServerError)
-    return kind(f"{target}: {failure.code().name}: {failure.details() or 'nothing was said of it'}")
+    details = _WHERE.sub("", failure.details() or "nothing was said of it")
+    return kind(f"{target}: {failure.code().name}: {details}")
 
 
 def _detail_in(value: bytes) -> ErrorDetail | None:

@@ -10,6 +10,7 @@ from google.rpc.status_pb2 import Status
 
 from ottla import errors
 from ottla.errors import ApiError
+from ottla.rpc.channel import RpcChannel
 from ottla.rpc.status import DETAILS_KEY, MAX_MESSAGE_LENGTH
 from ottla.rpc.v1 import broker_pb2, broker_pb2_grpc
 from ottla.rpc.v1.common_pb2 import ErrorDetail
@@ -70,6 +71,15 @@ async def test_a_status_of_a_server_that_is_not_ours_is_told_by_its_code() -> No
         )
         with pytest.raises(errors.UnsupportedVersion, match=rf"127\.0\.0\.1:{served.port}: UNIMPLEMENTED"):
             await served.channel.call(method, b"", DEADLINE)
+
+
+async def test_where_none_listens_the_reason_is_told_and_the_address_once() -> None:
+    channel = RpcChannel("127.0.0.1:1")
+    method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.grpc_channel.unary_unary("/any", request_serializer=bytes)
+    with pytest.raises(errors.BrokerNotAvailable) as refused:
+        await channel.call(method, b"", DEADLINE)
+    assert str(refused.value) == "127.0.0.1:1: UNAVAILABLE: Failed to connect to remote host: Connection refused"
+    await channel.close()
 
 
 async def test_other_tools_read_the_status_as_googles_model_of_errors_has_it() -> None:
