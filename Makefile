@@ -36,6 +36,7 @@ $(INSTALLED): pyproject.toml
 		|| { echo "Ottla needs Python 3.11 or later; say where it is: make PYTHON=/path/to/python $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 		|| { echo "On Debian and Ubuntu, 'venv' is a package of its own: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
+	@echo "Installing Ottla and what its tests need into $(VENV), some 900 MB: the first time this takes minutes."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,quickstart]'
 	@touch $@
 
