@@ -105,6 +105,7 @@ def is_cancelled() -> bool:
 async def to_its_end(work: Awaitable[R]) -> R:
     """Waits for what must not be given up, as a thread that opens or closes a file: a cancel meanwhile takes effect at its end."""
     task = asyncio.ensure_future(work)
+    task.add_done_callback(look_at_error)  # a second cancel may have given it up
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -149,11 +149,11 @@ class AsyncConsumerConnector:
         if self._is_closed:
             return
         self._is_closed = True
-        await self._sessions.stop_renewing()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
+            await self._sessions.stop_renewing()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._registry is not None:
                 await self._release(list(self._owned))
         except (OttlaError, OSError) as error:

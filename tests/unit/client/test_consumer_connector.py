@@ -446,6 +446,30 @@ async def test_offsets_of_a_topic_that_has_gone_are_not_committed_and_hold_up_no
         assert asked == [CLICKS]
 
 
+async def test_a_shutdown_that_is_given_up_ends_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by `asyncio.wait_for`, while partitions are given up to others: their znodes would be this consumer's for as long as it runs."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 2, b"a", b"b", b"c")
+        one = found.consumer("one", offsets_storage="kafka", dual_commit_enabled="false")
+        is_under_way, may_continue = asyncio.Event(), asyncio.Event()
+
+        async def slow(*arguments: Any) -> None:
+            is_under_way.set()
+            await may_continue.wait()
+
+        async with found.consumer("two") as two:
+            (stream,) = (await one.create_message_streams({"clicks": 1}))["clicks"]
+            assert len(await take(stream, 5)) == 5
+            monkeypatch.setattr("ottla.client.consumer_connector.commit_offsets", slow)
+            joining = asyncio.create_task(two.create_message_streams({"clicks": 1}))
+            await is_under_way.wait()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(one.shutdown(), 0.1)
+            may_continue.set()
+            await joining
+            await until(lambda: len(two.owned) == 2, seconds=20)
+
+
 async def test_a_stream_without_a_message_times_out_and_can_be_read_on(tmp_path: Path) -> None:
     async with group(tmp_path) as found:
         await some_clicks(found, 1, b"a")
