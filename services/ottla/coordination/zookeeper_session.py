@@ -104,10 +104,11 @@ class ZooKeeperSession:
                 async with asyncio.timeout(options.connection_timeout_seconds):
                     await session._connected.wait()
             except TimeoutError as error:
-                raise ConnectionLoss(
-                    f"zookeeper.connect = {options.connect}: no ZooKeeper gave a session within"
-                    f" {options.connection_timeout_seconds:g} s (zookeeper.connection.timeout.ms)"
-                ) from error
+                if not session._connected.is_set():  # it did not even come as the time ended
+                    raise ConnectionLoss(
+                        f"zookeeper.connect = {options.connect}: no ZooKeeper gave a session within"
+                        f" {options.connection_timeout_seconds:g} s (zookeeper.connection.timeout.ms)"
+                    ) from error
             session._refuse_when_over()
             await session._enter_chroot(options.connect.chroot)
         except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from ottla.coordination.listener import server
 from ottla.coordination.listener.jute import MalformedFrame, Reader, framed, string
 from ottla.coordination.listener.server import LARGEST_BACKLOG, LARGEST_FRAME, SMALL_FRAME, CoordinationListener
 from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
+from ottla.coordination.zookeeper_session import ZooKeeperSession
 
 SESSION_MS = 60_000  # no client here says that it lives
 OPEN, OPEN_FOR_A_SECOND = (struct.pack(">iqiqi", 0, 0, timeout_ms, 0, 16) + bytes(17) for timeout_ms in (SESSION_MS, 1_000))
@@ -207,6 +208,24 @@ async def test_a_watch_that_is_set_again_and_one_that_fires_at_once_leave_no_mor
             await client.ask(struct.pack(">ii", 1, EXISTS) + string(path) + b"\1")
         client.writer.write(framed(struct.pack(">ii", 1, EXISTS) + string("/e") + b"\1"))
         assert await client.is_cut()
+
+
+async def test_a_session_that_comes_as_the_time_for_it_ends_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop of a client has stood still: it hears in one turn that the session is there, and that the time is over."""
+    clock, loop, is_late = LoopClock(), asyncio.get_running_loop(), iter([True])
+
+    def post(session: ZooKeeperSession, callback: Callable[..., object], *arguments: object) -> None:
+        def arrive() -> None:
+            clock.put_forward(20.0 if next(is_late, False) else 0.0)
+            loop.call_soon(callback, *arguments)
+
+        loop.call_soon_threadsafe(arrive)
+
+    monkeypatch.setattr(ZooKeeperSession, "_post", post)
+    async with listening() as (_, listener):
+        session = await open_session(ZooKeeperOptions(ConnectString.parse(f"127.0.0.1:{listener.port}"), 60.0, 20.0))
+        assert await session.create("/a") == "/a"
+        await session.close()
 
 
 async def test_a_digest_that_is_asked_for_has_to_be_given() -> None:
