@@ -274,17 +274,19 @@ class ZooKeeperSession:
 
     async def _ask(self, path: str, send: Callable[[], Any], take: Take[T]) -> T:
         """Sends a request in its turn and gives what `take`, called in the order of the wire, makes of its answer."""
+        answer: asyncio.Future[T] = self._loop.create_future()
         try:
             async with asyncio.timeout(self._options.session_timeout_seconds), self._in_flight:
                 while not self._connected.is_set():  # it may be lost again before who waits for it has a turn
                     await self._connected.wait()
                 self._refuse_when_over()
-                answer: asyncio.Future[T] = self._loop.create_future()
                 connection = self._connection
                 with self._client.handler.in_order:
                     send().rawlink(lambda result: self._post(self._answered, path, connection, answer, take, result))
                 return await answer
         except TimeoutError as error:
+            if answer.done() and not answer.cancelled():
+                return answer.result()  # it came as the time ended
             raise ConnectionLoss(f"{path}: no answer of ZooKeeper within {self._options.session_timeout_seconds:g} s") from error
 
     def _answered(self, path: str, connection: int, answer: asyncio.Future[T], take: Take[T], result: Any) -> None:

@@ -14,10 +14,13 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from kazoo.protocol.states import KazooState
+from tests.loops import at_once_at_the_end
 
 from ottla.config.connect_string import ConnectString
 from ottla.coordination import zookeeper_session
@@ -361,3 +364,15 @@ def test_without_kazoo_it_is_said_what_to_install_and_without_zookeeper_it_is_no
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == "ConfigurationError zookeeper.connect is set, and kazoo is not installed: pip install 'ottla[server]'\n"
+
+
+async def test_an_answer_that_is_there_as_its_time_ends_is_given() -> None:
+    """As after a loop that stood still, while kazoo's thread went on: what came meanwhile is no lost connection."""
+    session = ZooKeeperSession(options_for("127.0.0.1:1", 0.05))
+    session._connected.set()
+    linked: list[Callable[[Any], None]] = []
+    asking = asyncio.create_task(session._ask("/a", lambda: SimpleNamespace(rawlink=linked.append), lambda found: found))
+    await asyncio.sleep(0)
+    at_once_at_the_end(0.05, list)
+    linked[0](SimpleNamespace(exception=None, value=7))
+    assert await asking == 7
