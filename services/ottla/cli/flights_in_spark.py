@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ottla.cli.errors import CommandFailed
-from ottla.cli.output import bytes_of, count_of, say, table
+from ottla.cli.output import Count, bytes_of, count_of, say, table
 
 _JOB: Final = "quickstart"
 _WAIT_SECONDS: Final = 10
@@ -92,7 +92,7 @@ def report(bootstrap_server: str, topic: str, directory: Path, names: dict[str, 
                 (
                     carrier,
                     names.get(carrier, "?"),
-                    sum(count for (each, _), (count, _) in delays.items() if each == carrier),
+                    Count(sum(count for (each, _), (count, _) in delays.items() if each == carrier)),
                     f"{_mean(delays, carrier):.1f}",
                     _worst(delays, carrier),
                 )

@@ -63,11 +63,17 @@ def bytes_of(size: int) -> str:
     return f"{amount:,.1f} {unit}"
 
 
+class Count(int):
+    """A number in a table that is read and not typed in again: its thousands are separated."""
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Count):
+        return f"{value:,}"
     if isinstance(value, (list, tuple)):
         return printable(",".join(str(item) for item in value))
     return printable(str(value))
@@ -76,8 +82,8 @@ def _cell(value: object) -> str:
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns as wide as they need to be; a column of numbers is aligned to the right.
 
-    None is shown as `-`, a list as its members with commas, a number by its digits alone, so that an offset or an id can be typed into
-    another command as it stands.
+    None is shown as `-`, a list as its members with commas, a number by its digits alone, unless it is a Count, so that an offset or an
+    id can be typed into another command as it stands.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max([len(heading), *(len(row[column]) for row in cells)]) for column, heading in enumerate(headings)]

@@ -24,7 +24,7 @@ import typer
 
 from ottla.cli.dev import DEFAULT_PORT
 from ottla.cli.errors import CommandFailed, UsageError
-from ottla.cli.output import bytes_of, say, table
+from ottla.cli.output import Count, bytes_of, say, table
 from ottla.cli.process import PidFile
 
 if TYPE_CHECKING:
@@ -187,8 +187,8 @@ def _say_result(bootstrap_server: str, expected: Any, found: Any, published: Pac
                 (
                     carrier,
                     names.get(carrier, "?"),
-                    expected.by_carrier[carrier],
-                    found.by_carrier[carrier],
+                    Count(expected.by_carrier[carrier]),
+                    Count(found.by_carrier[carrier]),
                     expected.by_carrier[carrier] == found.by_carrier[carrier],
                 )
                 for carrier, _ in carriers.most_common()

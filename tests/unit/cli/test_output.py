@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ottla.cli.output import bytes_of, count_of, say, say_json, table
+from ottla.cli.output import Count, bytes_of, count_of, say, say_json, table
 
 
 def test_columns_are_as_wide_as_they_need_and_numbers_are_aligned_to_the_right() -> None:
@@ -14,6 +14,13 @@ def test_columns_are_as_wide_as_they_need_and_numbers_are_aligned_to_the_right()
         "TOPIC   END OFFSET  ISR",
         "clicks     1234567  1,2",
         "a                -",
+    ]
+
+
+def test_counts_are_aligned_to_the_right_with_their_thousands_separated() -> None:
+    assert table(("carrier", "flights"), [("UA", Count(58665)), ("OO", Count(32))]).splitlines()[1:] == [
+        "UA        58,665",
+        "OO            32",
     ]
 
 
