@@ -2,10 +2,11 @@
 
     clusters = A, B
     A.bootstrap.servers = …          of one cluster: `ClusterSettings`
+    security.protocol = …            of each cluster that does not set it; so are `sasl.mechanism` and `sasl.jaas.config`
     A->B.enabled = true              of one link: `LinkSettings`, each of which stands for all links when no link is before it
     http.listener = …                of the worker
 
-As variables the first three are OTTLA_SETTING_CLUSTERS, OTTLA_SETTING_A_BOOTSTRAP_SERVERS and OTTLA_SETTING_A_TO_B_ENABLED.
+As variables some of these are OTTLA_SETTING_CLUSTERS, OTTLA_SETTING_A_BOOTSTRAP_SERVERS and OTTLA_SETTING_A_TO_B_ENABLED.
 
 MirrorMaker 2 runs on Kafka Connect. What tunes Connect's workers, tasks and topics has no effect and says so; what tunes the Java clients
 inside it (`A.producer.…`), or loads a class, is refused.
@@ -46,6 +47,8 @@ OWN_PROPERTIES: Final = (
 EXCLUDED_TOPICS: Final = (r".*[\-\.]internal", r".*\.replica", r"__.*")  # its `DefaultTopicFilter`
 EXCLUDED_GROUPS: Final = (r"console-consumer-.*", r"connect-.*", r"__.*")  # its `DefaultGroupFilter`
 BYTES_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter"
+# What may be said without an alias, of all clusters. With `ssl.…` it would not be clear whether `rpc.listener` is meant too.
+_OF_ALL_CLUSTERS: Final = ("security.protocol", "sasl.mechanism", "sasl.jaas.config")
 _ALIAS: Final = re.compile(r"[A-Za-z0-9_-]+")
 _JAAS: Final = re.compile(r'(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _NO_CONNECT: Final = "There is no Kafka Connect below."
@@ -565,12 +568,13 @@ class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSetti
             before = next((prefix for prefix in (*ways, *aliases) if name.startswith(f"{prefix}.")), "")
             parts.setdefault(before, {})[name[len(before) + 1 :] if before else name] = name
         common = parts.pop("")
+        of_all_clusters = {name: common.pop(name) for name in _OF_ALL_CLUSTERS if name in common}
         settings = super().from_properties(_part(properties, common, ""))
         problems: list[str] = []
         sides, links, begins = {}, [], {}
         inherited = {name: given for name, given in common.items() if name in LinkSettings.definitions() or cls._is_link_alias(name)}
         for alias in aliases:
-            own = parts.get(alias, {})
+            own = of_all_clusters | parts.get(alias, {})
             try:
                 side = replace(MirrorCluster.from_properties(_part(properties, own, f"{alias}.")), alias=alias)
                 if bool(side.bootstrap_servers) == (side.zookeeper_connect is not None):
@@ -631,7 +635,7 @@ class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSetti
     def names_by_more_variables(cls, given: Mapping[str, str]) -> Mapping[str, str]:
         """`A_BOOTSTRAP_SERVERS` and `A_TO_B_ENABLED`, in capitals and with `_` for what no variable's name may have."""
         aliases = _aliases(given)
-        names = [f"{alias}.{name}" for alias in aliases for name in MirrorCluster.definitions_by_any_name()]
+        names = [*_OF_ALL_CLUSTERS, *(f"{alias}.{name}" for alias in aliases for name in MirrorCluster.definitions_by_any_name())]
         ways = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
         found: dict[str, str] = {}
         for name in [*names, *(f"{way}.{name}" for way in ways for name in MirrorLink.definitions_by_any_name())]:

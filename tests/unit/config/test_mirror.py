@@ -162,6 +162,19 @@ def test_checkpoints_and_offsets_of_groups_have_an_interval_each(given: dict[str
     assert [link.translation_seconds for link in read(EXAMPLE + lines).links] == [seconds] * 2
 
 
+def test_what_is_spoken_may_be_said_of_all_clusters_at_once() -> None:
+    """MirrorMaker 2's `MirrorMakerConfig.clusterProps`: a cluster's own goes before what has no alias."""
+    jaas = 'sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="b";'
+    settings = read(EXAMPLE + f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n{jaas}\nB.security.protocol=SSL\n")
+    assert [(side.security_protocol, side.sasl_mechanism) for side in settings.sides.values()] == [
+        ("SASL_SSL", "SCRAM-SHA-512"),
+        ("SSL", "SCRAM-SHA-512"),
+    ]
+    assert settings.sides["A"].credentials == ("me", "b") and settings.sides["B"].credentials is None
+    given = from_environment(MirrorSettings, {"OTTLA_SETTING_CLUSTERS": "A,B", "OTTLA_SETTING_SECURITY_PROTOCOL": "SSL"})
+    assert given["security.protocol"] == "SSL"
+
+
 def test_a_password_is_read_of_java_s_line_and_shown_to_nobody() -> None:
     jaas = r'A.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="a\\"b";'
     settings = read(EXAMPLE + f"A.security.protocol=SASL_PLAINTEXT\n{jaas}\n")
