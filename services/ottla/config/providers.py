@@ -5,8 +5,9 @@
     config.providers.file.param.allowed.paths=/run/secrets
     zookeeper.digest.password=${file:/run/secrets/broker.properties:digest}
 
-A class is known by its name; Java's own cannot be loaded. Unlike Kafka, which leaves a variable as it stands where it finds nothing, a
-broker says so and does not start: the text of the variable would be the password.
+A class is known by its name; Java's own cannot be loaded. Which variables of the environment are read `param.allowlist.pattern` says.
+Unlike Kafka, which leaves a variable as it stands where it finds nothing, a broker says so and does not start: the text of the variable
+would be the password.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Final
 
 from ottla.config import properties
 from ottla.config.properties import Properties
+from ottla.config.settings import unknown_setting
 from ottla.errors import ConfigurationError
 
 Lookup = Callable[[str, str], str]
@@ -55,13 +57,6 @@ def _from_environment(path: str, key: str) -> str:
     return os.environ[key]
 
 
-_CLASSES: Final[Mapping[str, Lookup]] = {
-    "FileConfigProvider": _from_file,
-    "DirectoryConfigProvider": _from_directory,
-    "EnvVarConfigProvider": _from_environment,
-}
-
-
 def load(path: Path | str) -> Properties:
     """A file of settings with its variables replaced, without the settings of the providers.
 
@@ -75,13 +70,10 @@ def load(path: Path | str) -> Properties:
     problems: list[str] = []
     providers: dict[str, Lookup] = {}
     for name in names:
-        key = f"{PROVIDERS}.{name}.class"
-        kind = given.get(key, "").strip()
-        if (lookup := _CLASSES.get(kind.removeprefix(_PACKAGE))) is None:
-            place = given.place_of(key if key in given else PROVIDERS)
-            problems.append(f"{place}: {key} = '{kind}': there are {', '.join(_PACKAGE + known for known in _CLASSES)}")
-        else:
-            providers[name] = _within(given.get(f"{PROVIDERS}.{name}.param.allowed.paths", ""), lookup)
+        try:
+            providers[name] = _provider(given, name)
+        except ConfigurationError as error:
+            problems.append(str(error))
     found: dict[str, str] = {}
     for name, text in given.items():
         if name == PROVIDERS or name.startswith(f"{PROVIDERS}."):
@@ -105,6 +97,49 @@ def _within(allowed: str, lookup: Lookup) -> Lookup:
         return lookup(path, key)
 
     return look
+
+
+def _matching(pattern: str, lookup: Lookup) -> Lookup:
+    """A provider of those variables alone whose whole name is of this pattern."""
+    try:
+        allowed = re.compile(pattern)
+    except re.error as error:
+        raise ConfigurationError(f"no pattern: {error}") from error
+
+    def look(path: str, key: str) -> str:
+        if not allowed.fullmatch(key):
+            raise ConfigurationError(f"{key} is not in allowlist.pattern")
+        return lookup(path, key)
+
+    return look
+
+
+# Where a class looks, its parameter, and what is left of it with that.
+_CLASSES: Final[Mapping[str, tuple[Lookup, str, Callable[[str, Lookup], Lookup]]]] = {
+    "FileConfigProvider": (_from_file, "allowed.paths", _within),
+    "DirectoryConfigProvider": (_from_directory, "allowed.paths", _within),
+    "EnvVarConfigProvider": (_from_environment, "allowlist.pattern", _matching),
+}
+
+
+def _provider(given: Properties, name: str) -> Lookup:
+    """A provider as it is set. A misspelt parameter that was passed over would leave every path open."""
+    key = f"{PROVIDERS}.{name}.class"
+    kind = given.get(key, "").strip()
+    if kind.removeprefix(_PACKAGE) not in _CLASSES:
+        place = given.place_of(key if key in given else PROVIDERS)
+        raise ConfigurationError(f"{place}: {key} = '{kind}': there are {', '.join(_PACKAGE + known for known in _CLASSES)}")
+    lookup, parameter, restricted = _CLASSES[kind.removeprefix(_PACKAGE)]
+    known = key, f"{PROVIDERS}.{name}.param.{parameter}"
+    for setting_name in given:
+        if setting_name.startswith(f"{PROVIDERS}.{name}.") and setting_name not in known:
+            raise ConfigurationError(f"{given.place_of(setting_name)}: {unknown_setting(setting_name, known)}")
+    if known[1] not in given:
+        return lookup
+    try:
+        return restricted(given[known[1]], lookup)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{given.place_of(known[1])}: {known[1]}: {error}") from error
 
 
 def _replaced(text: str, providers: Mapping[str, Lookup]) -> str:

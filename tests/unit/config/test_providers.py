@@ -84,6 +84,23 @@ def test_paths_outside_of_those_that_are_allowed_are_not_read(secrets: Path) -> 
         assert load(written(secrets, f"a=${{dir:{secrets}:password}}", allowed))["a"] == "from a directory"
 
 
+def test_variables_of_the_environment_that_are_not_allowed_are_not_read(secrets: Path) -> None:
+    """Kafka's `EnvVarConfigProvider`: the pattern is for the whole name."""
+    value = "a=${env:OTTLA_TEST_SECRET}"
+    assert load(written(secrets, value, "config.providers.env.param.allowlist.pattern=OTTLA_.*"))["a"] == "from the environment"
+    for pattern, says in (("OTTLA_TEST", "OTTLA_TEST_SECRET is not in allowlist.pattern"), ("*", "no pattern: nothing to repeat")):
+        with pytest.raises(ConfigurationError, match=says):
+            load(written(secrets, value, f"config.providers.env.param.allowlist.pattern={pattern}"))
+
+
+def test_a_parameter_that_no_provider_has_is_refused(secrets: Path) -> None:
+    """A misspelt one that was passed over would leave every path open."""
+    with pytest.raises(
+        ConfigurationError, match=r"server\.properties:1: unknown setting '.*allowed\.path'; did you mean '.*allowed\.paths'"
+    ):
+        load(written(secrets, f"config.providers.file.param.allowed.path={secrets}"))
+
+
 def test_a_class_that_is_javas_own_is_refused_by_name(secrets: Path) -> None:
     path = secrets.parent / "server.properties"
     path.write_text("config.providers=vault,other\nconfig.providers.vault.class=com.example.Vault\n")
