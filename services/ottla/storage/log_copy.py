@@ -123,12 +123,14 @@ class LogCopy:
         self._log: Final = log
         self._truncations = log.truncations
         self._sizes: dict[Segment, int] = {}
+        self._begun: dict[Segment, None] = {}  # may have files in the copy: a round that was not carried out has left some, too
         self._indexed: set[Segment] = set()  # sealed ones whose indexes are copied in full
         self._in_memory: set[Segment] = set()  # of these, those that had no files to copy, and may get them
         self._snapshots: set[int] = set()
         self._vouched_for = 0  # up to where the log's small files were on its disk when they were copied last
-        # As the five before will be when the plan is carried out.
+        # What the five but `_begun` will be when the plan is carried out, and which segments have no files in the copy then.
         self._planned: tuple[dict[Segment, int], set[Segment], set[Segment], set[int], int] = {}, set(), set(), set(), 0
+        self._former: list[Segment] = []
 
     @property
     def is_void(self) -> bool:
@@ -163,7 +165,7 @@ class LogCopy:
             OSError: they could not be.
         """
         segments = self._log.segments
-        former = [segment for segment in self._sizes if segment not in segments]
+        former = self._former = [segment for segment in self._begun if segment not in segments]
         sizes = {segment: size for segment, size in self._sizes.items() if segment not in former}
         indexed, in_memory = self._indexed.difference(former), self._in_memory.difference(former)
         pieces = []
@@ -175,6 +177,7 @@ class LogCopy:
             if begin < end or segment not in sizes:
                 pieces.append(Piece(_names_of(segment)[0], begin, end))
             sizes[segment] = end
+            self._begun[segment] = None
             if end < segment.size:
                 break
             if segment not in indexed or (segment in in_memory and not segment.has_no_index_files):
@@ -195,6 +198,8 @@ class LogCopy:
     def done(self) -> None:
         """The last plan was carried out."""
         self._sizes, self._indexed, self._in_memory, self._snapshots, self._vouched_for = self._planned
+        for segment in self._former:
+            self._begun.pop(segment, None)
 
     def segments_in(self, directory: Path) -> list[Segment]:
         """The copied segments; of a complete copy they are the log's."""

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from ottla.errors import KafkaStorageError, LogDirNotFound, ReplicaNotAvailable
 from ottla.model import TopicPartition
-from ottla.storage import log_moves
+from ottla.storage import log_copy, log_moves
 from ottla.storage.log import Log
 from ottla.storage.log_copy import LAST_BYTES, LogCopy, carry_out
 from ottla.storage.log_manager import MOST_WANTED, LogManager
@@ -243,6 +243,40 @@ async def test_retention_and_rolls_go_on_meanwhile(tmp_path: Path) -> None:
     await it.finish()
     assert (it.log.log_start_offset, contents(it.log)) == (start, expected)
     assert sum(path.suffix == ".log" for path in it.log.directory.iterdir()) == len(it.log.segments)
+
+
+async def test_what_was_copied_of_segments_that_went_before_the_round_was_over_is_not_of_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start would find a hole behind them, and take the rest of the log out.
+
+    Method: retention takes the first three segments when the thread has copied two of them.
+    """
+    it = await moving(tmp_path, log_segment_bytes="1500", log_retention_ms="-1")
+    source = it.log
+    fill(source, 60)
+    kept = source.segments[3].base_offset
+    copied, append = itertools.count(1), log_copy._append
+
+    def append_and_delete(*arguments: Any) -> None:
+        append(*arguments)
+        if next(copied) == 2:
+            source.advance_log_start_offset(kept)
+            assert source.delete_old_segments(it.broker.clock.time_ms()) == 3
+
+    monkeypatch.setattr(log_copy, "_append", append_and_delete)
+    it.start()
+    await it.finish()
+    (arrived,) = it.moved
+    expected = contents(arrived[1])
+    await it.logs.shutdown()
+    again = await _started_again(it.broker)
+    found = again.get(KEY)
+    assert found is not None
+    assert found.directory.parent == it.target
+    assert (found.log_start_offset, found.log_end_offset) == (kept, 60)
+    assert contents(found) == expected
+    assert not list(found.directory.glob("*.stray"))
 
 
 async def test_a_large_log_is_copied_in_rounds_and_the_last_bytes_in_one_step(tmp_path: Path) -> None:
