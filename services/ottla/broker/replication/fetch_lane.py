@@ -466,11 +466,14 @@ def take_in(replica: FollowingReplica, followed: PartitionFetchState, asked: Fet
 def find_place(replica: FollowingReplica, followed: PartitionFetchState, earliest: int, latest: int) -> Outcome:
     """Continues from where the leader's log still is: `latest` is its end, `earliest` its beginning.
 
-    An end before ours is that of an unclean leader; a beginning after our end means that all we have is gone there.
+    An end before ours is that of an unclean leader; where it is before our beginning, too, nothing here is the leader's. A beginning after
+    our end means that all we have is gone there.
     """
     position = replica.fetch_position()
     try:
-        if latest < position.fetch_offset:
+        if latest < position.log_start_offset:
+            is_cut = replica.restart_at(earliest)
+        elif latest < position.fetch_offset:
             is_cut = replica.truncate_for(NO_PARTITION_LEADER_EPOCH, latest)
         elif earliest > position.fetch_offset:
             is_cut = replica.restart_at(earliest)

@@ -148,6 +148,15 @@ def test_a_lost_place_is_found_between_the_leaders_start_and_end(
     assert (replica.log.start, replica.log.end) == (start, end)
 
 
+def test_a_log_that_begins_behind_the_leaders_end_begins_again_where_the_leader_does() -> None:
+    """Records that an unclean leader has had acknowledged would be missing from a replica in the ISR that begins at that leader's end."""
+    replica, each = Replica(), followed()
+    replica.log.begin_at(500)
+    assert find_place(replica, each, 0, 2) is Outcome.TAKEN
+    assert take_in(replica, each, asked(replica), answer(Rec(0, 0, b"0"), Rec(1, 0, b"1"))) is Outcome.TAKEN
+    assert (replica.log.start, replica.log.records) == (0, [Rec(0, 0, b"0"), Rec(1, 0, b"1")])
+
+
 def test_waits_grow_up_to_the_setting() -> None:
     assert [wait_seconds(failures, 3200) for failures in (1, 2, 3, 4, 5, 6, 7, 100)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 3.2, 3.2]
 
