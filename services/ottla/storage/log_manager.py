@@ -50,7 +50,7 @@ from ottla.storage.log_directory import (
     restore_interrupted_moves,
 )
 from ottla.storage.log_sync import PASSING
-from ottla.storage.partition_metadata import newer_metadata, write_topic_ids
+from ottla.storage.partition_metadata import MalformedPartitionMetadata, newer_metadata, read_topic_id, write_topic_ids
 from ottla.storage.recovery import LoadedLog, NoRoomForLog
 
 log = logging.getLogger(__name__)
@@ -414,10 +414,10 @@ class LogManager:
             KafkaStorageError: no directory takes it.
         """
         assert topic_partition not in self._logs, topic_partition
+        if is_new or self._waits_as_another_topic(topic_partition, topic_id):
+            self._waiting_for_room.pop(topic_partition, None)
         if self._offline and not is_new and topic_partition not in self._waiting_for_room:
             raise KafkaStorageError(f"{topic_partition} may lie in a directory that is offline: {_listed(self._offline)}")
-        if is_new:
-            self._waiting_for_room.pop(topic_partition, None)
         _, log_start_offset = self._waiting_for_room.get(topic_partition, (None, 0))
         refusals: dict[Path, str] = {}
         for path in self._places(topic_partition, self._partition_counts):
@@ -433,6 +433,17 @@ class LogManager:
             self._waiting_for_room.pop(topic_partition, None)
             return self._add(topic_partition, path / partition_directory_name(topic_partition), loaded[0])
         raise KafkaStorageError(f"{topic_partition}: no log directory takes it: {_listed({**self._offline, **refusals})}")
+
+    def _waits_as_another_topic(self, topic_partition: TopicPartition, topic_id: UUID | None) -> bool:
+        """Whether what waits for room under a partition's name is the log of a former topic, which begins elsewhere."""
+        if topic_partition not in self._waiting_for_room:
+            return False
+        path, _ = self._waiting_for_room[topic_partition]
+        try:
+            found = read_topic_id(path / partition_directory_name(topic_partition))
+        except (OSError, MalformedPartitionMetadata):
+            return False
+        return found not in (None, topic_id) and topic_id not in (None, ZERO_TOPIC_ID)
 
     async def create_all(self, wanted: Mapping[TopicPartition, UUID]) -> None:
         """As `create`, of many partitions, with the disk left to threads.

@@ -206,6 +206,30 @@ async def test_a_log_that_ends_before_its_start_waits_for_room_and_begins_there(
     await logs.shutdown(clean=True)
 
 
+async def test_a_log_that_waits_for_room_says_nothing_of_the_topic_that_has_its_name_now(tmp_path: Path) -> None:
+    """Of the former topic offsets up to 5 were deleted. A controller that gives a broker all its partitions calls none of them new."""
+    broker = Broker(tmp_path)
+    logs = broker.manager()
+    await logs.start()
+    fill(logs.create(KEY, TOPIC), 6)
+    of(logs).advance_log_start_offset(5)
+    await logs.shutdown(clean=True)
+    (tmp_path / "clicks-4" / f"{0:020d}.log").unlink()
+
+    logs = broker.manager()
+    with failing("open", lambda path: path.endswith(".log") and "clicks-4" in path, errno.ENOSPC):
+        await logs.start()
+    await logs.create_all({KEY: UUID(int=22)})
+    log = logs.get(KEY) or logs.create(KEY, UUID(int=22), is_new=False)
+    assert (log.topic_id, log.log_start_offset, log.log_end_offset) == (UUID(int=22), 0, 0)
+    fill(log, 3)
+    await logs.shutdown(clean=False)
+    logs = broker.manager()
+    await logs.start()
+    assert (of(logs).log_start_offset, of(logs).log_end_offset) == (0, 3)
+    await logs.shutdown(clean=True)
+
+
 async def test_a_disk_that_fails_where_a_log_is_to_begin_is_offline_all_the_same(tmp_path: Path) -> None:
     broker = Broker(tmp_path / "a", tmp_path / "b")
     logs = broker.manager()
