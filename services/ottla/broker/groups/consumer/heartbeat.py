@@ -162,8 +162,7 @@ def _member(group: ConsumerGroup, request: Heartbeat, member_id: str) -> Consume
             log.info("group %s: member %s joins as static member %s", group.group_id, member_id, request.instance_id)
             return ConsumerMember(member_id, MemberMetadata())
         if static.member_id == member_id and static.position.epoch != LEAVES_FOR_A_WHILE:
-            check_epoch(static, request.member_epoch, request.owned)  # it has not seen the answer to its first heartbeat
-            return static
+            return static  # it has not seen the answer to its first heartbeat, or joins again
         if not static.is_classic and static.position.epoch != LEAVES_FOR_A_WHILE:
             raise UnreleasedInstanceId(
                 f"Static member {member_id} with instance id {request.instance_id} cannot join the group because the instance id"
@@ -199,9 +198,12 @@ def check_static(static: ConsumerMember | None, member_id: str, instance_id: str
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
-    """Raises FencedMemberEpoch unless it is the member's epoch, or the one before from a member that has not seen the response."""
+    """Raises FencedMemberEpoch unless it is the member's epoch, or the one before from a member that has not seen the response.
+
+    Epoch 0 always passes: the member has abandoned its partitions and joins again, as it was fenced or as its leaving was lost.
+    """
     position = member.position
-    if epoch == position.epoch:
+    if epoch in (0, position.epoch):
         return
     if epoch == position.previous_epoch and epoch < position.epoch and owned is not None and is_within(owned, position.assigned):
         return

@@ -142,6 +142,33 @@ def test_another_epoch_is_fenced(coordinator: ConsumerCoordinator, epoch: int) -
     assert a.beat() is not None
 
 
+def test_a_member_that_was_fenced_or_has_lost_its_leave_joins_again_at_once(coordinator: ConsumerCoordinator) -> None:
+    """Epoch 0 is a member's that has abandoned its partitions, whatever epoch it was at (KIP-848, KAFKA-19233)."""
+    a, b = two(coordinator)
+    coordinator.topics.make("clicks", 6)
+    coordinator.wait(coordinator.group.limits.topics_check_ms)
+    for client in (a, b, a, b):
+        client.beat()
+    assert coordinator.group.get("a").position.previous_epoch > 0
+    a.epoch, a.owned = 0, set()
+    a.beat()
+    assert (a.epoch, len(a.owned), coordinator.group.state) == (coordinator.group.epoch, 3, ConsumerGroupState.STABLE)
+
+
+def test_a_member_that_joins_again_has_given_up_what_it_was_asked_for(coordinator: ConsumerCoordinator) -> None:
+    a, b = two(coordinator)
+    c = Client(coordinator, "c")
+    c.beat()
+    for client in (a, b):
+        client.beat(revokes=False)
+    slow = next(client for client in (a, b) if coordinator.group.get(client.member_id).position.state is MemberState.UNREVOKED)
+    slow.epoch, slow.owned = 0, set()
+    slow.beat()
+    c.beat()
+    assert (slow.epoch, len(slow.owned), len(c.owned)) == (3, 1, 1)
+    assert coordinator.group.state is ConsumerGroupState.STABLE
+
+
 def test_a_member_that_is_not_known_joins_again(coordinator: ConsumerCoordinator) -> None:
     with pytest.raises(UnknownMemberId):
         coordinator.heartbeat(Heartbeat("a", 1))
