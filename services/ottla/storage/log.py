@@ -260,9 +260,8 @@ class Log:
                 deleted += count
         if not deleted:
             return 0
-        if deleted == len(self.files.segments):
-            self._read_producers()  # their snapshot is taken
-            self.appender.roll()
+        if deleted == len(self.files.segments) and not self._has_rolled(or_else=deleted > 1):
+            deleted -= 1
         gone, kept = self.files.segments.all[:deleted], self.files.segments.all[deleted:]
         self.files.segments.replace(kept)
         self.advance_log_start_offset(kept[0].base_offset)
@@ -270,6 +269,24 @@ class Log:
         self.files.sealed = [segment for segment in self.files.sealed if segment not in gone]
         self.files.discard(gone)
         return deleted
+
+    def _has_rolled(self, *, or_else: bool) -> bool:
+        """Rolls the active segment for retention; says whether it could, where there is something else that may go.
+
+        A full disk may have no room for a new file, and get some from the other segments.
+
+        Raises:
+            KafkaStorageError: the directory has failed, or nothing else may go.
+        """
+        try:
+            self._read_producers()  # their snapshot is taken
+            self.appender.roll()
+        except KafkaStorageError as error:
+            if self.is_offline or not or_else:
+                raise
+            log.warning("%s: the active segment is kept for now: %s", self.topic_partition, error)
+            return False
+        return True
 
     def truncate_to(self, offset: int) -> bool:
         """Drops the batch that has `offset` and everything after it: what a follower does with what its leader does not have.

@@ -16,6 +16,7 @@ from ottla.storage.retention import SegmentFacts, SizeRetention, StartOffsetRete
 from ottla.storage.segment import Segment
 from ottla.testing import ManualClock
 
+from .failing_calls import failing
 from .logs import FailingFiles, LogMaker, append, batch_of, fill
 
 SIZE = len(batch_of(0))
@@ -82,6 +83,20 @@ def test_an_active_segment_that_has_expired_is_rolled_first(make_log: LogMaker, 
     assert log.delete_old_segments(clock.time_ms()) == 0, "an empty segment is left alone"
     fill(log, 1)
     assert log.log_end_offset == 4
+
+
+def test_of_a_log_that_has_expired_the_older_segments_go_where_a_full_disk_has_no_room_for_a_new_one(
+    make_log: LogMaker, clock: ManualClock
+) -> None:
+    """An operator who lowers `retention.ms` on a disk that is full would free nothing: a new segment has to be made first."""
+    log = make_log(segment_bytes=2 * len(batch_of(0)), retention_ms=1)
+    fill(log, 7)
+    clock.advance(seconds=1)
+    with failing("open", lambda path: path.endswith("7.log")):
+        assert log.delete_old_segments(clock.time_ms()) == 3
+    assert (log.log_start_offset, log.log_end_offset) == (6, 7)
+    assert log.delete_old_segments(clock.time_ms()) == 1
+    assert (log.log_start_offset, log.log_end_offset) == (7, 7)
 
 
 def test_nothing_above_the_high_watermark_is_deleted(make_log: LogMaker, clock: ManualClock) -> None:
