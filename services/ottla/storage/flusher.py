@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from ottla.clock import monotonic_ms
 from ottla.errors import KafkaStorageError
 from ottla.lifecycle import look_at_error
 from ottla.record.region import OpenFile
@@ -39,7 +40,7 @@ class Flusher:
         self.files: Final = files
         self.appender: Final = appender
         self.recovery_point = recovery_point
-        self.last_flush_ms = files.context.clock.time_ms()
+        self.last_flush_ms = monotonic_ms(files.context.clock)  # of the clock that never goes back
         self._owes = False  # the last flush has left something for the next one
         self.is_retired = False
         self._flushing: asyncio.Future[None] | None = None
@@ -107,7 +108,7 @@ class Flusher:
                     return  # what was to be synced was cut off
                 passing = frozenset[int]() if isinstance(error, FsyncFailed) else PASSING
                 raise self.files.storage_error(f"flushing up to offset {end_offset}", error, passing) from error
-            self.last_flush_ms = self.files.context.clock.time_ms()
+            self.last_flush_ms = monotonic_ms(self.files.context.clock)
             if truncations != self.files.truncations:
                 return  # other records may lie at these offsets now
             self.recovery_point = max(self.recovery_point, end_offset)

@@ -680,7 +680,7 @@ class LogManager:
 
         Where a flush has left something undone (a full disk), it is tried again.
         """
-        now_ms = self._clock.time_ms()
+        now_ms = monotonic_ms(self._clock)
         flushed = 0
         for partition_log in list(self._logs.values()):
             if partition_log.flusher.owes:

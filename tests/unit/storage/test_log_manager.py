@@ -181,6 +181,18 @@ async def test_logs_are_flushed_when_their_records_have_waited_for_flush_ms(tmp_
     await logs.shutdown()
 
 
+async def test_a_wall_clock_that_is_put_back_keeps_no_log_from_its_flush(tmp_path: Path) -> None:
+    broker = Broker(tmp_path)
+    broker.overrides = {"flush.ms": "5000"}
+    logs = broker.manager()
+    await logs.start()
+    fill(logs.create(CLICKS[0], None), 1)
+    broker.clock.set_wall_clock(broker.clock.time_ms() - 3_600_000)
+    broker.clock.advance(milliseconds=5_000)
+    assert await logs.flush_due_logs() == 1
+    await logs.shutdown()
+
+
 async def test_sealed_segments_are_synced_in_the_background(tmp_path: Path) -> None:
     """fsync at roll, without the append waiting for it."""
     broker = Broker(tmp_path)
