@@ -321,6 +321,8 @@ class LogManager:
             except OSError as error:
                 self.fail_directory(directory.path, error)
                 return
+            if directory.path in self._offline:  # since
+                return
             for (key, path), found in zip(few, loaded, strict=True):
                 if isinstance(found, NoRoomForLog):
                     self._wait_for_room(directory, key, found)

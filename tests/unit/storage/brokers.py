@@ -10,7 +10,7 @@ from uuid import UUID
 
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
-from ottla.lifecycle import offload_nothing
+from ottla.lifecycle import Offload, offload_nothing
 from ottla.model import TopicPartition
 from ottla.storage.log_manager import LogManager
 from ottla.testing import ManualClock
@@ -34,12 +34,12 @@ class Broker:
             {"log.dirs": ",".join(map(str, directories)), **{name.replace("_", "."): value for name, value in names.items()}}
         )
 
-    def manager(self) -> LogManager:
+    def manager(self, offload: Offload = offload_nothing) -> LogManager:
         return LogManager(
             self.directories,
             self.settings,
             self.clock,
-            offload_nothing,
+            offload,
             lambda topic: TopicSettings.of(self.settings, self.overrides),
             files=self.files,
             new_id=self.new_id,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ottla.errors import KafkaStorageError
 from ottla.storage import log_directory
 from ottla.storage.checkpoints import CLEANER_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
-from ottla.storage.log_directory import ForeignLogDirectory, LogDirectoryInUse
+from ottla.storage.log_directory import ForeignLogDirectory, LogDirectoryInUse, load_logs
 from ottla.storage.meta_properties import read_meta_properties
 
 from .brokers import CLICKS, Broker, run
@@ -95,6 +98,32 @@ async def test_a_directory_that_can_not_be_used_at_the_start_does_not_stop_the_o
     assert first.total_bytes == -1
     assert second.total_bytes >= second.usable_bytes > 0
     await logs.shutdown()
+
+
+async def test_a_log_that_is_loaded_when_its_directory_has_failed_is_not_served(tmp_path: Path) -> None:
+    """Two threads load logs; what one of them meets takes the directory offline, and then the other has its log."""
+    broker = Broker(tmp_path / "a", tmp_path / "b", num_recovery_threads_per_data_dir="2")
+    logs = broker.manager()
+    await logs.start()
+    logs.create(CLICKS[0], None)
+    for key in CLICKS[1:3]:
+        logs.want(key, tmp_path / "a")
+        fill(logs.create(key, None), 1)
+    await logs.shutdown(clean=False)
+
+    async def offload(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        if function is load_logs and arguments[1][0][0] == CLICKS[2]:
+            raise OSError(errno.EIO, "broken")
+        result = function(*arguments, **keywords)
+        for _ in range(9):
+            await asyncio.sleep(0)
+        return result
+
+    logs = broker.manager(offload)
+    await logs.start()
+    assert list(logs.offline_directories) == [tmp_path / "a"]
+    assert [log.topic_partition for log in logs.logs.values() if not log.is_offline] == []
+    await logs.shutdown(clean=False)
 
 
 def test_a_start_without_any_usable_directory_is_refused(tmp_path: Path) -> None:
