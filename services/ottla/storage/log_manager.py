@@ -13,6 +13,7 @@ One event loop owns it; whatever blocks goes through `offload`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -209,9 +210,11 @@ class LogManager:
             KafkaStorageError: none of them can be used.
         """
         begin = self._clock.monotonic()
+        is_as_it_was = True
         try:
             for path in self._paths:
                 await self._open(path, cluster_id)
+            is_as_it_was = False
             if not self._offline:
                 await self._offload(restore_interrupted_moves, list(self._directories.values()))
             for directory in self._directories.values():
@@ -221,6 +224,9 @@ class LogManager:
             self._check_any_online()
         except BaseException:
             for directory in self._directories.values():
+                if is_as_it_was and directory.is_clean:
+                    with contextlib.suppress(OSError):
+                        write_clean_shutdown(directory.path, directory.broker_epoch)
                 if directory.lock >= 0:
                     directory.unlock()
             raise

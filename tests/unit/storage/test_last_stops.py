@@ -19,6 +19,7 @@ from ottla.storage.checkpoints import (
     write_offsets,
 )
 from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN, write_clean_shutdown
+from ottla.storage.log_directory import ForeignLogDirectory
 
 from .brokers import CLICKS, Broker, run
 from .logs import append, batch_of, fill
@@ -77,6 +78,19 @@ def test_a_start_that_ends_before_it_has_registered_leaves_a_clean_stop_a_clean_
     assert clean_shutdown_epoch(broker) == 12
     run(fails)
     assert clean_shutdown_epoch(broker) == -1, "a kill in between was none"
+
+
+def test_a_start_that_one_directory_refuses_leaves_the_clean_stop_of_the_others(tmp_path: Path) -> None:
+    """Disks that were mixed up are put right, and the broker is started again."""
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    written(broker)
+    (tmp_path / "b").rename(tmp_path / "away")
+    clean_shutdown_epoch(Broker(tmp_path / "b", broker_id="1"))
+    with pytest.raises(ForeignLogDirectory):
+        clean_shutdown_epoch(broker)
+    (tmp_path / "b").rename(tmp_path / "others")
+    (tmp_path / "away").rename(tmp_path / "b")
+    assert clean_shutdown_epoch(broker) == 12
 
 
 @pytest.mark.parametrize("what", ["missing", "other", "offline"])
