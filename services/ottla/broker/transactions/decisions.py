@@ -42,6 +42,9 @@ def initialised(
     if transaction.state in PREPARED:
         raise ConcurrentTransactions(f"{transaction.transactional_id} is being completed: {transaction.state.title}")
     if transaction.state is _S.ONGOING:
+        if expected not in (None, (transaction.producer_id, transaction.epoch)):
+            # Kafka fences the present producer here, for one of a former epoch that is refused in the end.
+            raise ProducerFenced(f"{transaction.transactional_id} has a transaction of epoch {transaction.epoch} open, and {expected} came")
         return fenced(transaction, now_ms)
     expected_epoch = None if expected is None else expected[1]
     if transaction.is_exhausted and expected_epoch in (None, transaction.epoch):

@@ -81,6 +81,16 @@ def test_a_producer_that_begins_while_another_ones_transaction_is_open_has_that_
     assert begun(decisions.completed(aborting, 21)).epoch == 2
 
 
+@pytest.mark.parametrize("present", [begun(begun()), begun(begun(), expected=(7, 0))])
+def test_a_producer_of_a_former_epoch_has_no_transaction_of_the_present_one_aborted(present: Transaction) -> None:
+    """It may have been replaced, or this is a copy of its request for the present epoch that comes late."""
+    transaction = decisions.with_partitions(present, 7, 1, [CLICKS], 5)
+    assert transaction is not None
+    with pytest.raises(ProducerFenced):
+        begun(transaction, expected=(7, 0))
+    assert begun(transaction, expected=(7, 1)).state is TransactionState.PREPARE_EPOCH_FENCE
+
+
 def test_partitions_are_added_once_and_begin_the_transaction() -> None:
     first = ongoing()
     assert (first.state, first.start_timestamp) == (TransactionState.ONGOING, 5)
