@@ -13,9 +13,9 @@ its record has in the log.
 Each offset belongs to the topic that it was committed for, by that topic's id. Of a topic that was deleted none is
 left, also where one of that name was created since (`deleted`).
 
-Offsets expire (KIP-211): those of an empty group `retention_ms` after it became empty; those of a group that was never
-subscribed to anything as long after their commit; those of a topic that no member of a live consumer group reads any
-more as long after their commit.
+Offsets expire (KIP-211): those of an empty group `retention_ms` after it became empty, and unlike in Kafka not before they are
+as old themselves; those of a group that was never subscribed to anything as long after their commit; those of a topic that no
+member of a live consumer group reads any more as long after their commit.
 
 Pure: no log, no clock. Source: Kafka's `GroupMetadata`.
 """
@@ -247,7 +247,7 @@ class GroupOffsets:
             if committed.expire_timestamp != NO_EXPIRY:
                 is_over = now_ms >= committed.expire_timestamp
             else:
-                since = committed.commit_timestamp if base_timestamp is None else base_timestamp
+                since = committed.commit_timestamp if base_timestamp is None else max(base_timestamp, committed.commit_timestamp)
                 is_over = now_ms - since >= retention_ms
             if is_over:
                 found.append(partition)

@@ -68,6 +68,15 @@ def test_an_empty_groups_offsets_expire_a_while_after_it_became_empty() -> None:
     assert offsets.expired(2_000, 1_000, base_timestamp=1_000, subscribed=()) == [CLICKS]
 
 
+def test_what_is_committed_after_the_group_became_empty_is_kept_as_long_from_then_on() -> None:
+    """As by a consumer that assigns itself, or by a tool that resets offsets, shortly before those of the members would expire."""
+    offsets = GroupOffsets()
+    offsets.commit(CLICKS, CommittedOffset(1, commit_timestamp=0), 1)
+    offsets.commit(VIEWS, CommittedOffset(1, commit_timestamp=1_900), 2)
+    assert offsets.expired(2_000, 1_000, base_timestamp=1_000, subscribed=()) == [CLICKS]
+    assert offsets.expired(2_900, 1_000, base_timestamp=1_000, subscribed=()) == [CLICKS, VIEWS]
+
+
 def test_a_live_groups_offsets_expire_only_for_topics_that_it_does_not_read() -> None:
     offsets = GroupOffsets()
     for partition in (CLICKS, VIEWS):
