@@ -414,7 +414,8 @@ class TransactionalProducer:
         """
         self._expect(TransactionState.OPEN, TransactionState.FAILED)
         if self.state is TransactionState.OPEN and not self._unanswered and self._error is None:
-            await self._end(commit=False)
+            with self._failing():  # it may be aborted all the same: what was sent now would be in another one
+                await self._end(commit=False)
             return
         self.state = TransactionState.FAILED
         await self._producer.close(wait=False)

@@ -262,6 +262,32 @@ async def test_an_abort_that_did_not_hear_of_its_new_epoch_is_asked_again_and_no
         assert await committed(cluster, CLICKS) == [b"after"]
 
 
+async def test_a_transaction_whose_abort_was_not_answered_takes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be aborted by then: what is sent now would be a transaction of its own, and be committed without the batch before."""
+    async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
+        ask = cluster.ask
+
+        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: object, **keywords: object) -> object:
+            answer = await ask(broker_id, key, *arguments, **keywords)  # type: ignore[arg-type]
+            if key is ApiKey.END_TXN:
+                raise ConnectionResetError("the answer is lost")
+            return answer
+
+        producer.begin()
+        await (await producer.send(CLICKS, batch(b"never")))
+        with monkeypatch.context() as patched:
+            patched.setattr(cluster, "ask", lose_the_answer)
+            patched.setattr("ottla.wire.cluster.is_healed_by_time", lambda error: False)
+            with pytest.raises(ConnectionResetError):
+                await producer.abort()
+        with pytest.raises(InvalidTransactionState, match="loads is failed and not open"):
+            await producer.send(VIEWS, batch(b"half"))
+        await producer.abort()
+        async with producer.transaction():
+            await producer.send(VIEWS, batch(b"after"))
+        assert await committed(cluster, CLICKS, VIEWS) == [b"after"]
+
+
 async def test_a_partition_that_is_not_there_is_named(tmp_path: Path) -> None:
     """And not those that were only not tried because of it."""
     async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running) as cluster:
