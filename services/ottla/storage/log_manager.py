@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -537,9 +538,11 @@ class LogManager:
         """The directory that a partition's log gets in another log directory; no new log is made there until it is let go.
 
         Raises:
-            OSError: a checkpoint that speaks of the name could not be written.
+            OSError: a checkpoint that speaks of the name could not be written, or what had the name before has to be renamed first.
         """
         directory = path / partition_directory_name(topic_partition)
+        if directory in self._leaving:
+            raise OSError(errno.ENOSPC, f"it cannot be renamed to {self._leaving[directory].name} yet", str(directory))
         self._held.add(directory)
         await self._checkpoints.forget(self._directories[path], [topic_partition])
         return directory
@@ -554,7 +557,9 @@ class LogManager:
 
     def let_go(self, topic_partition: TopicPartition, path: Path) -> None:
         """The move is over: nothing of it has the name in that log directory, or the partition's log has it."""
-        self._held.discard(path / partition_directory_name(topic_partition))
+        directory = path / partition_directory_name(topic_partition)
+        if directory not in self._leaving:
+            self._held.discard(directory)
 
     def replace(self, topic_partition: TopicPartition, directory: Path, loaded: LoadedLog) -> Log:
         """Continues a log in another directory, where all of it lies already. Its former directory has to be given up (`give_up`)."""

@@ -374,6 +374,52 @@ async def test_a_log_leaves_its_former_directory_as_soon_as_there_is_room_for_it
     assert all(directory.is_clean for directory in (await _started_again(it.broker))._directories.values())
 
 
+async def test_a_log_that_moves_back_does_not_lose_its_directory_to_a_name_that_waited_for_room(tmp_path: Path) -> None:
+    """The disk has space again when the log is to come back, which it may when what is left there has its last name."""
+    it = await moving(tmp_path)
+    fill(it.log, 3)
+    former, before = it.log.directory, contents(it.log)
+    it.start()
+    with failing("rename", lambda path: path == str(former)):
+        await it.finish()
+    it.moves.move(KEY, str(former.parent))
+    await it.finish()
+    await it.logs.rename_what_waits()
+    assert (it.log.directory.parent, contents(it.log), former.exists()) == (it.target, before, False)
+    it.moves.move(KEY, str(former.parent))
+    await it.finish()
+    await it.logs.rename_what_waits()
+    assert (it.log.directory, contents(it.log)) == (former, before)
+    assert [name.rpartition("-")[2] for name in it.names(0)] == ["0", "delete"]
+    fill(it.log, 1)
+    await it.logs.shutdown()
+    assert _ends(await _started_again(it.broker)) == 4
+
+
+async def test_a_log_that_is_made_again_does_not_lose_its_directory_to_a_name_that_waited_for_room(tmp_path: Path) -> None:
+    """A move to where the name waits has failed for want of room, and then the topic was deleted."""
+    it = await moving(tmp_path)
+    fill(it.log, 3)
+    former = it.log.directory
+    it.start()
+    with failing("rename", lambda path: path == str(former)):
+        await it.finish()
+        it.moves.move(KEY, str(former.parent))
+        await it.finish()
+    await it.logs.delete(KEY)
+    it.logs.want(KEY, former.parent)
+    log = it.logs.create(KEY, uuid4())
+    await it.logs.rename_what_waits()
+    assert log.directory.exists()
+    await it.logs.shutdown()
+
+
+def _ends(logs: LogManager) -> int:
+    found = logs.get(KEY)
+    assert found is not None
+    return found.log_end_offset
+
+
 async def _started_again(broker: Broker) -> LogManager:
     again = broker.manager()
     await again.start()
