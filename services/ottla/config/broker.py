@@ -278,9 +278,9 @@ class BrokerSettings(
 
     def _check_offset_maps(self) -> None:
         size, threads = self.log_cleaner_dedupe_buffer_size, self.log_cleaner_threads
-        if size // max(threads, 1) <= MIB:
+        if size // max(threads, 1) < MIB:
             raise ConfigurationError(
-                f"log.cleaner.dedupe.buffer.size = {size}: must be more than {MIB} for each of log.cleaner.threads = {threads}"
+                f"log.cleaner.dedupe.buffer.size = {size}: must be at least {MIB} for each of log.cleaner.threads = {threads}"
             )
 
     def _check_tls(self) -> None:

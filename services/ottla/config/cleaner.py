@@ -34,7 +34,7 @@ class CleanerSettings(Settings):
         "long",
         default=128 * MIB,
         dynamic="cluster-wide",
-        doc="Memory for the offset maps of all compactions: more than a MiB for each.",
+        doc="Memory for the offset maps of all compactions: at least a MiB for each.",
     )
     log_cleaner_io_buffer_size: int = setting(
         "log.cleaner.io.buffer.size",

@@ -179,9 +179,9 @@ def test_an_address_can_have_a_bound_of_its_own() -> None:
         ({"log.cleaner.threads": "0"}, "must be at least 1"),
         (
             {"log.cleaner.threads": "200"},
-            "log.cleaner.dedupe.buffer.size = 134217728: must be more than 1048576 for each of log.cleaner.threads",
+            "log.cleaner.dedupe.buffer.size = 134217728: must be at least 1048576 for each of log.cleaner.threads",
         ),
-        ({"log.cleaner.dedupe.buffer.size": "1048576"}, "must be more than 1048576 for each of log.cleaner.threads = 1"),
+        ({"log.cleaner.dedupe.buffer.size": "1048575"}, "must be at least 1048576 for each of log.cleaner.threads = 1"),
     ],
 )
 def test_what_kafka_refuses_at_its_start_is_refused(values: dict[str, str], complaint: str) -> None:

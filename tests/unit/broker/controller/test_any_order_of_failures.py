@@ -24,6 +24,11 @@ from .clusters import ONE, THREE, TWO, Cluster, states
 ALL = (ONE, TWO, THREE)
 
 
+@pytest.fixture(autouse=True)
+def _answers_are_heard_by_all() -> None:
+    """Not here, where brokers that hear nothing are a part of what happens."""
+
+
 class Schedule:
     """What happens to a cluster, by a seed."""
 
