@@ -338,12 +338,15 @@ class Commits:
 
     def _expired(self, entry: GroupEntry, wall_ms: int) -> list[TopicPartition]:
         group, retention_ms = entry.group, self._settings.retention_ms
+        from_now_ms = wall_ms - monotonic_ms(self._clock)
         if isinstance(group, ConsumerGroup):
-            return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=None, subscribed=group.subscribed_names())
+            # In Kafka a consumer group's offsets count from their commits alone: old ones go while its only consumer restarts.
+            since_ms = None if group.members or group.empty_since_ms is None else group.empty_since_ms + from_now_ms
+            return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=since_ms, subscribed=group.subscribed_names())
         if group.protocol_type is None:
             return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=None, subscribed=())
         if group.state is GroupState.EMPTY:
-            since_ms = group.state_timestamp_ms - monotonic_ms(self._clock) + wall_ms
+            since_ms = group.state_timestamp_ms + from_now_ms
             return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=since_ms, subscribed=())
         return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=None, subscribed=subscribed_topics(group))
 

@@ -104,6 +104,7 @@ class ConsumerGroups:
     def _changing(self, group: ConsumerGroup, entry: GroupEntry | None, former: Group | None = None) -> Iterator[list[GroupEntry]]:
         """Takes what is changed within to the log, or has it undone. Gives the group's entry, made where there was none."""
         found: list[GroupEntry] = []
+        had_members = bool(group.members)
         try:
             yield found
             group.update_state()
@@ -115,6 +116,8 @@ class ConsumerGroups:
             raise
         self._counts.rebalances += any(isinstance(change, EpochChange) for change in group.changes)
         group.take_changes()
+        if had_members and not group.members:
+            group.empty_since_ms = monotonic_ms(self._clock)
         if entry is None:
             entry = GroupEntry(group)
             self._entries.put(entry)

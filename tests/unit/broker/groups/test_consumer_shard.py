@@ -179,6 +179,23 @@ async def test_a_consumer_group_is_deleted_when_it_is_empty_and_expires() -> Non
     assert list((await loaded(log, epoch=2, topics=TOPICS)).groups()) == []
 
 
+async def test_the_offsets_of_a_consumer_group_whose_last_member_has_just_left_are_kept_as_those_of_a_classic_one() -> None:
+    """However old they are, as of a topic to which little is written: its only consumer restarts (KIP-211)."""
+    clock = ManualClock()
+    shard = await loaded(OffsetsLog(), clock, topics=TOPICS)
+    await shard.consumer_heartbeat("g", beat("a"))
+    await shard.commit("g", 1, "a", None, {CLICKS: CommittedOffset(7, commit_timestamp=clock.time_ms())}, knows_epochs=True)
+    clock.advance(seconds=2_000)
+    shard.expire()
+    await shard.consumer_heartbeat("g", Heartbeat("a", -1))
+    clock.advance(seconds=999)
+    shard.expire()
+    assert shard.offsets("g").get(CLICKS) is not None
+    clock.advance(seconds=1)
+    shard.expire()
+    assert shard.group("g") is None
+
+
 # Conversion.
 
 
