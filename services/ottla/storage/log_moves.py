@@ -35,12 +35,14 @@ from ottla.storage.log import Log
 from ottla.storage.log_copy import LAST_BYTES, CopyPlan, LogCopy, SourceChanged, carry_out
 from ottla.storage.log_directory import take_over_nothing
 from ottla.storage.log_manager import LogManager
+from ottla.storage.log_sync import PASSING
 from ottla.storage.recovery import LoadedLog
 
 log = logging.getLogger(__name__)
 
 # After so many rounds a log that is written faster than it is copied is logged; its move continues anyway.
 MANY_ROUNDS: Final = 1000
+RETRY_SECONDS: Final = 1.0  # between two tries to bring to a full disk what has moved to it
 QUIET_SECONDS: Final = 0.1  # between two looks at a log that may not change places yet
 
 
@@ -251,14 +253,27 @@ class LogMoves:
         The last bytes first, which nothing but its former directory has on the disk; then the checkpoints, by which a start
         knows from where on the log is to be read and checked.
 
-        A log that is deleted meanwhile is flushed no more, and what it left goes with it.
+        What a full disk refuses is tried again. A log that is deleted meanwhile is flushed no more, and what it left goes with it.
+
+        Raises:
+            KafkaStorageError, OSError: the target has failed, or the move is called off.
         """
-        try:
-            await moved.flush()
-            await self._logs.write_checkpoints()
-        except KafkaStorageError:
-            if self._logs.get(moved.topic_partition) is moved:
-                raise
+        is_logged = False
+        while self._logs.get(moved.topic_partition) is moved:
+            try:
+                await moved.flush()
+                await self._logs.write_recovery_points(move.target)
+                moved.files.check_online()
+                break
+            except (KafkaStorageError, OSError) as error:
+                if self._logs.get(moved.topic_partition) is not moved:
+                    break
+                if move.is_cancelled or moved.is_offline or (isinstance(error, OSError) and error.errno not in PASSING):
+                    raise
+                if not is_logged:
+                    log.warning("%s: %s keeps what moved to %s, retrying: %s", moved, move.source.directory, moved.directory, error)
+                is_logged = True
+            await asyncio.sleep(RETRY_SECONDS)
         await self._logs.give_up(move.source)
 
 

@@ -7,6 +7,7 @@ test does to the log what it wants to in between.
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 from collections.abc import Awaitable, Callable
@@ -372,6 +373,45 @@ async def test_a_log_leaves_its_former_directory_as_soon_as_there_is_room_for_it
     assert it.logs.create(KEY, uuid4()).log_end_offset == 0
     await it.logs.shutdown()
     assert all(directory.is_clean for directory in (await _started_again(it.broker))._directories.values())
+
+
+@pytest.mark.parametrize("refused", ["clicks-0/leader-epoch-checkpoint.tmp", "recovery-point-offset-checkpoint.tmp"])
+async def test_a_log_that_has_arrived_on_a_disk_that_is_full_leaves_its_former_directory_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """What it left would take the space of the disk that it was to leave until the next start, which keeps it as a stray."""
+    monkeypatch.setattr(log_moves, "RETRY_SECONDS", 0.0)
+    it = await moving(tmp_path)
+    fill(it.log, 3)
+    former, before = it.log.directory, contents(it.log)
+    it.start()
+    with failing("open", lambda path: path == f"{it.target}/{refused}"):
+        for _ in range(200):
+            if it.gate.arrived.is_set():
+                it.gate.let_through()
+            await it.pause()
+        assert (it.log.directory.parent, former.exists()) == (it.target, True)
+    await it.finish()
+    assert (contents(it.log), former.exists(), dict(it.logs.offline_directories)) == (before, False, {})
+    await it.logs.shutdown(clean=False)
+    assert _ends(await _started_again(it.broker)) == 3
+
+
+async def test_a_log_that_has_arrived_on_a_disk_that_fails_leaves_nothing_of_its_former_directory_to_be_deleted(tmp_path: Path) -> None:
+    """Of a log that was all on the disk nothing is left to be flushed, which would meet the failure."""
+    it = await moving(tmp_path)
+    fill(it.log, 3)
+    await it.log.flush()
+    former = it.log.directory
+
+    def fails(key: TopicPartition, arrived: Log) -> None:
+        it.logs.fail_directory(it.target, OSError(errno.EIO, "broken"))
+
+    it.moves = LogMoves(it.logs, it.broker.directories, it.gate, fails, lambda: UUID(int=9))
+    it.start()
+    await it.finish()
+    assert it.names(0) == [former.name]
+    await it.logs.shutdown()
 
 
 async def test_a_log_that_moves_back_does_not_lose_its_directory_to_a_name_that_waited_for_room(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
+from tests.loops import until
 from tests.simulation.disk import Disk, recording
 
 from ottla.model import TopicPartition
@@ -58,10 +59,15 @@ def elsewhere(broker: Broker, log: Log) -> Path:
 
 
 async def moved(broker: Broker, logs: LogManager) -> None:
-    moves = LogMoves(logs, broker.directories, logs._offload, lambda *_: None)
-    moves.move(KEY, str(elsewhere(broker, logs.logs[KEY])))
+    moves = moving(broker, logs)
     assert moves._working is not None
     await moves._working
+
+
+def moving(broker: Broker, logs: LogManager) -> LogMoves:
+    moves = LogMoves(logs, broker.directories, logs._offload, lambda *_: None)
+    moves.move(KEY, str(elsewhere(broker, logs.logs[KEY])))
+    return moves
 
 
 async def machine(disks: list[Disk], operations: int, outcome: dict[str, bytes], moves: int) -> bool:
@@ -197,7 +203,7 @@ def test_aborted_transactions_that_came_with_the_last_bytes_are_still_known_afte
 
 
 async def test_a_log_that_has_moved_on_leaves_no_directory_that_is_called_clean(tmp_path: Path) -> None:
-    """The target's disk is full in the last step. What the log left has records that no one has synced, and no one closes it."""
+    """The target's disk is full from the last step on. What the log left has records that no one has synced, and no one closes it."""
     broker, logs, log = await with_a_log([Disk(tmp_path / name) for name in "ab"])
     fill(log, 6)
     await log.flush()
@@ -205,7 +211,9 @@ async def test_a_log_that_has_moved_on_leaves_no_directory_that_is_called_clean(
     fill(log, 3)
     source, target = log.directory.parent, elsewhere(broker, log)
     with failing("open", lambda path: path == f"{target}/clicks-0/leader-epoch-checkpoint.tmp", errno.EDQUOT):
-        await moved(broker, logs)
+        moves = moving(broker, logs)
+        await until(lambda: logs.logs[KEY].directory.parent == target)
+        await moves.close()
     assert (logs.logs[KEY].directory.parent, (source / "clicks-0").exists()) == (target, True)
     await logs.shutdown(broker_epoch=3)
     assert not (source / CLEAN_SHUTDOWN).exists()
