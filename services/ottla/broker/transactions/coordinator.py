@@ -39,6 +39,8 @@ from ottla.model import NO_LEADER, BrokerId, TopicPartition
 log: Final = logging.getLogger(__name__)
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
+# The first release that reads version 1 of an id's record and skips its tags (KIP-915; in 3.4.1 and 3.3.3 as well).
+PREVIOUS_EPOCHS_WITH_IDS: Final = (3, 5)
 
 
 class TransactionCoordinator:
@@ -205,6 +207,7 @@ def transactions_of(
             max_timeout_ms=settings.transaction_max_timeout_ms,
             id_expiration_ms=settings.transactional_id_expiration_ms,
             load_buffer_bytes=settings.transaction_state_log_load_buffer_size,
+            keeps_previous_epochs=settings.protocol_release >= PREVIOUS_EPOCHS_WITH_IDS,
         ),
         settings.transaction_state_log_num_partitions,
         settings.transaction_abort_timed_out_transaction_cleanup_interval_ms / 1000,

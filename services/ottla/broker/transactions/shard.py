@@ -62,6 +62,7 @@ class TransactionLimits:
     id_expiration_ms: int
     load_buffer_bytes: int
     write_timeout_seconds: float = 5.0
+    keeps_previous_epochs: bool = True  # in version 1 of an id's record, which Kafka reads since 3.5
 
 
 @dataclass(slots=True)
@@ -392,7 +393,7 @@ class TransactionPartition:
             ApiError: nothing was appended.
         """
         entry.is_busy = False
-        partition, end_offset = self._append(changed.transactional_id, encode(changed))
+        partition, end_offset = self._append(changed.transactional_id, encode(changed, keeps_previous=self._limits.keeps_previous_epochs))
         if self._internal.is_committed(partition, end_offset):
             self._take_in(entry, changed, end_offset)
             return None

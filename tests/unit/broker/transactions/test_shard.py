@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -12,6 +13,7 @@ from tests.unit.broker.groups.offsets_log import OffsetsLog
 from ottla.broker.transactions import shard as module
 from ottla.broker.transactions.shard import TransactionLimits, TransactionPartition
 from ottla.broker.transactions.states import PREPARED, TransactionState
+from ottla.broker.transactions.transaction import LAST_EPOCH
 from ottla.errors import (
     ApiError,
     ConcurrentTransactions,
@@ -108,6 +110,23 @@ async def test_an_end_is_answered_when_it_is_written_and_then_every_partition_is
     assert len(world.sent) == 1
     with pytest.raises(InvalidTransactionState):
         await shard.end("t", producer_id, epoch, not is_commit)
+
+
+async def test_a_producer_whose_next_epoch_was_given_by_a_coordinator_that_died_gets_it_from_the_next_one() -> None:
+    """The answer was lost, and it asks again as who it was (KIP-360); its id too, when that had no epochs left (KAFKA-20357)."""
+    world = World()
+    first = await world.coordinator(epoch=1)
+    producer_id, epoch = await first.initialise("t", MINUTE_MS, None)
+    assert await first.initialise("t", MINUTE_MS, (producer_id, epoch)) == (producer_id, 1)
+    second = await world.coordinator(epoch=2)
+    assert await second.initialise("t", MINUTE_MS, (producer_id, epoch)) == (producer_id, 1)
+    second._entries["t"].transaction = replace(second.describe("t"), epoch=LAST_EPOCH - 1)
+    replaced = await second.initialise("t", MINUTE_MS, (producer_id, LAST_EPOCH - 1))
+    third = await world.coordinator(epoch=3)
+    assert await third.initialise("t", MINUTE_MS, (producer_id, LAST_EPOCH - 1)) == replaced == (1001, 0)
+    await third.initialise("t", MINUTE_MS, None)
+    with pytest.raises(ProducerFenced):
+        await (await world.coordinator(epoch=4)).initialise("t", MINUTE_MS, replaced)
 
 
 async def test_a_new_coordinator_completes_what_was_decided_and_leaves_what_was_not() -> None:
