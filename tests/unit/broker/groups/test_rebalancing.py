@@ -250,6 +250,25 @@ def test_group_max_size_holds_for_newcomers_only() -> None:
     assert coordinator.heartbeat(leader.member_id, leader.generation_id) is None
 
 
+def test_a_static_member_of_a_full_group_is_back_in_its_own_place() -> None:
+    """It has a new member id, and is one of those who are there; also where all of them wait for one that has only an id (KIP-345)."""
+    coordinator = Coordinator(GroupLimits(initial_rebalance_delay_ms=0, max_size=2))
+    one = coordinator.joined[coordinator.join(instance_id="one")].member_id
+    other = coordinator.join(instance_id="two")
+    leader = coordinator.joined[coordinator.join(one, instance_id="one")]
+    coordinator.sync(leader, {}, instance_id="one")
+    back = coordinator.joined[coordinator.join(instance_id="one")]
+    assert (back.error, back.generation_id, len(coordinator.group)) == (None, leader.generation_id, 2)
+    assert error_of(coordinator.joined[coordinator.join(instance_id="three")]) is GroupMaxSizeReached
+    coordinator.join(back.member_id, instance_id="one", protocols=(RANGE, ROUND_ROBIN))
+    coordinator.join(requires_known_member_id=True)
+    coordinator.join(coordinator.joined[other].member_id, instance_id="two")
+    again = coordinator.join(instance_id="one")
+    assert again not in coordinator.joined
+    coordinator.wait(SESSION_MS)
+    assert (coordinator.joined[again].generation_id, len(coordinator.group)) == (leader.generation_id + 1, 2)
+
+
 def test_a_member_that_is_one_too_many_for_group_max_size_is_not_waited_for() -> None:
     """KIP-389: a group that is larger than a lowered maximum shrinks with its next rebalance, as those over it are refused and out."""
     coordinator = Coordinator()

@@ -99,7 +99,7 @@ def _check(group: Group, request: Join) -> None:
     check_request(group.group_id, request, group.limits)
     if group.state is GroupState.DEAD:
         raise CoordinatorNotAvailable(f"group {group.group_id} is being taken down here")
-    if not _has_room(group, request.member_id):
+    if not _has_room(group, request):
         raise GroupMaxSizeReached(f"group {group.group_id} has {len(group)} members, group.max.size is {group.limits.max_size}")
     if not group.supports(request.protocol_type, [protocol.name for protocol in request.protocols]):
         raise InconsistentGroupProtocol(
@@ -108,7 +108,10 @@ def _check(group: Group, request: Join) -> None:
         )
 
 
-def _has_room(group: Group, member_id: str) -> bool:
+def _has_room(group: Group, request: Join) -> bool:
+    member_id = request.member_id
+    if not member_id and request.instance_id is not None:
+        member_id = group.static_member(request.instance_id) or ""  # whose place it takes over
     match group.state:
         case GroupState.PREPARING_REBALANCE:
             # Only who has joined counts: an absent member may never come back.

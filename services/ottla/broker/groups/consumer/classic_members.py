@@ -46,7 +46,7 @@ def join(group: ConsumerGroup, request: Join, token: Token, topics: Topics, now_
     """
     names = frozenset(protocol.name for protocol in request.protocols)
     member_id = request.member_id or made_member_id(request.instance_id or request.client_id, unique())
-    check_room(group, member_id)
+    check_room(group, member_id, request.instance_id)
     if not group.supports(request.protocol_type, names):
         raise InconsistentGroupProtocol(f"Member {member_id}'s protocols are not supported.")
     if not request.member_id and request.requires_known_member_id:

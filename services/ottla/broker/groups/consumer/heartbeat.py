@@ -118,7 +118,7 @@ def heartbeat(group: ConsumerGroup, request: Heartbeat, topics: Topics, now_ms: 
     Raises:
         ApiError: it is refused; the driver of the group has to undo what was changed.
     """
-    check_room(group, request.member_id)
+    check_room(group, request.member_id, request.instance_id)
     member_id = request.member_id or str(unique())
     before = _member(group, request, member_id)
     described = _metadata(request, before.metadata)
@@ -138,9 +138,10 @@ def heartbeat(group: ConsumerGroup, request: Heartbeat, topics: Topics, now_ms: 
     )
 
 
-def check_room(group: ConsumerGroup, member_id: str) -> None:
-    """Raises GroupMaxSizeReached unless it is a member or there is room for one more."""
-    if len(group) >= group.limits.max_size and not group.has(member_id):
+def check_room(group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
+    """Raises GroupMaxSizeReached unless it is a member, as a static one under any id, or there is room for one more."""
+    is_member = group.has(member_id) or (instance_id is not None and group.static_member(instance_id) is not None)
+    if len(group) >= group.limits.max_size and not is_member:
         raise GroupMaxSizeReached(f"The consumer group has reached its maximum capacity of {group.limits.max_size} members.")
 
 

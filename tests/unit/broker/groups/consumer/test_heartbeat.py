@@ -214,6 +214,23 @@ def test_a_group_takes_no_more_members_than_it_may(coordinator: ConsumerCoordina
     assert a.beat() is not None
 
 
+def test_a_static_member_of_a_full_group_is_back_in_its_own_place() -> None:
+    """It has a new member id, with either protocol, and is one of those who are there (KIP-345, KAFKA-20601)."""
+    coordinator = ConsumerCoordinator(KnownTopics(clicks=4), ConsumerLimits(max_size=2))
+    a, b = Client(coordinator, "a", instance_id="one"), Client(coordinator, "b")
+    for client in (a, b, a, b, a, b):
+        client.beat()
+    a.leave(LEAVES_FOR_A_WHILE)
+    again = Client(coordinator, "a2", instance_id="one")
+    again.beat()
+    assert (len(again.owned), set(coordinator.group.members)) == (2, {"a2", "b"})
+    again.leave(LEAVES_FOR_A_WHILE)
+    ClassicClient(coordinator, "", instance_id="one").join()
+    assert len(coordinator.group) == 2
+    with pytest.raises(GroupMaxSizeReached):
+        Client(coordinator, "c", instance_id="two").beat()
+
+
 def test_a_regular_expression_that_takes_for_ever_elsewhere_takes_no_time(coordinator: ConsumerCoordinator) -> None:
     """`(a+)+$` against many a's and a b is exponential where expressions are tried; RE2 is linear."""
     coordinator.topics.make("a" * 200 + "b", 1)
