@@ -40,10 +40,11 @@ log: Final = logging.getLogger(__name__)
 
 def describe(group: ConsumerGroup, member_id: str, metadata: MemberMetadata, topics: Topics, may_see: MaySee, now_ms: int) -> None:
     """Takes what a member says of itself; one that is not known is a member from then on."""
-    former = group.members.get(member_id)
+    former, assignor = group.members.get(member_id), group.assignor
     if former is None or former.metadata != metadata:
         group.write(MemberChange(member_id, metadata))
     is_other = former is None or (former.metadata.names, former.metadata.regex) != (metadata.names, metadata.regex)
+    is_other |= group.assignor != assignor
     has_other_regex = metadata.regex != ("" if former is None else former.metadata.regex)
     is_other |= _resolve(group, topics, may_see, now_ms, at_once=has_other_regex)
     if is_other or now_ms >= group.topics_due_ms:

@@ -338,6 +338,19 @@ def test_what_a_classic_member_reads_is_not_given_away_while_its_topic_is_not_kn
     assert (len(new.owned), len(old.owned), len(late.owned)) == (2, 1, 1)
 
 
+def test_another_assignor_assigns_at_once_when_most_ask_for_it(coordinator: ConsumerCoordinator) -> None:
+    """Members that are there already, as static ones that are back, change nothing else by it (KAFKA-20434)."""
+    a, b = Client(coordinator, "a", instance_id="one", assignor="uniform"), Client(coordinator, "b", instance_id="two", assignor="uniform")
+    for client in (a, b, a, b, a, b):
+        client.beat()
+    before = coordinator.group.epoch
+    for client in (a, b):
+        client.leave(LEAVES_FOR_A_WHILE)
+        Client(coordinator, f"{client.member_id}2", instance_id=client.instance_id, assignor="range").beat()
+    assert (coordinator.group.assignor, coordinator.group.epoch) == ("range", before + 1)
+    assert coordinator.group.assignment_epoch == before + 1
+
+
 def test_the_assignor_that_most_ask_for_assigns(coordinator: ConsumerCoordinator) -> None:
     a, b = Client(coordinator, "a", assignor="range"), Client(coordinator, "b")
     for client in (a, b, a, b, a, b):
