@@ -137,8 +137,11 @@ def described(paths: Iterable[Path], offline: Mapping[Path, str], full: Collecti
     return descriptions
 
 
-def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> LogDirectory:
+def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: int, coordination: Path | None = None) -> LogDirectory:
     """Locks a log directory, checks whose it is, and looks what is in it; makes it when it is not there.
+
+    Args:
+        coordination: the directory of the embedded coordination, which may be in it.
 
     Raises:
         LogDirectoryInUse: another process has it open.
@@ -159,7 +162,7 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
         predates_topic_ids = _own(path, broker_id, cluster_id, now_ms)
         shutdown = take_clean_shutdown(path)
         found = LogDirectory(path, descriptor, shutdown is not None, -1 if shutdown is None else shutdown.broker_epoch, predates_topic_ids)
-        _list(path, found)
+        _list(path, found, coordination)
         found.recovery_points = _offsets(found, RECOVERY_POINT_CHECKPOINT)
         found.log_start_offsets = _offsets(found, LOG_START_OFFSET_CHECKPOINT)
         found.high_watermarks = _offsets(found, HIGH_WATERMARK_CHECKPOINT)
@@ -244,7 +247,7 @@ def _own(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> boo
     return directory_id is None
 
 
-def _list(path: Path, found: LogDirectory) -> None:
+def _list(path: Path, found: LogDirectory, coordination: Path | None) -> None:
     with os.scandir(path) as entries:
         for entry in entries:
             if not entry.is_dir():
@@ -258,7 +261,7 @@ def _list(path: Path, found: LogDirectory) -> None:
                     log.warning("%s was renamed by an earlier start and is ignored", entry.path)
             elif topic_partition is not None:
                 found.partitions[topic_partition] = path / entry.name
-            else:
+            elif path / entry.name != coordination:
                 # Kafka refuses to start here, most famously over a file system's own lost+found.
                 log.info("%s is not a partition directory and is ignored", entry.path)
 

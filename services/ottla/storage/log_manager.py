@@ -291,7 +291,11 @@ class LogManager:
         return each.directory.parent
 
     async def _open(self, path: Path, cluster_id: str | None) -> None:
-        opening = asyncio.ensure_future(self._offload(open_directory, path, self._settings.broker_id, cluster_id, self._clock.time_ms()))
+        opening = asyncio.ensure_future(
+            self._offload(
+                open_directory, path, self._settings.broker_id, cluster_id, self._clock.time_ms(), self._settings.coordination_path
+            )
+        )
         try:
             directory = await to_its_end(opening)
         except asyncio.CancelledError:

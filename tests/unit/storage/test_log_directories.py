@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -187,16 +188,22 @@ async def test_a_full_disk_takes_no_directory_down(tmp_path: Path) -> None:
     await logs.shutdown()
 
 
-async def test_directories_that_are_no_partitions_are_left_alone(tmp_path: Path) -> None:
-    """A file system's lost+found, the coordination's own, what an operator put there; and replicas that were set aside."""
+async def test_directories_that_are_no_partitions_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file system's lost+found, what an operator put there, and replicas that were set aside.
+
+    The log names them, but not the directory of the embedded coordination: the broker has made it.
+    """
     strangers = ["lost+found", "coordination", "my backup", "clicks", "clicks-0.00000000000000000000000000000007-stray"]
     for name in strangers:
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("kept")
     logs = Broker(tmp_path).manager()
-    await logs.start()
+    with caplog.at_level(logging.INFO, "ottla.storage"):
+        await logs.start()
     assert not logs.logs
     await logs.shutdown()
+    ignored = {record.getMessage() for record in caplog.records if "is not a partition directory" in record.msg}
+    assert ignored == {f"{tmp_path / name} is not a partition directory and is ignored" for name in ("lost+found", "my backup", "clicks")}
     assert all((tmp_path / name / "file").read_text() == "kept" for name in strangers)
 
 
