@@ -638,14 +638,25 @@ class InvalidRegularExpression(ApiError):
     code, retriable = 128, False
 
 
-def error_of(code: int, message: str = "") -> ApiError:
+def error_of(code: int, subject: str = "", *, message: str | None = None) -> ApiError:
     """The exception for a wire code.
 
     Args:
         code: Kafka's error code, other than 0.
-        message: what the other side said of it.
+        subject: what was refused; the error's name follows it.
+        message: what the other side said of it, which stands for both where it said something.
     """
-    return _BY_CODE.get(code, UnknownServerError)(message or f"error code {code}")
+    error = _BY_CODE.get(code, UnknownServerError)
+    name = f"{error.__name__} (error code {code})"
+    return error(message or (f"{subject}: {name}" if subject else name))
+
+
+def reason_of(error: BaseException) -> str:
+    """An error as text for people: what it says, with the name of one of Kafka's; of one that says nothing, its class."""
+    name, text = type(error).__name__, str(error)
+    if not text:
+        return "timed out" if isinstance(error, TimeoutError) else name
+    return f"{name}: {text}" if isinstance(error, ApiError) and name not in text else text
 
 
 _BY_CODE: Final = {subclass.code: subclass for subclass in ApiError.__subclasses__()}

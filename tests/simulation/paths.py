@@ -74,7 +74,7 @@ PATHS: Final = (
     Path("damage in what a leader sent", "the records fetched from broker %d are corrupt"),
     Path("replica that cannot lead or follow", "cannot apply the LeaderAndIsr request"),
     Path("leader elected from the ISR", "leader %d -> %d, ISR"),
-    Path("change of an ISR refused", "was refused with error %d"),
+    Path("change of an ISR refused", "%s: ISR %s -> %s was refused: "),
     Path("controller elected", "controller epoch %d: loaded"),
     Path("term of a controller that cannot go on", "%s cannot continue as the %s, retrying"),
     Path("lost answer of ZooKeeper looked for", "the response to a write was lost"),

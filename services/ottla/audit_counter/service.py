@@ -35,6 +35,7 @@ from ottla.errors import (
     OttlaError,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
+    reason_of,
 )
 from ottla.lifecycle import Offload
 from ottla.metrics.cells import Histogram
@@ -668,7 +669,7 @@ class AuditCounter:
         try:
             await self.wait_read(timeout_seconds)
         except (TimeoutError, OttlaError, OSError) as error:
-            log.info("__audit was not read to its end within %s s: %s", timeout_seconds, str(error) or type(error).__name__)
+            log.info("__audit was not read to its end within %s s: %s", timeout_seconds, reason_of(error))
             return False
         return True
 

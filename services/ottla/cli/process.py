@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from ottla.cli.errors import CommandFailed, OutputFailed, UsageError
 from ottla.cli.output import say
+from ottla.errors import reason_of
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerSettings
@@ -211,7 +212,7 @@ async def _run(name: str, served: Served, address: Callable[[], str], when_ready
                 return
         starting.result()
     except OSError as error:
-        raise CommandFailed(f"the {name} cannot start: {error}") from error
+        raise CommandFailed(f"the {name} cannot start: {reason_of(error)}") from error
     except asyncio.CancelledError:
         _say_no_more()
         raise

@@ -21,6 +21,7 @@ import typer
 from ottla.cli.connection import Json, RpcConfig, commands, rpc_tls
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, note, say, say_json, table
+from ottla.errors import reason_of
 
 DEFAULT_URL: Final = "http://127.0.0.1:8081"
 DEFAULT_RPC: Final = "127.0.0.1:9095"
@@ -106,7 +107,7 @@ class Registry:
             response = self._connection.getresponse()
             answer = response.read()
         except (OSError, http.client.HTTPException, UnicodeError) as error:
-            raise CommandFailed(f"no schema registry answers at {self.url}: {str(error) or type(error).__name__}") from None
+            raise CommandFailed(f"no schema registry answers at {self.url}: {reason_of(error)}") from None
         try:
             found = json.loads(answer) if answer else None
         except ValueError:

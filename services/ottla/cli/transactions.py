@@ -391,8 +391,7 @@ class Brokers:
 
 def _check(code: int, subject: str) -> None:
     if code != NONE:
-        error = error_of(int(code))
-        raise CommandFailed(f"{subject}: {type(error).__name__} (error code {int(code)})")
+        raise CommandFailed(str(error_of(int(code), subject)))
 
 
 def _read_described(frame: memoryview, coordinator: int) -> Described:

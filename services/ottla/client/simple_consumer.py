@@ -219,7 +219,7 @@ class AsyncSimpleConsumer:
             )
             head, partitions, _ = await fetch(connection, wire_request, version, self._cluster.settings.request_timeout_seconds)
             if head.error_code != NONE:
-                raise error_of(head.error_code, f"broker {leader} answers a Fetch with error {head.error_code}")
+                raise error_of(head.error_code, f"broker {leader} answers a Fetch")
             larger: dict[TopicPartition, int] = {}
             for answer in partitions:
                 name = keys.get(answer.topic, "")
@@ -239,7 +239,7 @@ class AsyncSimpleConsumer:
     def _taken(self, partition: TopicPartition, offset: int, answer: FetchedPartition) -> _Taken | ApiError | None:
         """What was answered for a partition; None if the first batch did not fit."""
         if answer.error_code != NONE:
-            return error_of(answer.error_code, f"{partition} at offset {offset}: the leader answers error {answer.error_code}")
+            return error_of(answer.error_code, f"{partition} at offset {offset}: the leader answers")
         try:
             size, next_offset, _ = check_fetched(answer.records, offset, check_crcs=self._check_crcs)
         except ApiError as error:

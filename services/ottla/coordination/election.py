@@ -20,7 +20,7 @@ from ottla.coordination import znodes
 from ottla.coordination.errors import BadVersion, ConnectionLoss, NodeExists, NoNode, SessionExpired
 from ottla.coordination.interface import Coordination, Create, Operation, SetData, Watch
 from ottla.coordination.retries import make_znode, retried
-from ottla.errors import ApiError, OttlaError
+from ottla.errors import ApiError, OttlaError, reason_of
 from ottla.lifecycle import Backoff
 
 log: Final = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class Election:
                 if not isinstance(error, OttlaError):
                     log.exception("the election of a %s continues after a failure", self._office.name)
                 self._failures = max(self._failures, 1)  # the next attempt is not the first
-                self.term_failed(str(error))
+                self.term_failed(reason_of(error))
 
     async def _take_or_see(self, watch: Watch) -> Term:
         """Takes the office, or says who holds it. The watch is on the ephemeral."""

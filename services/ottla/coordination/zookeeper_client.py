@@ -37,7 +37,7 @@ from ottla.coordination.errors import (
     SessionExpired,
 )
 from ottla.coordination.zookeeper import ZooKeeperOptions, ZooKeeperTls
-from ottla.errors import ConfigurationError
+from ottla.errors import ConfigurationError, reason_of
 
 # The pause between two attempts to connect grows to this.
 _LONGEST_PAUSE_SECONDS: Final = 1.0
@@ -195,7 +195,7 @@ def translated(path: str, error: BaseException) -> CoordinationError:
     """kazoo's error as ours."""
     for theirs, ours in _ERRORS:
         if isinstance(error, theirs):
-            return ours(f"{path}: {str(error) or type(error).__name__}")
+            return ours(f"{path}: {reason_of(error)}")
     return CoordinationError(f"{path}: ZooKeeper answered {type(error).__name__} {error}".rstrip())
 
 

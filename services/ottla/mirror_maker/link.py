@@ -23,7 +23,7 @@ from ottla.config.mirror import MirrorLink
 from ottla.config.settings import MIB
 from ottla.coordination.errors import CoordinationError
 from ottla.coordination.interface import Coordination
-from ottla.errors import ApiError, InvalidRequest, InvalidTopic, OttlaError
+from ottla.errors import ApiError, InvalidRequest, InvalidTopic, OttlaError, reason_of
 from ottla.lifecycle import Offload, ThreadOffload
 from ottla.metrics.cells import Histogram, HistogramSnapshot
 from ottla.mirror_maker.assignment import slot_of, to_release, to_take
@@ -244,7 +244,7 @@ class Link:
         except SourceChanged:
             return False  # said already, once
         except (OSError, OttlaError) as error:
-            self._trouble = str(error) or type(error).__name__
+            self._trouble = reason_of(error)
             if self._told.get(doing) != self._trouble:
                 log.warning("%s cannot %s, and tries again: %s", self.settings.name, doing, self._trouble)
             self._told[doing] = self._trouble
@@ -431,9 +431,7 @@ class Link:
         settings = await self._settings_of(names)
         for target, why in (await ensure_topics(self._target, counts, self.settings.replication_factor, settings)).items():
             for name in [name for name, to in names.items() if to == target]:
-                refused |= {
-                    TopicPartition(name, number): f"{type(why).__name__}: {why}" for number in self._source.metadata.topics[name].partitions
-                }
+                refused |= {TopicPartition(name, number): reason_of(why) for number in self._source.metadata.topics[name].partitions}
         if self.settings.audit_enable and (self._clock.monotonic() >= self._settings_at or names.keys() != self._names.keys()):
             made = set(names.values()) & self._target.metadata.topics.keys()
             self._unaudited = await unaudited(self._source, names, are_read=True), await unaudited(self._target, made, are_read=False)

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Final
 
 from ottla.clock import Clock
+from ottla.errors import reason_of
 from ottla.network.registry_http import ask_registry
 from ottla.record.audit_records import SCHEMA, TOPIC
 
@@ -49,7 +50,7 @@ class AuditSchemaId:
                 self._id = self._registered(url)
                 return self._id
             except (OSError, ValueError) as error:
-                failures.append(f"{url}: {str(error) or type(error).__name__}")
+                failures.append(f"{url}: {reason_of(error)}")
         self._ask_at = self._clock.monotonic() + AGAIN_SECONDS
         log.warning("audit records are framed without a schema registry's id, as there is none: %s", "; ".join(failures))
         return None

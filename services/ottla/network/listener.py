@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
+from ottla.errors import reason_of
 from ottla.lifecycle import Offload, Tasks, ThreadOffload
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.complaints import PAUSE_SECONDS, Complaints
@@ -252,7 +253,7 @@ class Listener:
             raise
         except (OSError, TimeoutError) as error:  # an SSLError is one of these
             host = connection.peer.host
-            self._complaints.warn(log, host, "%s on %s: no connection: %s", host, self.name, error)
+            self._complaints.warn(log, host, "%s on %s: no connection: %s", host, self.name, reason_of(error))
 
     async def close(self) -> None:
         """Stops accepting and closes every connection."""

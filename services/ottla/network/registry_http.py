@@ -11,6 +11,8 @@ import ssl
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from ottla.errors import reason_of
+
 MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 
 
@@ -63,7 +65,7 @@ def ask_registry(
         response = connection.getresponse()
         answer = response.read(most_bytes + 1)
     except http.client.HTTPException as error:
-        raise ConnectionError(f"{url} answers what is no HTTP: {str(error) or type(error).__name__}") from error
+        raise ConnectionError(f"{url} answers what is no HTTP: {reason_of(error)}") from error
     finally:
         connection.close()
     if len(answer) > most_bytes:

@@ -82,7 +82,7 @@ def error_of_call(failure: grpc.aio.AioRpcError, target: str) -> ApiError:
         if key == DETAILS_KEY and isinstance(value, bytes):
             detail = _detail_in(value)
             if detail is not None:
-                return errors.error_of(detail.code, detail.message)
+                return errors.error_of(detail.code, message=detail.message)
     kind = _ERRORS_WITHOUT_DETAIL.get(failure.code(), errors.UnknownServerError)
     details = _WHERE.sub("", failure.details() or "nothing was said of it")
     return kind(f"{target}: {failure.code().name}: {details}")

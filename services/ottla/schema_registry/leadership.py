@@ -24,7 +24,7 @@ from ottla.coordination.election import Election, Office, Term
 from ottla.coordination.errors import NodeExists, NoNode
 from ottla.coordination.interface import Coordination, SessionEvent
 from ottla.coordination.retries import retried
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, reason_of
 from ottla.lifecycle import Tasks
 from ottla.schema_registry.state.decisions import Registration
 from ottla.schema_registry.state.drafts import Drafts
@@ -226,7 +226,7 @@ class Leadership:
         try:
             await self._store.lead(term.epoch, part.term_failed)
         except (OttlaError, OSError, TimeoutError) as error:
-            part.term_failed(f"the topic cannot be written: {error!r}")
+            part.term_failed(f"the topic cannot be written: {reason_of(error)}")
             return
         self._set(address)
 

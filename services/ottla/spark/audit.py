@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ottla.clock import Clock, SystemClock
-from ottla.errors import ConfigurationError, OttlaError
+from ottla.errors import ConfigurationError, OttlaError, reason_of
 from ottla.model import TopicPartition
 from ottla.network.registry_http import ask_registry
 from ottla.record.audit_records import WRONG, Verdict
@@ -488,7 +488,7 @@ def _ask(counter: str, path: str) -> Any:
         answer = ask_registry(url, path, timeout_seconds=_ASK_SECONDS, most_bytes=_ANSWER_BYTES)
         found = json.loads(answer.body)
     except (OSError, ValueError) as error:
-        raise CounterUnavailable(f"no audit counter answers at {counter}: {str(error) or type(error).__name__}") from error
+        raise CounterUnavailable(f"no audit counter answers at {counter}: {reason_of(error)}") from error
     if answer.status == HTTPStatus.NOT_FOUND and isinstance(found, dict) and "nothing was said of topic" in str(found.get("detail")):
         return None
     if answer.status != HTTPStatus.OK:

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 
 from ottla.clock import Clock, SystemClock
-from ottla.errors import ApiError, CorruptMessage, OffsetOutOfRange, OttlaError, UnknownTopicId, UnknownTopicOrPartition
+from ottla.errors import ApiError, CorruptMessage, OffsetOutOfRange, OttlaError, UnknownTopicId, UnknownTopicOrPartition, reason_of
 from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
 from ottla.record.batch import batches, crc_of
@@ -220,7 +220,7 @@ def _portions(fetched: Fetched, one: OffsetRange) -> Iterator[Portion]:
             yield Portion(one.partition, columns, start, behind, unseen)
             start, unseen = behind, 0
     except ApiError as error:
-        raise ReadFailed(f"{one.partition} from offset {start} on: {type(error).__name__}: {error}") from error
+        raise ReadFailed(f"{one.partition} from offset {start} on: {reason_of(error)}") from error
     if start < end:
         yield Portion(one.partition, _no_records(end), start, end, unseen)
 
@@ -528,8 +528,8 @@ class ClusterReader:
                 return ask(self._asking)
             except OSError as error:
                 if attempt > self.settings.fetch_offset_retries:
-                    raise ReadFailed(f"{self.settings.kafka['bootstrap.servers']} cannot be asked: {error}") from error
-                log.info("%s is asked again: %s", self.settings.kafka["bootstrap.servers"], error)
+                    raise ReadFailed(f"{self.settings.kafka['bootstrap.servers']} cannot be asked: {reason_of(error)}") from error
+                log.info("%s is asked again: %s", self.settings.kafka["bootstrap.servers"], reason_of(error))
                 self._pause(attempt)
         raise AssertionError
 

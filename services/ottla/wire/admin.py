@@ -332,7 +332,7 @@ async def describe_cluster(cluster: Cluster, *, timeout_seconds: float | None = 
         body = api.build("DescribeClusterRequest", include_cluster_authorized_operations=False)
         answer = await connection.ask(api, body, cluster.settings.request_timeout_seconds)
         if answer.error_code:
-            raise error_of(int(answer.error_code), answer.error_message or "DescribeCluster")
+            raise error_of(int(answer.error_code), "DescribeCluster", message=answer.error_message)
         brokers = tuple(Broker(BrokerId(found.broker_id), found.host, found.port, found.rack) for found in answer.brokers)
         return ClusterDescription(answer.cluster_id, BrokerId(answer.controller_id), brokers)
 
@@ -416,7 +416,7 @@ def _is_worth_another_try(error: ApiError) -> bool:
 
 
 def _error(result: Any, name: str) -> ApiError:
-    return error_of(int(result.error_code), getattr(result, "error_message", None) or name)
+    return error_of(int(result.error_code), name, message=getattr(result, "error_message", None))
 
 
 def _outcome(result: Any, name: str) -> ApiError | None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ottla.errors import NONE, SaslAuthenticationFailed, UnsupportedSaslMechanism, UnsupportedVersion, error_of
+from ottla.errors import NONE, UnsupportedSaslMechanism, UnsupportedVersion, error_of
 from ottla.lifecycle import Offload
 from ottla.model import Endpoint
 from ottla.protocol.api import ApiKey
@@ -202,7 +202,7 @@ async def _authenticate(connection: BrokerConnection, credentials: Credentials, 
     async def say(said: bytes) -> Any:
         answer = await connection.ask(api, api.build("SaslAuthenticateRequest", auth_bytes=said), timeout_seconds)
         if answer.error_code != NONE:
-            raise error_of(int(answer.error_code), answer.error_message or SaslAuthenticationFailed.__name__)
+            raise error_of(int(answer.error_code), message=answer.error_message)
         return answer
 
     began = asyncio.get_running_loop().time()

@@ -35,6 +35,7 @@ from ottla.errors import (
     NotCoordinator,
     OttlaError,
     error_of,
+    reason_of,
 )
 from ottla.lifecycle import Backoff, Offload, is_cancelled, look_at_error, offload_nothing
 from ottla.model import NO_LEADER, BrokerId, Endpoint, TopicPartition
@@ -303,7 +304,7 @@ class Cluster:
             try:
                 return await self._connection((host, port, ""))
             except (OSError, MalformedResponse) as error:
-                errors.append(f"{host}:{port}: {str(error) or type(error).__name__}")
+                errors.append(f"{host}:{port}: {reason_of(error)}")
         raise ConnectionError(f"no broker answers: {'; '.join(errors)}")
 
     # What is known.
@@ -389,7 +390,7 @@ class Cluster:
                 async with asyncio.timeout(timeout_seconds):
                     return await self.ask(broker_id, ApiKey.METADATA, METADATA_VERSIONS, lambda api: self._metadata_request(api, topics))
             except OSError as error:
-                log.info("broker %d does not say what it knows of topics: %s", broker_id, str(error) or "timed out")
+                log.info("broker %d does not say what it knows of topics: %s", broker_id, reason_of(error))
                 return None
 
         return [answer for answer in await asyncio.gather(*map(of, self.metadata.brokers)) if answer is not None]
@@ -429,7 +430,7 @@ class Cluster:
         if found is None:
             raise CoordinatorNotAvailable(f"the answer does not speak of {name}")
         if found.error_code != NONE:
-            raise error_of(int(found.error_code), found.error_message or f"the coordinator of {name}")
+            raise error_of(int(found.error_code), f"the coordinator of {name}", message=found.error_message)
         broker_id = BrokerId(found.node_id)
         known_broker = self.metadata.brokers.get(broker_id)
         if known_broker is None or (known_broker.host, known_broker.port) != (found.host, found.port):
@@ -517,8 +518,8 @@ class Cluster:
                 async with asyncio.timeout_at(deadline):
                     return await attempt(await find())
             except (OSError, ApiError) as error:
-                if isinstance(error, TimeoutError) and loop.time() >= deadline and last is not None:
-                    raise last from None
+                if isinstance(error, TimeoutError) and loop.time() >= deadline:
+                    raise last or TimeoutError(f"no answer within {seconds:g} s") from None
                 if self._is_closed or not is_healed_by_time(error) or loop.time() >= deadline:
                     raise
                 last = error
@@ -543,7 +544,7 @@ class Cluster:
         try:
             await self.refresh(topics)
         except (OSError, OttlaError) as error:
-            log.info("metadata could not be refreshed: %s", error)
+            log.info("metadata could not be refreshed: %s", reason_of(error))
 
 
 def is_healed_by_time(error: Exception) -> bool:

@@ -309,7 +309,10 @@ async def _open(
             raise
         # From here on the socket is the transport's to close.
         if endpoint.security_protocol.endswith("SSL"):
-            await loop.create_connection(lambda: connection, sock=opened, ssl=tls, server_hostname=endpoint.host)
+            try:
+                await loop.create_connection(lambda: connection, sock=opened, ssl=tls, server_hostname=endpoint.host)
+            except ConnectionResetError:  # which asyncio raises without a word
+                raise ConnectionResetError(f"{endpoint.host}:{endpoint.port} closed the connection in the TLS handshake") from None
         else:
             await loop.create_connection(lambda: connection, sock=opened)
         return connection

@@ -38,6 +38,7 @@ from ottla.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
     error_of,
+    reason_of,
 )
 from ottla.lifecycle import Tasks
 from ottla.model import BrokerId, TopicPartition
@@ -134,7 +135,7 @@ class FetchFailed(OttlaError):
     """
 
     def __init__(self, partition: TopicPartition, offset: int, error: ApiError) -> None:
-        super().__init__(f"{partition} at offset {offset}: {type(error).__name__}: {error}")
+        super().__init__(f"{partition} at offset {offset}: {reason_of(error)}")
         self.partition = partition
         self.offset = offset
         self.__cause__ = error
@@ -583,7 +584,7 @@ class _Lane:
         )
         answer = await fetch(connection, request, version, self._cluster.settings.request_timeout_seconds)
         if answer[0].error_code != NONE:
-            raise _SessionRefused(f"{type(error_of(answer[0].error_code)).__name__} ({answer[0].error_code})")
+            raise _SessionRefused(str(error_of(answer[0].error_code)))
         session.answered(answer[0].session_id)
         return answer
 
@@ -645,7 +646,7 @@ class _Lane:
 
     def _refused(self, place: _Place, answer: FetchedPartition, nodes: Mapping[int, NodeEndpoint]) -> None:
         now = asyncio.get_running_loop().time()
-        error = error_of(answer.error_code, f"broker {self.broker_id} answers error {answer.error_code}")
+        error = error_of(answer.error_code, f"broker {self.broker_id} answers")
         if isinstance(error, OffsetOutOfRange):
             if not self._leaves_replica(place):
                 self._is_out_of_range(place, error)

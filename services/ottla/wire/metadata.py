@@ -139,14 +139,14 @@ class Metadata:
         """The topic's name. Raises UnknownTopicId."""
         name = self._names.get(topic_id)
         if name is None:
-            raise UnknownTopicId(f"topic id {topic_id}")
+            raise UnknownTopicId(f"no topic is known of the id {topic_id}")
         return name
 
     def partition(self, partition: TopicPartition) -> PartitionMetadata:
         """What is known of a partition. Raises as `topic` does, and UnknownTopicOrPartition."""
         known = self.topic(partition.topic).partitions.get(partition.partition)
         if known is None:
-            raise UnknownTopicOrPartition(f"{partition}")
+            raise UnknownTopicOrPartition(f"{partition} is not known")
         return known
 
     def leader(self, partition: TopicPartition) -> BrokerId:

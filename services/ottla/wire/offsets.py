@@ -127,7 +127,8 @@ async def ask_leaders(
         As `list_offsets`.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + (timeout_seconds or cluster.settings.api_timeout_seconds)
+    seconds = timeout_seconds or cluster.settings.api_timeout_seconds
+    deadline = loop.time() + seconds
     answers: dict[TopicPartition, V] = {}
     left = dict(asked)
     failures = 0
@@ -136,8 +137,8 @@ async def ask_leaders(
         try:
             async with asyncio.timeout_at(deadline):
                 found = await _ask_once(cluster, left, ask)
-        except TimeoutError as error:
-            raise last or error from None
+        except TimeoutError:
+            raise last or TimeoutError(f"{min(left)}: no answer within {seconds:g} s") from None
         for partition, answer in found.items():
             if not isinstance(answer, Exception):
                 answers[partition] = answer

@@ -53,6 +53,7 @@ from ottla.errors import (
     UnknownProducerId,
     UnsupportedForMessageFormat,
     error_of,
+    reason_of,
 )
 from ottla.lifecycle import Tasks
 from ottla.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, BrokerId, TopicPartition
@@ -347,8 +348,8 @@ class BatchProducer:
                 if not batch.result.done():
                     batch.result.set_result(answer.base_offset if answer.error_code == NONE else NO_OFFSET)
             else:
-                said = answer.error_message or f"error {answer.error_code}"
-                error = error_of(answer.error_code, f"{row.partition}: {said}{_record_errors(answer)}")
+                said = error_of(answer.error_code, message=answer.error_message)
+                error = error_of(answer.error_code, message=f"{row.partition}: {said}{_record_errors(answer)}")
                 self._refused(row, batch, error, answer, nodes)
         self._drain(row)
         self.go_on(row)
@@ -363,7 +364,7 @@ class BatchProducer:
     def end(self, error: ApiError) -> None:
         """Nothing more can be written by this producer."""
         if self._error is None:
-            log.warning("nothing more can be written by this producer: %s: %s", type(error).__name__, error)
+            log.warning("nothing more can be written by this producer: %s", error)
         self._fail_all(error)
 
     def rehome(self, row: _Row, *, is_stale: bool) -> None:
@@ -501,9 +502,7 @@ class BatchProducer:
                     self.end(error)
                     return
                 if not failures:
-                    log.warning(
-                        "leaders of %d partitions could not be found, trying again: %s", len(rows), str(error) or "no answer in time"
-                    )
+                    log.warning("leaders of %d partitions could not be found, trying again: %s", len(rows), reason_of(error))
             if any(self._homeless.get(row.partition) is row for row in rows):
                 await asyncio.sleep(cluster.pause_seconds(failures))
                 failures += 1

@@ -38,6 +38,7 @@ from ottla.errors import (
     ProducerFenced,
     TransactionalIdNotFound,
     error_of,
+    reason_of,
 )
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
@@ -292,7 +293,7 @@ class TransactionalProducer:
             if self.state in (TransactionState.OPEN, TransactionState.FAILED):
                 await self.abort()
         except (OSError, OttlaError) as error:
-            log.warning("a transaction of %s is left to its timeout: %s", self.identity.transactional_id, error)
+            log.warning("a transaction of %s is left to its timeout: %s", self.identity.transactional_id, reason_of(error))
         finally:
             self.state = TransactionState.CLOSED
             await self._producer.close(wait=False)

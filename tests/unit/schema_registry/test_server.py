@@ -362,6 +362,18 @@ def test_a_topic_that_is_deleted_or_made_again_stops_writes_and_not_reads(tmp_pa
     run(test, tmp_path)
 
 
+async def test_a_topic_that_cannot_be_read_in_time_is_named() -> None:
+    """Method: a broker that never answers."""
+    topic = KafkaTopic(
+        TopicSettings("broker:9092", ClusterSettings(), init_timeout_seconds=0.05),
+        ManualClock(),
+        connect=connecting(lambda asked: api_versions(asked) if asked.key is ApiKey.API_VERSIONS else None),
+    )
+    with pytest.raises(TimeoutError, match="the topic _schemas cannot be read: timed out"):
+        await topic.open()
+    await topic.close()
+
+
 async def test_a_broker_that_does_not_know_the_topic_yet_has_not_lost_it() -> None:
     """It has just started, and the controller has not told it of any topic. Method: a broker that is a function, and a clock."""
     is_known = False

@@ -66,10 +66,10 @@ async def test_a_leader_that_goes_is_found_again_at_its_successor(tmp_path: Path
 
 async def test_what_is_not_there_is_said_with_the_brokers_own_error(tmp_path: Path) -> None:
     async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running) as cluster:
-        with pytest.raises(UnknownTopicOrPartition):
+        with pytest.raises(UnknownTopicOrPartition, match="topic nothing: UnknownTopicOrPartition"):
             await cluster.topic("nothing")
         await create_topic(cluster, "clicks")
-        with pytest.raises(UnknownTopicOrPartition):
+        with pytest.raises(UnknownTopicOrPartition, match="clicks-9 is not known"):
             await cluster.leader(TopicPartition("clicks", 9))
         with pytest.raises(UnsupportedVersion, match="serves Metadata in versions 0 to 12; 13 to 13"):
             await cluster.ask(BrokerId(1), ApiKey.METADATA, (13, 13), lambda api: None)
@@ -146,6 +146,12 @@ async def test_the_time_of_all_attempts_ends_while_the_leader_is_looked_up_again
     with pytest.raises(ConnectionError, match="refused"):
         async with asyncio.timeout(20):
             await cluster._retried(leader, refused, silent, 0.1)
+
+    async def unanswered(broker_id: BrokerId) -> None:
+        await silent(OSError())
+
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"):
+        await cluster._retried(leader, unanswered, silent, 0.1)
 
 
 async def test_a_broker_that_was_not_told_of_the_cluster_yet_is_not_believed() -> None:

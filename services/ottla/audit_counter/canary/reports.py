@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from ottla.clock import Clock
-from ottla.errors import InvalidProducerEpoch, OttlaError, ProducerFenced
+from ottla.errors import InvalidProducerEpoch, OttlaError, ProducerFenced, reason_of
 from ottla.metrics.cells import Histogram
 from ottla.model import TopicPartition
 from ottla.record.audit_records import CANARY_TOPIC, TOPIC, AuditRecord, encode
@@ -105,7 +105,7 @@ class Reports:
             await self.close()
             if isinstance(error, ProducerFenced | InvalidProducerEpoch):
                 raise
-            log.warning("the canary's offsets are not committed and are tried again: %s: %s", type(error).__name__, error)
+            log.warning("the canary's offsets are not committed and are tried again: %s", reason_of(error))
             return False
         self.commit_seconds.observe(self._clock.monotonic() - began)
         self._committed = self._tried

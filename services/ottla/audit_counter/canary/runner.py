@@ -22,7 +22,7 @@ from ottla.audit_counter.canary.placement import plan, without_partition
 from ottla.audit_counter.canary.reports import GROUP, Reports
 from ottla.client.auditing import Attempt, ConsumerAudit, ProducerAudit, new_session
 from ottla.clock import Clock
-from ottla.errors import ApiError, OttlaError, TopicAlreadyExists, UnknownTopicOrPartition
+from ottla.errors import ApiError, OttlaError, TopicAlreadyExists, UnknownTopicOrPartition, reason_of
 from ottla.metrics.cells import Histogram
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.list_offsets_client import EARLIEST
@@ -127,7 +127,7 @@ class Canary:
             try:
                 await self._session(stopping)
             except (OttlaError, OSError) as error:
-                log.warning("the canary begins again: %s: %s", type(error).__name__, error)
+                log.warning("the canary begins again: %s", reason_of(error))
             finally:
                 self.is_running = False
             await _wait(stopping, _PAUSE_SECONDS)
@@ -238,7 +238,7 @@ class Canary:
             try:
                 await self._tend()
             except (OttlaError, OSError) as error:
-                log.info("the canary cannot look after its partitions now: %s: %s", type(error).__name__, error)
+                log.info("the canary cannot look after its partitions now: %s", reason_of(error))
 
     async def _tend(self) -> None:
         """Has every broker lead a partition.

@@ -31,7 +31,7 @@ from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
-from ottla.errors import ApiError, InvalidRecord, OttlaError, TopicAlreadyExists
+from ottla.errors import ApiError, InvalidRecord, OttlaError, TopicAlreadyExists, reason_of
 from ottla.lifecycle import Offload, ThreadOffload
 from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.network.audit_schema import AuditSchemaId
@@ -186,7 +186,7 @@ class AuditTier:
             async with asyncio.timeout(_FINAL_SECONDS):
                 await self._report(is_final=True)
         except (OttlaError, OSError, TimeoutError) as error:
-            log.warning("the last audit records are not written: %s; they are counted again later", str(error) or type(error).__name__)
+            log.warning("the last audit records are not written: %s; they are counted again later", reason_of(error))
         for led in self._led.values():
             led.partition.audit = None
         self._led.clear()
@@ -208,7 +208,7 @@ class AuditTier:
                     await self._announce()
                 self._is_reporting = False
             except (OttlaError, OSError, TimeoutError) as error:
-                self._begin_again(str(error) or type(error).__name__)
+                self._begin_again(reason_of(error))
                 self._is_reporting = False
             if not is_due:
                 continue
@@ -384,7 +384,7 @@ class AuditTier:
                 position = behind
             ranges.cut(position, end)
         except (ApiError, OSError, EOFError) as error:
-            log.warning("%s: the audit cannot read from offset %d: %s", partition.topic_partition, position, error)
+            log.warning("%s: the audit cannot read from offset %d: %s", partition.topic_partition, position, reason_of(error))
             return None
         return ranges if partition.audit is led.runs and not self._is_other_term(led) else None
 

@@ -42,6 +42,7 @@ from ottla.errors import (
     StaleBrokerEpoch,
     TopicDeletionDisabled,
     UnknownTopicOrPartition,
+    reason_of,
 )
 from ottla.interbroker.calls import (
     AlterConfigsRequest,
@@ -135,7 +136,7 @@ class LogEndQueries:
                 "broker %d: the log end offsets of %d partitions were not received: %s",
                 broker.broker_id,
                 len(question),
-                str(error) or "timed out",
+                reason_of(error),
             )
             return None
 

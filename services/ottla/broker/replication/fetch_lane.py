@@ -209,7 +209,7 @@ class FetchLane:
                 self._session.session_id = head.session_id  # to be given up by the next request
             return
         if head.error_code != NONE:
-            raise SessionRefused(f"{type(error_of(head.error_code)).__name__} ({head.error_code})")
+            raise SessionRefused(str(error_of(head.error_code)))
         session.answered(head.session_id)
         lost = await self._take_in(session, answer, head.position)
         if lost:
@@ -498,7 +498,7 @@ def _refused(followed: PartitionFetchState, code: int) -> Outcome:
                 followed.follow.leader_epoch,
             )
             return Outcome.FENCED
-    return _failed(followed, f"{type(error).__name__} ({code})")
+    return _failed(followed, str(error))
 
 
 def _failed(followed: PartitionFetchState, reason: str) -> Outcome:

@@ -20,7 +20,7 @@ from ottla.broker.replication.follower_progress import LONG_AGO, FollowerProgres
 from ottla.broker.replication.isr import Outcome
 from ottla.broker.replication.leadership_question import LeadershipQuestion
 from ottla.broker.state_changes import state_changes
-from ottla.errors import NotLeaderOrFollower
+from ottla.errors import NotLeaderOrFollower, error_of
 from ottla.interbroker.calls import AlteredPartition, IsrChange, IsrMember, PartitionAssignment
 from ottla.model import BrokerId, TopicPartition
 
@@ -269,17 +269,17 @@ class InSyncReplicas:
                 if follower.broker_id in state.isr:
                     follower.is_joining = False
         elif outcome is Outcome.REFUSED:
-            log.info("%s: ISR stays %s: the controller refused the change with error %d", self._topic_partition, self.isr, altered.error)
+            log.info("%s: ISR stays %s: the controller refused the change: %s", self._topic_partition, self.isr, error_of(altered.error))
             for member in change.new_isr:
                 if member.broker_id in self.followers and member.broker_id not in self.isr:
                     self.followers[member.broker_id].refuse(now_ms + decisions.REFUSED_MS)
         else:
             log.info(
-                "%s: ISR %s -> %s was refused with error %d: %s",
+                "%s: ISR %s -> %s was refused: %s; %s",
                 self._topic_partition,
                 self.isr,
                 _ids(change),
-                altered.error,
+                error_of(altered.error),
                 outcome.value,
             )
             return outcome is Outcome.UNKNOWN

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Protocol
 
-from ottla.errors import NONE, OttlaError
+from ottla.errors import NONE, OttlaError, error_of, reason_of
 from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, IsrChange, IsrMember
 from ottla.lifecycle import Backoff
 from ottla.model import BrokerId, TopicPartition
@@ -108,10 +108,10 @@ class IsrAlterations:
         try:
             response = await asyncio.wait_for(self._controller.alter_partition(request), CALL_SECONDS)
         except (OttlaError, OSError) as error:
-            log.warning("AlterPartition of %d ISRs failed, retrying: %s", len(changes), error)
+            log.warning("AlterPartition of %d ISRs failed, retrying: %s", len(changes), reason_of(error))
             return False
         if response.error != NONE:
-            log.warning("AlterPartition of %d ISRs was refused with error %d, retrying", len(changes), response.error)
+            log.warning("AlterPartition of %d ISRs was refused, retrying: %s", len(changes), error_of(response.error))
             return False
         is_done = True
         for key, change in changes.items():

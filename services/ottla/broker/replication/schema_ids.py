@@ -28,7 +28,7 @@ from typing import Any, Final
 from ottla.broker.replication.schema_claims import Claim, Claims, refusal_of_records
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
-from ottla.errors import InvalidRecord, RequestTimedOut
+from ottla.errors import InvalidRecord, RequestTimedOut, reason_of
 from ottla.lifecycle import ThreadOffload
 from ottla.network.registry_http import ask_registry
 
@@ -115,7 +115,7 @@ class SchemaIds:
                 known = await asyncio.shield(asking)
         except (OSError, ValueError) as error:
             if not self._is_away:
-                log.warning("no schema registry of %s answers, unknown schema ids are refused: %s", ", ".join(self._urls), error)
+                log.warning("no schema registry of %s answers, unknown schema ids are refused: %s", ", ".join(self._urls), reason_of(error))
             self._is_away = True
             raise RequestTimedOut(f"no schema registry answers, and the schema id {text_of(frame)} is not known here") from error
         if self._is_away:

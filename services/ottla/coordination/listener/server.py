@@ -28,6 +28,7 @@ from ottla.coordination.listener import jute
 from ottla.coordination.listener.jute import MalformedFrame, Reader, Request
 from ottla.coordination.requests import MAX_REQUEST_SIZE
 from ottla.coordination.zookeeper import DigestCredentials
+from ottla.errors import reason_of
 from ottla.lifecycle import Tasks
 
 log: Final = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ class CoordinationListener:
         except SessionExpired:
             pass  # the client hears of it when it connects again
         except (OSError, EOFError, TimeoutError, MalformedFrame, CoordinationError) as error:
-            log.debug("coordination.listener: a connection ended: %s", error)
+            log.debug("coordination.listener: a connection ended: %s", reason_of(error))
         except asyncio.CancelledError:
             pass  # by `close`, and here is the task's end: asyncio would log one that ends cancelled as an error
         finally:

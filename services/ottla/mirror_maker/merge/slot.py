@@ -41,6 +41,7 @@ from ottla.errors import (
     UnknownTopicId,
     UnsupportedCompressionType,
     UnsupportedVersion,
+    reason_of,
 )
 from ottla.lifecycle import Offload
 from ottla.metrics.cells import Histogram
@@ -210,7 +211,7 @@ class _Unanswered(OttlaError):
     """The source does not say what has to be known of one partition."""
 
     def __init__(self, cause: OSError | OttlaError) -> None:
-        super().__init__(f"{type(cause).__name__}: {cause}")
+        super().__init__(reason_of(cause))
         self.is_final = isinstance(cause, ApiError) and not is_healed_by_time(cause)
 
 
@@ -319,7 +320,7 @@ class SlotCopier:
             except (OSError, OttlaError) as error:
                 self.counts.failed_transactions += 1
                 failures = 0 if self.counts.transactions > before else failures + 1
-                log.warning("%s is opened again: %s: %s", self._settings.transactional_id(self.slot), type(error).__name__, error)
+                log.warning("%s is opened again: %s", self._settings.transactional_id(self.slot), reason_of(error))
                 await asyncio.sleep(self._target.pause_seconds(failures))
             finally:
                 self._close_term()
@@ -667,13 +668,13 @@ class SlotCopier:
         """The target refused a batch. It is packed in another way, if there is one; otherwise its partition fails."""
         error, header = refused.error, read_header(refused.batch)
         if refused.is_final:
-            self._fail(refused.partition, f"{type(error).__name__}: {error}")
+            self._fail(refused.partition, reason_of(error))
         elif isinstance(error, UnsupportedCompressionType) and header.codec and header.codec not in self._refused_codecs:
             self._refused_codecs |= {header.codec}
         elif isinstance(error, MessageTooLarge) and header.record_count > 1:
             self._max_batch_bytes[refused.topic] = min(len(refused.batch) - 1, self._max_batch_bytes.get(refused.topic, 1 << 31))
         else:
-            self._fail(refused.partition, f"{type(error).__name__}: {error}")
+            self._fail(refused.partition, reason_of(error))
 
     def _fail(self, partition: TopicPartition, reason: str) -> None:
         self._go(partition, PartitionState.FAILED, reason)
@@ -810,7 +811,7 @@ class SlotCopier:
         """The source does not have what comes next: the partition fails, or continues behind a gap that the map has."""
         known = self.maps[partition]
         if self._settings.on_truncation == "fail" and partition not in self._repairs:
-            self._fail(partition, f"{type(cause).__name__} at offset {known.next_offset}: {cause}")
+            self._fail(partition, f"at offset {known.next_offset}: {reason_of(cause)}")
             return
         topic_id, begin = await self._begin_of(fetcher, partition)
         is_another = ZERO_TOPIC_ID not in (topic_id, known.topic_id) and topic_id != known.topic_id
@@ -869,7 +870,7 @@ class SlotCopier:
             if isinstance(error, ProducerFenced | InvalidProducerEpoch):
                 raise
             known.discard()
-            self._fail(partition, f"it could not begin again: {type(error).__name__}: {error}")
+            self._fail(partition, f"it could not begin again: {reason_of(error)}")
         self._repairs.pop(partition, None)
 
     async def _begin_of(self, fetcher: Fetcher, partition: TopicPartition) -> tuple[UUID, int]:

@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, reason_of
 from ottla.mirror_maker.naming import NameFilter
 from ottla.network.registry_http import ask_registry
 
@@ -65,7 +65,7 @@ class Registry:
             try:
                 return self._answer(url, method, path, body)
             except (OSError, ValueError) as error:
-                failure = ConnectionError(f"no schema registry answers at {url}: {str(error) or type(error).__name__}")
+                failure = ConnectionError(f"no schema registry answers at {url}: {reason_of(error)}")
         raise failure
 
     def _answer(self, url: str, method: str, path: str, body: Mapping[str, Any] | None) -> Any:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ottla.errors import ApiError, InvalidPartitions, TopicAlreadyExists
+from ottla.errors import ApiError, InvalidPartitions, TopicAlreadyExists, reason_of
 from ottla.wire.admin import (
     ConfigEntry,
     ConfigResource,
@@ -126,7 +126,7 @@ async def _readable(cluster: Cluster, topics: Sequence[str]) -> dict[str, dict[s
         if is_healed_by_time(error):
             raise
         if len(topics) == 1:
-            log.warning("the settings of %s cannot be read: %s: %s", topics[0], type(error).__name__, error)
+            log.warning("the settings of %s cannot be read: %s", topics[0], reason_of(error))
             return {}
         half = len(topics) // 2
         return await _readable(cluster, topics[:half]) | await _readable(cluster, topics[half:])

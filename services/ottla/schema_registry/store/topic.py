@@ -25,6 +25,7 @@ from ottla.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
     error_of,
+    reason_of,
 )
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
@@ -84,10 +85,13 @@ class KafkaTopic:
         Raises:
             OttlaError, OSError: it cannot be used; says why.
         """
-        async with asyncio.timeout(self._settings.init_timeout_seconds):
-            await self._make()
-            await self._check()
-            first, end = await self._ends()
+        try:
+            async with asyncio.timeout(self._settings.init_timeout_seconds):
+                await self._make()
+                await self._check()
+                first, end = await self._ends()
+        except TimeoutError as error:
+            raise TimeoutError(f"the topic {self._settings.topic} cannot be read: {reason_of(error)}") from error
         self._checked_at = self._clock.monotonic()
         return str(self._cluster.metadata.cluster_id or ""), self._topic_id, first, end
 

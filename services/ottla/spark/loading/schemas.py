@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, Final, Literal, Protocol, get_args
 from urllib.parse import quote, urlsplit
 
-from ottla.errors import ConfigurationError, OttlaError
+from ottla.errors import ConfigurationError, OttlaError, reason_of
 from ottla.network.registry_http import ask_registry
 from ottla.record.columnar import ByteColumn
 from ottla.spark.loading.avro import Flags, Group, SchemaUnusable, read_schema
@@ -127,7 +127,7 @@ class Schemas:
             try:
                 return self._ask_one(url, path)
             except (OSError, ValueError) as error:
-                failures.append(f"{url}: {str(error) or type(error).__name__}")
+                failures.append(f"{url}: {reason_of(error)}")
         raise RegistryUnavailable(f"no schema registry answers: {'; '.join(failures)}")
 
     def _ask_one(self, url: str, path: str) -> dict[str, Any] | None:

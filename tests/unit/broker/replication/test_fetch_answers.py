@@ -126,7 +126,7 @@ def test_an_error_that_lasts_is_told_once(caplog: pytest.LogCaptureFixture) -> N
             take_in(replica, each, asked(replica), answer(error=NotLeaderOrFollower.code))
             each.failures += 1
     assert [record.getMessage() for record in caplog.records] == [
-        "flights-0: cannot follow broker 2 in leader epoch 0: NotLeaderOrFollower (6)"
+        "flights-0: cannot follow broker 2 in leader epoch 0: NotLeaderOrFollower (error code 6)"
     ]
 
 
