@@ -1,6 +1,6 @@
 """`ottla audit-counter` runs an audit counter; `ottla audit` asks one over its REST API.
 
-`verify` and `canary` are for scripts: 0 when every message arrived, 1 when one is lost, doubled or another, 3 when that is not known yet.
+`verify` and `canary` are for scripts: 0 when every message arrived, 1 when one is lost, doubled or another, 3 when that is not known.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
 from ottla.cli.output import count_of, say, say_json, table
 from ottla.cli.schema import connection_to
+from ottla.errors import reason_of
 
 DEFAULT_URL: Final = "http://127.0.0.1:8090"
 _WAIT_SECONDS: Final = 10.0  # of one question; longer waits ask again
@@ -45,7 +46,7 @@ class MessagesDiffer(CommandFailed):
 
 
 class NotKnown(CommandFailed):
-    """It is not known yet whether all arrived: by a counter that does not answer, too."""
+    """It is not known whether all arrived: by a counter that does not answer, too."""
 
     exit_code: ClassVar[int] = 3
 
@@ -99,7 +100,7 @@ def ask(url: str, path: str, failed: type[CommandFailed] = CommandFailed, /, **q
         if response.status >= 300 and not isinstance(found, dict):
             raise ValueError(response.reason)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise failed(f"no audit counter answers at {url}: {str(error) or type(error).__name__}") from None
+        raise failed(f"no audit counter answers at {url}: {reason_of(error)}") from None
     finally:
         connection.close()
     if response.status >= 300:
@@ -159,7 +160,7 @@ def verify(
     url: Url = DEFAULT_URL,
     as_json: Json = False,
 ) -> None:
-    """Did every message arrive? Exits 0 when all did, 1 when one is lost, doubled or another, 3 when it is not known yet.
+    """Did every message arrive? Exits 0 when all did, 1 when one is lost, doubled or another, 3 when it is not known.
 
     Examples:
 
@@ -190,7 +191,11 @@ def verify(
     if found["exit_code"] == 1:
         raise MessagesDiffer(f"{topic}: messages are lost, doubled or others")
     if found["exit_code"] == 3:
-        raise NotKnown(f"{topic}: it is not known yet whether all messages arrived")
+        kinds = {found["verdict"], *(edge["verdict"] for edge in found["edges"])}
+        if "PENDING" in kinds:
+            raise NotKnown(f"{topic}: it is not known yet whether all messages arrived")
+        unknown = " and ".join(sorted(kinds & {"IN_DOUBT", "UNAUDITED"}))
+        raise NotKnown(f"{topic}: it is not known whether all messages arrived: there are {unknown} windows")
 
 
 @app.command()

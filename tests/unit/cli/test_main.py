@@ -89,6 +89,31 @@ def test_an_audit_counter_that_does_not_answer_says_of_no_message_that_it_is_los
     assert capsys.readouterr().err.startswith(f"ottla: no audit counter answers at {url}: ")
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "text"),
+    [
+        (["COMPLETE", "PENDING", "UNAUDITED"], "it is not known yet whether all messages arrived"),
+        (["COMPLETE", "UNAUDITED"], "it is not known whether all messages arrived: there are UNAUDITED windows"),
+        (["UNAUDITED", "IN_DOUBT"], "it is not known whether all messages arrived: there are IN_DOUBT and UNAUDITED windows"),
+        ([], "it is not known yet whether all messages arrived"),
+    ],
+)
+def test_verify_says_not_yet_only_of_what_is_pending(
+    verdicts: list[str], text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A window that is UNAUDITED may stay so. Method: a counter that is a function."""
+    edge = {"window": 0, "edge": "producer->log", "missing": 0, "surplus": 0, "reason": "producer does not report"}
+    answer = {
+        "verdict": "UNAUDITED" if "UNAUDITED" in verdicts else "PENDING",
+        "exit_code": 3,
+        "windows": len(verdicts),
+        "edges": [{**edge, "verdict": verdict} for verdict in verdicts],
+    }
+    monkeypatch.setattr("ottla.cli.audit.ask", lambda *_, **__: answer)
+    assert run(["audit", "verify", "--topic", "clicks"]) == 3
+    assert capsys.readouterr().err == f"ottla: clicks: {text}\n"
+
+
 class _Proxy(BaseHTTPRequestHandler):
     """What stands before a counter: it is at a path of this one's, and what is elsewhere is a bad gateway with JSON of its own."""
 
