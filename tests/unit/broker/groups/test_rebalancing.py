@@ -368,6 +368,19 @@ def test_a_group_without_a_rebalance_timeout_does_not_keep_the_loop_busy(coordin
     assert coordinator.group.next_deadline_ms > coordinator.now_ms
 
 
+def test_a_new_static_member_that_restarts_while_it_waits_for_the_others_is_kept_as_any_new_member(coordinator: Coordinator) -> None:
+    """It sends no heartbeats before its JoinGroup is answered, which may take a rebalance timeout; that is more than a session."""
+    (slow,) = coordinator.stable(1)
+    coordinator.join(instance_id="i")
+    again = coordinator.join(instance_id="i")
+    for _ in range(REBALANCE_MS // SESSION_MS - 1):
+        coordinator.wait(SESSION_MS - 1)
+        assert coordinator.heartbeat(slow.member_id, slow.generation_id) is RebalanceInProgress
+    assert again not in coordinator.joined
+    coordinator.join(slow.member_id)
+    assert coordinator.joined[again].generation_id == slow.generation_id + 1
+
+
 def test_an_operator_takes_a_static_member_out_by_its_instance_id(coordinator: Coordinator) -> None:
     static = coordinator.joined[coordinator.join(instance_id="i")]
     coordinator.sync(static, {static.member_id: b"all"}, "i")

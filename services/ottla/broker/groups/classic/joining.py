@@ -205,7 +205,8 @@ def _take_over(group: Group, request: Join, instance_id: str, member_id: str, to
     member = group.replace_static_member(instance_id, member_id)
     old_protocol = group.protocol_name
     _update(group, member, request, None)
-    group.hear_from(member, now_ms)
+    timeout_ms = group.limits.new_member_join_timeout_ms if member.is_new else member.session_timeout_ms
+    group.set_deadline(member, now_ms + timeout_ms)
     if group.state is GroupState.STABLE and group.selected_protocol() == old_protocol:
         # Its assignment is still good, so no rebalance is needed; but the new id has to outlive this coordinator.
         reason = ReplacementOf(group.generation_id, token, old_member_id, member_id, request.supports_skipping_assignment)
