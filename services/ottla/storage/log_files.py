@@ -76,7 +76,7 @@ class LogFiles:
     def end_at(self, offset: int, snapshots: Sequence[int]) -> None:
         """The segments end at an earlier offset now. `snapshots` of the producers have files."""
         self.snapshots = [snapshot for snapshot in self.snapshots if snapshot[0] <= offset]
-        self.sealed = [segment for segment in self.sealed if segment.base_offset < self.segments.active.base_offset]
+        self.sealed = [segment for segment in self.sealed if segment in self.segments.all[:-1]]
         self.snapshot_offset = min(self.snapshot_offset, offset)
         self.roll_at = UNKNOWN
         self.truncations += 1

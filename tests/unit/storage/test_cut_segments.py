@@ -6,6 +6,7 @@ Method: renames fail as they do on a disk without room for a longer name, at eac
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import shutil
 from pathlib import Path
@@ -158,6 +159,36 @@ def test_a_log_that_begins_again_elsewhere_leaves_no_names_behind(make_log: LogM
             asyncio.run(log.flusher.flush_sealed() if log.flusher.owes else log.close())
     asyncio.run(log.close())
     assert {name for name in names(log) if name.endswith(".log")} == {f"{500:020}.log"}
+
+
+async def test_a_log_that_begins_again_where_its_segment_does_keeps_what_comes_then(make_log: LogMaker) -> None:
+    """The segment's own name is not given to be renamed on a full disk, for then it would be renamed with what is appended next."""
+    log = make_log()
+    fill(log, 6)
+    log.advance_log_start_offset(5)
+    with failing("rename", lambda path: True, errno.EDQUOT), contextlib.suppress(KafkaStorageError):
+        while not log.truncate_fully_and_start_at(0):
+            await log.checkpoint_truncation()
+    await log.checkpoint_truncation()
+    filled = fill(log, 3, leader_epoch=2)
+    await log.flush()
+    assert (log.log_start_offset, log.log_end_offset, stored(log)) == (0, 3, b"".join(filled))
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_a_log_that_begins_again_elsewhere_flushes_nothing_of_its_former_segments(make_log: LogMaker, is_full: bool) -> None:
+    """Not on a disk without room for indexes either, where their files would be looked for."""
+    log = three_segments(make_log, index_interval_bytes=60)
+    for segment in log.segments:
+        segment.write_indexes()
+    while not log.truncate_fully_and_start_at(log.log_end_offset + 5):
+        await log.checkpoint_truncation()
+    await log.checkpoint_truncation()
+    fill(log, 1)
+    with failing("open", lambda path: is_full and path.endswith(".index")):
+        await log.flush()
+    assert log.recovery_point == log.log_end_offset
+    assert names(log) == {f"{log.log_start_offset:020d}.log"}
 
 
 def test_a_log_whose_disk_fails_while_it_begins_again_elsewhere_says_what_its_files_have(make_log: LogMaker) -> None:
