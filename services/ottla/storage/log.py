@@ -377,12 +377,13 @@ class Log:
         if offset < self.log_end_offset:
             self.truncate_to(self.files.segments.all[0].base_offset)  # what lies behind the new segment goes before that is there
         gone = self.files.segments.all[::-1]
-        self.files.discard([segment for segment in gone if segment.base_offset == offset])
         self.files.rename_condemned()  # the new segment's name has to be free
         try:
             snapshots = self.files.snapshot_offsets()
             take_aside_back(self.directory)
-            self.files.segments.replace([Segment.create(str(self.directory), offset)])
+            # One that begins there is empty. Its files are not to be renamed: a full disk might do so when there is something in them.
+            new = gone[0] if gone[0].base_offset == offset else Segment.create(str(self.directory), offset)
+            self.files.segments.replace([new])
         except OSError as error:
             raise self.files.storage_error(f"no new segment at offset {offset}", error) from error
         self._ends_at(offset, snapshots)
@@ -391,7 +392,7 @@ class Log:
         self.leader_epochs.clear()
         self.producers.clear()
         self.producers_unknown = False
-        self.files.discard([segment for segment in gone if segment.base_offset != offset])
+        self.files.discard([segment for segment in gone if segment is not new])
         log.info("%s: truncated fully, start offset is now %d", self.topic_partition, offset)
         return True
 
