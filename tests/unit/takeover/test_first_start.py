@@ -340,13 +340,17 @@ def test_kafka_that_becomes_the_controller_is_one_error_and_nothing_is_asked_of_
 
 
 @pytest.mark.parametrize(("release", "version"), [("3.9-IV0", 4), ("3.5", 4), ("3.4-IV0", 3), ("2.8", 3)])
-def test_offsets_are_stored_as_the_oldest_release_that_must_read_them_does(left: KafkaLeft, release: str, version: int) -> None:
-    """Version 4 with its tag is read since 3.5 (KIP-915). Method: the last record of the group's partition after a commit."""
+def test_offsets_and_transactions_are_stored_as_the_oldest_release_that_must_read_them_does(
+    left: KafkaLeft, release: str, version: int
+) -> None:
+    """Flexible versions with their tags are read since 3.5 (KIP-915). Method: the last record of the group's partition after a commit."""
 
     async def scenario(world: World) -> None:
         broker = await world.start(left.settings(takeover_accept="quotas,missing-logs", inter_broker_protocol_version=release))
         settings = broker.parts.groups._partitions._make(TopicPartition("__consumer_offsets", 0), 0)._settings
         assert settings.stores_topic_ids is (version == 4)
+        ids = broker.parts.transactions.coordinator._partitions._make(TopicPartition("__transaction_state", 0), 0)
+        assert ids._limits.keeps_previous_epochs is (version == 4)
         committed = CommittedOffset(7)
         commits = object.__new__(Commits)
         commits._settings, commits._topics = settings, broker.metadata
