@@ -365,7 +365,16 @@ class Broker:
         except ModuleNotFoundError as error:
             raise OttlaError(f"audit.enable is true, and {error.name} is not installed: pip install 'ottla[audit]'") from error
         reached = self._endpoints(self._settings), self._tls_between_brokers()
-        await start_tier(stack, self._settings, *reached, replicas, self._clock, offload, self._service.cluster_id)
+        await start_tier(
+            stack,
+            self._settings,
+            *reached,
+            replicas,
+            self._clock,
+            offload,
+            self._service.cluster_id,
+            lambda: self.metadata.brokers.keys() <= {self.broker_id},
+        )
 
     async def _first_word(self) -> None:
         """Waits for a controller to say what there is: a client that asked before would hear that there are no topics."""

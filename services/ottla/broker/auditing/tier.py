@@ -31,7 +31,7 @@ from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
-from ottla.errors import ApiError, InvalidRecord, OttlaError, TopicAlreadyExists, reason_of
+from ottla.errors import ApiError, InvalidRecord, LeaderNotAvailable, NotEnoughReplicas, OttlaError, TopicAlreadyExists, reason_of
 from ottla.lifecycle import Offload, ThreadOffload
 from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.network.audit_schema import AuditSchemaId
@@ -111,6 +111,7 @@ class AuditTier:
         directories: the log directories.
         cluster: by which reports are written; the caller's to close.
         schema_id: gives the id that a registry has for them, or None while it has none.
+        is_alone: says whether no other broker is alive.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class AuditTier:
         interval_ms: int,
         cluster_id: str = "",
         schema_id: Callable[[], Awaitable[int | None]] | None = None,
+        is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._broker_id = broker_id
         self._partitions = partitions
@@ -137,6 +139,7 @@ class AuditTier:
         self._interval_seconds = interval_ms / 1000
         self._cluster_id = cluster_id
         self._schema_id = schema_id
+        self._is_alone = is_alone
         self._session = self._new_session()
         self._led: dict[TopicPartition, _Led] = {}
         self._known: dict[TopicPartition, _Known] = {}
@@ -146,7 +149,7 @@ class AuditTier:
         self._is_there = False
         self._heard: Fetcher | None = None
         self._task: asyncio.Task[None] | None = None
-        self._is_reporting = False
+        self._is_reporting = self._is_closing = False
         self.records = self.failures = 0
 
     def _new_session(self) -> Session:
@@ -182,6 +185,7 @@ class AuditTier:
             await self._heard.close()
         if self._is_reporting:
             self._begin_again("the broker stops while they are written")
+        self._is_closing = True
         try:
             async with asyncio.timeout(_FINAL_SECONDS):
                 await self._report(is_final=True)
@@ -406,15 +410,30 @@ class AuditTier:
             headers = ((TOPIC_ID_HEADER, record.topic_id.encode()),)
             rows[-1].append(Record(len(rows[-1]), now_ms, key, value, headers))
         settings = ProduceSettings(delivery_timeout_seconds=_SEND_SECONDS)
+        refused = self._refused_for_good(batches) if self._is_closing and self._is_alone() else {}
         async with BatchProducer(self._cluster, settings) as producer:
             written = []
             for partition, rows in batches.items():
+                if partition in refused:
+                    continue
                 for row in rows:
                     await producer.room()
                     written.append(producer.send(TopicPartition(TOPIC, partition), build_batch(row)))
-            for outcome in await asyncio.gather(*written, return_exceptions=True):
+            for outcome in [*await asyncio.gather(*written, return_exceptions=True), *refused.values()]:
                 if isinstance(outcome, BaseException):
                     raise outcome
+
+    def _refused_for_good(self, partitions: Iterable[int]) -> dict[int, ApiError]:
+        """Which partitions cannot be written before the last broker has stopped: no other one will lead them or be in sync."""
+        refused: dict[int, ApiError] = {}
+        for number in partitions:
+            key = TopicPartition(TOPIC, number)
+            partition = self._partitions.get(key)
+            if partition is None or not partition.is_leader:
+                refused[number] = LeaderNotAvailable(f"{key} has no leader, and no other broker is alive")
+            elif partition.is_under_min_isr:
+                refused[number] = NotEnoughReplicas(f"{key}: {partition.in_sync.too_few(partition.min_insync_replicas)}")
+        return refused
 
     async def _audit_partitions(self) -> int:
         if not self._is_there:
@@ -487,6 +506,7 @@ async def start_tier(
     clock: Clock,
     offload: Offload,
     cluster_id: str,
+    is_alone: Callable[[], bool],
 ) -> None:
     """Has a broker report until the stack is closed; it reaches itself and the others as brokers reach each other."""
     wanted = settings.inter_broker_listener.name
@@ -510,6 +530,7 @@ async def start_tier(
         interval_ms=settings.audit_report_interval_ms,
         cluster_id=cluster_id,
         schema_id=schema_id,
+        is_alone=is_alone,
     )
     stack.push_async_callback(tier.close)
     await tier.start()
