@@ -8,7 +8,7 @@ Version 0 is written, as Kafka 3.9 does, and version 1, the flexible one, for an
 epoch (KIP-360): with the producer id and epoch before, as it asks again by these when the answer is lost with its coordinator.
 Kafka reads version 1 since 3.5 and skips tagged fields that it does not know (KIP-915). A null value takes an id out.
 
-    tagged   0: previous_producer_id:int64   3: previous_epoch:int16, which Kafka keeps since 4.3 (KAFKA-20357)
+    tagged   0: previous_producer_id:int64   100: previous_epoch:int16, a tag of Ottla's own
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VALUE_VERSION: Final = 0
 MAX_VALUE_VERSION: Final = 1
 FLEXIBLE_VALUE_VERSION: Final = 1
 _PREVIOUS_PRODUCER_ID_TAG: Final = 0
-_PREVIOUS_EPOCH_TAG: Final = 3
+_PREVIOUS_EPOCH_TAG: Final = 100  # far from those that Kafka may give away
 
 _HEAD: Final = struct.Struct(">hqhib")
 _TIMESTAMPS: Final = struct.Struct(">qq")

@@ -36,10 +36,10 @@ def test_the_flexible_version_is_read_past_tags_that_nobody_knows() -> None:
 
 
 def test_an_id_whose_producer_goes_on_has_what_that_one_had_before() -> None:
-    """TransactionLogValue version 1, with Kafka's tagged fields 0 and 3; version 0 where a release before 3.5 is to read it."""
+    """TransactionLogValue version 1, with Kafka's tagged field 0 and Ottla's 100; version 0 where a release before 3.5 is to read it."""
     empty = Transaction("t", 7, 3, 60_000, TransactionState.EMPTY, frozenset(), -1, 20, 6, 2)
     data = struct.pack(">hqhib", 1, 7, 3, 60_000, 0) + b"\0" + struct.pack(">qq", 20, -1) + b"\2"
-    assert encode(empty) == data + b"\0\x08" + struct.pack(">q", 6) + b"\3\2" + struct.pack(">h", 2)
+    assert encode(empty) == data + b"\0\x08" + struct.pack(">q", 6) + b"\x64\2" + struct.pack(">h", 2)
     assert decode("t", encode(empty)) == empty
     without = replace(empty, previous_producer_id=-1, previous_epoch=-1)
     assert encode(empty, keeps_previous=False) == encode(without)
