@@ -355,7 +355,7 @@ async def test_a_log_whose_head_was_deleted_has_lost_nothing(tmp_path: Path) -> 
         await delete_records(running.cluster, {TopicPartition("clicks", 0): 50})
         await running.say_final()
         edge = "broker->consumer:billing"
-        await verdicts(running, PRODUCED, Verdict.COMPLETE)
+        await verdicts(running, "producer->broker", Verdict.COMPLETE)
         found = await verdicts(running, edge, Verdict.LOSS)
         assert {name: (said.verdict, said.missing) for name, said in found.items()} == {
             "producer->broker": (Verdict.COMPLETE, 0),

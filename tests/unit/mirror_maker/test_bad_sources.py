@@ -498,7 +498,7 @@ async def test_groups_follow_where_the_source_does_not_take_the_links_own_positi
         told = [
             record.message for record in caplog.records if "GroupAuthorizationFailed" in record.message or "cannot commit" in record.message
         ]
-        assert told == ["A-B cannot commit its positions in the source, and tries again: ottla-mirror-A-B"]
+        assert told == ["A-B cannot commit its positions in the source, and tries again: GroupAuthorizationFailed: ottla-mirror-A-B"]
 
 
 async def test_groups_follow_while_a_broker_of_the_source_cannot_be_reached(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
