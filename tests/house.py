@@ -77,7 +77,7 @@ CEILINGS: Final[dict[str, int]] = {
     "home words": 0,
     "loops of tests over each": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 61_986,
+    "lines of services/ottla": 61_993,
     "lines of tests": 80_996,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,

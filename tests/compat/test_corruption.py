@@ -124,6 +124,6 @@ def test_a_damaged_compacted_log_is_read_as_it_is_and_left_alone_and_the_others_
                 for made in admin.incremental_alter_configs([resource]).values():
                     made.result(90)
             until(lambda: len(read_to_the_end(cluster.bootstrap_servers, "sound")) < 60, "the sound one is cleaned", 240)
-            until(lambda: "damaged-0: compaction has stopped until the broker restarts" in caplog.text, "the damaged one is told of", 240)
+            until(lambda: "damaged-0: compaction has stopped until the broker restarts" in caplog.text, "the damaged one is logged", 240)
         assert caplog.text.count("damaged-0: compaction has stopped until the broker restarts") == 1
         assert len(read_to_the_end(cluster.bootstrap_servers, "damaged", offset=150)) == 50

@@ -123,7 +123,7 @@ _CLASSES: Final[Mapping[str, tuple[Lookup, str, Callable[[str, Lookup], Lookup]]
 
 
 def _provider(given: Properties, name: str) -> Lookup:
-    """A provider as it is set. A misspelt parameter that was passed over would leave every path open."""
+    """A provider as it is set. A misspelt parameter that was ignored would leave every path open."""
     key = f"{PROVIDERS}.{name}.class"
     kind = given.get(key, "").strip()
     if kind.removeprefix(_PACKAGE) not in _CLASSES:

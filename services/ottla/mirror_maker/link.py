@@ -269,9 +269,7 @@ class Link:
         if source_id == target_id:
             raise OttlaError(f"source and target are one cluster, {source_id}")
         map_topic = f"{MAP_PREFIX}{settings.name}"
-        refused = await ensure_topics(self._target, {map_topic: settings.slots}, settings.replication_factor, {map_topic: MAP_SETTINGS})
-        for error in refused.values():
-            raise error
+        await self._ensure_own_topic(map_topic, settings.slots, MAP_SETTINGS)
         slots = len(self._target.metadata.topic(map_topic).partitions)
         if slots != settings.slots:
             raise OttlaError(f"{map_topic} has {slots} partitions, and slots is {settings.slots}: it cannot change")
@@ -288,6 +286,12 @@ class Link:
             "gap" if settings.on_source_truncation == "gap" else "fail",
             settings.audit_window_ms if settings.audit_enable else 0,
         )
+
+    async def _ensure_own_topic(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
+        """Has the target have a topic of the link itself; raises what the target refuses that with."""
+        refused = await ensure_topics(self._target, {topic: partitions}, self.settings.replication_factor, {topic: settings})
+        for error in refused.values():
+            raise error
 
     async def _prepare_audit(self) -> None:
         from ottla.record import audit_records as audit  # it needs the extra `audit`
@@ -569,10 +573,7 @@ class Link:
         if not records:
             return
         if topic not in self._target.metadata.topics:
-            settings = HEARTBEATS_SETTINGS if topic == HEARTBEATS else MAP_SETTINGS
-            refused = await ensure_topics(self._target, {topic: 1}, self.settings.replication_factor, {topic: settings})
-            for error in refused.values():
-                raise error
+            await self._ensure_own_topic(topic, 1, HEARTBEATS_SETTINGS if topic == HEARTBEATS else MAP_SETTINGS)
         if self._emitter is None:
             self._emitter = BatchProducer(self._target)
         for batch in batches_of(records, self._clock.time_ms()):

@@ -364,7 +364,7 @@ class BatchProducer:
     def end(self, error: ApiError) -> None:
         """Nothing more can be written by this producer."""
         if self._error is None:
-            log.warning("nothing more can be written by this producer: %s", error)
+            log.warning("nothing more can be written by this producer: %s", reason_of(error))
         self._fail_all(error)
 
     def rehome(self, row: _Row, *, is_stale: bool) -> None:

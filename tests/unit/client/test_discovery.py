@@ -161,7 +161,7 @@ async def test_brokers_are_found_where_their_znodes_were_deleted_and_made_again(
 
 
 async def test_a_look_that_is_not_answered_in_time_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connection may live on, so that nothing tells of it, and no watch was set."""
+    """Its connection may live on, so that no event comes, and no watch was set."""
     zookeeper = EmbeddedZooKeeper(None, SystemClock())
     session = await zookeeper.session()
     await session.create("/brokers/ids/1", b'{"version":1,"host":"127.0.0.1","port":1}', make_parents=True)

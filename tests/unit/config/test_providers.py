@@ -94,7 +94,7 @@ def test_variables_of_the_environment_that_are_not_allowed_are_not_read(secrets:
 
 
 def test_a_parameter_that_no_provider_has_is_refused(secrets: Path) -> None:
-    """A misspelt one that was passed over would leave every path open."""
+    """A misspelt one that was ignored would leave every path open."""
     with pytest.raises(
         ConfigurationError, match=r"server\.properties:1: unknown setting '.*allowed\.path'; did you mean '.*allowed\.paths'"
     ):

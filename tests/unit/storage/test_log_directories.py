@@ -189,7 +189,7 @@ async def test_a_full_disk_takes_no_directory_down(tmp_path: Path) -> None:
 
 
 async def test_directories_that_are_no_partitions_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file system's lost+found, what an operator put there, and replicas that were set aside.
+    """A file system's lost+found, what an operator put there, and replicas that were renamed.
 
     The log names them, but not the directory of the embedded coordination: the broker has made it.
     """

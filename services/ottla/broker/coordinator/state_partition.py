@@ -23,9 +23,16 @@ log: Final = logging.getLogger(__name__)
 
 # Between two attempts to load a partition.
 _BACKOFF: Final = Backoff(first_seconds=1.0, longest_seconds=30.0)
-# A loop that comes so late to a deadline stood still; what clients sent meanwhile is read first, for a second at most.
-LATE_SECONDS: Final = 0.1
-READING_SECONDS: Final = 1.0
+_LATE_SECONDS: Final = 0.1
+_READING_SECONDS: Final = 1.0
+
+
+def reading_seconds(late_seconds: float) -> float:
+    """For how long a deadline that the loop came to so late waits once more; 0 where the loop has not stood still.
+
+    What clients sent while it did is read first: a member may have been heard, or a transaction ended.
+    """
+    return min(late_seconds, _READING_SECONDS) if late_seconds > _LATE_SECONDS else 0.0
 
 
 class StatePartition(Protocol):
@@ -154,8 +161,8 @@ class StatePartitions(Generic[P]):
         while True:
             due = time() + seconds
             await asyncio.sleep(seconds)
-            if (late_seconds := time() - due) > LATE_SECONDS:
-                await asyncio.sleep(min(late_seconds, READING_SECONDS))
+            if waits := reading_seconds(time() - due):
+                await asyncio.sleep(waits)
             for partition in self:
                 if partition.is_loaded:
                     try:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, 
 from typing import Final
 
 from ottla.broker.coordinator.last_values import LastValues
-from ottla.broker.coordinator.state_partition import LATE_SECONDS, READING_SECONDS
+from ottla.broker.coordinator.state_partition import reading_seconds
 from ottla.broker.groups.classic import joining, membership, rebalancing
 from ottla.broker.groups.classic.effects import Effect, Joined, ReplacementOf, StoreGroup, Synced
 from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts
@@ -463,10 +463,10 @@ class GroupShard:
 
     def _tick(self, entry: GroupEntry) -> None:
         loop = asyncio.get_running_loop()
-        late_seconds = 0.0 if entry.timer is None else loop.time() - entry.timer.when()
-        if late_seconds > LATE_SECONDS and not entry.is_put_off:  # members may have been heard, and not read
+        waits = 0.0 if entry.timer is None else reading_seconds(loop.time() - entry.timer.when())
+        if waits and not entry.is_put_off:
             entry.is_put_off = True
-            entry.timer = loop.call_later(min(late_seconds, READING_SECONDS), self._tick, entry)
+            entry.timer = loop.call_later(waits, self._tick, entry)
             return
         entry.timer, entry.timer_ms, entry.is_put_off = None, NEVER_MS, False
         if self._is_closed or entry.is_dead:
