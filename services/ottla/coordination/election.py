@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ottla.coordination import znodes
-from ottla.coordination.errors import BadVersion, ConnectionLoss, NodeExists, NoNode, SessionExpired
+from ottla.coordination.errors import BadVersion, ConnectionLoss, MalformedZnode, NodeExists, NoNode, SessionExpired
 from ottla.coordination.interface import Coordination, Create, Operation, SetData, Watch
 from ottla.coordination.retries import make_znode, retried
 from ottla.errors import ApiError, OttlaError, reason_of
@@ -35,11 +35,19 @@ _LOGGED_AGAIN_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Office:
-    """What is elected: `name` in log lines, the ephemeral of the holder, and the znode that counts the terms."""
+    """What is elected.
+
+    Attributes:
+        name: in log lines.
+        path: of the ephemeral of the holder.
+        epoch_path: of the znode that counts the terms.
+        own_epochs_path: of the znode that says which terms were Ottla's, of an office that Kafka may have too; written with the epoch.
+    """
 
     name: str
     path: str
     epoch_path: str
+    own_epochs_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +197,30 @@ class Election:
                 Create(office.path, self._candidate.data(), ephemeral=True),
                 SetData(office.epoch_path, znodes.encode_controller_epoch(epoch + 1), version),
             ]
+            if office.own_epochs_path is not None:
+                try:
+                    own, own_version = await read_own_epochs(coordination, office.own_epochs_path)
+                except NoNode:
+                    await make_znode(coordination, office.own_epochs_path, b"")
+                    continue
+                operations.append(SetData(office.own_epochs_path, znodes.encode_own_epochs(own.with_epoch(epoch + 1)), own_version))
             with contextlib.suppress(NodeExists, BadVersion, ConnectionLoss):  # the next look tells what came of it
                 await coordination.transaction(operations)
 
     async def _epoch(self) -> tuple[int, int]:
         data, stat = await retried(lambda: self._coordination.get(self._office.epoch_path))
         return znodes.decode_controller_epoch(self._office.epoch_path, data), stat.version
+
+
+async def read_own_epochs(coordination: Coordination, path: str) -> tuple[znodes.OwnEpochs, int]:
+    """Which epochs were Ottla's, and the version of the znode that says so.
+
+    Raises:
+        NoNode: it is not there.
+    """
+    data, stat = await retried(lambda: coordination.get(path))
+    try:
+        return znodes.decode_own_epochs(path, data), stat.version
+    except MalformedZnode as error:
+        log.error("%s; it is written again", error)
+        return znodes.NO_OWN_EPOCHS, stat.version

@@ -56,7 +56,8 @@ class FoundCluster:
     @property
     def since_epoch(self) -> int:
         """The controller epoch with which Ottla's latest time began, or begins with the next controller."""
-        return self.own_epochs.first if self.own_epochs.last == self.controller_epoch else self.controller_epoch + 1
+        # An election between the two reads gives an own epoch above the controller's.
+        return self.own_epochs.first if self.own_epochs.last >= self.controller_epoch else self.controller_epoch + 1
 
 
 @dataclass(frozen=True, slots=True)

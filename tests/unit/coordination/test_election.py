@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.loops import until
 
 from ottla.clock import SystemClock
+from ottla.coordination import znodes
 from ottla.coordination.election import Election, Office, Term
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.errors import BadVersion
@@ -19,12 +21,12 @@ OFFICE = Office("registry leader", "/registry", "/registry_epoch")
 
 
 class Candidate:
-    def __init__(self, session: Coordination, name: str) -> None:
+    def __init__(self, session: Coordination, name: str, office: Office = OFFICE) -> None:
         self.name = name
         self.terms: list[Term] = []
         self.ends = 0
         self.fails = 0
-        self.election = Election(session, OFFICE, name, self)
+        self.election = Election(session, office, name, self)
 
     def data(self) -> bytes:
         return self.name.encode()
@@ -74,4 +76,20 @@ async def test_a_term_that_could_not_begin_is_begun_again_in_the_same_epoch(tmp_
     assert term.is_own and term.epoch == 1
     candidate.election.close()
     await candidate.election.wait_closed()
+    await zookeeper.close()
+
+
+async def test_which_epochs_are_ottlas_is_written_with_the_epoch_also_of_a_term_that_never_begins(tmp_path: Path) -> None:
+    """A holder that dies at once leaves no epoch that would pass for Kafka's."""
+    zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
+    session = await zookeeper.session()
+    candidate = Candidate(session, "first", replace(OFFICE, own_epochs_path="/own"))
+    candidate.fails = 1
+    await candidate.election.start()
+    candidate.election.close()
+    await candidate.election.wait_closed()
+    assert candidate.terms == []
+    assert znodes.decode_controller_epoch(OFFICE.epoch_path, (await session.get(OFFICE.epoch_path))[0]) == 1
+    assert znodes.decode_own_epochs("/own", (await session.get("/own"))[0]) == znodes.OwnEpochs(1, 1)
+    await session.close()
     await zookeeper.close()

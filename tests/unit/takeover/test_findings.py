@@ -177,6 +177,7 @@ def test_what_keeps_kafka_from_starting_is_found() -> None:
         (FoundDirectory(PLACE), 3, OwnEpochs(-1, -1), True),  # an empty disk in Kafka's cluster
         (replace(directory(), has_directory_id=True), 9, OwnEpochs(1, 9), False),  # never Kafka's
         (replace(directory(), has_directory_id=True, checked_since=4), 9, OwnEpochs(4, 9), False),  # checked
+        (replace(directory(), has_directory_id=True, checked_since=4), 9, OwnEpochs(4, 10), False),  # elected between the two reads
         (replace(directory(), has_directory_id=True, checked_since=4), 10, OwnEpochs(4, 9), True),  # Kafka was the controller since
         (replace(directory(), has_directory_id=True, checked_since=4), 12, OwnEpochs(12, 12), True),  # and another Ottla was quicker
         (replace(directory(), checked_since=4), 9, OwnEpochs(4, 9), True),  # a directory that Kafka wrote again

@@ -28,7 +28,7 @@ from ottla.broker.controller.decisions import next_block
 from ottla.broker.controller.effect_writer import EffectWriter
 from ottla.broker.controller.event_queue import ControllerCounts, ControllerEvent, EventQueue, GroupOperation, Operation
 from ottla.broker.controller.external_changes import WATCHED_AT_ONCE, ExternalChanges, ToolRequests, Watched
-from ottla.broker.controller.membership import ControllerTerm, make_skeleton, note_own_epoch
+from ottla.broker.controller.membership import ControllerTerm, make_skeleton
 from ottla.broker.controller.operations import ConfigOperations, LogEndQueries, PartitionOperations, TopicOperations
 from ottla.broker.controller.state import ClusterState, ReplicaPhase
 from ottla.broker.controller.znode_reader import load_all_broker_configs
@@ -316,7 +316,6 @@ class ActiveController(ControllerControl):
 
     async def _take_over(self) -> None:
         await make_skeleton(self._coordination)  # another tool may have removed a parent with all of its children
-        await note_own_epoch(self._coordination, self._writes, self.term.epoch)
         overrides = await load_all_broker_configs(self._coordination)
         await self._configs.take_in_brokers(overrides)
         await self._external.take_over()

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from ottla.broker.controller.znode_writes import ControllerWrites
 from ottla.clock import Clock
 from ottla.coordination import znodes
-from ottla.coordination.election import Office, Term
-from ottla.coordination.errors import BadVersion, ConnectionLoss, MalformedZnode, NodeExists
+from ottla.coordination.election import Office, Term, read_own_epochs
+from ottla.coordination.errors import BadVersion, ConnectionLoss, NodeExists
 from ottla.coordination.interface import Coordination, Create, SessionEvent, SetData
 from ottla.coordination.retries import make_znode, retried
 from ottla.errors import ConfigurationError
@@ -38,14 +37,6 @@ async def make_skeleton(coordination: Coordination) -> None:
                 await make_znode(coordination, path, b"")
 
 
-async def note_own_epoch(coordination: Coordination, writes: ControllerWrites, epoch: int) -> None:
-    """Writes down that the controller of an epoch is Ottla's, so that a later start sees whether Kafka was it in between."""
-    known, version = await _own_epochs(coordination)
-    epochs = known.with_epoch(epoch)
-    if epochs != known:
-        await writes.write([SetData(znodes.OTTLA.path(), znodes.encode_own_epochs(epochs), version)])
-
-
 async def raise_controller_epoch(coordination: Coordination, known: int) -> None:
     """Has the controller's epoch go on above one that was known, where ZooKeeper was restored from an older copy.
 
@@ -53,7 +44,7 @@ async def raise_controller_epoch(coordination: Coordination, known: int) -> None
     """
     path = znodes.CONTROLLER_EPOCH.path()
     data, stat = await retried(lambda: coordination.get(path))
-    own, own_version = await _own_epochs(coordination)
+    own, own_version = await read_own_epochs(coordination, znodes.OTTLA.path())
     found = znodes.decode_controller_epoch(path, data)
     if found < known:
         log.warning("ZooKeeper has controller epoch %d, and there was %d: the next one is above it", found, known)
@@ -61,17 +52,6 @@ async def raise_controller_epoch(coordination: Coordination, known: int) -> None
         epochs = znodes.encode_own_epochs(replace(own.with_epoch(found), last=known + 1))
         with contextlib.suppress(BadVersion, ConnectionLoss):  # the next look tells what came of it
             await coordination.transaction([raised, SetData(znodes.OTTLA.path(), epochs, own_version)])
-
-
-async def _own_epochs(coordination: Coordination) -> tuple[znodes.OwnEpochs, int]:
-    """Which controller epochs were Ottla's, and the version of the znode that says so."""
-    path = znodes.OTTLA.path()
-    data, stat = await retried(lambda: coordination.get(path))
-    try:
-        return znodes.decode_own_epochs(path, data), stat.version
-    except MalformedZnode as error:
-        log.error("%s; it is written again", error)
-        return znodes.NO_OWN_EPOCHS, stat.version
 
 
 async def read_or_make_cluster_id(coordination: Coordination, random: Random) -> str:
@@ -180,7 +160,7 @@ class _FormerSelf:
             self._gone.set()  # no watch will fire any more; the next look raises SessionExpired
 
 
-CONTROLLER: Final = Office("controller", znodes.CONTROLLER.path(), znodes.CONTROLLER_EPOCH.path())
+CONTROLLER: Final = Office("controller", znodes.CONTROLLER.path(), znodes.CONTROLLER_EPOCH.path(), znodes.OTTLA.path())
 
 
 @dataclass(frozen=True, slots=True)
