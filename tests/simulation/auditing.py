@@ -118,8 +118,12 @@ class Auditor:
         self.audits += 1
         try:
             yield from findings(log, self.random, looks=looks, checks_bytes=checks_bytes, producers_expire=self.producers_expire)
-            deleted_up_to = self._deleted_up_to.get((machine.broker_id, log.topic_partition, log.topic_id), 0)
-            yield from durability_findings(log, self._disk_of(machine, log), deleted_up_to)
+            here = machine.broker_id, log.topic_partition
+            # A log whose partition.metadata was damaged has no id.
+            deleted = [
+                up_to for (*named, topic_id), up_to in self._deleted_up_to.items() if (*named,) == here and log.topic_id in (None, topic_id)
+            ]
+            yield from durability_findings(log, self._disk_of(machine, log), max(deleted, default=0))
         except OSError as error:
             yield f"its files cannot be read: {error!r}"
 

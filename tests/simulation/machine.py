@@ -44,6 +44,7 @@ class DiskOffload:
         self._usual_seconds: Final = usual_seconds
         self.stalls = stalls
         self.factor = 1.0
+        self.slow_until = 0.0  # when the last call of a slow disk ends, in the loop's seconds
 
     def __call__(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Awaitable[Any]:
         loop = asyncio.get_running_loop()
@@ -66,6 +67,8 @@ class DiskOffload:
         seconds = self._random.expovariate(1 / usual) if usual else 0.0
         if self.stalls and self._random.random() < self.stalls:
             seconds += self._random.uniform(0.2, MOST_STALL_SECONDS)
+        if self.factor > 1.0:
+            self.slow_until = max(self.slow_until, asyncio.get_running_loop().time() + seconds)
         return seconds
 
 
