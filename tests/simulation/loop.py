@@ -162,9 +162,6 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Nothing of this node runs any more."""
         node.is_alive = False
         node.held.clear()
-        for task in self.tasks:
-            if task.node is node and task.done() and not task.cancelled():
-                task.exception()  # what would have looked at it in this very turn does not run
 
     def pause(self, node: Node) -> None:
         """Nothing of this node runs until `resume`; its timers become due meanwhile."""
@@ -264,6 +261,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         raise NotSimulated("set_debug")
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
+        of = context.get("future")
+        if isinstance(of, NumberedTask) and of.node is not None and not of.node.is_alive:
+            return  # what would have looked at it does not run any more
         self._unhandled(context)
 
 

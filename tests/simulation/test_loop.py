@@ -131,7 +131,8 @@ def test_nothing_of_a_killed_node_runs_any_more_not_even_its_last_words() -> Non
     assert run(story) == [(1, "a"), (2, "a")]
 
 
-def test_an_error_of_a_killed_node_is_not_told_though_what_would_have_looked_at_it_does_not_run() -> None:
+@pytest.mark.parametrize("delay", [0, 0.5])
+def test_an_error_of_a_killed_node_is_not_told_though_what_would_have_looked_at_it_does_not_run(delay: float) -> None:
     told: list[str] = []
     loop = VirtualLoop(lambda context: told.append(str(context["exception"])))  # type: ignore[abstract]
     node = Node("a")
@@ -142,8 +143,13 @@ def test_an_error_of_a_killed_node_is_not_told_though_what_would_have_looked_at_
     async def kills() -> None:
         loop.kill(node)
 
+    async def waits_for_both() -> None:
+        await asyncio.wait([asyncio.ensure_future(fails()), asyncio.ensure_future(asyncio.sleep(1))])
+
     async def story() -> None:
         loop.spawn(node, fails()).add_done_callback(asyncio.Task.exception, context=node.context)
+        loop.spawn(node, waits_for_both())
+        await asyncio.sleep(delay)
         loop.spawn(Node("b"), kills())
         await asyncio.sleep(1)
 
