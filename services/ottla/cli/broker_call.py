@@ -1,113 +1,102 @@
-"""One request to one broker and its answer, for what librdkafka has no call for.
+"""One request to one broker and its answer, for what librdkafka has no call for: by `ottla.wire`, over a connection of its own.
 
-The module speaks the protocol itself: one connection for each request, encoded by kio. TLS is set up from the same
-properties that librdkafka would use; SASL is not spoken.
+TLS and SASL are set up from the same properties that librdkafka would use.
 """
 
 from __future__ import annotations
 
-import io
-import socket
+import asyncio
 import ssl
-import struct
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.cli.errors import CommandFailed, UsageError
+from ottla.errors import ConfigurationError, OttlaError, reason_of
+from ottla.model import Endpoint
+from ottla.protocol.api import ApiKey
 
-_FRAME: Final = struct.Struct(">i")
-_CORRELATION_ID: Final = 1
+if TYPE_CHECKING:
+    from ottla.wire.broker_connection import Build, Security
+
 TIMEOUT_SECONDS: Final = 10.0
+_USUAL_BYTES, _MOST_BYTES = 1 << 20, 160 << 20  # of an answer
 
 
 class NoConnection(CommandFailed):
     """Nothing accepts a connection at the broker's address."""
 
 
+def security_for(properties: Mapping[str, str]) -> Security:
+    """How these properties reach a broker.
+
+    Raises:
+        UsageError: in a way that `ottla.wire` does not speak, or with files that cannot be used.
+    """
+    from ottla.wire.client_security import security_of
+
+    try:
+        return security_of(properties)
+    except ConfigurationError as error:
+        raise UsageError(f"this command has no way to connect: {error}") from None
+
+
 def can_call(properties: Mapping[str, str]) -> bool:
-    """Whether the connection is one that this module can make: SASL is not."""
-    return properties.get("security.protocol", "plaintext").lower() in ("plaintext", "ssl")
+    """Whether the connection is one that this module can make."""
+    try:
+        security_for(properties)
+    except UsageError:
+        return False
+    return True
 
 
 def call(
     address: tuple[str, int],
     properties: Mapping[str, str],
-    request: Any,
-    response: type[Any] | Callable[[memoryview], Any],
+    key: ApiKey,
+    version: int,
+    build: Build,
     refusal: str,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Any:
-    """Sends a request of kio's and gives the answer.
+    """Sends a request and gives the answer.
 
     Args:
         address: the broker's host and port.
-        properties: the client's, of which those about TLS count.
-        request: what to send; its class says which API and version.
-        response: kio's class of the answer, or a function that reads its frame, the header included.
+        properties: the client's, of which those about TLS and SASL count.
+        version: the one that is spoken.
+        build: makes the request, as `ottla.wire.cluster.Cluster.ask` has it.
         refusal: how the error continues after "the broker at host:port".
         timeout_seconds: how long each step may take.
 
     Raises:
         CommandFailed: there was no answer; NoConnection: there was not even a connection.
+        UsageError: as `security_for`.
     """
-    from kio.serial import entity_reader, entity_writer
+    from ottla.wire.broker_connection import introduce
+    from ottla.wire.connection import open_connection
 
-    header = request.__header_schema__(
-        request_api_key=request.__api_key__,
-        request_api_version=request.__version__,
-        correlation_id=_CORRELATION_ID,
-        client_id="ottla",
-    )
-    frame = io.BytesIO()
-    entity_writer(type(header))(frame, header)
-    entity_writer(type(request))(frame, request)
-    payload = frame.getvalue()
-    with ExitStack() as stack:
+    security = security_for(properties)
+    endpoint = Endpoint("", address[0], address[1], security.protocol)
+    subject = f"the broker at {address[0]}:{address[1]} {refusal}"
+
+    async def ask() -> Any:
         try:
-            connection: socket.socket = stack.enter_context(socket.create_connection(address, timeout_seconds))
+            channel = await open_connection(
+                endpoint, security.tls, usual_size=_USUAL_BYTES, limit=_MOST_BYTES, setup_seconds=timeout_seconds
+            )
         except OSError as error:
-            raise NoConnection(f"the broker at {address[0]}:{address[1]} {refusal}: {error}") from None
+            kind = CommandFailed if isinstance(error, ssl.SSLError) else NoConnection
+            raise kind(f"{subject}: {reason_of(error)}") from None
+        connection = await introduce(endpoint, channel, "ottla", security.credentials, asyncio.to_thread, timeout_seconds)
         try:
-            if properties.get("security.protocol", "").lower() == "ssl":
-                connection = stack.enter_context(tls_context(properties).wrap_socket(connection, server_hostname=address[0]))
-            connection.sendall(_FRAME.pack(len(payload)) + payload)
-            (size,) = _FRAME.unpack(_receive(connection, _FRAME.size))
-            answer = _receive(connection, size)
-        except OSError as error:
-            raise CommandFailed(f"the broker at {address[0]}:{address[1]} {refusal}: {error}") from None
-    if not isinstance(response, type):
-        return response(memoryview(answer))
-    header_schema: Any = getattr(response, "__header_schema__")  # noqa: B009  # of any class of kio's
-    _, after_header = entity_reader(header_schema)(answer, 0)
-    return entity_reader(response)(answer, after_header)[0]
+            api = connection.message(key, version, version)
+            return await connection.ask(api, build(api), timeout_seconds)
+        finally:
+            await connection.close()
 
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        piece = connection.recv(size - len(received))
-        if not piece:
-            raise ConnectionError("it closed the connection")
-        received += piece
-    return bytes(received)
-
-
-def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
-    """TLS as librdkafka's properties ask for it.
-
-    Raises:
-        UsageError: a key or a certificate is not there, or is none.
-    """
     try:
-        context = ssl.create_default_context(cafile=properties.get("ssl.ca.location"), cadata=properties.get("ssl.ca.pem"))
-        if certificate := properties.get("ssl.certificate.location"):
-            context.load_cert_chain(certificate, properties.get("ssl.key.location"), properties.get("ssl.key.password"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"ssl.ca.… or ssl.certificate.location cannot be used: {error}") from None
-    if properties.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
-        context.check_hostname = False
-    if properties.get("enable.ssl.certificate.verification", "true").lower() == "false":
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+        return asyncio.run(ask())
+    except CommandFailed:
+        raise
+    except (OSError, OttlaError) as error:
+        raise CommandFailed(f"{subject}: {reason_of(error)}") from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
 
-from ottla.cli.broker_call import can_call, tls_context
+from ottla.cli.broker_call import security_for
 from ottla.cli.connection import Connection, Json, commands, connects, pairs
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import say, say_json, table
@@ -176,14 +176,10 @@ def _asked(where: Connection, subject: str, ask: Callable[[Cluster], Awaitable[T
     """The answer of the cluster; a refusal is one sentence."""
     from ottla.cli.connection import ANSWER_SECONDS
     from ottla.errors import OttlaError
-    from ottla.wire.broker_connection import Security
     from ottla.wire.cluster import Cluster, ClusterSettings
 
-    protocol = where.properties.get("security.protocol", "plaintext").lower()
-    if not can_call(where.properties):
-        raise UsageError(f"this command connects by plaintext or ssl, and not by {protocol}")
+    security = security_for(where.properties)
     where.must_listen()
-    security = Security(tls=tls_context(where.properties)) if protocol == "ssl" else Security()
     settings = ClusterSettings(security=security, request_timeout_seconds=ANSWER_SECONDS, api_timeout_seconds=ANSWER_SECONDS)
 
     async def run() -> T:

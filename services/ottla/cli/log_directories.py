@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ottla.cli.broker_call import call
 from ottla.model import TopicPartition
+from ottla.protocol.api import ApiKey
+
+if TYPE_CHECKING:
+    from ottla.protocol.messages import Message
 
 
 def partition_sizes(
@@ -14,13 +18,14 @@ def partition_sizes(
 ) -> dict[TopicPartition, int]:
     """The bytes of each of these partitions that the broker at `address` has on its disks.
 
-    Version 1 is not flexible, and served by every broker since Kafka 2.0.
+    Version 1 is served by every broker since Kafka 2.0.
     """
-    from kio.schema.describe_log_dirs.v1.request import DescribableLogDirTopic, DescribeLogDirsRequest
-    from kio.schema.describe_log_dirs.v1.response import DescribeLogDirsResponse
 
-    asked = tuple(DescribableLogDirTopic(topic=name, partitions=tuple(partitions)) for name, partitions in topics.items())  # type: ignore[arg-type]  # kio has types of its own for names and numbers
-    answer = call(address, properties, DescribeLogDirsRequest(topics=asked), DescribeLogDirsResponse, "does not tell its sizes")
+    def request(api: Message) -> Any:
+        asked = [api.build("DescribableLogDirTopic", topic=name, partitions=list(partitions)) for name, partitions in topics.items()]
+        return api.build("DescribeLogDirsRequest", topics=asked)
+
+    answer = call(address, properties, ApiKey.DESCRIBE_LOG_DIRS, 1, request, "does not tell its sizes")
     return {
         TopicPartition(topic.name, partition.partition_index): partition.partition_size
         for directory in answer.results
@@ -35,10 +40,14 @@ def log_directory_states(address: tuple[str, int], properties: Mapping[str, str]
 
     Version 4 has the space that is left (KIP-827); every broker since Kafka 3.3 serves it. Raises CommandFailed.
     """
-    from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
-    from kio.schema.describe_log_dirs.v4.response import DescribeLogDirsResponse
-
-    answer = call(address, properties, DescribeLogDirsRequest(topics=()), DescribeLogDirsResponse, "does not tell of its disks")
+    answer = call(
+        address,
+        properties,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        4,
+        lambda api: api.build("DescribeLogDirsRequest", topics=[]),
+        "does not tell of its disks",
+    )
     return {
         result.log_dir: "offline" if result.error_code.value else "full" if result.usable_bytes == 0 and result.total_bytes > 0 else "well"
         for result in answer.results

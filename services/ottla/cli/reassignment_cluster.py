@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from ottla.cli.broker_call import security_for
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
 from ottla.cli.errors import CommandFailed
 from ottla.cli.reassignment_plan import Plan, Replicas
-from ottla.cli.reassignment_requests import Ongoing, check_can_ask, controller_address, list_reassignments
+from ottla.cli.reassignment_requests import Ongoing, controller_address, list_reassignments
 from ottla.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class ReassigningCluster:
     """What `ottla reassign` knows of the cluster, and how it asks for more."""
 
     def __init__(self, where: Connection) -> None:
-        check_can_ask(where)
+        security_for(where.properties)  # before anything is asked
         self.where = where
         self.admin: AdminClient = where.admin()
         self.refresh()

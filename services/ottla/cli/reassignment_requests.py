@@ -9,13 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.cli.broker_call import call, can_call
+from ottla.cli.broker_call import call
 from ottla.cli.connection import Connection
-from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.errors import CommandFailed
 from ottla.model import TopicPartition
+from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import ClusterMetadata
+
+    from ottla.protocol.messages import Message
 
 # The requests leave their own timeout at Kafka's 60 s; this is a little more.
 CALL_SECONDS: Final = 70.0
@@ -42,31 +45,29 @@ def controller_address(metadata: ClusterMetadata) -> tuple[str, int]:
     return str(broker.host), broker.port
 
 
-def check_can_ask(where: Connection) -> None:
-    """Raises UsageError for a connection that these requests cannot be sent over."""
-    if not can_call(where.properties):
-        raise UsageError(f"reassignments cannot be asked for over {where.properties['security.protocol']}; use a listener without SASL")
-
-
 def alter_reassignments(
     where: Connection, address: tuple[str, int], targets: Mapping[TopicPartition, Sequence[int] | None]
 ) -> dict[TopicPartition, str]:
     """Begins to move partitions, or takes moves back where there is None. Gives those that were refused, and why."""
-    from kio.schema.alter_partition_reassignments.v0.request import (
-        AlterPartitionReassignmentsRequest,
-        ReassignablePartition,
-        ReassignableTopic,
-    )
-    from kio.schema.alter_partition_reassignments.v0.response import AlterPartitionReassignmentsResponse
-
-    topics: dict[str, list[Any]] = {}
+    topics: dict[str, list[tuple[int, Sequence[int] | None]]] = {}
     for (topic, number), replicas in sorted(targets.items(), key=lambda item: item[0]):
-        chosen = None if replicas is None else tuple(replicas)
-        topics.setdefault(topic, []).append(ReassignablePartition(partition_index=number, replicas=chosen))  # type: ignore[arg-type]  # kio has types of its own for names and numbers
-    request = AlterPartitionReassignmentsRequest(
-        topics=tuple(ReassignableTopic(name=name, partitions=tuple(partitions)) for name, partitions in topics.items())  # type: ignore[arg-type]  # kio has types of its own for names and numbers
-    )
-    answer = call(address, where.properties, request, AlterPartitionReassignmentsResponse, "does not reassign", CALL_SECONDS)
+        topics.setdefault(topic, []).append((number, replicas))
+
+    def request(api: Message) -> Any:
+        asked = [
+            api.build(
+                "ReassignableTopic",
+                name=name,
+                partitions=[
+                    api.build("ReassignablePartition", partition_index=number, replicas=replicas) for number, replicas in partitions
+                ],
+            )
+            for name, partitions in topics.items()
+        ]
+        return api.build("AlterPartitionReassignmentsRequest", topics=asked)
+
+    key = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+    answer = call(address, where.properties, key, 0, request, "does not reassign", CALL_SECONDS)
     _check(answer)
     return {
         TopicPartition(topic.name, partition.partition_index): partition.error_message or _error_name(partition.error_code)
@@ -78,12 +79,15 @@ def alter_reassignments(
 
 def list_reassignments(where: Connection, address: tuple[str, int]) -> dict[TopicPartition, Ongoing]:
     """All partitions that are on their way."""
-    from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
-    from kio.schema.list_partition_reassignments.v0.response import ListPartitionReassignmentsResponse
-
-    request = ListPartitionReassignmentsRequest(topics=None)
-    refusal = "does not tell of reassignments"
-    answer = call(address, where.properties, request, ListPartitionReassignmentsResponse, refusal, CALL_SECONDS)
+    answer = call(
+        address,
+        where.properties,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        0,
+        lambda api: api.build("ListPartitionReassignmentsRequest", topics=None),
+        "does not tell of reassignments",
+        CALL_SECONDS,
+    )
     _check(answer)
     return {
         TopicPartition(topic.name, partition.partition_index): Ongoing(

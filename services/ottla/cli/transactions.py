@@ -7,23 +7,26 @@ cluster that was mirrored byte for byte, may still have one.
 
 from __future__ import annotations
 
-import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ottla.cli.broker_call import call, can_call
+from ottla.cli.broker_call import call, security_for
 from ottla.cli.connection import Connection, Json, cluster_metadata, commands, connects
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, note, say, say_json, table
 from ottla.errors import NONE, TransactionalIdNotFound, error_of
-from ottla.protocol.primitives import read_array_length, read_string, skip_tagged_fields
+from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import ClusterMetadata
+
+    from ottla.protocol.messages import Message
+    from ottla.wire.broker_connection import Build
 
 # Any transaction that lasts longer has been aborted by its coordinator: the default of `transaction.max.timeout.ms`.
 MAX_TRANSACTION_MINUTES: Final = 15
@@ -35,9 +38,6 @@ Topic = Annotated[str | None, typer.Option("--topic", "-t", metavar="NAME", help
 NO_OFFSET: Final = -1
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 _TRANSACTION: Final = 1  # of FindCoordinator's kinds of keys
-_INT16: Final = struct.Struct(">h")
-_TIMEOUT_AND_START: Final = struct.Struct(">iq")
-_PRODUCER: Final = struct.Struct(">qh")
 Partition = tuple[str, int]
 
 
@@ -90,7 +90,7 @@ def describe(
         f"{found.transactional_id}: {found.state}, producer {found.producer_id}, epoch {found.producer_epoch}, "
         f"coordinator {found.coordinator}, timeout {found.timeout_ms / 1000:g} s"
     )
-    if found.start_ms >= 0:
+    if found.start_ms is not None:
         say(f"since {_seconds_since(found.start_ms):,.0f} s, in {count_of(len(found.partitions), 'partition')}")
         say()
         say(table(("topic", "partition"), found.partitions))
@@ -104,7 +104,7 @@ def _as_json(found: Described) -> dict[str, Any]:
         "producer_epoch": found.producer_epoch,
         "coordinator": found.coordinator,
         "timeout_ms": found.timeout_ms,
-        "start_ms": found.start_ms if found.start_ms >= 0 else None,
+        "start_ms": found.start_ms,
         "partitions": [{"topic": topic, "partition": partition} for topic, partition in found.partitions],
     }
 
@@ -242,7 +242,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """All about a transactional id. `start_ms` is negative when it has no transaction."""
+    """All about a transactional id. `start_ms` is None when it has no transaction."""
 
     transactional_id: str
     coordinator: int
@@ -250,7 +250,7 @@ class Described:
     producer_epoch: int
     state: str
     timeout_ms: int
-    start_ms: int
+    start_ms: int | None
     partitions: tuple[Partition, ...]
 
 
@@ -274,8 +274,7 @@ class Brokers:
     """
 
     def __init__(self, where: Connection, metadata: ClusterMetadata) -> None:
-        if not can_call(where.properties):
-            raise UsageError(f"transactions cannot be asked for over {where.properties['security.protocol']}; use a listener without SASL")
+        security_for(where.properties)
         self._where = where
         self._metadata = metadata
 
@@ -286,13 +285,13 @@ class Brokers:
 
     def transactions(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[Listed]:
         """The transactional ids of all coordinators, by id."""
-        from kio.schema.list_transactions.v0.request import ListTransactionsRequest
-        from kio.schema.list_transactions.v0.response import ListTransactionsResponse
 
-        request = ListTransactionsRequest(state_filters=tuple(states), producer_id_filters=tuple(producer_ids))  # type: ignore[arg-type]  # kio has types of its own for names and numbers
+        def request(api: Message) -> Any:
+            return api.build("ListTransactionsRequest", state_filters=states, producer_id_filters=producer_ids)
+
         found = []
         for broker_id in sorted(self._metadata.brokers):
-            answer = self._ask(broker_id, request, ListTransactionsResponse)
+            answer = self._ask(broker_id, ApiKey.LIST_TRANSACTIONS, 0, request)
             _check(answer.error_code, f"broker {broker_id}")
             if answer.unknown_state_filters:
                 raise UsageError(f"there is no state {answer.unknown_state_filters[0]!r}; Ongoing and CompleteCommit are two")
@@ -308,29 +307,41 @@ class Brokers:
         Raises:
             CommandFailed: it is not known.
         """
-        from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
-
         coordinator = self._coordinator(transactional_id)
-        request = DescribeTransactionsRequest(transactional_ids=(transactional_id,))  # type: ignore[arg-type]  # kio has types of its own for names and numbers
-        # kio takes the -1 of an id without a transaction for a broken timestamp.
-        described = self._ask(coordinator, request, lambda frame: _read_described(frame, coordinator))
-        assert isinstance(described, Described)
-        return described
+        answer = self._ask(
+            coordinator,
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            0,
+            lambda api: api.build("DescribeTransactionsRequest", transactional_ids=[transactional_id]),
+        )
+        (found,) = answer.transaction_states
+        if found.error_code == TransactionalIdNotFound.code:
+            raise CommandFailed(f"transactional id {transactional_id!r} is not known")
+        _check(found.error_code, f"transactional id {transactional_id!r}")
+        return Described(
+            found.transactional_id,
+            coordinator,
+            found.producer_id,
+            found.producer_epoch,
+            found.transaction_state,
+            found.transaction_timeout // timedelta(milliseconds=1),
+            None if found.transaction_start_time is None else round(found.transaction_start_time.timestamp() * 1000),
+            tuple((str(topic.topic), int(index)) for topic in found.topics for index in topic.partitions),
+        )
 
     def writers(self, partitions: Sequence[Partition]) -> list[Writer]:
         """The producers of partitions, from their leaders."""
-        from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
-        from kio.schema.describe_producers.v0.response import DescribeProducersResponse
-
         found = []
         for leader, led in self._by_leader(partitions).items():
             topics: dict[str, list[int]] = {}
             for topic, index in led:
                 topics.setdefault(topic, []).append(index)
-            request = DescribeProducersRequest(
-                topics=tuple(TopicRequest(name=name, partition_indexes=tuple(indexes)) for name, indexes in topics.items())  # type: ignore[arg-type]  # kio has types of its own for names and numbers
-            )
-            for topic_answer in self._ask(leader, request, DescribeProducersResponse).topics:
+
+            def request(api: Message, topics: Mapping[str, list[int]] = topics) -> Any:
+                asked = [api.build("TopicRequest", name=name, partition_indexes=indexes) for name, indexes in topics.items()]
+                return api.build("DescribeProducersRequest", topics=asked)
+
+            for topic_answer in self._ask(leader, ApiKey.DESCRIBE_PRODUCERS, 0, request).topics:
                 for described in topic_answer.partitions:
                     partition = (str(topic_answer.name), int(described.partition_index))
                     _check(described.error_code, f"{partition[0]}-{partition[1]}")
@@ -349,29 +360,31 @@ class Brokers:
 
     def abort(self, writer: Writer) -> None:
         """Writes the marker that ends a producer's transaction in one partition, as aborted."""
-        from kio.schema.write_txn_markers.v1.request import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
-        from kio.schema.write_txn_markers.v1.response import WriteTxnMarkersResponse
-
         topic, index = writer.partition
-        values: dict[str, Any] = {
-            "producer_id": writer.producer_id,
-            "producer_epoch": writer.producer_epoch,
-            "transaction_result": False,
-            # One that is older than what the partition has seen would be refused.
-            "coordinator_epoch": max(0, writer.coordinator_epoch),
-        }
-        topics = (WritableTxnMarkerTopic(name=topic, partition_indexes=(index,)),)  # type: ignore[arg-type]  # kio has types of its own for names and numbers
-        request = WriteTxnMarkersRequest(markers=(WritableTxnMarker(topics=topics, **values),))
+
+        def request(api: Message) -> Any:
+            marker = api.build(
+                "WritableTxnMarker",
+                producer_id=writer.producer_id,
+                producer_epoch=writer.producer_epoch,
+                transaction_result=False,
+                topics=[api.build("WritableTxnMarkerTopic", name=topic, partition_indexes=[index])],
+                # One that is older than what the partition has seen would be refused.
+                coordinator_epoch=max(0, writer.coordinator_epoch),
+            )
+            return api.build("WriteTxnMarkersRequest", markers=[marker])
+
         (leader,) = self._by_leader([writer.partition])
-        answer = self._ask(leader, request, WriteTxnMarkersResponse)
+        answer = self._ask(leader, ApiKey.WRITE_TXN_MARKERS, 1, request)
         _check(answer.markers[0].topics[0].partitions[0].error_code, f"{topic}-{index}")
 
     def _coordinator(self, transactional_id: str) -> int:
-        from kio.schema.find_coordinator.v1.request import FindCoordinatorRequest
-        from kio.schema.find_coordinator.v1.response import FindCoordinatorResponse
-
-        request = FindCoordinatorRequest(key=transactional_id, key_type=_TRANSACTION)  # type: ignore[arg-type]  # kio has types of its own for names and numbers
-        answer = self._ask(min(self._metadata.brokers), request, FindCoordinatorResponse)
+        answer = self._ask(
+            min(self._metadata.brokers),
+            ApiKey.FIND_COORDINATOR,
+            1,
+            lambda api: api.build("FindCoordinatorRequest", key=transactional_id, key_type=_TRANSACTION),
+        )
         _check(answer.error_code, f"transactional id {transactional_id!r}")
         return int(answer.node_id)
 
@@ -384,39 +397,11 @@ class Brokers:
             found.setdefault(leader, []).append((topic, index))
         return found
 
-    def _ask(self, broker_id: int, request: Any, response: Any) -> Any:
+    def _ask(self, broker_id: int, key: ApiKey, version: int, request: Build) -> Any:
         broker = self._metadata.brokers[broker_id]
-        return call((str(broker.host), broker.port), self._where.properties, request, response, "does not tell of transactions")
+        return call((str(broker.host), broker.port), self._where.properties, key, version, request, "does not tell of transactions")
 
 
 def _check(code: int, subject: str) -> None:
     if code != NONE:
         raise CommandFailed(str(error_of(int(code), subject)))
-
-
-def _read_described(frame: memoryview, coordinator: int) -> Described:
-    """DescribeTransactionsResponse version 0, of one id, with its header."""
-    end = len(frame)
-    position = skip_tagged_fields(frame, 4, end) + 4  # correlation id, tags; throttle time
-    _, position = read_array_length(frame, position, end, compact=True, element_size=1)
-    (code,) = _INT16.unpack_from(frame, position)
-    transactional_id, position = read_string(frame, position + 2, end, compact=True)
-    if code == TransactionalIdNotFound.code:
-        raise CommandFailed(f"transactional id {transactional_id!r} is not known")
-    _check(code, f"transactional id {transactional_id!r}")
-    state, position = read_string(frame, position, end, compact=True)
-    timeout_ms, start_ms = _TIMEOUT_AND_START.unpack_from(frame, position)
-    producer_id, producer_epoch = _PRODUCER.unpack_from(frame, position + _TIMEOUT_AND_START.size)
-    position += _TIMEOUT_AND_START.size + _PRODUCER.size
-    partitions = tuple(_partitions_in(frame, position, end))
-    return Described(transactional_id or "", coordinator, producer_id, producer_epoch, state or "", timeout_ms, start_ms, partitions)
-
-
-def _partitions_in(frame: memoryview, position: int, end: int) -> Iterator[Partition]:
-    topics, position = read_array_length(frame, position, end, compact=True, element_size=1)
-    for _ in range(topics):
-        topic, position = read_string(frame, position, end, compact=True)
-        count, position = read_array_length(frame, position, end, compact=True, element_size=4)
-        for index in struct.unpack_from(f">{count}i", frame, position):
-            yield topic or "", index
-        position = skip_tagged_fields(frame, position + 4 * count, end)

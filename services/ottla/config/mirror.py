@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 from ottla.config.audit import audit_window_ms
 from ottla.config.environment import Placed
 from ottla.config.http import HttpSettings
-from ottla.config.properties import Properties
+from ottla.config.properties import Properties, jaas_login
 from ottla.config.reading import Relation, ServiceSettings
 from ottla.config.rpc import LISTENER_NAME, RpcSettings
 from ottla.config.settings import Kind, Password, SettingDefinition, Settings, setting
@@ -50,7 +50,6 @@ BYTES_CONVERTER: Final = "org.apache.kafka.connect.converters.ByteArrayConverter
 # What may be said without an alias, of all clusters. With `ssl.…` it would not be clear whether `rpc.listener` is meant too.
 _OF_ALL_CLUSTERS: Final = ("security.protocol", "sasl.mechanism", "sasl.jaas.config")
 _ALIAS: Final = re.compile(r"[A-Za-z0-9_-]+")
-_JAAS: Final = re.compile(r'(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _NO_CONNECT: Final = "There is no Kafka Connect below."
 _NO_ACLS: Final = "Brokers have no ACLs yet."
 _TOPIC_FILTER: Final = "org.apache.kafka.connect.mirror.DefaultTopicFilter"
@@ -502,10 +501,10 @@ class MirrorCluster(ClusterSettings, _OfMirrorMaker2):
         """Name and password, where SASL is spoken."""
         if not self.security_protocol.startswith("SASL_"):
             return None
-        found = dict(_JAAS.findall(self.sasl_jaas_config.value)) if self.sasl_jaas_config is not None else {}
+        found = jaas_login(self.sasl_jaas_config.value) if self.sasl_jaas_config is not None else {}
         if found.keys() != {"username", "password"}:
             raise ConfigurationError(f'{self.alias}.sasl.jaas.config: username="…" and password="…" are needed')
-        return tuple(re.sub(r"\\(.)", r"\1", found[name]) for name in ("username", "password"))  # type: ignore[return-value]  # there are two
+        return found["username"], found["password"]
 
 
 @dataclass(frozen=True, kw_only=True)

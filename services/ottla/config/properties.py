@@ -19,6 +19,7 @@ from ottla.errors import ConfigurationError
 _BLANKS: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
+_JAAS: Final = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""")
 
 
 class Properties(Mapping[str, str]):
@@ -133,3 +134,8 @@ def _unescape(text: str) -> str:
         position += 4
     # Java's strings are UTF-16: two escapes may be the halves of one character.
     return "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def jaas_login(jaas: str) -> dict[str, str]:
+    """`username` and `password` of a `sasl.jaas.config`, those that are there: in either of Java's quotes, with its backslashes."""
+    return {name: re.sub(r"\\(.)", r"\1", double or single) for name, double, single in _JAAS.findall(jaas)}

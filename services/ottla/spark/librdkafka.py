@@ -22,7 +22,8 @@ from ottla.record.columnar import ByteColumn, Columns
 from ottla.record.records import encode_headers
 from ottla.spark.offsets import EARLIEST, LATEST, Loss, OffsetRange, Offsets
 from ottla.spark.reading import Portion, ReadFailed, TopicFacts, report
-from ottla.spark.settings import HEADERS, OptionRefused, SourceSettings, login_of
+from ottla.spark.settings import HEADERS, OptionRefused, SourceSettings
+from ottla.wire.client_security import login_of
 
 _MESSAGES: Final = 10_000
 _POLL_SECONDS: Final = 1.0

@@ -9,7 +9,6 @@ Pure: no I/O, no time, and no pyspark. A value of this can be pickled, so that a
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -19,9 +18,9 @@ from ottla.errors import ConfigurationError
 from ottla.model import TopicPartition
 from ottla.spark.offsets import read_assignment, read_offsets, read_timestamps
 from ottla.wire.broker_connection import Security
+from ottla.wire.client_security import security_of
 from ottla.wire.cluster import ClusterSettings, bootstrap_endpoints
 from ottla.wire.fetching import FetchSettings
-from ottla.wire.sasl import Credentials, Mechanism
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS: Final = "headers"
@@ -82,7 +81,6 @@ _REFUSED: Final = {
 }
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, None: 0.001}
-_JAAS: Final = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)')""")
 _MAXIMUM: Final = (1 << 63) - 1
 
 
@@ -204,7 +202,7 @@ class SourceSettings:
         request_ms = _number(self.kafka, "request.timeout.ms", 30_000, 1)
         return ClusterSettings(
             client_id=self.kafka.get("client.id", self.group_id_prefix),
-            security=security_of(self.kafka),
+            security=_security_of(self.kafka),
             request_timeout_seconds=request_ms / 1000,
             api_timeout_seconds=self.api_timeout_seconds,
             rack=self.kafka.get("client.rack", ""),
@@ -222,53 +220,12 @@ class SourceSettings:
         )
 
 
-def security_of(kafka: Mapping[str, str]) -> Security:
-    """TLS and SASL by the names of Kafka's clients, without their prefix; PEM stores, and librdkafka's names of the same things.
-
-    Raises:
-        OptionRefused: a protocol, a mechanism or a store that `wire` does not speak, or cannot open.
-    """
-    protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
-    if protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-        raise OptionRefused(f"kafka.security.protocol: {protocol!r} is not PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
-    tls = _tls(kafka) if protocol.endswith("SSL") else None
-    return Security(tls, _credentials(kafka) if protocol.startswith("SASL") else None)
-
-
-def _tls(kafka: Mapping[str, str]) -> ssl.SSLContext:
-    for store in ("truststore", "keystore"):
-        if kafka.get(f"ssl.{store}.location") and kafka.get(f"ssl.{store}.type", "PEM").upper() != "PEM":
-            raise OptionRefused(f"kafka.ssl.{store}.type: only PEM is read")
+def _security_of(kafka: Mapping[str, str]) -> Security:
     try:
-        context = ssl.create_default_context(
-            cafile=kafka.get("ssl.truststore.location") or kafka.get("ssl.ca.location") or None,
-            cadata=kafka.get("ssl.truststore.certificates") or None,
-        )
-        own = kafka.get("ssl.keystore.location") or kafka.get("ssl.certificate.location")
-        if own:
-            context.load_cert_chain(own, kafka.get("ssl.key.location") or None, kafka.get("ssl.key.password") or None)
-    except (OSError, ValueError) as error:
-        raise OptionRefused(f"kafka.ssl.*: {error}") from error
-    if kafka.get("ssl.endpoint.identification.algorithm", "https") in ("", "none"):
-        context.check_hostname = False
-    return context
-
-
-def _credentials(kafka: Mapping[str, str]) -> Credentials:
-    mechanism = (kafka.get("sasl.mechanism") or kafka.get("sasl.mechanisms") or "GSSAPI").upper()
-    if mechanism not in get_args(Mechanism):
-        others = ", ".join(get_args(Mechanism))
-        raise OptionRefused(f"kafka.sasl.mechanism: {mechanism} is not one of {others}; engine=librdkafka has more")
-    username, password = login_of(kafka)
-    if username is None or password is None:
-        raise OptionRefused("kafka.sasl.jaas.config has no username and password, nor have kafka.sasl.username and kafka.sasl.password")
-    return Credentials(cast(Mechanism, mechanism), username, password)
-
-
-def login_of(kafka: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """The name and the password for SASL, of `sasl.jaas.config` or under librdkafka's names; None where there is none."""
-    jaas = {name: double or single for name, double, single in _JAAS.findall(kafka.get("sasl.jaas.config", ""))}
-    return jaas.get("username", kafka.get("sasl.username")), jaas.get("password", kafka.get("sasl.password"))
+        return security_of(kafka)
+    except ConfigurationError as error:
+        more = "; engine=librdkafka has more" if str(error).startswith("sasl.mechanism") else ""
+        raise OptionRefused(f"kafka.{error}{more}") from error
 
 
 def _check_names(given: Mapping[str, str], kafka: Mapping[str, str]) -> None:

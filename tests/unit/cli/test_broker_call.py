@@ -9,28 +9,43 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from tests.unit.wire.fakes import VERSIONS, Asked, api_versions
+from tests.unit.wire.test_broker_connection import SaslBroker
 
+from ottla.cli.broker_call import NoConnection, can_call, security_for
 from ottla.cli.connection import Connection
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.log_directories import partition_sizes
-from ottla.cli.reassignment_requests import Ongoing, alter_reassignments, check_can_ask, list_reassignments
+from ottla.cli.reassignment_requests import Ongoing, alter_reassignments, list_reassignments
+from ottla.cli.transactions import Brokers
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
-from ottla.protocol.messages import encode_response, request_reader, response_schema
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 WHERE = Connection("unused")
+SERVED = {
+    **VERSIONS,
+    ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
+}
 
 
 @contextmanager
-def broker(answer: Callable[[memoryview], bytes]) -> Iterator[tuple[str, int]]:
-    """A socket that takes one request and answers it."""
+def broker(*answers: Callable[[Asked], bytes]) -> Iterator[tuple[str, int]]:
+    """A socket that takes a connection for each of these, and answers its requests by it; without an answer it hangs up."""
 
     def serve() -> None:
-        connection, _ = listener.accept()
-        with connection, connection.makefile("rb") as stream:
-            (size,) = struct.unpack(">i", stream.read(4))
-            connection.sendall(answer(memoryview(stream.read(size))))
+        for answer in answers:
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as stream:
+                while prefix := stream.read(4):
+                    asked = Asked.of(memoryview(stream.read(*struct.unpack(">i", prefix))))
+                    said = api_versions(asked, SERVED) if asked.key is ApiKey.API_VERSIONS else answer(asked)
+                    if not said:
+                        break
+                    connection.sendall(struct.pack(">i", len(said)) + said)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve)
@@ -39,68 +54,51 @@ def broker(answer: Callable[[memoryview], bytes]) -> Iterator[tuple[str, int]]:
         thread.join(120)
 
 
-def body_of(frame: memoryview, key: ApiKey, version: int, is_flexible: bool) -> memoryview:
-    """What follows the request header, whose client id is `ottla`."""
-    assert struct.unpack_from(">hhih", frame) == (key, version, 1, 5)
-    assert bytes(frame[10:15]) == b"ottla"
-    assert not is_flexible or frame[15] == 0
-    return frame[16 if is_flexible else 15 :]
+def sizes(asked: Asked) -> bytes:
+    assert (asked.key, asked.version) == (ApiKey.DESCRIBE_LOG_DIRS, 1)
+    assert [(topic.topic, topic.partitions) for topic in asked.read().topics] == [("a", (0, 1))]
+    schema = asked.schema
+
+    def size(partition: int, size: int, is_future_key: bool) -> object:
+        fields = {"partition_index": partition, "partition_size": size, "offset_lag": 0, "is_future_key": is_future_key}
+        return schema("DescribeLogDirsPartition", **fields)
+
+    topics = [schema("DescribeLogDirsTopic", name="a", partitions=[size(0, 500, False), size(1, 7, False), size(1, 3, True)])]
+    results = [schema("DescribeLogDirsResult", error_code=0, log_dir="/d", topics=topics)]
+    return asked.answer(throttle_time=0, results=results)
 
 
-def test_sizes_are_asked_with_a_plain_header_and_copies_on_their_way_are_left_out() -> None:
-    key = ApiKey.DESCRIBE_LOG_DIRS
-    schema = response_schema(key, 1)
-
-    def answer(frame: memoryview) -> bytes:
-        request = request_reader(key, 1)(body_of(frame, key, 1, is_flexible=False))
-        assert [(topic.topic, topic.partitions) for topic in request.topics] == [("a", (0, 1))]
-
-        def size(partition: int, size: int, is_future_key: bool) -> object:
-            fields = {"partition_index": partition, "partition_size": size, "offset_lag": 0, "is_future_key": is_future_key}
-            return schema("DescribeLogDirsPartition", **fields)
-
-        topics = [schema("DescribeLogDirsTopic", name="a", partitions=[size(0, 500, False), size(1, 7, False), size(1, 3, True)])]
-        results = [schema("DescribeLogDirsResult", error_code=0, log_dir="/d", topics=topics)]
-        return encode_response(key, 1, 1, schema("DescribeLogDirsResponse", throttle_time=0, results=results))
-
-    with broker(answer) as address:
+def test_sizes_are_asked_for_and_copies_on_their_way_are_left_out() -> None:
+    with broker(sizes) as address:
         assert partition_sizes(address, {}, {"a": [0, 1]}) == {A0: 500, A1: 7}
 
 
 def test_moves_are_asked_for_and_refusals_told() -> None:
-    key = ApiKey.ALTER_PARTITION_REASSIGNMENTS
-    schema = response_schema(key, 0)
-
-    def answer(frame: memoryview) -> bytes:
-        request = request_reader(key, 0)(body_of(frame, key, 0, is_flexible=True))
+    def answer(asked: Asked) -> bytes:
+        request, schema = asked.read(), asked.schema
         assert [(topic.name, [(one.partition_index, one.replicas) for one in topic.partitions]) for topic in request.topics] == [
             ("a", [(0, (1, 2)), (1, None)])
         ]
+        assert request.timeout.total_seconds() == 60
         outcomes = [
             schema("ReassignablePartitionResponse", partition_index=0, error_code=0, error_message=None),
             schema("ReassignablePartitionResponse", partition_index=1, error_code=85, error_message=None),
         ]
         responses = [schema("ReassignableTopicResponse", name="a", partitions=outcomes)]
-        fields = {"throttle_time": 0, "error_code": 0, "error_message": None, "responses": responses}
-        return encode_response(key, 0, 1, schema("AlterPartitionReassignmentsResponse", **fields))
+        return asked.answer(throttle_time=0, error_code=0, error_message=None, responses=responses)
 
     with broker(answer) as address:
         assert alter_reassignments(WHERE, address, {A1: None, A0: (1, 2)}) == {A1: "no reassignment in progress"}
 
 
 def test_what_is_on_its_way_is_listed_and_a_refusal_of_all_fails() -> None:
-    key = ApiKey.LIST_PARTITION_REASSIGNMENTS
-    schema = response_schema(key, 0)
-
-    def answered(error_code: int, message: str | None) -> Callable[[memoryview], bytes]:
-        def answer(frame: memoryview) -> bytes:
-            assert request_reader(key, 0)(body_of(frame, key, 0, is_flexible=True)).topics is None
+    def answered(error_code: int, message: str | None) -> Callable[[Asked], bytes]:
+        def answer(asked: Asked) -> bytes:
+            schema = asked.schema
+            assert asked.read().topics is None
             fields = {"partition_index": 0, "replicas": (1, 2), "adding_replicas": (2,), "removing_replicas": (1,)}
             topics = [schema("OngoingTopicReassignment", name="a", partitions=[schema("OngoingPartitionReassignment", **fields)])]
-            response = schema(
-                "ListPartitionReassignmentsResponse", throttle_time=0, error_code=error_code, error_message=message, topics=topics
-            )
-            return encode_response(key, 0, 1, response)
+            return asked.answer(throttle_time=0, error_code=error_code, error_message=message, topics=topics)
 
         return answer
 
@@ -111,13 +109,30 @@ def test_what_is_on_its_way_is_listed_and_a_refusal_of_all_fails() -> None:
 
 
 def test_a_broker_that_hangs_up_or_is_away_is_named() -> None:
-    with broker(lambda frame: b"") as address, pytest.raises(CommandFailed, match="does not tell its sizes: it closed the connection"):
+    with broker(lambda asked: b"") as address, pytest.raises(CommandFailed, match=r"does not tell its sizes: .*closed"):
         partition_sizes(address, {}, {"a": [0]})
-    with pytest.raises(CommandFailed, match=rf"the broker at {address[0]}:{address[1]} "):
+    with pytest.raises(NoConnection, match=rf"the broker at {address[0]}:{address[1]} "):
         partition_sizes(address, {}, {"a": [0]})
 
 
-def test_sasl_is_refused_before_anything_is_asked() -> None:
-    check_can_ask(Connection("x", {"security.protocol": "SSL"}))
-    with pytest.raises(UsageError, match="SASL_SSL"):
-        check_can_ask(Connection("x", {"security.protocol": "SASL_SSL"}))
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_cluster_that_asks_for_a_name_is_asked_with_librdkafkas_properties(mechanism: str) -> None:
+    server = SaslBroker(mechanism, "pencil")
+
+    def answer(asked: Asked) -> bytes:
+        return server(asked) if asked.key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE) else sizes(asked)
+
+    login = {"security.protocol": "sasl_plaintext", "sasl.mechanisms": mechanism, "sasl.username": "user", "sasl.password": "pencil"}
+    with broker(answer, answer) as address:
+        assert partition_sizes(address, login, {"a": [0, 1]}) == {A0: 500, A1: 7}
+        with pytest.raises(CommandFailed, match="does not tell its sizes: SaslAuthenticationFailed: no"):
+            partition_sizes(address, {**login, "sasl.password": "pen"}, {"a": [0, 1]})
+
+
+def test_a_way_to_connect_that_is_not_spoken_is_refused_before_anything_is_asked() -> None:
+    assert can_call({"security.protocol": "SSL"})
+    assert not can_call({"security.protocol": "SASL_SSL"})
+    with pytest.raises(UsageError, match="GSSAPI is not one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"):
+        security_for({"security.protocol": "SASL_SSL"})
+    with pytest.raises(UsageError, match="ssl"):
+        Brokers(Connection("unused", {"security.protocol": "ssl", "ssl.ca.location": "/nowhere.pem"}), None)  # type: ignore[arg-type]  # is not looked at

@@ -37,6 +37,12 @@ class Asked:
     frame: memoryview
     body_position: int
 
+    @classmethod
+    def of(cls, frame: memoryview) -> Asked:
+        key, version = ApiKey(int.from_bytes(frame[:2], "big")), int.from_bytes(frame[2:4], "big")
+        header = decode_request_header(frame, 0, len(frame), flexible=is_flexible(key, version))
+        return cls(key, version, header.correlation_id, frame, header.body_position)
+
     def read(self) -> Any:
         return messages.request_reader(self.key, self.version)(self.frame[self.body_position :])
 
@@ -71,13 +77,11 @@ class FakeChannel:
     def send(self, pieces: Sequence[Piece], timeout_seconds: float, *, is_answered: bool = True) -> asyncio.Future[memoryview]:
         if self._error is not None:
             raise self._error
-        frame = memoryview(b"".join(pieces))
-        key, version = ApiKey(int.from_bytes(frame[:2], "big")), int.from_bytes(frame[2:4], "big")
-        header = decode_request_header(frame, 0, len(frame), flexible=is_flexible(key, version))
+        asked = Asked.of(memoryview(b"".join(pieces)))
         loop = asyncio.get_running_loop()
         future: asyncio.Future[memoryview] = loop.create_future()
         self._open.append(future)
-        loop.call_soon(self._deliver, future, self._answer(Asked(key, version, header.correlation_id, frame, header.body_position)))
+        loop.call_soon(self._deliver, future, self._answer(asked))
         return future
 
     def _deliver(self, future: asyncio.Future[memoryview], answer: bytes | Exception | None) -> None:

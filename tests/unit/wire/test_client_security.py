@@ -1,0 +1,30 @@
+"""TLS and SASL by the names of Java's clients and of librdkafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.wire.client_security import security_of
+
+JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+
+
+@pytest.mark.parametrize(
+    ("options", "password"),
+    [
+        ('username="u" password="p;\'";', "p;'"),
+        ("username='u' password='p\"';", 'p"'),
+        ('username="u" password="a \\"b\\" \\\\c";', 'a "b" \\c'),
+    ],
+)
+def test_sasl_is_read_from_a_jaas_configuration(options: str, password: str) -> None:
+    given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": f"{JAAS} {options}"}
+    credentials = security_of(given).credentials
+    assert credentials is not None
+    assert (credentials.mechanism, credentials.username, credentials.password) == ("SCRAM-SHA-256", "u", password)
+
+
+def test_sasl_is_read_from_librdkafkas_names() -> None:
+    found = security_of({"security.protocol": "sasl_ssl", "sasl.mechanisms": "PLAIN", "sasl.username": "u", "sasl.password": "p"})
+    assert found.protocol == "SASL_SSL"
+    assert found.credentials is not None and found.credentials.username == "u"
