@@ -275,7 +275,9 @@ class Producer:
         encoded_key = key if key is None or self._key_encoder is None else self._key_encoder(key)
         delivery = Delivery(self, len(values))
         unread = iter(values)
-        encoded_values = unread if self._encoder is None else map(self._encoder, unread)
+        encode = self._encoder
+        # A `map` would end without a word at an encoder's StopIteration, as of a `next` that finds nothing.
+        encoded_values = unread if encode is None else (encode(value) for value in unread)
         sender = self._sender
         headers_given = tuple(headers) if headers else ()
         if sender is not None:

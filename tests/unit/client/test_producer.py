@@ -351,6 +351,19 @@ def test_what_comes_before_a_message_that_cannot_be_encoded_is_sent(
     assert written(reader, topic, 0) == [b"a"]
 
 
+@pytest.mark.parametrize("handler", [None, CallbackHandler()])
+def test_an_encoder_that_ends_by_stop_iteration_has_failed(cluster: EmbeddedCluster, topic: str, handler: CallbackHandler | None) -> None:
+    """As `next` does that finds nothing: by that an iterator over the encoded values would end, as if there were no more of them."""
+
+    def code_of(value: bytes) -> bytes:
+        return next(code for name, code in ((b"a", b"1"),) if name == value)
+
+    with Producer(settings(cluster, "async"), encoder=code_of, callback_handler=handler) as producer:
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            producer.send(topic, [b"a", b"b", b"a"], partition=0)
+        producer.flush()
+
+
 def test_a_full_queue_waits_as_long_as_it_is_told() -> None:
     nowhere = ProducerSettings(
         broker_list="127.0.0.1:1", producer_type="async", queue_size=2, queue_enqueue_timeout_ms=30, message_timeout_ms=5_000
