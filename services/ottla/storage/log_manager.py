@@ -223,6 +223,7 @@ class LogManager:
                 self._deletes.add([str(path) for path in directory.deleted], self._settings.log_segment_delete_delay_ms)
             await asyncio.gather(*(self._load(directory) for directory in list(self._directories.values())))
             self._check_any_online()
+            self._note_missing()
         except BaseException:
             for directory in self._directories.values():
                 if is_as_it_was and directory.is_clean:
@@ -344,7 +345,7 @@ class LogManager:
                     if key in directory.high_watermarks:
                         recorded = self._recorded_high_watermarks.get(key, 0)
                         self._recorded_high_watermarks[key] = max(recorded, directory.high_watermarks[key])
-                    self._note_damage(key, found)
+                    self._note_damage(directory, key, found)
                     self._add(key, path, found)
 
     def _wait_for_room(self, directory: LogDirectory, key: TopicPartition, error: NoRoomForLog) -> None:
@@ -389,13 +390,26 @@ class LogManager:
             other.advance_log_start_offset(min(loaded.log_start_offset, other.log_end_offset))
         return False
 
-    def _note_damage(self, key: TopicPartition, loaded: LoadedLog) -> None:
-        """A log that ends before what was committed, or is not as it was closed, has lost what others may have."""
+    def _note_missing(self) -> None:
+        """A log that a clean stop wrote down and that is in no directory was removed since, with all that it had."""
+        for directory in self._directories.values():
+            for key, committed in directory.high_watermarks.items():
+                if directory.is_clean and committed > 0 and key not in self._logs and key not in self._damaged:
+                    self._damaged[key] = f"it has no directory, and up to {committed} was committed"
+                    log.error("%s is damaged: %s", key, self._damaged[key])
+
+    def _note_damage(self, directory: LogDirectory, key: TopicPartition, loaded: LoadedLog) -> None:
+        """A log that ends before what was committed, or is not as it was closed, has lost what others may have.
+
+        One that does not say of which topic it is may be renamed as a stray, and begin again without a record.
+        """
         recorded = self._recorded_high_watermarks.get(key, 0)
         if loaded.log_end_offset < recorded:
             self._damaged[key] = f"it ends at {loaded.log_end_offset}, and up to {recorded} was committed"
         elif loaded.unsound is not None:
             self._damaged[key] = f"it was closed cleanly and is not sound: {loaded.unsound}"
+        elif loaded.topic_id is None and loaded.log_end_offset > 0 and not directory.predates_topic_ids:
+            self._damaged[key] = "it does not say of which topic it is"
         else:
             return
         log.error("%s is damaged: %s", key, self._damaged[key])

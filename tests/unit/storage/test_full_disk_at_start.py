@@ -151,7 +151,7 @@ async def test_a_log_without_a_file_waits_for_room_and_takes_nothing_offline(tmp
     broker = Broker(tmp_path)
     logs = broker.manager()
     await logs.start()
-    fill(logs.create(CLICKS[1], None), 3)
+    fill(logs.create(CLICKS[1], TOPIC), 3)
     empty = logs.create(KEY, TOPIC)
     await logs.shutdown(clean=is_clean, broker_epoch=3)
     for path in found_in(empty.directory, "0*"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
@@ -20,6 +21,7 @@ from ottla.storage.checkpoints import (
 )
 from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN, write_clean_shutdown
 from ottla.storage.log_directory import ForeignLogDirectory
+from ottla.storage.partition_metadata import PARTITION_METADATA
 
 from .brokers import CLICKS, Broker, run
 from .logs import append, batch_of, fill
@@ -115,6 +117,31 @@ def test_a_log_that_is_not_what_was_closed_makes_the_stop_an_unclean_one(tmp_pat
     path.write_bytes(path.read_bytes()[:-1])
     assert clean_shutdown_epoch(broker) == -1
     assert "clicks-0 is damaged: it ends at 3, and up to 4 was committed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("lost", "says"),
+    [
+        ("content", "it does not say of which topic it is"),
+        ("name", "it does not say of which topic it is"),
+        ("directory", "it has no directory, and up to 4 was committed"),
+    ],
+)
+def test_a_log_that_may_have_to_begin_again_makes_the_stop_an_unclean_one(
+    tmp_path: Path, lost: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without its partition.metadata a follower's log is renamed as a stray: the replica must not lead with the empty one after it."""
+    broker = Broker(tmp_path)
+    written(broker)
+    metadata = tmp_path / "clicks-0" / PARTITION_METADATA
+    if lost == "content":
+        metadata.write_bytes(b"\xff")
+    elif lost == "name":
+        metadata.unlink()
+    else:
+        shutil.rmtree(metadata.parent)
+    assert clean_shutdown_epoch(broker) == -1
+    assert f"clicks-0 is damaged: {says}" in caplog.text
 
 
 def test_a_torn_end_beyond_what_was_committed_is_damage_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
