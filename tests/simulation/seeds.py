@@ -106,4 +106,16 @@ REGRESSIONS: Final = (
         "ZooKeeper was restored while brokers ran, and broker epochs went back with it: a broker refused its controller for ever.",
         "tests/unit/broker/test_applying.py",
     ),
+    Regression(
+        1911202600100,
+        "A controller that died before it had written down that its epoch was Ottla's left one that passed for Kafka's: brokers checked a"
+        " takeover of their own cluster, and one with the log of an older topic did not start.",
+        "tests/unit/coordination/test_election.py",
+    ),
+    Regression(
+        554979494,
+        "A log that had lost its partition.metadata after a clean stop was renamed as a stray, and the replica led with the empty one after"
+        " it: acknowledged records were cut off everywhere.",
+        "tests/unit/storage/test_last_stops.py",
+    ),
 )
