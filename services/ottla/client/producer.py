@@ -734,8 +734,8 @@ class _Sender:
                     grown[delivery] += len(found) - 1
                     owners[-1:] = [delivery] * len(found)
             self._deliver(self._callbacks.before_sending(records), records, owners)
-        except Exception as error:
-            # The handler is the application's. The batch has failed, and the thread continues with the next.
+        except BaseException as error:
+            # The handler is the application's, also what is no `Exception`. The batch has failed, and the thread continues with the next.
             failure = DeliveryFailed(f"a handler raised {type(error).__name__}: {error}", -1)
             failure.__cause__ = error
             for delivery, count in Counter(delivery for _, delivery in batch).items():
@@ -769,7 +769,7 @@ class _Sender:
                     produce(topic, value, key, partition, delivery)
                 except BufferError:
                     self._hand_over(record, delivery)
-            except Exception as error:
+            except BaseException as error:
                 # librdkafka's, or the application's partitioner's. Those before it are on their way.
                 failure = DeliveryFailed(f"{record.topic}: {type(error).__name__}: {error}", -1)
                 failure.__cause__ = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import time
@@ -157,6 +158,25 @@ def test_a_handler_that_raises_fails_its_batch_and_not_the_next(cluster: Embedde
             bad.result(0)
         producer.send(topic, b"good", partition=0)
     assert written(reader, topic, 0) == [b"good"]
+
+
+def test_an_event_handler_whose_own_work_was_cancelled_fails_its_batch_and_not_the_next(cluster: EmbeddedCluster, topic: str) -> None:
+    """What is no `Exception`, as a CancelledError out of `asyncio.run`, ended the thread: no one was told of what came behind."""
+    handled: list[bytes | None] = []
+
+    class Cancelled:
+        def handle(self, records: Sequence[ProducerRecord]) -> None:
+            if records[0].value == b"bad":
+                raise asyncio.CancelledError
+            handled.extend(record.value for record in records)
+
+    with Producer(settings(cluster, "async"), event_handler=Cancelled()) as producer:
+        bad = producer.send(topic, b"bad")
+        with pytest.raises(DeliveryFailed, match="CancelledError"):
+            producer.flush(10)
+        assert bad.left == 0
+        producer.send(topic, b"good")
+    assert handled == [b"good"]
 
 
 def test_a_message_that_librdkafka_does_not_take_fails_alone(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
