@@ -156,19 +156,35 @@ class PartitionMap:
 
     def stage(self, topic_id: UUID, ranges: Sequence[Range], next_offset: int, leader_epoch: int) -> list[MapRecord]:
         """Adds ranges behind those there are, and moves the position; gives the records that say so."""
-        number = self._number
-        tail = list(self._last.ranges)
+        number, tail = self._number, list(self._last.ranges)
+        changed: dict[int, Page | None] = {}
+        if self.is_behind(ranges):
+            number, tail, changed = self._in_target_before(ranges[0].target)
         for new in ranges:
             if tail and _follows(tail[-1], new):
                 tail[-1] = tail[-1]._replace(record_count=tail[-1].record_count + new.record_count)
             else:
                 tail.append(new)
         pieces = [tuple(tail[begin : begin + PAGE_RANGES]) for begin in range(0, len(tail), PAGE_RANGES)] or [()]
-        changed: dict[int, Page | None] = {}
         for index, piece in enumerate(pieces):
             if index == len(pieces) - 1 or piece != self._last.ranges:
                 changed[number + index] = Page(topic_id, next_offset, leader_epoch, piece)
         return self._stage(changed)
+
+    def is_behind(self, ranges: Sequence[Range]) -> bool:
+        """Whether the target has lost its end, or was made again: what comes next was written where it had something before."""
+        last = self._last.ranges[-1] if self._last.ranges and ranges else None
+        return (
+            last is not None and last.target_partition == ranges[0].target_partition and ranges[0].target < last.target + last.record_count
+        )
+
+    def _in_target_before(self, target: int) -> tuple[int, list[Range], dict[int, Page | None]]:
+        """The page that has the last records before an offset of the target, its ranges up to there, and the pages that go."""
+        at = max(bisect_left(range(len(self._filled)), target, key=lambda index: self._ranges_of(index)[0].target) - 1, 0)
+        left = [found for found in self._ranges_of(at) if found.target < target]
+        if left:
+            left[-1] = left[-1]._replace(record_count=min(left[-1].record_count, target - left[-1].target))
+        return self._filled[at], left, {number: None for number in self._pages if number > self._filled[at]}
 
     def stage_cut(self, offset: int, leader_epoch: int) -> list[MapRecord]:
         """The source was cut: what is said of offsets from there on is taken back. The target's records stay."""

@@ -114,6 +114,27 @@ def test_a_source_that_was_cut_takes_the_ranges_behind_the_cut_with_it() -> None
             assert sum(span.record_count for span in found.ranges()) == sum(4 * (at // 2) + at % 2 < cut for at in range(300))
 
 
+def test_a_target_that_has_lost_its_end_or_was_made_again_takes_the_ranges_from_there_on_with_it() -> None:
+    """They would translate to offsets behind records that were copied since, which a group that moves would not read."""
+    for target in (0, 1, 3, 7 * 64, 7 * 64 + 1, 7 * 149 + 1):
+        own, log = PartitionMap(CLICKS), []
+        for number in range(150):
+            log += own.stage(TOPIC_ID, [Range(4 * number, 3, 7 * number, 2)], 4 * number + 4, 5)
+            own.commit()
+        new = [Range(600, 3, target, 2), Range(604, 3, target + 3, 2)]
+        assert own.is_behind(new) and not own.is_behind([Range(600, 3, 7 * 149 + 2, 2)])
+        log += own.stage(TOPIC_ID, new, 606, 5)
+        own.commit()
+        for found in (own, again(log), again(compacted(log))):
+            assert (found.next_offset, [found.translate(offset) for offset in (600, 601, 604, 606)]) == (
+                606,
+                [target, target + 1, target + 3, target + 5],
+            )
+            for offset in range(600):
+                place = 7 * (offset // 4) + offset % 4
+                assert found.translate(offset) == (place if offset % 4 < 2 and place < target else min(7 * -(-offset // 4), target))
+
+
 def test_a_topic_that_was_made_again_begins_a_map_of_its_own() -> None:
     own, log = PartitionMap(CLICKS), []
     for number in range(100):

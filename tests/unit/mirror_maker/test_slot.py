@@ -255,6 +255,28 @@ async def test_records_that_were_deleted_before_they_were_copied_fail_the_partit
             assert again.gaps == one.gaps, "the gap is in the map for good"
 
 
+async def test_groups_are_not_translated_to_copies_that_went_with_the_targets_topic(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Offset 1 was at 1 in the former topic: in the one that was made again a group would begin behind a record that it has not read."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks")
+        await create_map(b)
+        one = copier(a, b)
+        one.want(same(1, "clicks"))
+        async with BatchProducer(a.cluster) as plain, running(one):
+            plain.send(CLICKS, batch(b"0", b"1", b"2"))
+            await caught_up(one, {CLICKS: 3})
+            assert not await delete_topics(b.cluster, ["clicks"])
+            await create_topic(b.cluster, "clicks")
+            plain.send(CLICKS, batch(b"3", b"4"))
+            await caught_up(one, {CLICKS: 5})
+            await b.cluster.refresh(["clicks"])
+            assert [(record.offset, record.value) for record in (await committed(b, CLICKS))[CLICKS]] == [(0, b"3"), (1, b"4")]
+            assert [one.maps[CLICKS].translate(offset) for offset in range(6)] == [0, 0, 0, 0, 1, 2]
+            assert "clicks-0: the target has lost what was copied from" in caplog.text
+
+
 @pytest.mark.parametrize("on_truncation", ["fail", "gap"])
 async def test_a_topic_that_was_made_again_is_not_taken_for_the_former_one(tmp_path: Path, on_truncation: str) -> None:
     """KAFKA-1194 of mirrors: the offsets fit, the records are others."""

@@ -625,8 +625,11 @@ class SlotCopier:
             ranges[partition] += (Range(offset, copy.target_partition, base_offset + index, count) for offset, index, count in copy.spans)
         records: list[MapRecord] = []
         for partition, (next_offset, leader_epoch, _) in round_.positions.items():
-            topic_id = self._topic_ids.get(partition, ZERO_TOPIC_ID)
-            records += self.maps[partition].stage(topic_id, sorted(ranges[partition]), next_offset, leader_epoch)
+            topic_id, known, new = self._topic_ids.get(partition, ZERO_TOPIC_ID), self.maps[partition], sorted(ranges[partition])
+            if known.is_behind(new):
+                text = "%s: %s: the target has lost what was copied from its offset %d on: groups are not translated there any more"
+                log.warning(text, self._settings.link, partition, new[0].target)
+            records += known.stage(topic_id, new, next_offset, leader_epoch)
         return records
 
     def _committed(self, round_: _Round) -> None:
