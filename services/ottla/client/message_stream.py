@@ -267,6 +267,8 @@ class MessageStream:
                 seconds = _wait_seconds(self._timeout_ms, since, self._monotonic())
                 try:
                     found = self._thread.call(self._feed.next_chunk(seconds), _CALL_SECONDS)
+                except TimeoutError:
+                    continue  # the process stood still, and its loop has not come to it yet
                 except (CancelledError, LoopThreadUnusable):
                     if self._feed.is_closed:  # by another thread, meanwhile
                         return

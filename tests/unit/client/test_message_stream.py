@@ -6,12 +6,14 @@ import multiprocessing
 import threading
 import time
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.client import message_stream
 from ottla.client.message_stream import Chunk, Feed, MessageStream
 from ottla.client.messages import MessageSet, read_stretch, stretches_of
 from ottla.errors import InvalidRecord
@@ -166,6 +168,24 @@ def test_what_came_as_its_reader_was_interrupted_is_given_to_the_next_one() -> N
             next(iter(stream))
         assert next(iter(stream)).offset == 0
         assert feed.offset(CLICKS) == 0
+
+
+def test_a_stream_whose_process_stood_still_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that wakes before the loop does, as after a SIGSTOP, has waited for as long as the process stood."""
+    monkeypatch.setattr(message_stream, "_CALL_SECONDS", 0.1)
+    with LoopThread("stream") as thread:
+        goes_on = threading.Event()
+
+        async def made() -> Feed:
+            feed = Feed(Cluster("127.0.0.1:1"), FetchSettings(), 0)
+            feed._offsets[CLICKS] = 0
+            feed._fetcher.deliver(Fetched(CLICKS, 0, 3, batches(3), 3, 3, 0))
+            return feed
+
+        stream = MessageStream(thread.call(made(), 60), -1, thread, time.monotonic)
+        thread._loop.call_soon_threadsafe(goes_on.wait, 60)
+        threading.Timer(0.5, goes_on.set).start()
+        assert [message.offset for message in islice(stream, 3)] == [0, 1, 2]
 
 
 async def _deliver(feed: Feed, fetched: Fetched) -> None:
