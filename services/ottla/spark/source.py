@@ -224,7 +224,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock or SystemClock()
         self._reader: ClusterReader | None = None
         self._initial: Nested | None = None
-        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._is_available_now = False  # Trigger.AvailableNow, and where all of its batches end
+        self._target: Offsets | None = None
         self._latest: Offsets | None = None
         self._triggered_at: float | None = None
 
@@ -248,11 +249,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self.cluster.latest(self.cluster.partitions())
+        # Where that ends is asked with the first batch: a new query may begin at the latest, which Spark asks for after this.
+        self._is_available_now = True
 
     def latestOffset(self, start: Nested, limit: ReadLimit) -> Nested:
         from_here = flat(start)
         latest = self._latest = self._target if self._target is not None else self.cluster.ends(from_here)
+        self._target = latest if self._is_available_now else None
         if self.settings.fail_on_data_loss:
             # Spark keeps this end before it asks what is to be read up to there: with one of a broker that was behind in the checkpoint
             # the query would fail at each start.
@@ -261,7 +264,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             return nested(latest)
         begins = {**new, **from_here}
-        if self._target is None and isinstance(limit, ReadMaxRows | ReadMinRows):
+        if not self._is_available_now and isinstance(limit, ReadMaxRows | ReadMinRows):
             now = self._clock.monotonic()
             delay = self.settings.max_trigger_delay_seconds
             waited = delay if self._triggered_at is None else now - self._triggered_at

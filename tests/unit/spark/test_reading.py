@@ -450,6 +450,23 @@ def test_a_filter_on_times_before_1970_leaves_no_record_out(cluster: EmbeddedClu
     assert [one.value for one in reader.partitions()] == [(OffsetRange(TopicPartition(topic, 0), 0, 5),)]
 
 
+def test_what_is_available_now_does_not_end_before_the_query_begins(cluster: EmbeddedCluster) -> None:
+    """Spark prepares for Trigger.AvailableNow before it asks where a new query begins, and producers write meanwhile."""
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource")
+
+    topic = cluster.create_topic("now-latest")
+    fill(cluster, topic, 5)
+    with stream_reader(cluster, subscribe=topic, startingOffsets="latest") as reader:
+        reader.prepareForTriggerAvailableNow()
+        fill(cluster, topic, 3)
+        start = reader.initialOffset()
+        fill(cluster, topic, 2)
+        end = reader.latestOffset(start, limits.ReadAllAvailable())
+        assert (start, end) == ({topic: {"0": 8}}, {topic: {"0": 10}})
+        fill(cluster, topic, 1)
+        assert reader.latestOffset(end, limits.ReadAllAvailable()) == end
+
+
 def test_a_topic_that_is_made_again_between_the_batches_of_what_is_available_now_is_a_loss(cluster: EmbeddedCluster) -> None:
     """Where they all end is asked once, before the first."""
     limits = pytest.importorskip("pyspark.sql.streaming.datasource")
