@@ -93,7 +93,7 @@ class Asking:
                 raise ConnectionError(error.args[0].str()) from error
             leaders = {one.id: None if one.leader is None else one.leader.id for one in described.partitions}
             topic_id = str(described.topic_id)
-            found[name] = TopicFacts(None if topic_id == _NO_TOPIC_ID else topic_id, leaders)
+            found[name] = TopicFacts(None if topic_id == _NO_TOPIC_ID else topic_id, leaders, described.is_internal)
         return found
 
     def offsets(self, asked: Offsets) -> dict[TopicPartition, int]:

@@ -354,10 +354,11 @@ class _Fetching:
 
 
 class TopicFacts(NamedTuple):
-    """A topic: which of its name it is, as text, and who leads each partition, where that is known."""
+    """A topic: which of its name it is, as text, who leads each partition, where that is known, and whether brokers alone write it."""
 
     topic_id: str | None
     leaders: Mapping[int, int | None]
+    is_internal: bool = False
 
 
 class Asking(Protocol):
@@ -396,7 +397,9 @@ class _WireAsking:
         self._loop.call(self._cluster.refresh(wanted), self._seconds)
         return {
             name: TopicFacts(
-                None if topic.topic_id is None else str(topic.topic_id), {number: one.leader for number, one in topic.partitions.items()}
+                None if topic.topic_id is None else str(topic.topic_id),
+                {number: one.leader for number, one in topic.partitions.items()},
+                topic.is_internal,
             )
             for name, topic in self._cluster.metadata.topics.items()
             if wanted is None or name in wanted
@@ -448,7 +451,8 @@ class ClusterReader:
         settings = self.settings
         if settings.subscribe_pattern is not None:
             matches = re.compile(settings.subscribe_pattern).fullmatch
-            topics = {name: facts for name, facts in self._call(lambda asking: asking.topics(None)).items() if matches(name)}
+            everything = self._call(lambda asking: asking.topics(None))
+            topics = {name: facts for name, facts in everything.items() if matches(name) and not facts.is_internal}
         else:
             names = set(settings.subscribe) or {partition.topic for partition in settings.assign}
             topics = self._call(lambda asking: asking.topics(names))

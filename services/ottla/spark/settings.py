@@ -42,7 +42,7 @@ OPTIONS: Final = (
     Option("kafka.bootstrap.servers", "none", "batch and stream", "Where the cluster answers; must be given."),
     Option("assign", "none", "batch and stream", 'The partitions to read, as JSON: `{"clicks":[0,1]}`.'),
     Option("subscribe", "none", "batch and stream", "Topics, with commas between them."),
-    Option("subscribePattern", "none", "batch and stream", "A regular expression that a topic's whole name matches."),
+    Option("subscribePattern", "none", "batch and stream", "A regular expression of topics' whole names; brokers' own are left out."),
     Option("startingOffsets", "earliest in a batch, latest in a stream", "batch and stream", "`earliest`, `latest`, or JSON with -2, -1."),
     Option("endingOffsets", "latest", "batch", "`latest`, or JSON with -1 for the latest."),
     Option("startingTimestamp", "none", "batch and stream", "Milliseconds, for all partitions; wins over the two others."),

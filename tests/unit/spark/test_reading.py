@@ -486,6 +486,20 @@ def test_a_topic_that_is_made_again_between_the_batches_of_what_is_available_now
             reader.partitions(first, second)
 
 
+@pytest.mark.parametrize("engine", ["ottla", "librdkafka"])
+def test_a_pattern_does_not_match_the_brokers_own_topics(cluster: EmbeddedCluster, engine: str) -> None:
+    """As with Spark's own source: a query of all topics would read offsets and transactions too, to which it may add by each batch."""
+    topic = cluster.create_topic(f"not-internal.{engine}")
+    fill(cluster, topic, 1)
+    in_transaction(cluster, topic, "of-a-pattern", [b"x"], commit=True)
+    with ClusterReader(settings(cluster, subscribePattern=".*", engine=engine)) as reader:
+        names = {partition.topic for partition in reader.partitions()}
+    assert topic in names
+    assert not {name for name in names if name.startswith("__")}
+    with ClusterReader(settings(cluster, subscribe="__transaction_state", engine=engine)) as reader:
+        assert reader.partitions() == {TopicPartition("__transaction_state", 0)}
+
+
 def test_a_topic_that_is_made_again_is_a_loss(cluster: EmbeddedCluster) -> None:
     topic = cluster.create_topic("again")
     with ClusterReader(settings(cluster, subscribe=topic)) as reader:
