@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow
 import pytest
-from google.protobuf import struct_pb2, timestamp_pb2, wrappers_pb2
+from google.protobuf import any_pb2, struct_pb2, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
@@ -39,7 +39,7 @@ def encoded(file: FileDescriptorProto) -> str:
 
 def classes(file: FileDescriptorProto, *others: FileDescriptorProto) -> list[Any]:
     pool = DescriptorPool()
-    for module in (timestamp_pb2, struct_pb2, wrappers_pb2):
+    for module in (any_pb2, timestamp_pb2, struct_pb2, wrappers_pb2):
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     for descriptor in (*others, file):
         pool.AddSerializedFile(descriptor.SerializeToString())
@@ -150,6 +150,25 @@ def test_a_time_that_no_column_has_is_damaged() -> None:
     [message] = classes(file)
     _, is_bad = read_protobuf_schema(encoded(file), {}).decode(column_of([b"\0" + message(at={"seconds": 1 << 62}).SerializeToString()]))
     assert is_bad.tolist() == [True]
+
+
+def test_a_message_that_has_no_json_is_damaged_where_json_is_its_column() -> None:
+    """A message that holds itself is text inside: a time that text cannot have, what is packed and not known, a number that is none."""
+    known = {"timestamp": timestamp_pb2, "any": any_pb2, "struct": struct_pb2}
+    fields = [field(name, number, F.TYPE_MESSAGE, of=f".google.protobuf.{name.title()}") for number, name in enumerate(known, 2)]
+    node = DescriptorProto(name="Node", field=[field("child", 1, F.TYPE_MESSAGE, of=".shop.Node"), *fields])
+    file = file_of(node, imports=tuple(f"google/protobuf/{name}.proto" for name in known))
+    [message] = classes(file)
+    children: list[dict[str, Any]] = [
+        {"timestamp": {"seconds": 1}},
+        {"timestamp": {"seconds": 1 << 62}},
+        {"any": {"type_url": "nowhere/shop.Packed", "value": b"x"}},
+        {"struct": {"n": float("nan")}},
+    ]
+    values = [b"\0" + message(child=child).SerializeToString() for child in children]
+    [(rows, columns)], is_bad = read_protobuf_schema(encoded(file), {}).decode(column_of(values))
+    assert (rows.tolist(), is_bad.tolist()) == ([0], [False, True, True, True])
+    assert columns["child"].to_pylist() == ['{"timestamp": "1970-01-01T00:00:01Z"}']
 
 
 @pytest.mark.parametrize(

@@ -228,9 +228,7 @@ def _message(described: Any, above: tuple[str, ...]) -> _Value | None:
     if name == _TIMESTAMP:
         return _Value(pyarrow.timestamp("us", tz="UTC"), _microseconds)
     if name in _JSON or name in above:
-        from google.protobuf.json_format import MessageToJson
-
-        return _Value(pyarrow.string(), lambda message: MessageToJson(message, preserving_proto_field_name=True, indent=None))
+        return _Value(pyarrow.string(), _json)
     fields = _fields(described, above)
     if not fields:
         return None
@@ -241,6 +239,16 @@ def _message(described: Any, above: tuple[str, ...]) -> _Value | None:
         pyarrow.struct([(name, value.kind) for name, (_, value) in fields.items()]),
         lambda message: {name: _get(message, field, value) for name, (field, value) in fields.items()},
     )
+
+
+def _json(message: Any) -> str:
+    """Raises: ValueError: it has none, such as a packed message of a type that is not known."""
+    from google.protobuf.json_format import Error, MessageToJson
+
+    try:
+        return str(MessageToJson(message, preserving_proto_field_name=True, indent=None))
+    except (Error, TypeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _microseconds(timestamp: Any) -> int:
