@@ -62,7 +62,7 @@ def test_a_bounded_load_ends_when_nothing_is_left_and_not_at_a_commit_without_ro
 def test_metrics_are_in_the_commit_in_a_file_and_served_while_it_runs(
     cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file keeps the time of the last success when a load fails."""
+    """The file keeps the time of the last success when a load fails; there is one before the first, or LoadStale had nothing to fire by."""
     from ottla.spark.loading import driver
     from ottla.spark.table import Table
 
@@ -78,6 +78,8 @@ def test_metrics_are_in_the_commit_in_a_file_and_served_while_it_runs(
         seen.append(urllib.request.urlopen(urls[0], timeout=20).read().decode())
         return whole(*arguments, **more)
 
+    assert run(["load", "run", "is-not-there", *common[1:]]) != 0
+    assert 'ottla_load_last_success_timestamp_seconds{load="m"} 0.0' in file.read_text(encoding="utf-8")
     whole = driver.load
     monkeypatch.setattr(driver, "load", load)
     assert run(["load", "run", *common, "--max-records", "20", "--http-listener", "127.0.0.1:0", "--stale-after", "2h"]) == 0

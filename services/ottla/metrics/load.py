@@ -18,7 +18,7 @@ FAILURES: Final = Metric("ottla_load_failures_total", "counter", "Loads that fai
 SECONDS: Final = Metric("ottla_load_duration_seconds", "gauge", "Time that the last load with a commit took.", _LOAD)
 LAG: Final = Metric("ottla_load_lag_messages", "gauge", "Offsets that the last load has left for the next one.", _LOAD)
 LAST_SUCCESS: Final = Metric(
-    "ottla_load_last_success_timestamp_seconds", "gauge", "When a load last came to its end, with something to commit or without.", _LOAD
+    "ottla_load_last_success_timestamp_seconds", "gauge", "When a load last came to its end, with a commit or without; 0: none has.", _LOAD
 )
 STALE_AFTER: Final = Metric(
     "ottla_load_stale_after_seconds", "gauge", "How old the last success may become before LoadStale fires: `--stale-after`.", _LOAD

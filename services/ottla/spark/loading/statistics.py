@@ -88,14 +88,14 @@ class LoadStatistics:
         partial.replace(path)
 
     def _last_success(self, path: Path) -> dict[Metric, float]:
-        """As the file has it that a run before this one wrote."""
+        """As the file has it that a run before this one wrote; 0 where there was no success yet."""
         try:
             text = path.read_text(encoding="utf-8")
         except (FileNotFoundError, UnicodeDecodeError):
-            return {}
+            text = ""
         pattern = rf'^{metrics.LAST_SUCCESS.name}\{{load="{re.escape(self._labels[0])}"\}} ([0-9.e+]+)$'
         found = re.search(pattern, text, re.MULTILINE)
-        return {} if found is None else {metrics.LAST_SUCCESS: float(found[1])}
+        return {metrics.LAST_SUCCESS: 0.0 if found is None else float(found[1])}
 
     @contextmanager
     def served(self, address: str) -> Iterator[str]:
