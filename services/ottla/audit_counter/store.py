@@ -799,12 +799,23 @@ class _Batch:
             if known is None:  # it is not known to be a window that is kept
                 if not is_countable(start_ms, self._window_ms, self._now_ms, self._retention_ms):
                     self._counters.windows_refused += 1
+                    if self._is_new_to_kept(record, start_ms, tally):  # or it would be missing until the window is purged
+                        self._miss(session[5], Gap(record.sequence, record.sequence + 1, start_ms, start_ms + self._window_ms))
+                        self.changed.add((record.topic, start_ms))
                     continue
                 known = self._tallies[key] = self._count(key)
                 self.changed.add((record.topic, start_ms))
                 if record.tier == BROKER or is_writer(record.tier):
                     self.written.add((record.topic, start_ms))
             known.merge(tally)
+
+    def _is_new_to_kept(self, record: AuditRecord, start_ms: int, tally: Tally) -> bool:
+        """Whether a window is kept, of whatever tier, and this one has more of it to say than what a leader counts again."""
+        (last_offset,) = self._connection.execute(
+            "SELECT MAX(CASE WHEN tier = ? AND partition = ? THEN last_offset ELSE -1 END) FROM counts WHERE topic = ? AND start_ms = ?",
+            (record.tier, record.partition, record.topic, start_ms),
+        ).fetchone()
+        return last_offset is not None and not (is_of_ranges(record.tier) and tally.last_offset <= last_offset)
 
     def _former_windows(self, topic: str) -> set[int]:
         found = self._former.get(topic)

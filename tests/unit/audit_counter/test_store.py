@@ -748,6 +748,19 @@ def test_a_leader_that_counts_again_what_is_past_the_retention_makes_no_loss_and
     assert store.totals() == [("clicks", "broker", next_offset), ("clicks", "producer", next_offset)]
 
 
+def test_what_comes_of_a_window_that_is_past_the_retention_and_still_kept_is_missing_audit_data_and_no_loss(store: Store) -> None:
+    """A consumer that is as far behind as the counter remembers: what it had first was counted, and the rest comes too late."""
+    apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL, watermark_ms=END), consumed(0, ALL[:50], 50))
+    now_ms = END + 168 * HOUR
+    store.purge(now_ms)
+    store.apply(read(consumed(1, ALL[50:], 100), first=3), {0: 4}, now_ms)
+    assert told(store, START) == [("producer->broker", "COMPLETE"), ("broker->consumer:g", "UNAUDITED")]
+    # Of a window that is not kept nothing is said, nor does it matter.
+    gaps = store.counters.gaps
+    store.apply(read(record("p2", 0, "producer", {START - HOUR: tally([0])}), first=4), {0: 5}, now_ms)
+    assert (store.counters.gaps, store.counters.windows_refused) == (gaps, 2)
+
+
 def test_what_is_said_between_a_verdict_and_its_note_is_unjudged(store: Store) -> None:
     """A kill may come before it is judged: then the next start has to know of it."""
 
