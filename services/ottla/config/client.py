@@ -130,8 +130,8 @@ class ConsumerSettings(ServiceSettings):
     dual_commit_enabled: bool = setting(
         "dual.commit.enabled",
         "boolean",
-        default=False,
-        doc="With `offsets.storage=kafka` the offsets are written to ZooKeeper too, and the larger of both counts: to move a group.",
+        default=True,
+        doc="With `offsets.storage=kafka` the offsets are written to ZooKeeper too, and the larger of both counts: so a group moves.",
     )
     isolation_level: str = setting(
         "isolation.level",

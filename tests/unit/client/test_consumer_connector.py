@@ -326,6 +326,18 @@ async def test_offsets_may_be_kept_in_kafka_and_in_both_places(tmp_path: Path) -
         assert (await committed_offsets(found.cluster, "g"))[CLICKS].offset == 2
 
 
+async def test_a_group_that_moves_to_kafka_goes_on_where_zookeeper_has_it(tmp_path: Path) -> None:
+    """Kafka 0.8.2: `dual.commit.enabled` is true unless it is set. By `largest` all between the two consumers would be skipped."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a", b"b", b"c")
+        for storage, value in (("zookeeper", b"a"), ("kafka", b"b")):
+            async with found.consumer("one", offsets_storage=storage) as connector:
+                (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+                assert await take(stream, 1) == [value]
+                await connector.commit_offsets()
+        assert await found.offset("clicks", 0) == (await committed_offsets(found.cluster, "g"))[CLICKS].offset == 2
+
+
 async def test_a_commit_to_kafka_that_takes_long_is_written_before_a_partition_is_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
