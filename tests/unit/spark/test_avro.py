@@ -184,6 +184,9 @@ def test_what_no_record_can_be_is_marked(schema: str, octets: bytes) -> None:
         ('{"type": "record", "name": "r"}', "no Avro schema"),
         ('{"type": "record", "name": "r", "fields": [{"name": "next", "type": ["null", "r"]}]}', "r holds itself"),
         ('{"type": "array", "items": ' * 70 + '"int"' + "}" * 70, "deeper than 64"),
+        ('{"type": "array", "items": "null"}', "an array of nothing but null has no column"),
+        ('{"type": "map", "values": ["null"]}', "a map of nothing but null has no column"),
+        ('{"type": "array", "items": {"type": "record", "name": "r", "fields": []}}', "an array of nothing but null"),
     ],
 )
 def test_a_schema_without_columns_is_refused(schema: str, sentence: str) -> None:

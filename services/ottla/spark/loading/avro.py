@@ -100,7 +100,10 @@ def _read(said: Any, namespace: str, names: dict[str, AvroType | None], depth: i
         inner = _read(kind, namespace, names, depth + 1)
         return AvroType(inner.name, inner.parts, inner.labels, inner.size, _logical(said, inner.name)) if isinstance(kind, str) else inner
     if kind in ("array", "map"):
-        return AvroType(kind, (_read(said["items" if kind == "array" else "values"], namespace, names, depth + 1),))
+        part = _read(said["items" if kind == "array" else "values"], namespace, names, depth + 1)
+        if not _has_column(part):
+            raise SchemaUnusable(f"{'an array' if kind == 'array' else 'a map'} of nothing but null has no column")
+        return AvroType(kind, (part,))
     name = _full_name(said["name"], said.get("namespace", namespace))
     if kind == "enum":
         names[name] = AvroType("enum", labels=tuple(said["symbols"]))
@@ -112,6 +115,10 @@ def _read(said: Any, namespace: str, names: dict[str, AvroType | None], depth: i
         parts = tuple(_read(field["type"], inside, names, depth + 1) for field in said["fields"])
         names[name] = AvroType("record", parts, tuple(field["name"] for field in said["fields"]))
     return names[name]  # type: ignore[return-value]
+
+
+def _has_column(kind: AvroType) -> bool:
+    return any(map(_has_column, kind.parts)) if kind.name in ("record", "union") else kind.name != "null"
 
 
 def _full_name(name: str, namespace: str) -> str:
@@ -340,16 +347,12 @@ class _Decoder:
         import pyarrow
 
         offsets, (items,) = self._items(rows, [kind.parts[0]])
-        if items is None:
-            raise SchemaUnusable("an array of nothing but null has no column")
         return pyarrow.ListArray.from_arrays(offsets, items)
 
     def _map(self, kind: AvroType, rows: Integers) -> Any:
         import pyarrow
 
         offsets, (keys, items) = self._items(rows, [AvroType("string"), kind.parts[0]])
-        if items is None:
-            raise SchemaUnusable("a map to nothing but null has no column")
         return pyarrow.MapArray.from_arrays(offsets, keys, items)
 
     def _items(self, rows: Integers, kinds: Sequence[AvroType]) -> tuple[Any, list[Any]]:
@@ -384,10 +387,7 @@ class _Decoder:
         order = pyarrow.array(np.argsort(owner, kind="stable"))
         offsets = np.zeros(len(rows) + 1, np.int32)
         np.cumsum(np.bincount(owner, minlength=len(rows)), out=offsets[1:])
-        columns = [
-            None if parts[0] is None else pyarrow.concat_arrays(parts).take(order)
-            for parts in ([found[number] for found in rounds] for number in range(len(kinds)))
-        ]
+        columns = [pyarrow.concat_arrays([found[number] for found in rounds]).take(order) for number in range(len(kinds))]
         return pyarrow.array(offsets), columns
 
 
