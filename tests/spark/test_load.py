@@ -26,6 +26,7 @@ from ottla.testing import EmbeddedCluster
 
 pytest.importorskip("deltalake")
 
+from ottla.spark.loading import inspection
 from ottla.spark.loading.driver import LoadSettings, LocalExecutor, Step, load, offsets_of, offsets_of_rows
 from ottla.spark.loading.files import PARTITION_BY, WriteTask, table_schema
 from ottla.spark.loading.ranges import LoadIncomplete, RangeFacts
@@ -361,6 +362,19 @@ def test_offsets_are_computed_from_the_rows_where_the_log_does_not_have_them(clu
     fill(cluster, topic, 3)
     load(settings, LocalExecutor())
     assert rows_of(tmp_path) == all_of(topic, [15, 9])
+
+
+def test_rows_of_a_job_that_the_log_has_been_cleaned_of_are_not_wrong(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Method: as above; the log has every commit of the other job, and none of the first one."""
+    topics = [cluster.create_topic(f"forgotten-{number}") for number in range(2)]
+    for number, topic in enumerate(topics):
+        fill(cluster, topic, 10)
+        load(settings_for(cluster, tmp_path, topic, f"job-{number}"), LocalExecutor())
+    Table.open(str(tmp_path)).delta.create_checkpoint()
+    assert inspection.verify(Table.open(str(tmp_path))) == inspection.Verdict(20, 2, (), True)
+    for number in range(2):
+        (tmp_path / "_delta_log" / f"{number:020}.json").unlink()
+    assert inspection.verify(Table.open(str(tmp_path))) == inspection.Verdict(20, 2, (), False)
 
 
 def test_a_task_that_leaves_something_out_is_found_out(cluster: EmbeddedCluster, tmp_path: Path) -> None:

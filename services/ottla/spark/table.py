@@ -158,6 +158,11 @@ class Table:
             if found is not None:
                 yield {**json.loads(found), "at_ms": int(entry["timestamp"]), "snapshot": int(entry["version"])}
 
+    @property
+    def has_whole_log(self) -> bool:
+        """Whether the log has every commit: it is cleaned of old ones."""
+        return min(int(entry["version"]) for entry in self.delta.history()) == 0
+
     def types(self) -> dict[str, Any]:
         """The `pyarrow.DataType` of each column."""
         import pyarrow

@@ -102,7 +102,8 @@ def _committed(table: Table) -> tuple[Counter[TopicPartition], bool, dict[TopicP
     """Rows by partition over all commits that the log has, whether those are all, and where jobs are."""
     ranges, ends, is_whole = committed_by_loads(table)
     rows = Counter({partition: sum(count for _, _, count, _ in found) for partition, found in ranges.items()})
-    return rows, is_whole, ends
+    # Of a job that the log has been cleaned of there are rows, and no commit says so.
+    return rows, is_whole and table.has_whole_log, ends
 
 
 def committed_by_loads(
