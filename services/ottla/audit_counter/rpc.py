@@ -52,6 +52,8 @@ class AuditServicer(services.AuditServicer):
         found = await self._counter.summary(request.topic, request.window, request.window + 1)
         for _, said in found.verdicts:
             if said.edge == request.edge:
+                if said.unknown:
+                    raise ResourceNotFound(f"window {request.window} is {said.unknown}")
                 return messages.MissingResponse(missing=said.missing, surplus=said.surplus, messages=_named(said))
         raise ResourceNotFound(f"nothing is said of {request.edge} of {request.topic} in window {request.window}")
 

@@ -82,6 +82,12 @@ class EdgeVerdict:
         return f"{self.upstream}->{self.downstream}"
 
     @property
+    def unknown(self) -> str:
+        """Why what differs cannot be said, of the window; empty if it can."""
+        known = {Verdict.PENDING: "not known yet", Verdict.UNAUDITED: "not known"}.get(self.verdict)
+        return "" if known is None else f"{known}: {self.reason}"
+
+    @property
     def waits_for_log(self) -> bool:
         """Whether the log has to be read before this is known, or to be read again."""
         return self.verdict is Verdict.PENDING and self.reason in (_LOG_IS_TO_COME, _LOG_IS_OLD, _IS_OVERDUE)

@@ -22,6 +22,7 @@ from ottla.audit_counter.rest.document import openapi
 from ottla.audit_counter.server import AuditServer
 from ottla.audit_counter.service import AuditCounter
 from ottla.audit_counter.store import Store, StoreFailed, TierRow
+from ottla.audit_counter.verdicts import EdgeVerdict
 from ottla.cli.main import run
 from ottla.clock import SystemClock
 from ottla.config.audit import AuditSettings
@@ -35,6 +36,7 @@ from ottla.errors import (
     KafkaStorageError,
     ResourceNotFound,
 )
+from ottla.record.audit_records import Verdict
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.tls import RpcTls, read_tls
 from ottla.rpc.v1 import audit_pb2 as messages
@@ -181,6 +183,20 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
         found, page = await ask("/")
         assert (found, "<title>Ottla audit</title>" in page) == (200, True)
 
+        # One edge that is not known keeps no other one's messages from being named, and has none itself.
+        said = [verdict for _, verdict in (await line.summary()).verdicts]
+        others = [EdgeVerdict("log", "consumer:a", Verdict.PENDING, "why"), EdgeVerdict("log", "consumer:b", Verdict.UNAUDITED, "why")]
+        await server.counter._in_store(server.counter._store.put_verdicts, "clicks", window, [*said, *others])
+        assert await ask(f"/v1/topics/clicks/missing?window={window}&edge={edge}") == (200, [{"partition": 1, "offset": 7, "times": 1}])
+        for group, known in (("a", "not known yet"), ("b", "not known")):
+            found, problem = await ask(f"/v1/topics/clicks/missing?window={window}&edge=log-%3Econsumer:{group}")
+            assert (found, problem["detail"]) == (409, f"window {window} is {known}: why")
+            async with rpc_channel(server.rpc_port) as channel:
+                asked = messages.MissingRequest(topic="clicks", window=window, edge=f"log->consumer:{group}")
+                with pytest.raises(ResourceNotFound, match=f"window {window} is {known}: why"):
+                    await channel.call_named("/ottla.rpc.v1.Audit/Missing", asked, messages.MissingResponse, timeout_seconds=120)
+        await server.counter._in_store(server.counter._store.put_verdicts, "clicks", window, said)
+
         # The command, with the exit codes that a pipeline looks at.
         options = ["--counter", url]
         times = ["--from", str(window), "--to", str(window + 60_000)]
@@ -241,7 +257,7 @@ async def test_what_is_not_known_yet_and_a_file_that_fails_are_problems(tmp_path
 
             status, kind, body = await problem(f"/v1/topics/clicks/missing?window={line.start_ms}&edge=producer-%3Elog")
             assert (status, kind, body["status"], body["title"]) == (409, "application/problem+json", 409, "Conflict")
-            assert body["detail"].startswith(f"window {line.start_ms} is not known yet: ")
+            assert body["detail"].startswith(f"window {line.start_ms} is not known: ")
             file = server.counter._store._connection
             file.set_progress_handler(lambda: 1, 1)  # SQLite ends whatever is asked
             for path in ("/v1/topics", "/v1/topics/clicks/windows", "/v1/sessions", "/v1/status"):

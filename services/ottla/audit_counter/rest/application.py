@@ -141,8 +141,8 @@ class AuditApplication:
         summary = await self._counter.summary(topic, window, window + 1)
         for _, said in summary.verdicts:
             if said.edge == edge:
-                if not summary.is_known:
-                    raise HTTPException(409, f"window {window} is not known yet: {said.reason}")
+                if said.unknown:
+                    raise HTTPException(409, f"window {window} is {said.unknown}")
                 return _listed(request, fields_of_verdict(said)["named"])  # type: ignore[arg-type]  # a list, as JSON has it
         raise HTTPException(404, f"nothing is said of {edge} in window {window}")
 
