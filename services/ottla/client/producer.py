@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,8 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 _CODECS: Final = {"0": "none", "1": "gzip", "2": "snappy"}
 _ASKING_SECONDS: Final = 30.0  # for metadata, and for a step of a transaction
 _COUNT_SECONDS: Final = 60.0  # as long is a topic's number of partitions taken to stay
+# `id:host:port` is how 0.7 has a broker; librdkafka would take it for an IPv6 address.
+_ID_OF_07: Final = re.compile(r"(^|,)\s*\d+:(?=[^,:\[\]]+:\d+\s*(?:,|$))")
 _PURGED: Final = -152  # KafkaError._PURGE_QUEUE: taken out of librdkafka's queue, and never sent
 _POLL_SECONDS: Final = 0.1
 _POLLED_AFTER: Final = 50  # messages: to ask librdkafka for deliveries costs a third as much as to give it a message
@@ -185,7 +188,7 @@ class Producer:
         self._unpolled = 0  # messages sent since deliveries were asked for
         self._partition_counts: dict[str, tuple[int, float]] = {}
         self._discovery: BrokerDiscovery | None = None
-        servers = settings.broker_list
+        servers = settings.broker_list and _ID_OF_07.sub(r"\1", settings.broker_list)
         if servers is None:
             from ottla.client.discovery import BrokerDiscovery, open_client_session  # who has a broker list needs none of it
 

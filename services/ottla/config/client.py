@@ -159,7 +159,7 @@ class ProducerSettings(ServiceSettings):
         "string",
         default=None,
         aliases=("metadata.broker.list", "bootstrap.servers"),
-        doc="`host:port,…`: brokers to begin with. Either this or `zookeeper.connect`.",
+        doc="`host:port,…`, or 0.7's `id:host:port,…`: brokers to begin with. Either this or `zookeeper.connect`.",
     )
     zookeeper_connect: str | None = setting(
         "zookeeper.connect", "string", default=None, aliases=("zk.connect",), doc="The ZooKeeper that knows the brokers."

@@ -399,7 +399,7 @@ def test_a_full_queue_waits_as_long_as_it_is_told() -> None:
 def test_properties_of_07_and_08_are_read_and_unknown_ones_refused(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
     with Producer.from_properties(
         {
-            "broker.list": cluster.bootstrap_servers,
+            "broker.list": f"0:{cluster.bootstrap_servers}, 1:127.0.0.1:1",  # as 0.7 has it, with the brokers' ids
             "producer.type": "async",
             "queue.time": "10",
             "queue.size": "100",
