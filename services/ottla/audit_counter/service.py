@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from ottla.audit_counter.books import LOG, PRODUCER, Books, Moved
-from ottla.audit_counter.store import MOST_VERDICTS, Read, Store, StoreFailed, TierRow, Window
+from ottla.audit_counter.store import MOST_VERDICTS, Applied, Read, Store, StoreFailed, TierRow, Window
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, judge
 from ottla.audit_counter.windows import SessionStanding, watermark_of
 from ottla.clock import Clock
@@ -333,7 +333,7 @@ class AuditCounter:
                 next_offsets = {one.partition.partition: one.next_offset for one in fetched}
                 while True:
                     now_ms = self._clock.time_ms()
-                    changed, is_whole = await self._in_store(self._store.apply, _records_of(fetched), next_offsets, now_ms)
+                    changed, is_whole = await self._in_store(self._take_in, fetched, next_offsets, now_ms)
                     if is_whole:
                         break
                     await self._judge(changed)  # what follows is of another topic of a name
@@ -363,6 +363,11 @@ class AuditCounter:
             if began - purged_at >= _PURGE_SECONDS:
                 purged_at = began
                 await self._in_store(self._purge, self._clock.time_ms())
+
+    def _take_in(self, fetched: list[Fetched], next_offsets: Mapping[int, int], now_ms: int) -> Applied:
+        if self._store.is_purge_due(now_ms):  # or a window would have what one tier said of it, and not what others say now
+            self._purge(now_ms)
+        return self._store.apply(_records_of(fetched), next_offsets, now_ms)
 
     def _purge(self, now_ms: int) -> None:
         """In the store's thread, as the log's reader may have a window judged there meanwhile."""

@@ -224,6 +224,7 @@ class Store:
         self._fold_ms = max(1, _HOUR_MS // window_ms) * window_ms
         self._folded_ms = 0  # up to where windows were folded, or could not be
         self._unfolded: list[str] = []  # topics that are to be folded up to there
+        self._purged_ms = 0  # up to where windows were forgotten
         self._connection = _opened(path)
         with self._transaction():
             known = self._meta("window.ms")
@@ -283,13 +284,14 @@ class Store:
         Args:
             read: had one by one, so that it may be decoded as it is counted: nothing of it is kept.
             next_offsets: of each partition that was read.
+            now_ms: for which a purge is not due: a window that is not counted any more has no counts.
 
         Raises:
             StoreFailed: nothing was taken in.
         """
         counters = Counters()
         with self._transaction() as connection:
-            applied = _Batch(connection, self._recent, self._window_ms, self._fold_ms, self._retention_ms, now_ms, counters)
+            applied = _Batch(connection, self._recent, self._window_ms, self._fold_ms, self._oldest_ms(now_ms), now_ms, counters)
             known = dict(connection.execute("SELECT partition, next_offset FROM offsets"))
             is_whole = True
             reached: dict[int, int] = {}
@@ -660,8 +662,7 @@ class Store:
 
     def purge(self, now_ms: int) -> int:
         """Forgets windows that are past the retention, and sessions that ended before it; how many windows."""
-        before = now_ms - self._retention_ms - self._window_ms
-        before -= before % self._fold_ms  # by whole hours: what was folded is of windows that a leader may count again until then
+        before = self._oldest_ms(now_ms)
         self._recent.clear()
         self._without_log = {window for window in self._without_log if window[1] >= before}
         with self._transaction() as connection:
@@ -669,7 +670,17 @@ class Store:
                 rows = [(topic, before) for topic in self._topics_in(table)]
                 found = connection.executemany(f"DELETE FROM {table} WHERE topic = ? AND start_ms < ?", rows)
             connection.execute("DELETE FROM sessions WHERE heard_ms < ? AND (is_final OR is_dead)", (before,))
-            return found.rowcount
+        self._purged_ms = before
+        return found.rowcount
+
+    def is_purge_due(self, now_ms: int) -> bool:
+        """Whether there may be windows that are past the retention."""
+        return self._purged_ms < self._oldest_ms(now_ms)
+
+    def _oldest_ms(self, now_ms: int) -> int:
+        """Where the oldest windows begin that are kept: whole hours, as an hour that was folded has all of its windows."""
+        before = now_ms - self._retention_ms - self._window_ms
+        return before - before % self._fold_ms
 
     # Who writes.
 
@@ -709,7 +720,7 @@ class _Batch:
         recent: _Recent,
         window_ms: int,
         fold_ms: int,
-        retention_ms: int,
+        oldest_ms: int,
         now_ms: int,
         counters: Counters,
     ) -> None:
@@ -717,7 +728,7 @@ class _Batch:
         self._recent = recent
         self._window_ms = window_ms
         self._fold_ms = fold_ms
-        self._retention_ms = retention_ms
+        self._oldest_ms = oldest_ms
         self._now_ms = now_ms
         self._counters = counters
         self._tallies: dict[_CountKey, Tally] = {}
@@ -797,25 +808,14 @@ class _Batch:
             key = (record.topic, start_ms, record.tier, record.partition, record.host, range_offset)
             known = self._tallies.get(key)
             if known is None:  # it is not known to be a window that is kept
-                if not is_countable(start_ms, self._window_ms, self._now_ms, self._retention_ms):
+                if not is_countable(start_ms, self._oldest_ms, self._now_ms):
                     self._counters.windows_refused += 1
-                    if self._is_new_to_kept(record, start_ms, tally):  # or it would be missing until the window is purged
-                        self._miss(session[5], Gap(record.sequence, record.sequence + 1, start_ms, start_ms + self._window_ms))
-                        self.changed.add((record.topic, start_ms))
                     continue
                 known = self._tallies[key] = self._count(key)
                 self.changed.add((record.topic, start_ms))
                 if record.tier == BROKER or is_writer(record.tier):
                     self.written.add((record.topic, start_ms))
             known.merge(tally)
-
-    def _is_new_to_kept(self, record: AuditRecord, start_ms: int, tally: Tally) -> bool:
-        """Whether a window is kept, of whatever tier, and this one has more of it to say than what a leader counts again."""
-        (last_offset,) = self._connection.execute(
-            "SELECT MAX(CASE WHEN tier = ? AND partition = ? THEN last_offset ELSE -1 END) FROM counts WHERE topic = ? AND start_ms = ?",
-            (record.tier, record.partition, record.topic, start_ms),
-        ).fetchone()
-        return last_offset is not None and not (is_of_ranges(record.tier) and tally.last_offset <= last_offset)
 
     def _former_windows(self, topic: str) -> set[int]:
         found = self._former.get(topic)
@@ -873,9 +873,9 @@ class _Batch:
         first = self._first_of_range(record)
         if first < record.first_offset:
             self._miss(gaps, Gap(record.sequence, record.sequence, 0, max(record.reported_ms, record.watermark_ms)))
-        # Of windows that are over for longer than the retention nothing would be counted again.
-        where = (record.topic, record.tier, record.partition, first, self._now_ms - self._retention_ms - self._window_ms)
-        counted = "FROM counts WHERE topic = ? AND tier = ? AND partition = ? AND range_offset >= ? AND start_ms > ?"
+        # Of windows before nothing would be counted again.
+        where = (record.topic, record.tier, record.partition, first, self._oldest_ms)
+        counted = "FROM counts WHERE topic = ? AND tier = ? AND partition = ? AND range_offset >= ? AND start_ms >= ?"
         for (start_ms,) in self._connection.execute(f"SELECT DISTINCT start_ms {counted}", where):
             self.changed.add((record.topic, start_ms))
         self._connection.execute(f"DELETE {counted}", where)

@@ -48,9 +48,9 @@ class Gap:
     until_ms: int
 
 
-def is_countable(start_ms: int, window_ms: int, now_ms: int, retention_ms: int) -> bool:
-    """Whether a window is opened: none that is over for longer than the retention, and none far ahead."""
-    return now_ms - retention_ms < start_ms + window_ms and start_ms < now_ms + MOST_AHEAD_MS
+def is_countable(start_ms: int, oldest_ms: int, now_ms: int) -> bool:
+    """Whether a window is opened: none before the oldest that is kept, and none far ahead."""
+    return oldest_ms <= start_ms < now_ms + MOST_AHEAD_MS
 
 
 def watermark_of(sessions: Iterable[SessionStanding]) -> float:

@@ -748,17 +748,33 @@ def test_a_leader_that_counts_again_what_is_past_the_retention_makes_no_loss_and
     assert store.totals() == [("clicks", "broker", next_offset), ("clicks", "producer", next_offset)]
 
 
-def test_what_comes_of_a_window_that_is_past_the_retention_and_still_kept_is_missing_audit_data_and_no_loss(store: Store) -> None:
-    """A consumer that is as far behind as the counter remembers: what it had first was counted, and the rest comes too late."""
+def test_what_comes_of_a_window_that_is_past_the_retention_and_still_kept_is_counted(store: Store) -> None:
+    """A consumer that is as far behind as the counter remembers: what it had first was counted, and so is the rest."""
     apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL, watermark_ms=END), consumed(0, ALL[:50], 50))
     now_ms = END + 168 * HOUR
     store.purge(now_ms)
     store.apply(read(consumed(1, ALL[50:], 100), first=3), {0: 4}, now_ms)
-    assert told(store, START) == [("producer->broker", "COMPLETE"), ("broker->consumer:g", "UNAUDITED")]
+    assert told(store, START) == [("producer->broker", "COMPLETE"), ("broker->consumer:g", "COMPLETE")]
     # Of a window that is not kept nothing is said, nor does it matter.
     gaps = store.counters.gaps
     store.apply(read(record("p2", 0, "producer", {START - HOUR: tally([0])}), first=4), {0: 5}, now_ms)
-    assert (store.counters.gaps, store.counters.windows_refused) == (gaps, 2)
+    assert (store.counters.gaps, store.counters.windows_refused) == (gaps, 1)
+
+
+@pytest.mark.parametrize("is_purged", [False, True])
+def test_a_window_that_comes_to_be_past_the_retention_between_two_reports_is_no_loss(store: Store, is_purged: bool) -> None:
+    """As while records of a week ago are sent again with their times. What one tier said is kept just as long as what others may say."""
+    hour = START - START % HOUR
+    now_ms = START + MINUTE + 168 * HOUR - 1
+    store.purge(now_ms)
+    store.apply(read(produced(0, ALL, watermark_ms=now_ms)), {0: 1}, now_ms)
+    later = hour + 169 * HOUR + MINUTE if is_purged else now_ms + 2_000
+    assert store.is_purge_due(later) is is_purged
+    if is_purged:
+        store.purge(later)
+    store.apply(read(appended(0, ALL, watermark_ms=later), first=1), {0: 2}, later)
+    assert store.windows_of("clicks") == ([] if is_purged else [START])
+    assert is_purged or verdicts(store) == {"producer->broker": Verdict.COMPLETE}
 
 
 def test_what_is_said_between_a_verdict_and_its_note_is_unjudged(store: Store) -> None:
