@@ -308,7 +308,7 @@ class AuditCounter:
                 break
         found = await self._in_store(self._store.next_offsets, str(topic.topic_id or ""))
         await self._in_store(self._store.heard_all, self._clock.time_ms())
-        for topic_name, start_ms in await self._in_store(self._store.windows_with, (Verdict.PENDING, Verdict.UNAUDITED)):
+        for topic_name, start_ms in await self._in_store(self._store.windows_with, NOT_KNOWN):
             self._open.setdefault(topic_name, set()).add(start_ms)
         return found
 

@@ -7,7 +7,7 @@
     COMPENSATED  as many messages, and others
     DUPLICATE    more messages than were attempted
     IN_DOUBT     attempted, not acknowledged; or a session that died before its final word: a producer's, or a consumer's that may have had
-                 what is missing
+                 what is missing; or those of all brokers, which may have had more that a tier behind lacks
     LATE         all is there, and some of it came after the window was known
     COMPLETE     the same multiset
 
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from ottla.audit_counter.books import BROKER, CONSUMER, LOG, PRODUCER, Books, has_same_offsets, is_mirrored, is_writer, last_offsets
-from ottla.audit_counter.windows import has_come_to, is_in_doubt, lacks_audit_data, watermark_of
+from ottla.audit_counter.windows import are_cut_off, has_come_to, is_in_doubt, lacks_audit_data, watermark_of
 from ottla.record.audit_records import NO_PARTITION, WRONG, Tally, Verdict
 from ottla.record.digests import MASK_64, MASK_128, Difference, place_of
 
@@ -95,7 +95,7 @@ class EdgeVerdict:
     @property
     def is_open(self) -> bool:
         """Whether what sessions still say of other windows may make it known."""
-        return self.verdict is Verdict.PENDING or self.reason.endswith(_BEHIND)
+        return self.verdict is Verdict.PENDING or self.reason.endswith(_BEHIND) or self.reason == _BROKERS_DIED
 
     @property
     def is_unnamed(self) -> bool:
@@ -147,6 +147,7 @@ _BEHIND: Final = "has not come so far"
 _LOG_IS_OLD: Final = "the log is read again"
 _IS_OVERDUE: Final = f"{BROKER} {_BEHIND} though it has spoken since, and the log is still to be read"
 _GROUP_IS_TO_SPEAK: Final = "something is missing, and another consumer of the group may have had it and is still to speak"
+_BROKERS_DIED: Final = f"the sessions of {BROKER} ended without a final word"
 _MOST_AWAITED: Final = 100
 _MOST_RUNS: Final = 10
 _ALL: Final = MASK_64 >> 1
@@ -302,6 +303,8 @@ def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], log: Lo
         return replace(said, verdict=Verdict.IN_DOUBT, reason=reason)
     if said.verdict is Verdict.COMPLETE and upstream == PRODUCER and is_in_doubt(books.sessions.get(upstream, ()), books.end_ms):
         return replace(said, verdict=Verdict.IN_DOUBT, reason="a session ended without a final word")
+    if said.verdict is Verdict.COMPLETE and upstream == BROKER and are_cut_off(books.sessions.get(BROKER, ()), books.end_ms):
+        return replace(said, verdict=Verdict.IN_DOUBT, reason=_BROKERS_DIED)
     return said
 
 

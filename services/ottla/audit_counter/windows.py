@@ -66,6 +66,12 @@ def is_in_doubt(sessions: Iterable[SessionStanding], end_ms: int) -> bool:
     return any(session.is_dead and not session.is_final and session.watermark_ms < end_ms for session in sessions)
 
 
+def are_cut_off(sessions: Iterable[SessionStanding], end_ms: int) -> bool:
+    """Whether one has died before it was through with a window, and no other one was through with it or has ended since."""
+    found = list(sessions)
+    return is_in_doubt(found, end_ms) and not any(session.is_final or session.watermark_ms >= end_ms for session in found)
+
+
 def lacks_audit_data(sessions: Iterable[SessionStanding], start_ms: int, end_ms: int) -> bool:
     """Whether audit data is missing that may be of a window."""
     return any(gap.since_ms < end_ms and start_ms < gap.until_ms for session in sessions for gap in session.gaps)

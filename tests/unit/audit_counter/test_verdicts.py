@@ -202,6 +202,22 @@ def test_a_producer_that_ended_without_a_final_word_leaves_its_last_windows_in_d
     assert verdicts(books_of(tallies, sessions=ended))["producer->broker"].verdict is Verdict.COMPLETE
 
 
+def test_what_brokers_may_have_had_that_all_died_before_they_said_it_is_not_complete_behind_them() -> None:
+    """A consumer may lack what they had appended since their last report. The next report of any broker has it judged again."""
+    edge, tallies = f"broker->{CONSUMER}", {PRODUCER: {0: tally(ALL)}, BROKER: {0: headers(ALL)}, CONSUMER: {0: tally(ALL)}}
+    dead = session(BROKER, 30_000, is_dead=True)
+    for brokers, verdict in (
+        ((dead, dead), Verdict.IN_DOUBT),
+        ((session(BROKER, MINUTE, is_dead=True),), Verdict.COMPLETE),
+        ((dead, session(BROKER)), Verdict.COMPLETE),
+        ((dead, session(BROKER, 40_000, is_final=True)), Verdict.COMPLETE),
+        ((dead, session(BROKER, 40_000)), Verdict.PENDING),
+    ):  # fmt: skip
+        found = verdicts(books_of(tallies, sessions={PRODUCER: (session(PRODUCER),), BROKER: brokers}))
+        assert (found[edge].verdict, found[edge].is_open) == (verdict, verdict is not Verdict.COMPLETE)
+        assert found["producer->broker"].verdict is Verdict.COMPLETE
+
+
 def test_what_a_killed_consumer_may_have_had_is_in_doubt_and_not_lost() -> None:
     """It had committed offsets of messages that it had not said yet. What it was through with is known, and so is what came twice."""
     tallies = {PRODUCER: {0: tally(ALL)}, BROKER: {0: headers(ALL)}, CONSUMER: {0: tally(ALL[:60])}}
