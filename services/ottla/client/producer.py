@@ -184,6 +184,7 @@ class Producer:
         self._process_id = os.getpid()
         self._clock: Final = clock or SystemClock()
         self._is_usable = True  # neither closed, nor in a forked child
+        self._is_aborting = False  # until that is answered, when librdkafka begins no other transaction
         self._unseen: set[Delivery] = set()
         self._unpolled = 0  # messages sent since deliveries were asked for
         self._partition_counts: dict[str, tuple[int, float]] = {}
@@ -366,8 +367,8 @@ class Producer:
         """A transaction: what is sent in here is written as a whole, or not at all when something raises.
 
         Raises:
-            DeliveryFailed: it cannot be begun or committed; then it is aborted, if it was not before. Only where the commit was not
-                answered for a minute, and the message says so, does no one know.
+            DeliveryFailed: it cannot be begun or committed; then it is aborted, if it was not before, or by the next one if the abort is
+                not answered. Only where the commit was not answered for a minute, and the message says so, does no one know.
         """
         from confluent_kafka import KafkaException
 
@@ -375,6 +376,8 @@ class Producer:
             raise ConfigurationError("transactional.id: a transaction needs one")
         self._check_usable()
         try:
+            if self._is_aborting:
+                self._abort()
             self._client.begin_transaction()
             try:
                 yield self
@@ -387,6 +390,7 @@ class Producer:
             raise DeliveryFailed(f"transaction of {self.settings.transactional_id}: {error.args[0].str()}", error.args[0].code()) from error
 
     def _abort(self) -> None:
+        self._is_aborting = True
         if self._sender is not None:
             self._sender.drop()
             self._client.purge()  # makes room for what is on its way to librdkafka
@@ -395,6 +399,7 @@ class Producer:
         self._client.flush(_ASKING_SECONDS)
         self._unseen.clear()  # the caller that aborts knows that nothing of it is written
         self._client.abort_transaction(_ASKING_SECONDS)
+        self._is_aborting = False
 
     def _commit(self) -> None:
         from confluent_kafka import KafkaException

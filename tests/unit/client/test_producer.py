@@ -325,6 +325,28 @@ def test_a_commit_that_is_not_answered_in_time_is_asked_again_and_not_called_fai
     assert written(reader, topic, 0) == [b"a", b"b"]
 
 
+def test_an_abort_that_is_not_answered_in_time_is_asked_again_by_the_next_transaction(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka begins no other transaction before the abort was asked for to its end."""
+
+    class Impatient(confluent_kafka.Producer):
+        waits = iter((0.0,))
+
+        def abort_transaction(self, timeout: float = -1) -> None:
+            super().abort_transaction(next(self.waits, timeout))
+
+    monkeypatch.setattr("confluent_kafka.Producer", Impatient)
+    with Producer(settings(cluster, "async", transactional_id="impatient-too")) as producer:
+        with pytest.raises(DeliveryFailed, match="Timed out"), producer.transaction():
+            producer.send(topic, b"never", partition=0).result(120)
+            raise RuntimeError("changed my mind")
+        with producer.transaction():
+            producer.send(topic, b"a", partition=0)
+    wait_until_all_ended(cluster.bootstrap_servers)
+    assert written(reader, topic, 0) == [b"a"]
+
+
 def test_a_failed_delivery_surfaces_at_result_or_at_flush(cluster: EmbeddedCluster) -> None:
     nowhere = ProducerSettings(broker_list="127.0.0.1:1", producer_type="async", message_timeout_ms=50, queue_buffering_max_ms=1)
     producer = Producer(nowhere)
