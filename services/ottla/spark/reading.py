@@ -20,13 +20,14 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ottla.clock import Clock, SystemClock
 from ottla.errors import ApiError, CorruptMessage, OffsetOutOfRange, OttlaError, UnknownTopicId, UnknownTopicOrPartition, reason_of
 from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
 from ottla.record.batch import batches, crc_of
-from ottla.record.columnar import ByteColumn, Columns, read_columns
+from ottla.record.columnar import ByteColumn, Columns, Integers, read_columns
 from ottla.spark.offsets import EARLIEST, LATEST, Loss, OffsetRange, Offsets
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
 from ottla.wire.cluster import Cluster
@@ -39,6 +40,7 @@ T = TypeVar("T")
 
 _POLL_SECONDS: Final = 1.0
 _SLACK_SECONDS: Final = 30.0  # what a call into the loop has beyond the timeouts inside it
+_MILLISECONDS: Final = ((1 << 63) - 1) // 1000  # of which a column has microseconds
 
 
 class DataLost(OttlaError):
@@ -87,8 +89,21 @@ def arrow_schema(columns: Sequence[str]) -> Any:
 
 
 def record_batch(columns: Columns, partition: TopicPartition, schema: Any) -> Any:
-    """The `pyarrow.RecordBatch` of what was decoded; only columns of the schema are made."""
+    """The `pyarrow.RecordBatch` of what was decoded; only columns of the schema are made.
+
+    Raises:
+        ReadFailed: a record has a time that no column can have, and there is a column for it.
+    """
     import pyarrow
+
+    def times() -> Any:
+        if (beyond := is_beyond_time(columns.timestamps)).any():
+            number = int(beyond.argmax())
+            raise ReadFailed(
+                f"{partition}: the record at offset {int(columns.offsets[number])} has a time that no column can have,"
+                f" {int(columns.timestamps[number])} ms"
+            )
+        return pyarrow.array(columns.timestamps * 1000, pyarrow.timestamp("us", tz="UTC"))
 
     makers: dict[str, Callable[[], Any]] = {
         "key": columns.keys.to_arrow,
@@ -96,12 +111,16 @@ def record_batch(columns: Columns, partition: TopicPartition, schema: Any) -> An
         "topic": lambda: pyarrow.repeat(pyarrow.scalar(partition.topic, pyarrow.string()), len(columns)),
         "partition": lambda: pyarrow.array(np.full(len(columns), partition.partition, np.int32)),
         "offset": lambda: pyarrow.array(columns.offsets),
-        # The cast refuses milliseconds that are too many for microseconds; a product would go round.
-        "timestamp": lambda: pyarrow.array(columns.timestamps, pyarrow.timestamp("ms", tz="UTC")).cast(pyarrow.timestamp("us", tz="UTC")),
+        "timestamp": times,
         "timestampType": lambda: pyarrow.array(columns.timestamp_types.astype(np.int32)),
         "headers": lambda: _headers(columns, schema.field("headers").type),
     }
     return pyarrow.RecordBatch.from_arrays([makers[name]() for name in schema.names], schema=schema)
+
+
+def is_beyond_time(timestamps: Integers) -> NDArray[np.bool_]:
+    """Which milliseconds no column can have: of a client that sends nanoseconds, which brokers take, it cannot."""
+    return (timestamps > _MILLISECONDS) | (timestamps < -_MILLISECONDS)
 
 
 def _headers(columns: Columns, kind: Any) -> Any:

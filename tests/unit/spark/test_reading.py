@@ -528,6 +528,20 @@ def test_a_topic_whose_id_is_not_said_for_a_while_was_not_made_again(cluster: Em
         assert reader.topic_ids[topic] == known
 
 
+@pytest.mark.parametrize("engine", ["ottla", "librdkafka"])
+def test_a_time_that_no_column_can_have_is_told_with_its_place(cluster: EmbeddedCluster, engine: str) -> None:
+    """As of a client that sends nanoseconds, which brokers take. Without the column the record can be read."""
+    topic = cluster.create_topic(f"nanoseconds.{engine}")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for at in (1_700_000_000_000, 1_700_000_000_000_000_000):
+        producer.produce(topic, b"x", timestamp=at)
+    assert producer.flush(120) == 0
+    ranges = [OffsetRange(TopicPartition(topic, 0), 0, 2)]
+    with pytest.raises(ReadFailed, match=rf"{topic}-0: the record at offset 1 has a time that no column can have, 1700000000000000000 ms"):
+        rows(settings(cluster, subscribe=topic, engine=engine), ranges)
+    assert [row["offset"] for row in rows(settings(cluster, subscribe=topic, engine=engine, columns="offset"), ranges)] == [0, 1]
+
+
 def test_a_damaged_batch_fails_with_its_place_or_goes_into_quarantine(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     """What stands around it is read, and the file has the bytes that the broker has."""
     topic = cluster.create_topic("damaged")

@@ -29,7 +29,7 @@ from ottla.spark.loading.decoding import SCHEMA_ID, ColumnTypes, Decoder
 from ottla.spark.loading.ranges import RangeFacts
 from ottla.spark.loading.schemas import Decoding
 from ottla.spark.offsets import OffsetRange
-from ottla.spark.reading import Portion, ReadFailed, arrow_schema, put_aside, read_ranges, record_batch
+from ottla.spark.reading import Portion, ReadFailed, arrow_schema, is_beyond_time, put_aside, read_ranges, record_batch
 from ottla.spark.settings import COLUMNS, HEADERS, SourceSettings
 from ottla.spark.table import COMPRESSION, NewFile, ParquetFile
 
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 PARTITION_BY: Final = ("topic", "day")
 _IN_FILES: Final = tuple(name for name in (*COLUMNS, HEADERS) if name != "topic")
 _DAY_MS: Final = 86_400_000
-_MILLISECONDS: Final = ((1 << 63) - 1) // 1000  # of which a column has microseconds
 # Timestamps may name any day: with more files than this open at once, all are closed and others begun.
 _OPEN_FILES: Final = 64
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, which is what a date can be
@@ -112,8 +111,8 @@ class WriteTask:
                 of_it.abandon()
 
     def _within_time(self, records: Columns, of_it: _Written) -> Columns:
-        """Those whose time a column can have: of a client that sends nanoseconds, which brokers take, it cannot."""
-        keep = (records.timestamps <= _MILLISECONDS) & (records.timestamps >= -_MILLISECONDS)
+        """Those whose time a column can have."""
+        keep = ~is_beyond_time(records.timestamps)
         if keep.all():
             return records
         bad = {
