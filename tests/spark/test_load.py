@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from tests.unit.spark.test_reading import KEPT, consumed, delete_before, fill, in_transaction
 from tests.unit.wire.clusters import wait_until_all_ended
 
@@ -154,7 +155,10 @@ def test_markers_and_aborted_records_are_accounted_for(cluster: EmbeddedCluster,
 
 
 def test_what_compaction_took_is_no_loss_and_is_accounted_for(tmp_path: Path) -> None:
-    """The cleaner may go further between a look of librdkafka and the load, so one comes before it and one after."""
+    """The cleaner may go further between a look of librdkafka and the load, so one comes before it and one after.
+
+    Of a topic that is not compacted any more it cannot be known what took them: a load that may lose records continues.
+    """
     compacted = {"cleanup.policy": "compact", "segment.bytes": "3000", "min.cleanable.dirty.ratio": "0.01"}
     with EmbeddedCluster(settings={**KEPT, "log.cleaner.backoff.ms": "50"}) as compacting:
         place = TopicPartition(compacting.create_topic("compacted", settings=compacted), 0)
@@ -167,6 +171,14 @@ def test_what_compaction_took_is_no_loss_and_is_accounted_for(tmp_path: Path) ->
             assert time.monotonic() < deadline
         outcome = load(settings_for(compacting, tmp_path, place.topic), LocalExecutor())
         after = consumed(compacting, place, 400)
+        policy = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
+        topic = ConfigResource(ResourceType.TOPIC, place.topic, incremental_configs=[policy])
+        admin = AdminClient({"bootstrap.servers": compacting.bootstrap_servers})
+        admin.incremental_alter_configs([topic])[topic].result(60)
+        with pytest.raises(LoadIncomplete, match="offsets are missing, and the topic is not compacted"):
+            load(settings_for(compacting, tmp_path / "no-more", place.topic), LocalExecutor())
+        may_lose = settings_for(compacting, tmp_path / "no-more", place.topic, options={"failOnDataLoss": "false"})
+        assert load(may_lose, LocalExecutor()).offsets == {place: 400}
     assert (outcome.offsets, outcome.lost) == ({place: 400}, 0)
     found = set(rows_of(tmp_path, ("offset", "key", "value")))
     assert {row[:3] for row in after} <= found <= {row[:3] for row in before}
