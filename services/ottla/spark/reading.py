@@ -498,14 +498,15 @@ class ClusterReader:
     def ends(self, known: Offsets) -> dict[TopicPartition, int]:
         """Where the logs of all partitions end.
 
-        A leader that was replaced and has not heard of it says where its log ended then. So where one ends before what is known of it,
-        all are asked again (fetchOffset.numRetries), as Spark's own source does.
+        A leader that was replaced and has not heard of it says where its log ended then, and a broker may not have heard of a partition
+        yet. So where one ends before what is known of it, or is missing, all are asked again (fetchOffset.numRetries), as Spark's own
+        source does.
         """
         for attempt in range(self.settings.fetch_offset_retries + 1):
             if attempt:
                 self._pause(attempt)
             found = self.latest(self.partitions())
-            if all(found.get(partition, offset) >= offset for partition, offset in known.items()):
+            if all(found.get(partition, -1) >= offset for partition, offset in known.items()):
                 break
         return found
 

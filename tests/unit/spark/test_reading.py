@@ -320,6 +320,24 @@ def test_an_end_that_went_back_is_asked_for_again(
         assert asked == 3
 
 
+def test_a_partition_that_a_broker_does_not_know_yet_is_asked_for_again(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given up at once it is a loss, or without failOnDataLoss read from its beginning once more. Method: one answer without it."""
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource")
+
+    topic = cluster.create_topic("not-known-yet")
+    fill(cluster, topic, 5)
+    with stream_reader(cluster, subscribe=topic, failOnDataLoss="false") as reader:
+        really, asked = reader.cluster.partitions, 0
+
+        def partitions() -> set[TopicPartition]:
+            nonlocal asked
+            asked += 1
+            return really() if asked > 1 else set()
+
+        monkeypatch.setattr(reader.cluster, "partitions", partitions)
+        assert reader.latestOffset({topic: {"0": 4}}, limits.ReadAllAvailable()) == {topic: {"0": 5}}
+
+
 @contextmanager
 def stream_reader(cluster: EmbeddedCluster, **options: str) -> Iterator[StreamReader]:
     from ottla.spark.source import StreamReader

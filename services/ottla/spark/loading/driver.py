@@ -401,7 +401,7 @@ def _bounds(
         losses = forgotten(start, earliest)
         report(losses, settings.source)
         start.update({loss.partition: loss.end for loss in losses})
-    ends = reader.ends(start)
+    ends = reader.ends({partition: start[partition] for partition in partitions})
     latest = {partition: ends[partition] for partition in partitions if partition in ends}
     behind = [partition for partition, offset in latest.items() if offset < start[partition]]
     if behind and remembered is not None:
