@@ -269,9 +269,11 @@ def _pattern(given: Mapping[str, str]) -> str | None:
 
 def _boundary(given: Mapping[str, str], side: Literal["starting", "ending"], default: str, is_stream: bool) -> Boundary:
     offsets: Mapping[TopicPartition, int] = {}
-    text = given.get(f"{side}offsets", default).strip()
+    by_timestamp = given.get(f"{side}offsetsbytimestamp")
+    at = given.get(f"{side}timestamp")
+    text = given.get(f"{side}offsets", default).strip() if at is None and by_timestamp is None else default
     word = text.lower()
-    wrong = "earliest" if side == "ending" else "" if is_stream else "latest"
+    wrong = "earliest" if side == "ending" else None if is_stream else "latest"
     if word == wrong:
         raise OptionRefused(f"{side} offset can't be {wrong} for batch queries on Kafka")
     if word not in ("earliest", "latest"):
@@ -281,8 +283,6 @@ def _boundary(given: Mapping[str, str], side: Literal["starting", "ending"], def
             if offset == wrong_offset:
                 raise OptionRefused(f"{side}Offsets for {partition} can't be {wrong} for batch queries on Kafka")
         word = default
-    by_timestamp = given.get(f"{side}offsetsbytimestamp")
-    at = given.get(f"{side}timestamp")
     return Boundary(
         timestamp_ms=None if at is None else _number(given, f"{side}Timestamp", 0, 0),
         timestamps_ms={} if by_timestamp is None else _json(read_timestamps, by_timestamp, f"{side}OffsetsByTimestamp"),

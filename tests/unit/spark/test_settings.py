@@ -117,6 +117,18 @@ def test_what_sparks_source_refuses_is_refused(options: dict[str, str | None], s
     assert sentence in str(refused.value)
 
 
+def test_offsets_are_not_looked_at_where_a_time_is_given() -> None:
+    """As by Spark's source (`getKafkaOffsetRangeLimit`): also those that are refused without a time."""
+    assert batch(startingOffsets="latest", startingTimestamp="7").starting.timestamp_ms == 7
+    assert batch(startingOffsets="latest", startingOffsetsByTimestamp='{"a":{"0":7}}').starting.timestamps_ms == {A0: 7}
+    assert batch(endingOffsets='{"a":{"0":-2}}', endingTimestamp="7").ending.timestamp_ms == 7
+
+
+def test_offsets_of_a_stream_that_are_empty_are_no_json() -> None:
+    with pytest.raises(OptionRefused, match=r"startingOffsets: expected e\.g\."):
+        SourceSettings.of({**GIVEN, "startingOffsets": " "}, is_stream=True)
+
+
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
     with pytest.raises(OptionRefused, match="not valid in a streaming query"):
