@@ -116,16 +116,16 @@ def moment(text: str) -> int:
     """
     if text == "now":
         return time.time_ns() // 1_000_000
-    if (ago := _AGO.fullmatch(text)) is not None:
-        before = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        return int(before.timestamp() * 1000)
     if text.isascii() and text.isdigit() and len(text) < 16:
         return int(text)
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
+        if (ago := _AGO.fullmatch(text)) is not None:
+            found = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        else:
+            found = datetime.fromisoformat(text)
+        return int((found if found.tzinfo else found.astimezone()).timestamp() * 1000)
+    except (ValueError, OverflowError):
         raise UsageError(f"{text!r} is no time: ISO 8601, milliseconds, `15m` ago, or `now`") from None
-    return int((found if found.tzinfo else found.astimezone()).timestamp() * 1000)
 
 
 @app.command()
