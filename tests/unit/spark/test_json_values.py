@@ -94,6 +94,18 @@ def test_arrays_maps_and_objects_nest_and_what_has_no_type_is_its_text() -> None
     assert (columns["any"][0].as_py(), columns["either"][0].as_py(), columns["maybe"][0].as_py()) == ('{"x": ["é"]}', "7", "m")
 
 
+@pytest.mark.parametrize("with_it", [{"allOf": [{"$ref": "base"}]}, {"anyOf": [{"$ref": "base"}, {"type": "null"}]}, {"$ref": "base"}])
+def test_no_property_is_left_out_that_stands_beside_those_of_another_schema(with_it: dict[str, Any]) -> None:
+    """As a class that has another one's fields and its own is written. The base's own properties alone were columns."""
+    base = {"type": "object", "properties": {"id": {"type": "integer"}}}
+    schema = {"type": "object", "properties": {"price": {"type": "number"}}, **with_it}
+    columns, is_bad = decoded(schema, {"id": 1, "price": 2.5}, base=base)
+    assert {name: column.to_pylist() for name, column in columns.items()} == {"": ['{"id": 1, "price": 2.5}']}
+    columns, is_bad = decoded({"properties": {"in": schema}}, {"in": {"id": 1, "price": 2.5}}, base=base)
+    assert columns["in"].to_pylist() == ['{"id": 1, "price": 2.5}']
+    assert not any(is_bad)
+
+
 def test_references_are_followed_and_a_type_that_holds_itself_is_text() -> None:
     tree = {
         "properties": {"name": {"$ref": "#/$defs/name"}, "left": {"$ref": "#"}, "at": {"$ref": "place"}},

@@ -2,9 +2,10 @@
 
     boolean, integer (64 bits), number (double), string, array of one type, object with properties, object of one type (a map)
 
-What is none of these (several types, a type that holds itself, nothing said) is a string with the JSON text. Null is null wherever it
-stands. Properties that the schema does not name are left out. A value of another type than its schema's cannot be decoded; no other rule
-of the schema is checked. Each value is a Python object here, so this has about a twentieth of the speed of Avro. Pure: no I/O.
+What is none of these (several types, properties beside those of another schema, a type that holds itself, nothing said) is a string with
+the JSON text. Null is null wherever it stands. Properties that the schema does not name are left out. A value of another type than its
+schema's cannot be decoded; no other rule of the schema is checked. Each value is a Python object here, so this has about a twentieth of
+the speed of Avro. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ottla.spark.loading.avro import Flags, Group, SchemaUnusable
 
 _DEPTH: Final = 64
 _INT64: Final = 1 << 63
+_COMBINED: Final = frozenset({"$ref", "oneOf", "anyOf", "allOf"})
 _SCALARS: Final = frozenset({"boolean", "integer", "number", "string"})
 # Delta allows none of these in a column's name.
 _NOT_IN_NAMES: Final = str.maketrans(" ,;{}()\n\t=", "__________")
@@ -177,6 +179,8 @@ def read_json_schema(text: str, referenced: Mapping[str, str]) -> JsonType:
 def _read(said: Any, root: Any, roots: Mapping[str, Any], above: tuple[str, ...]) -> JsonType:
     """Args: above: the references that are being read, so that a type that holds itself is seen."""
     if not isinstance(said, dict) or len(above) > _DEPTH:
+        return _TEXT
+    if "properties" in said and not _COMBINED.isdisjoint(said):  # its own ones, and another schema's
         return _TEXT
     if "$ref" in said:
         return _referred(str(said["$ref"]), root, roots, above)
