@@ -289,6 +289,7 @@ class Link:
 
     async def _ensure_own_topic(self, topic: str, partitions: int, settings: Mapping[str, str]) -> None:
         """Has the target have a topic of the link itself; raises what the target refuses that with."""
+        await self._target.refresh(None)
         refused = await ensure_topics(self._target, {topic: partitions}, self.settings.replication_factor, {topic: settings})
         for error in refused.values():
             raise error
@@ -432,6 +433,8 @@ class Link:
         counts: dict[str, int] = {}
         for name, target in names.items():
             counts[target] = max(counts.get(target, 1), len(self._source.metadata.topics[name].partitions))
+        await self._target.refresh(None)
+        self._sizes = {target: size for target, size in self._sizes.items() if target in self._target.metadata.topics}
         settings = await self._settings_of(names)
         for target, why in (await ensure_topics(self._target, counts, self.settings.replication_factor, settings)).items():
             for name in [name for name, to in names.items() if to == target]:

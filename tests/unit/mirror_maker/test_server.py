@@ -30,7 +30,7 @@ from ottla.mirror_maker.server import Collector, MirrorMaker
 from ottla.mirror_maker.sync.topics import own_settings
 from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, TopicPartition
 from ottla.testing.certificates import Authority
-from ottla.wire.admin import ConfigResource, ResourceType, create_partitions, describe_configs
+from ottla.wire.admin import ConfigResource, ResourceType, create_partitions, delete_topics, describe_configs
 from ottla.wire.fetching import FetchFailed
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
 from ottla.wire.producing import BatchProducer
@@ -107,6 +107,24 @@ async def test_topics_partitions_and_settings_follow_the_source(tmp_path: Path) 
             await arrives(b, TopicPartition("A.clicks", 1), b"grown")
             assert one.status()[0]
             assert {family.metric for family in Collector(one, SystemClock()).collect()} == set(METRICS)  # type: ignore[union-attr]
+
+
+async def test_a_topic_of_the_target_that_is_made_again_is_set_as_the_sources_is(tmp_path: Path) -> None:
+    """Until settings are compared again, ten minutes later, a larger message would fail its partition, and old ones be deleted."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks", 1, max_message_bytes="2000000", cleanup_policy="compact")
+        await publish(a, CLICKS, b"0")
+        async with worker(a, b):
+            await arrives(b, COPIED, b"0")
+            former = b.cluster.metadata.topic("A.clicks").topic_id
+            assert not await delete_topics(b.cluster, ["A.clicks"])
+            async with asyncio.timeout(SECONDS):
+                while (there := b.cluster.metadata.topics.get("A.clicks")) is None or there.topic_id == former:
+                    await asyncio.sleep(0.05)
+                    await b.cluster.refresh(None)
+            resource = ConfigResource(ResourceType.TOPIC, "A.clicks")
+            found = (await describe_configs(b.cluster, [resource]))[resource]
+            assert (found["max.message.bytes"].value, found["cleanup.policy"].value) == ("2000000", "compact")
 
 
 async def test_a_group_that_moves_reads_each_message_once(tmp_path: Path) -> None:

@@ -37,13 +37,13 @@ async def ensure_topics(
     """Makes the topics that are missing and has those grow that are too small; gives what was refused.
 
     Args:
+        target: as it was heard of just now.
         counts: how many partitions each topic has at least.
         settings: of those that are made.
 
     Raises:
         ApiError, OSError: the target cannot be asked.
     """
-    await target.refresh(None)
     there = target.metadata.topics
     missing = [NewTopic(name, count, replication_factor, settings.get(name, {})) for name, count in counts.items() if name not in there]
     refused = await create_topics(target, missing) if missing else {}
