@@ -502,7 +502,9 @@ class Link:
         return {partition: known for copier in self.slots.values() for partition, known in copier.maps.items()}
 
     async def translate(self, group: str) -> list[Checkpoint]:
-        """Where a group of the source is in the target, by the maps that are here."""
+        """Where a group of the source is in the target, by the maps that are here; none where records go by key."""
+        if self.settings.partition_by == "key":
+            return []
         topics = {partition: to.topic for partition, to in self._wanted.items()}
         maps = {partition: known for partition, known in self.maps.items() if partition in topics}
         return await translated(self._source, group, maps, topics) if maps else []
@@ -520,22 +522,20 @@ class Link:
     async def _follow_groups(self) -> None:
         settings = self.settings
         maps = self._copied()
-        if not maps:
+        if not maps or settings.partition_by == "key":
             return
         await self._refresh_source(())
         records = []
-        errors: Sequence[Exception] = ()
-        if settings.partition_by == "number":  # by key a target's partition has records of many, and no offset stands for one of them
-            groups, errors = await list_groups(self._source)
-            for group in wanted_groups(groups, self._groups):
-                try:
-                    found = await self.translate(group)
-                except ApiError as error:
-                    log.warning("%s: the offsets of group %s are not translated: %s", settings.name, group, error)
-                    continue
-                records += [checkpoint(one) for one in found]
-                if settings.sync_group_offsets_enabled:
-                    await follow_group(self._target, found, f"mirrored by {settings.name}")
+        groups, errors = await list_groups(self._source)
+        for group in wanted_groups(groups, self._groups):
+            try:
+                found = await self.translate(group)
+            except ApiError as error:
+                log.warning("%s: the offsets of group %s are not translated: %s", settings.name, group, error)
+                continue
+            records += [checkpoint(one) for one in found]
+            if settings.sync_group_offsets_enabled:
+                await follow_group(self._target, found, f"mirrored by {settings.name}")
         if settings.emit_checkpoints_enabled:
             await self._emit(f"{settings.source}{self._dot}checkpoints{self._dot}internal", records)
         if settings.emit_offset_syncs_enabled:

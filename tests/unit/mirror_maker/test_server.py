@@ -456,6 +456,21 @@ async def test_mirror_maker_2s_records_are_in_the_target(tmp_path: Path) -> None
             assert {"segment.bytes", "delete.retention.ms"} <= settings.keys(), "a new holder reads all of it"
 
 
+async def test_by_key_no_offset_of_the_target_is_said_to_stand_for_one_of_the_source(tmp_path: Path) -> None:
+    """It would be one of another partition, and may lie behind what a group has not read."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0", b"1")
+        await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(1)})
+        async with worker(a, b, partition_by="key", emit_heartbeats_enabled="false") as one:
+            link = one.links["A-B"]
+            await until(lambda: link.counts.records == 2)
+            assert await link.translate("readers") == []
+            await link._follow_groups()
+            await b.cluster.refresh(None)
+            assert "mm2-offset-syncs.A.internal" not in b.cluster.metadata.topics
+
+
 async def test_mirror_maker_2s_topics_are_called_as_its_policy_calls_them(tmp_path: Path) -> None:
     """With another separator, with dots in its own topics all the same, and heartbeats with a prefix under identity names too."""
     async with two_sides(tmp_path) as (a, b):
