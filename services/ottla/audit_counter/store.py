@@ -634,7 +634,7 @@ class Store:
         """What tiers had of windows that begin in [from_ms, to_ms), partitions and hosts added up."""
         rows = self._connection.execute(
             "SELECT start_ms, tier, attempted, acknowledged, failed, count, size, latencies FROM counts"
-            " WHERE topic = ? AND start_ms >= ? AND start_ms < ?" + (" AND tier LIKE ?" if tier else "") + " ORDER BY start_ms, tier",
+            " WHERE topic = ? AND start_ms >= ? AND start_ms < ?" + (" AND tier = ?" if tier else "") + " ORDER BY start_ms, tier",
             (topic, from_ms, to_ms, tier) if tier else (topic, from_ms, to_ms),
         )
         found: list[TierRow] = []

@@ -331,6 +331,7 @@ def test_what_tiers_had_is_added_up_however_many_rows_it_is_read_in(store: Store
     ]
     assert wanted[0]["latency_p50_ms"] == pytest.approx(50, rel=0.01)
     assert store.tiers("clicks", START, END + 1, "producer") == wanted[1:2]
+    assert store.tiers("clicks", START, END + 1, "consumer:_") == store.tiers("clicks", START, END + 1, "Producer") == []
     assert store.tiers("clicks", END + 1, END + 2) == []
     monkeypatch.setattr("ottla.audit_counter.store._ROWS_AT_ONCE", 2)
     assert store.tiers("clicks", START, END + 1) == wanted
