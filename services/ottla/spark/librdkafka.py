@@ -158,14 +158,15 @@ def read_ranges(settings: SourceSettings, ranges: Sequence[OffsetRange], now: Ca
             for place, some in by_partition.items():
                 one = left.get(TopicPartition(*place))
                 if one is not None:
-                    moved_at = now()
                     yield from _taken(consumer, left, one, some, settings.columns)
+                    moved_at = now()
             for message in errors:
                 error = message.error()
                 one = left.get(TopicPartition(message.topic() or "", -1 if message.partition() is None else message.partition()))
                 if error.code() == KafkaError._PARTITION_EOF:
                     if one is not None and message.offset() >= one.end:
                         yield _rest(consumer, left, one)
+                        moved_at = now()
                 elif one is not None and error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                     _after_loss(consumer, settings, left, one)
                     moved_at = now()

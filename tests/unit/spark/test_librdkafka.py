@@ -16,7 +16,7 @@ from ottla.spark.loading.driver import LoadSettings
 from ottla.spark.offsets import OffsetRange
 from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, read_ranges
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
-from ottla.testing import EmbeddedCluster
+from ottla.testing import EmbeddedCluster, ManualClock
 
 THEIRS = {"engine": "librdkafka"}
 
@@ -44,6 +44,19 @@ def test_every_codec_with_nulls_and_headers_is_read_alike(cluster: EmbeddedClust
     partitions = [TopicPartition(topic, number) for number in range(len(CODECS))]
     assert len(same_rows(cluster, [OffsetRange(partition, 0, 300) for partition in partitions], subscribe=topic)) == 1500
     assert len(same_rows(cluster, [OffsetRange(partition, 13, 271) for partition in partitions[::2]], subscribe=topic)) == 3 * 258
+
+
+@pytest.mark.parametrize("engine", ["ottla", "librdkafka"])
+def test_the_time_that_rows_are_held_for_is_not_the_brokers(cluster: EmbeddedCluster, engine: str) -> None:
+    """What takes the rows may be slower than kafkaConsumer.pollTimeoutMs."""
+    topic = cluster.create_topic(f"held.{engine}")
+    fill(cluster, topic, 10)
+    clock = ManualClock()
+    found = 0
+    for portion in read_ranges(settings(cluster, subscribe=topic, engine=engine), [OffsetRange(TopicPartition(topic, 0), 0, 10)], clock):
+        found += len(portion.columns)
+        clock.advance(seconds=200)
+    assert found == 10
 
 
 @pytest.mark.long
