@@ -61,6 +61,14 @@ def test_the_command_takes_what_it_is_given() -> None:
     assert container["envFrom"] == [{"secretRef": {"name": "load-credentials"}}]
 
 
+def test_a_load_that_is_stopped_at_its_deadline_keeps_what_it_has_committed() -> None:
+    """In one commit, a backlog that takes longer than the deadline would be begun again for ever."""
+    [container] = pod_of(template(TO_STORAGE).one("CronJob", "load"))["containers"]
+    assert parsed(container["args"])["max_records"] == 10_000_000
+    [container] = pod_of(template({**TO_STORAGE, "load.maxRecords": 2_000_000_000}).one("CronJob", "load"))["containers"]
+    assert parsed(container["args"])["max_records"] == 2_000_000_000
+
+
 def test_where_another_spark_runs_the_tasks_it_finds_the_driver() -> None:
     """In a pod of its own the driver listens for no one else."""
     [alone] = pod_of(template(TO_STORAGE).one("CronJob", "load"))["containers"]
