@@ -623,7 +623,7 @@ class AuditCounter:
         return await self._in_store(self._store.sessions)
 
     async def summary(self, topic: str, from_ms: int, to_ms: int, tiers: tuple[str, ...] = (), wait_seconds: float = 0.0) -> Summary:
-        """What is said of windows that begin in [from_ms, to_ms), once it is known or the time is up.
+        """What is said of windows that begin in [from_ms, to_ms), once it is known or the time is up; of a folded hour as a whole.
 
         Args:
             tiers: only edges between these; none are all.
@@ -646,6 +646,7 @@ class AuditCounter:
         return dataclasses.replace(found, is_read=is_read)
 
     def _summary(self, topic: str, from_ms: int, to_ms: int, tiers: tuple[str, ...]) -> Summary:
+        from_ms = self._store.begin_of(topic, from_ms)
         found = self._store.verdicts(topic, from_ms, to_ms, limit=MOST_VERDICTS + 1, tiers=tiers)
         if len(found) > MOST_VERDICTS:
             raise InvalidRequest(f"{topic}: there are more than {MOST_VERDICTS:,} verdicts; ask for a shorter time, or for fewer tiers")

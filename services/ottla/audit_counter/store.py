@@ -598,6 +598,12 @@ class Store:
     def _topics_in(self, table: str) -> list[str]:
         return [topic for (topic,) in self._connection.execute(_TOPICS_OF.format(table))]
 
+    def begin_of(self, topic: str, time_ms: int) -> int:
+        """Where the windows begin in which messages of a time and later lie: with the hour, if that was folded."""
+        hour = time_ms - time_ms % self._fold_ms
+        folded = "SELECT EXISTS (SELECT 1 FROM counts WHERE topic = ? AND start_ms = ? AND range_offset = ?)"
+        return hour if self._connection.execute(folded, (topic, hour, _FOLDED)).fetchone()[0] else time_ms
+
     def windows_of(self, topic: str, from_ms: int = 0, to_ms: int = 1 << 62) -> list[int]:
         """The windows that have counts."""
         rows = self._connection.execute(

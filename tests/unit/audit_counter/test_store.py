@@ -698,6 +698,29 @@ def test_what_came_late_to_a_folded_hour_and_is_counted_again_by_the_next_leader
     assert told(store, hour) == [("producer->broker", "UNAUDITED")]
 
 
+def test_who_asks_for_a_part_of_a_folded_hour_is_told_what_is_said_of_the_hour(store: Store) -> None:
+    """Nothing at all would be PENDING for good, and what came late to the hour and is lost would pass for COMPLETE."""
+
+    async def in_store(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        return function(*arguments, **keywords)
+
+    def said(from_minute: int, to_minute: int) -> tuple[int, Verdict, int]:
+        found = asyncio.run(counter.summary("clicks", hour + from_minute * MINUTE, hour + to_minute * MINUTE))
+        return found.windows, found.verdict, found.exit_code
+
+    counter = AuditCounter(cast(Any, None), store, CounterSettings(), SystemClock(), in_store, in_store)
+    hour = START - START % HOUR
+    later = hour + 5 * HOUR
+    folded_hour(store, hour, later)
+    assert said(15, 45) == said(0, 60) == (1, Verdict.COMPLETE, 0)
+    assert said(60, 75) == (0, Verdict.PENDING, 3)
+    store.put_verdicts("clicks", hour, [EdgeVerdict("producer", "broker", Verdict.LOSS, missing=1)])
+    store.put_verdicts("clicks", hour + HOUR, [EdgeVerdict("producer", "broker", Verdict.COMPLETE)])
+    assert said(15, 75)[1:] == (Verdict.LOSS, 1)
+    # Of windows that are not folded only those count that begin in the time.
+    assert store.begin_of("clicks", hour + HOUR + 15 * MINUTE) == hour + HOUR + 15 * MINUTE
+
+
 def test_an_hour_is_folded_with_what_its_log_told_of_headers(store: Store) -> None:
     """By its batch's header the last message of an hour is of the next one. What comes late to either is compared with what clients had."""
     hour = START - START % HOUR
