@@ -204,6 +204,7 @@ def test_what_is_wrong_with_a_table_is_one_line(cluster: EmbeddedCluster, tmp_pa
         (["a", "--into", "x", "--until", "soon"], "--until takes a time"),
         (["a", "--into", "x", "--every", "now"], "--every takes a time"),
         (["a", "--into", "x", "--stale-after", "never"], "--stale-after takes a time"),
+        (["a", "--into", "x", "--audit-window", "0s"], "the audit's windows are 1 ms long at least"),
         (["a", "--into", "x", "--http-listener", "nowhere"], "http.listener = 'nowhere'"),
         (["a", "--into", "x", "-X", "group.id=g"], "Kafka option 'group.id' is not supported"),
         (["a", "--into", "x", "--metrics-file", "nowhere/load.prom"], "--metrics-file nowhere/load.prom: there is no directory nowhere"),

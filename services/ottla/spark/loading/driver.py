@@ -101,6 +101,8 @@ class LoadSettings:
         if not job or len(job) > 200:
             raise ConfigurationError("a job has a name, of 200 characters at most")
         settings = cls(source, table, job, **more)
+        if settings.audit_window_ms is not None and settings.audit_window_ms < 1:
+            raise ConfigurationError("the audit's windows are 1 ms long at least: audit.window.ms of the counter")
         if settings.audit_window_ms is not None and find_spec("fastavro") is None:
             raise ConfigurationError("a load that is audited needs the extra `audit`: pip install 'ottla[spark,audit]'")
         return settings
