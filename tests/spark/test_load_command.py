@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -169,6 +171,15 @@ def test_one_topic_of_several_that_is_not_there_is_a_mistake_and_nothing_is_load
     assert capsys.readouterr().err == "ottla: there is no topic typed-bad, typed-ill\n"
     assert run(["load", "status", str(tmp_path)]) == 0
     assert "no job has loaded anything" in capsys.readouterr().out
+
+
+def test_a_spark_that_does_not_start_is_one_sentence(a_spark_to_start: None, cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    topic = cluster.create_topic("not-started")
+    fill(cluster, topic, 10)
+    command = ["load", topic, "--into", str(tmp_path), "-b", cluster.bootstrap_servers, "--master", "local[x]"]
+    ended = subprocess.run([sys.executable, "-m", "ottla.cli", *command], capture_output=True, text=True, timeout=900, check=False)
+    assert (ended.returncode, "Traceback" in ended.stderr) == (1, False), ended.stderr
+    assert "nothing was committed: org.apache.spark.SparkException: Could not parse Master URL: 'local[x]'" in ended.stderr
 
 
 def test_what_is_wrong_with_a_table_is_one_line(cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -185,8 +185,8 @@ class SparkExecutor:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        self._session = self._session or self._start()
         try:
+            self._session = self._session or self._start()
             return self._run(tasks, done)
         except (Py4JError, PySparkException, OSError) as error:
             raise TasksFailed(f"the tasks of a load failed, and nothing was committed: {_cause(str(error))}") from error
@@ -215,7 +215,7 @@ class SparkExecutor:
 def _cause(told: str) -> str:
     """What a task died of, as one line of what Spark says of it: the error of its Python, or Spark's own of it."""
     before_java = re.split(r"\n\s+at [\w.$]+", told.rpartition("Traceback (most recent call last):\n")[2], maxsplit=1)[0]
-    lines = [line for line in before_java.splitlines() if line.strip()]
+    lines = [line.removeprefix(": ") for line in before_java.splitlines() if line.strip()]  # as py4j has the line of Java's error
     raised = [line for line in lines if re.match(r"[\w.]+: ", line) and not line.startswith("py4j.")]
     return (raised or [line.strip() for line in lines[-1:]] or ["it does not answer"])[0]
 
