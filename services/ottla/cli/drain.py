@@ -158,7 +158,7 @@ async def _registered(settings: BrokerSettings, broker_id: BrokerId) -> BrokerRe
 
     where, path = settings.zookeeper_connect, znodes.BROKER.path(broker_id)
     try:
-        session = await open_session(zookeeper_options(settings))
+        session = await open_session(replace(zookeeper_options(settings), makes_chroot=False))
         try:
             data, stat = await session.get(path)
         finally:

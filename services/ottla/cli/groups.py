@@ -27,7 +27,6 @@ from ottla.cli.group_facts import (
 )
 from ottla.cli.output import count_of, note, say, say_json, table
 from ottla.client.group_registry import read_group, set_group_offsets
-from ottla.config.connect_string import ConnectString
 from ottla.errors import OttlaError
 from ottla.model import TopicPartition
 
@@ -315,13 +314,12 @@ class ZooKeeperGroup:
         self._call(lambda session: set_group_offsets(session, self._group, wanted))
 
     def _call(self, call: Callable[[Coordination], Coroutine[Any, Any, T]]) -> T:
-        from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
+        from ottla.client.discovery import open_client_session
 
         logging.basicConfig(level=logging.CRITICAL)  # kazoo would log each attempt to connect
 
         async def run() -> T:
-            seconds = ANSWER_SECONDS
-            session = await open_session(ZooKeeperOptions(ConnectString.parse(self._connect), seconds, seconds))
+            session = await open_client_session(self._connect, ANSWER_SECONDS, ANSWER_SECONDS)()
             try:
                 return await call(session)
             finally:
@@ -330,7 +328,7 @@ class ZooKeeperGroup:
         try:
             return asyncio.run(run())
         except OttlaError as error:
-            raise CommandFailed(f"ZooKeeper at {self._connect}: {error}") from None
+            raise CommandFailed(f"ZooKeeper at {self._connect}: {str(error).removeprefix(f'{self._connect}: ')}") from None
 
 
 def _milliseconds(text: str) -> int:
