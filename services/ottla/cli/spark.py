@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Final
@@ -63,8 +65,18 @@ def submit(
     with tempfile.TemporaryDirectory(prefix="ottla-spark-") as directory:
         if not master.startswith("local"):
             command += ["--py-files", str(_package(ours, Path(directory)))]
-        ended = subprocess.run([*command, str(job), *(arguments or ())], env=environment, check=False)
-    raise typer.Exit(ended.returncode)
+        raise typer.Exit(_run([*command, str(job), *(arguments or ())], environment))
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs a program that ends when this process is to, and gives the exit code that a shell would."""
+    with subprocess.Popen(command, env=environment) as running:
+        former = signal.signal(signal.SIGTERM, lambda *_: running.terminate())
+        try:
+            code = running.wait()
+        finally:
+            signal.signal(signal.SIGTERM, former)
+    return code if code >= 0 else 128 - code
 
 
 def _package(ours: Path, directory: Path) -> Path:
