@@ -172,6 +172,8 @@ class Producer:
     ) -> None:
         for _, error in settings.contradictions():
             raise error
+        for name, reason in settings.without_effect(settings.given).items():
+            log.warning("%s has no effect: %s", name, reason)
         handlers = (callback_handler, event_handler)
         self.settings: Final = settings
         self._is_sync: Final = settings.producer_type == "sync"
@@ -226,6 +228,7 @@ class Producer:
             "callback_handler": _loaded("callback.handler", settings.callback_handler),
             "event_handler": _loaded("event.handler", settings.event_handler),
             "encoder": _loaded("serializer.class", settings.serializer_class),
+            "key_encoder": _loaded("key.serializer.class", settings.key_serializer_class),
             "partitioner": _loaded("partitioner.class", settings.partitioner_class),
         }
         return cls(settings, **{name: found() if isinstance(found, type) else found for name, found in made.items()})

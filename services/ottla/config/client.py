@@ -10,11 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Final
 
 from ottla.config.connect_string import ConnectString
 from ottla.config.reading import Relation, ServiceSettings
-from ottla.config.settings import INT_MAX, MIB, MINUTE_MS, setting
+from ottla.config.settings import INT_MAX, KIB, MIB, MINUTE_MS, Kind, setting
 from ottla.errors import ConfigurationError
+
+_NOT_TUNED: Final = "This client has a way of its own, and bounds of its own."
+
+
+def _not_tuned(name: str, kind: Kind, default: Any, doc: str, *aliases: str) -> Any:
+    return setting(name, kind, default=default, aliases=aliases, without_effect=_NOT_TUNED, doc=doc)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +148,16 @@ class ConsumerSettings(ServiceSettings):
         doc="Whether messages of transactions wait for their commit. Kafka 0.8 had no transactions.",
     )
 
+    socket_timeout_ms: int = _not_tuned("socket.timeout.ms", "int", 30_000, "Of requests.")
+    socket_receive_buffer_bytes: int = _not_tuned("socket.receive.buffer.bytes", "int", 64 * KIB, "Of a socket.", "socket.buffersize")
+    num_consumer_fetchers: int = _not_tuned("num.consumer.fetchers", "int", 1, "Threads that fetch.")
+    refresh_leader_backoff_ms: int = _not_tuned("refresh.leader.backoff.ms", "int", 200, "Before a leader is looked for again.")
+    backoff_increment_ms: int = _not_tuned("backoff.increment.ms", "int", 1_000, "0.7's, between two fetches.")
+    zookeeper_sync_time_ms: int = _not_tuned("zookeeper.sync.time.ms", "int", 2_000, "Of ZooKeeper's followers.", "zk.synctime.ms")
+    offsets_channel_backoff_ms: int = _not_tuned("offsets.channel.backoff.ms", "int", 1_000, "Before a coordinator is looked for again.")
+    offsets_channel_socket_timeout_ms: int = _not_tuned("offsets.channel.socket.timeout.ms", "int", 10_000, "Of offsets' requests.")
+    offsets_commit_max_retries: int = _not_tuned("offsets.commit.max.retries", "int", 5, "Of a commit at the shutdown.")
+
     def checks(self) -> Iterable[Relation]:
         return (("group.id", self._check_group), ("zookeeper.connect", lambda: ConnectString.parse(self.zookeeper_connect)))
 
@@ -204,6 +221,9 @@ class ProducerSettings(ServiceSettings):
     serializer_class: str | None = setting(
         "serializer.class", "string", default=None, doc="`module:name` of an encoder: called with each value, it gives bytes."
     )
+    key_serializer_class: str | None = setting(
+        "key.serializer.class", "string", default=None, doc="`module:name` of an encoder of keys; they are bytes or str already if unset."
+    )
     partitioner_class: str | None = setting(
         "partitioner.class", "string", default=None, doc="`module:name` of a partitioner; the Java client's hash of the key if unset."
     )
@@ -237,6 +257,20 @@ class ProducerSettings(ServiceSettings):
     )
     transactional_id: str | None = setting("transactional.id", "string", default=None, doc="Who this producer is to transactions.")
     client_id: str = setting("client.id", "string", default="ottla", doc="What brokers log of this client.")
+
+    request_timeout_ms: int = _not_tuned("request.timeout.ms", "int", 10_000, "Of one attempt.")
+    message_send_max_retries: int = _not_tuned("message.send.max.retries", "int", 3, "Attempts.", "num.retries")
+    retry_backoff_ms: int = _not_tuned("retry.backoff.ms", "int", 100, "Between two attempts.")
+    topic_metadata_refresh_interval_ms: int = _not_tuned("topic.metadata.refresh.interval.ms", "int", 600_000, "Of leaders.")
+    send_buffer_bytes: int = _not_tuned("send.buffer.bytes", "int", 100 * KIB, "Of a socket.", "buffer.size")
+    connect_timeout_ms: int = _not_tuned("connect.timeout.ms", "int", 5_000, "0.7's, of a connection.")
+    socket_timeout_ms: int = _not_tuned("socket.timeout.ms", "int", 30_000, "0.7's, of a request.")
+    reconnect_interval: int = _not_tuned("reconnect.interval", "int", 30_000, "0.7's, of a connection, in requests.")
+    max_message_size: int = _not_tuned("max.message.size", "int", 1_000_000, "0.7's, of a message.")
+    compressed_topics: tuple[str, ...] = setting(
+        "compressed.topics", "list", default=(), without_effect="All topics are compressed, or none.", doc="Only these, if there are any."
+    )
+    zk_read_num_retries: int = _not_tuned("zk.read.num.retries", "int", 3, "0.7's, of brokers in ZooKeeper.")
 
     def checks(self) -> Iterable[Relation]:
         return (("broker.list", self._check_brokers), ("enable.idempotence", self._check_idempotence))

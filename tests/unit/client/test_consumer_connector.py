@@ -314,6 +314,22 @@ async def test_settings_and_places_that_are_wrong_are_refused() -> None:
         ConsumerSettings.from_properties({"group.id": "g", "auto.offset.reset": "somewhere"})
 
 
+async def test_what_a_file_of_07_or_08_tunes_in_vain_is_said_and_not_refused(caplog: pytest.LogCaptureFixture) -> None:
+    names = [
+        "socket.timeout.ms",
+        "socket.receive.buffer.bytes",
+        "num.consumer.fetchers",
+        "refresh.leader.backoff.ms",
+        "backoff.increment.ms",
+        "zookeeper.sync.time.ms",
+        "offsets.channel.backoff.ms",
+        "offsets.channel.socket.timeout.ms",
+        "offsets.commit.max.retries",
+    ]
+    AsyncConsumerConnector(ConsumerSettings.from_properties({"group.id": "g"} | dict.fromkeys(names, "1")))
+    assert {record.args[0] for record in caplog.records if "has no effect" in record.msg} == set(names)  # type: ignore[index]
+
+
 async def test_offsets_may_be_kept_in_kafka_and_in_both_places(tmp_path: Path) -> None:
     async with group(tmp_path) as found:
         await some_clicks(found, 1, b"a", b"b", b"c")

@@ -448,6 +448,25 @@ def test_properties_of_07_and_08_are_read_and_unknown_ones_refused(cluster: Embe
             Producer.from_properties(wrong)
 
 
+def test_what_a_file_of_07_or_08_tunes_in_vain_is_said_and_not_refused(caplog: pytest.LogCaptureFixture) -> None:
+    names = [
+        "request.timeout.ms",
+        "message.send.max.retries",
+        "retry.backoff.ms",
+        "topic.metadata.refresh.interval.ms",
+        "send.buffer.bytes",
+        "connect.timeout.ms",
+        "socket.timeout.ms",
+        "reconnect.interval",
+        "max.message.size",
+        "zk.read.num.retries",
+    ]
+    given = {"broker.list": "127.0.0.1:1", "compressed.topics": "clicks", "key.serializer.class": "os:fsencode"}
+    with Producer.from_properties(given | dict.fromkeys(names, "1")) as producer:
+        assert producer._key_encoder is os.fsencode
+    assert {record.args[0] for record in caplog.records if "has no effect" in record.msg} == {*names, "compressed.topics"}  # type: ignore[index]
+
+
 def test_a_forked_child_is_refused(cluster: EmbeddedCluster, topic: str) -> None:
     with Producer(settings(cluster)) as producer:
         context = multiprocessing.get_context("fork")
