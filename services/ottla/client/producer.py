@@ -771,8 +771,8 @@ class _Sender:
             delivery.dropped()
         produce = self._produce
         for record, delivery in zip(to_send, owners, strict=True):
-            topic, key, value, headers, timestamp_ms, partition = record
             try:
+                topic, key, value, headers, timestamp_ms, partition = record
                 if produce is None or headers or timestamp_ms:
                     self._hand_over(record, delivery)
                     continue
@@ -781,8 +781,8 @@ class _Sender:
                 except BufferError:
                     self._hand_over(record, delivery)
             except BaseException as error:
-                # librdkafka's, or the application's partitioner's. Those before it are on their way.
-                failure = DeliveryFailed(f"{record.topic}: {type(error).__name__}: {error}", -1)
+                # librdkafka's, or the application's partitioner's, or it is no record. Those before it are on their way.
+                failure = DeliveryFailed(f"{getattr(record, 'topic', record)}: {type(error).__name__}: {error}", -1)
                 failure.__cause__ = error
                 delivery.failed(failure)
 

@@ -189,6 +189,21 @@ def test_a_message_that_librdkafka_does_not_take_fails_alone(cluster: EmbeddedCl
     assert written(reader, topic, 0) == [b"a", b"b"]
 
 
+def test_what_a_handler_gives_that_is_no_record_fails_alone(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
+    """Those before it are on their way by then: counted as failed too, they left a delivery that was waited for without end."""
+
+    class Adding(CallbackHandler):
+        def before_sending(self, records: Sequence[ProducerRecord]) -> Sequence[ProducerRecord]:
+            return [*records, ("no", "record")]  # type: ignore[list-item]  # as a program may
+
+    with Producer(settings(cluster, "async"), callback_handler=Adding()) as producer:
+        delivery = producer.send(topic, [b"a", b"b"], partition=0)
+        with pytest.raises(DeliveryFailed, match="ValueError"):
+            producer.flush()
+        assert len(delivery.result(0)) == 2
+    assert written(reader, topic, 0) == [b"a", b"b"]
+
+
 def test_a_handler_that_raises_behind_one_message_that_became_two_leaves_none_that_is_waited_for(
     cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
 ) -> None:
