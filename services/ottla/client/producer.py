@@ -704,10 +704,15 @@ class _Sender:
             with self._changed:
                 self._is_busy = False
                 self._changed.notify_all()
+        added = Delivery(self._producer, 0)
         try:
             last = self._callbacks.last_batch_before_close()
             if last:
-                self._deliver(last, last, [Delivery(self._producer, len(last))] * len(last))
+                added.grown(len(last))
+                self._deliver(last, last, [added] * len(last))
+        except BaseException as error:
+            added.failed(_failure_of_handler(error), added.left)
+        try:
             self._callbacks.close()
         except Exception:  # the handler is the application's
             log.exception("the callback handler failed at the producer's close")
@@ -747,8 +752,7 @@ class _Sender:
             self._deliver(self._callbacks.before_sending(records), records, owners)
         except BaseException as error:
             # The handler is the application's, also what is no `Exception`. The batch has failed, and the thread continues with the next.
-            failure = DeliveryFailed(f"a handler raised {type(error).__name__}: {error}", -1)
-            failure.__cause__ = error
+            failure = _failure_of_handler(error)
             for delivery, count in Counter(delivery for _, delivery in batch).items():
                 delivery.failed(failure, min(count + grown[delivery], delivery.left))
 
@@ -785,6 +789,12 @@ class _Sender:
                 failure = DeliveryFailed(f"{getattr(record, 'topic', record)}: {type(error).__name__}: {error}", -1)
                 failure.__cause__ = error
                 delivery.failed(failure)
+
+
+def _failure_of_handler(error: BaseException) -> DeliveryFailed:
+    failure = DeliveryFailed(f"a handler raised {type(error).__name__}: {error}", -1)
+    failure.__cause__ = error
+    return failure
 
 
 def _loaded(name: str, place: str | None) -> Any:

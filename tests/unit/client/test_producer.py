@@ -264,6 +264,23 @@ def test_an_event_handler_that_raises_for_a_part_of_a_send_leaves_none_that_is_w
     assert handlers["event_handler"].batches == [[b"b"], [b"d"]]
 
 
+def test_a_last_batch_that_an_event_handler_does_not_send_is_said_by_close(cluster: EmbeddedCluster, topic: str) -> None:
+    class Last(CallbackHandler):
+        is_closed = False
+
+        def last_batch_before_close(self) -> Sequence[ProducerRecord]:
+            return [ProducerRecord(topic, None, b"last")]
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    handler = Last()
+    producer = Producer(settings(cluster, "async"), callback_handler=handler, event_handler=FailingOnce())
+    with pytest.raises(DeliveryFailed, match="RuntimeError: no"):
+        producer.close()
+    assert handler.is_closed
+
+
 def test_a_handler_may_give_the_same_record_for_several_messages(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
     record = ProducerRecord(topic, None, b"beat", partition=0)
 
