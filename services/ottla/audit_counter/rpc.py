@@ -14,6 +14,7 @@ from ottla.rpc.v1 import audit_pb2_grpc as services
 
 SERVICE: Final = messages.DESCRIPTOR.services_by_name["Audit"].full_name
 _LONGEST_WAIT_SECONDS: Final = 600.0
+_LATEST_MS: Final = (1 << 63) - 1
 
 
 class AuditServicer(services.AuditServicer):
@@ -49,6 +50,8 @@ class AuditServicer(services.AuditServicer):
         )
 
     async def Missing(self, request: messages.MissingRequest, context: Any) -> messages.MissingResponse:
+        if not 0 <= request.window < _LATEST_MS:
+            raise InvalidRequest("a window is where it begins, in milliseconds")
         found = await self._counter.summary(request.topic, request.window, request.window + 1)
         for _, said in found.verdicts:
             if said.edge == request.edge:

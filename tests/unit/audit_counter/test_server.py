@@ -228,6 +228,9 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
                 await call("Missing", messages.MissingRequest(topic="clicks", window=window, edge="a->b"), messages.MissingResponse)
             with pytest.raises(InvalidRequest):
                 await call("Verify", messages.VerifyRequest(topic="clicks"), messages.VerifyResponse)
+            for no_window in ((1 << 63) - 1, -1 << 63):
+                with pytest.raises(InvalidRequest):
+                    await call("Missing", messages.MissingRequest(topic="clicks", window=no_window, edge="a->b"), messages.MissingResponse)
             standing = await call("Status", messages.AuditStatusRequest(), messages.AuditStatusResponse)
             assert (standing.is_active, standing.is_caught_up, list(standing.topics)) == (True, True, ["clicks"])
 
