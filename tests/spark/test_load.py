@@ -201,6 +201,14 @@ def test_limits_are_kept_and_new_partitions_begin_at_their_beginning(cluster: Em
     assert rows_of(tmp_path) == all_of(topic, [50, 5])
 
 
+def test_until_before_1970_loads_nothing(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """In ListOffsets -1 is where the log ends, and -3 is the record with the largest timestamp (KIP-734)."""
+    topic = cluster.create_topic("until-1969")
+    fill(cluster, topic, 10)
+    for until_ms in (-1, -3, -86_400_000):
+        assert load(settings_for(cluster, tmp_path, topic, until_ms=until_ms), LocalExecutor()).is_empty
+
+
 def test_what_retention_took_stops_a_load_unless_it_may_be_lost(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     topic = cluster.create_topic("taken")
     fill(cluster, topic, 10)

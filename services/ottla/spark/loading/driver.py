@@ -412,7 +412,8 @@ def _bounds(
             " loaded; load it as another job"
         )
     if settings.until_ms is not None:
-        until = reader.resolve(Boundary(timestamp_ms=settings.until_ms), partitions, is_start=False)
+        # Below 0 are ListOffsets' own words, such as -1 for where the log ends.
+        until = reader.resolve(Boundary(timestamp_ms=max(0, settings.until_ms)), partitions, is_start=False)
         latest = {partition: min(offset, until[partition]) for partition, offset in latest.items()}
     return start, latest
 
