@@ -430,6 +430,25 @@ def test_a_task_that_leaves_something_out_is_found_out(cluster: EmbeddedCluster,
     assert rows_of(tmp_path) == []
 
 
+def test_a_cluster_that_does_not_say_whether_a_topic_is_compacted_is_named(
+    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: an executor that drops files, and no answer to the question that follows; as a TimeoutError it was told as the table's."""
+    topic = cluster.create_topic("unsaid")
+    fill(cluster, topic, 10)
+
+    class Dropping(LocalExecutor):
+        def run(self, tasks: Sequence[WriteTask], done: Callable[[int], None]) -> list[RangeFacts]:
+            return [RangeFacts(one.range, one.unseen, one.lost, (), one.is_ordered) for one in super().run(tasks, done)]
+
+    async def no_answer(*_: Any, **__: Any) -> Any:
+        raise TimeoutError
+
+    monkeypatch.setattr("ottla.spark.loading.driver.describe_configs", no_answer)
+    with pytest.raises(ReadFailed, match=rf"{cluster.bootstrap_servers} cannot be asked whether unsaid is compacted: timed out"):
+        load(settings_for(cluster, tmp_path, topic), Dropping())
+
+
 def test_a_topic_made_again_and_a_table_of_something_else_are_refused(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     from confluent_kafka.admin import AdminClient
 

@@ -324,8 +324,11 @@ class _Fetching:
             return None
         if not isinstance(cause, OffsetOutOfRange):
             raise ReadFailed(str(failure)) from failure
-        earliest = (await list_offsets(self.cluster, {one.partition: EARLIEST}))[one.partition].offset
-        latest = (await list_offsets(self.cluster, {one.partition: LATEST}))[one.partition].offset
+        try:
+            earliest = (await list_offsets(self.cluster, {one.partition: EARLIEST}))[one.partition].offset
+            latest = (await list_offsets(self.cluster, {one.partition: LATEST}))[one.partition].offset
+        except OSError as error:
+            raise ReadFailed(f"{failure}; where the log begins and ends cannot be asked: {reason_of(error)}") from error
         if latest < one.start:
             report([Loss(one.partition, one.start, one.end, f"the log ends at {latest}")], self.settings)
             return None
@@ -351,6 +354,8 @@ class _Fetching:
                     pass
         except FetchFailed as failure:
             raise ReadFailed(f"{failure}; it cannot be put into quarantine, as no one can say where it ends") from failure
+        except TimeoutError as error:
+            raise ReadFailed(f"{one.partition} is damaged behind offset {one.start}, and gave nothing when it was asked again") from error
         fetched = arrived[0]
         next_offset = one.start
         for position, header in batches(fetched.records):

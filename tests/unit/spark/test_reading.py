@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, TopicFacts,
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
 from ottla.testing import EmbeddedCluster, ManualClock
 from ottla.testing.certificates import Authority
+from ottla.wire.fetching import Fetched, Fetcher
 
 if TYPE_CHECKING:
     from ottla.spark.source import StreamReader
@@ -183,6 +186,20 @@ class Ticking(ManualClock):
     def monotonic(self) -> float:
         self.advance(seconds=self.seconds_a_look)
         return super().monotonic()
+
+
+def test_a_cluster_that_cannot_be_asked_what_is_lost_is_named(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an error of the system it was told as the table's."""
+    topic = cluster.create_topic("lost-and-away")
+    fill(cluster, topic, 20)
+    delete_before(cluster, TopicPartition(topic, 0), 10)
+
+    async def no_answer(*_: Any, **__: Any) -> Any:
+        raise TimeoutError
+
+    monkeypatch.setattr("ottla.spark.reading.list_offsets", no_answer)
+    with pytest.raises(ReadFailed, match=rf"{topic}-0.*where the log begins and ends cannot be asked: timed out"):
+        rows(settings(cluster, subscribe=topic), [OffsetRange(TopicPartition(topic, 0), 0, 20)])
 
 
 def test_a_range_that_does_not_come_fails_within_its_time(cluster: EmbeddedCluster) -> None:
@@ -560,7 +577,9 @@ def test_a_time_that_no_column_can_have_is_told_with_its_place(cluster: Embedded
     assert [row["offset"] for row in rows(settings(cluster, subscribe=topic, engine=engine, columns="offset"), ranges)] == [0, 1]
 
 
-def test_a_damaged_batch_fails_with_its_place_or_goes_into_quarantine(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+def test_a_damaged_batch_fails_with_its_place_or_goes_into_quarantine(
+    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What stands around it is read, and the file has the bytes that the broker has."""
     topic = cluster.create_topic("damaged")
     for _ in range(4):
@@ -578,6 +597,17 @@ def test_a_damaged_batch_fails_with_its_place_or_goes_into_quarantine(cluster: E
         (found,) = [header for _, header in batches((directory / f"{topic}-0-{start}.batch").read_bytes())]
         assert (found.base_offset, found.last_offset + 1) == (start, end)
     assert [row["offset"] for row in rows(sparing, [OffsetRange(place, spoilt[0][0] + 1, spoilt[1][1])])] == []
+
+    class Silent(Fetcher):
+        async def poll(self, timeout_seconds: float) -> list[Fetched]:
+            if self.settings.check_crcs:
+                return await super().poll(timeout_seconds)
+            await asyncio.sleep(0.01)
+            return []
+
+    monkeypatch.setattr("ottla.spark.reading.Fetcher", Silent)
+    with pytest.raises(ReadFailed, match="damaged-0 is damaged behind offset 0, and gave nothing when it was asked again"):
+        rows(replace(sparing, poll_timeout_ms=200), [OffsetRange(place, 0, 40)])
     for wrong in ({"onCorrupt": "quarantine"}, {"quarantinePath": "x"}, {"onCorrupt": "ignore"}):
         with pytest.raises(OptionRefused, match="onCorrupt"):
             settings(cluster, subscribe=topic, **wrong)

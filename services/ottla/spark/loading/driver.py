@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from ottla.clock import Clock, SystemClock
-from ottla.errors import ApiError, ConfigurationError, OttlaError
+from ottla.errors import ApiError, ConfigurationError, OttlaError, reason_of
 from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
 from ottla.spark.loading.auditing import Report, send
@@ -487,12 +487,17 @@ def _asking(settings: SourceSettings) -> Iterator[tuple[LoopThread, Cluster]]:
 
 
 def _compacted(settings: LoadSettings, topics: Iterable[str]) -> set[str]:
-    """Those of the topics that are compacted, as their settings say."""
+    """Those of the topics that are compacted, as their settings say. Raises ReadFailed."""
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(topics)]
     if not resources:
         return set()
-    with _asking(settings.source) as (loop, cluster):
-        found = loop.call(describe_configs(cluster, resources, timeout_seconds=_ASK_SECONDS), 2 * _ASK_SECONDS)
+    try:
+        with _asking(settings.source) as (loop, cluster):
+            found = loop.call(describe_configs(cluster, resources, timeout_seconds=_ASK_SECONDS), 2 * _ASK_SECONDS)
+    except OSError as error:
+        which = ", ".join(resource.name for resource in resources)
+        servers = settings.source.kafka["bootstrap.servers"]
+        raise ReadFailed(f"{servers} cannot be asked whether {which} is compacted: {reason_of(error)}") from error
     return {resource.name for resource, entries in found.items() if "compact" in (entries["cleanup.policy"].value or "")}
 
 
