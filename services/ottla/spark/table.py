@@ -354,6 +354,9 @@ class ParquetFile:
 def append(frame: DataFrame, path: str, *, application: str, version: int) -> bool:
     """Appends a frame to a table as the application's `version`, once: what a stream's `foreachBatch` calls with its batch id.
 
+    Args:
+        application: of one checkpoint alone: a query with another one begins at batch 0 again, which this would take for the former one's.
+
     Returns:
         Whether it was appended. False: that version was committed before, and nothing is done.
 
