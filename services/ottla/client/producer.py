@@ -186,7 +186,8 @@ class Producer:
         self._process_id = os.getpid()
         self._clock: Final = clock or SystemClock()
         self._is_usable = True  # neither closed, nor in a forked child
-        self._is_aborting = False  # until that is answered, when librdkafka begins no other transaction
+        # How a transaction ends, until that is answered: librdkafka begins no other one before.
+        self._ending: Callable[[], None] | None = None
         self._unseen: set[Delivery] = set()
         self._unpolled = 0  # messages sent since deliveries were asked for
         self._partition_counts: dict[str, tuple[int, float]] = {}
@@ -371,7 +372,8 @@ class Producer:
 
         Raises:
             DeliveryFailed: it cannot be begun or committed; then it is aborted, if it was not before, or by the next one if the abort is
-                not answered. Only where the commit was not answered for a minute, and the message says so, does no one know.
+                not answered. Only where the commit was not answered for a minute, and the message says so, does no one know: the next one
+                asks for it again first, and raises if it was not committed.
         """
         from confluent_kafka import KafkaException
 
@@ -379,8 +381,8 @@ class Producer:
             raise ConfigurationError("transactional.id: a transaction needs one")
         self._check_usable()
         try:
-            if self._is_aborting:
-                self._abort()
+            if self._ending is not None:
+                self._ending()
             self._client.begin_transaction()
             try:
                 yield self
@@ -393,7 +395,7 @@ class Producer:
             raise DeliveryFailed(f"transaction of {self.settings.transactional_id}: {error.args[0].str()}", error.args[0].code()) from error
 
     def _abort(self) -> None:
-        self._is_aborting = True
+        self._ending = self._abort
         if self._sender is not None:
             self._sender.drop()
             self._client.purge()  # makes room for what is on its way to librdkafka
@@ -402,15 +404,17 @@ class Producer:
         self._client.flush(_ASKING_SECONDS)
         self._unseen.clear()  # the caller that aborts knows that nothing of it is written
         self._client.abort_transaction(_ASKING_SECONDS)
-        self._is_aborting = False
+        self._ending = None
 
     def _commit(self) -> None:
         from confluent_kafka import KafkaException
 
+        self._ending = self._commit
         end = self._clock.monotonic() + _CLOSE_SECONDS
         while True:
             try:
                 self._client.commit_transaction(_ASKING_SECONDS)
+                self._ending = None
                 return
             except KafkaException as error:
                 # librdkafka continues what was not answered in time: that can be asked for again, and not be aborted any more.

@@ -382,6 +382,29 @@ def test_an_abort_that_is_not_answered_in_time_is_asked_again_by_the_next_transa
     assert written(reader, topic, 0) == [b"a"]
 
 
+def test_a_commit_that_no_one_knows_of_is_asked_for_again_by_the_next_transaction(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unanswered(confluent_kafka.Producer):
+        times = 1
+
+        def commit_transaction(self, timeout: float = -1) -> None:
+            if self.times:
+                self.times -= 1
+                raise confluent_kafka.KafkaException(confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT, "late", False, True))
+            super().commit_transaction(timeout)
+
+    monkeypatch.setattr("confluent_kafka.Producer", Unanswered)
+    monkeypatch.setattr("ottla.client.producer._CLOSE_SECONDS", 0.0)
+    with Producer(settings(cluster, "async", transactional_id="in-doubt")) as producer:
+        with pytest.raises(DeliveryFailed, match="late"), producer.transaction():
+            producer.send(topic, b"a", partition=0).result(120)
+        with producer.transaction():
+            producer.send(topic, b"b", partition=0).result(120)
+    wait_until_all_ended(cluster.bootstrap_servers)
+    assert written(reader, topic, 0) == [b"a", b"b"]
+
+
 def test_a_failed_delivery_surfaces_at_result_or_at_flush(cluster: EmbeddedCluster) -> None:
     nowhere = ProducerSettings(broker_list="127.0.0.1:1", producer_type="async", message_timeout_ms=50, queue_buffering_max_ms=1)
     producer = Producer(nowhere)
