@@ -37,6 +37,7 @@ log: Final = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 _MOST_GAPS: Final = 100
+_MOST_QUARANTINED: Final = 1_000
 MOST_VERDICTS: Final = 100_000  # that are looked at together
 # Rows that are remembered, so that they are not read again: some 5 KiB each with a sketch, and half a KiB.
 _RECENT_COUNTS: Final = 4_096
@@ -664,7 +665,7 @@ class Store:
 
     def quarantine(self) -> list[tuple[int, int, str]]:
         """Partition, offset and reason of the latest records that were none."""
-        return self._connection.execute("SELECT * FROM quarantine ORDER BY next_offset DESC LIMIT 1000").fetchall()
+        return self._connection.execute(f"SELECT * FROM quarantine ORDER BY next_offset DESC LIMIT {_MOST_QUARANTINED}").fetchall()
 
     def purge(self, now_ms: int) -> int:
         """Forgets windows that are past the retention, and sessions that ended before it; how many windows."""
@@ -676,6 +677,8 @@ class Store:
                 rows = [(topic, before) for topic in self._topics_in(table)]
                 found = connection.executemany(f"DELETE FROM {table} WHERE topic = ? AND start_ms < ?", rows)
             connection.execute("DELETE FROM sessions WHERE heard_ms < ? AND (is_final OR is_dead)", (before,))
+            kept = f"SELECT partition, next_offset FROM quarantine ORDER BY next_offset DESC LIMIT {_MOST_QUARANTINED}"
+            connection.execute(f"DELETE FROM quarantine WHERE (partition, next_offset) NOT IN ({kept})")
         self._purged_ms = before
         return found.rowcount
 

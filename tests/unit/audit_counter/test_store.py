@@ -399,6 +399,14 @@ def test_records_that_are_none_are_kept_with_their_offset_and_counted(store: Sto
     assert store.counters.quarantined == 1
 
 
+def test_of_records_that_are_none_the_latest_are_kept(store: Store) -> None:
+    apply(store, *[None] * 1_005)
+    store.purge(NOW)
+    assert store._connection.execute("SELECT COUNT(*), MIN(next_offset) FROM quarantine").fetchone() == (1_000, 5)
+    store.purge(NOW)
+    assert len(store.quarantine()) == 1_000
+
+
 def test_a_session_that_says_nothing_for_long_is_dead_until_it_speaks(store: Store) -> None:
     apply(store, produced(0, ALL, watermark_ms=START + 1), appended(0, ALL, watermark_ms=END))
     assert store.silent_sessions(NOW) == []
