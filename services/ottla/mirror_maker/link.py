@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -502,10 +503,14 @@ class Link:
         return {partition: known for copier in self.slots.values() for partition, known in copier.maps.items()}
 
     async def translate(self, group: str) -> list[Checkpoint]:
-        """Where a group of the source is in the target, by the maps that are here; none where records go by key."""
+        """Where a group of the source is in the target, by the maps that are here.
+
+        Not where records go by key, nor in a topic that the names of several become: what is read of one is not of the others.
+        """
         if self.settings.partition_by == "key":
             return []
-        topics = {partition: to.topic for partition, to in self._wanted.items()}
+        sources = Counter(self._names.values())
+        topics = {partition: to.topic for partition, to in self._wanted.items() if sources[to.topic] == 1}
         maps = {partition: known for partition, known in self.maps.items() if partition in topics}
         return await translated(self._source, group, maps, topics) if maps else []
 

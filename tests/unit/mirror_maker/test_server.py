@@ -181,6 +181,24 @@ async def test_a_group_that_moves_reads_each_message_once(tmp_path: Path) -> Non
                     await asyncio.sleep(0.05)
 
 
+async def test_no_group_is_translated_in_a_topic_that_several_become(tmp_path: Path) -> None:
+    """Where it is in one of them would be behind what it has not read of another."""
+    views = TopicPartition("views", 0)
+    async with two_sides(tmp_path) as (a, b):
+        for topic in ("clicks", "views"):
+            await create_topic(a.cluster, topic)
+        await publish(a, views, b"0", b"1")
+        async with worker(a, b, naming="regex", naming_pattern="(clicks|views)", naming_replacement="A.clicks") as one:
+            link = one.links["A-B"]
+            await until(lambda: views in link.maps and link.maps[views].next_offset == 2)
+            await publish(a, CLICKS, b"2")
+            await until(lambda: CLICKS in link.maps and link.maps[CLICKS].next_offset == 1)
+            await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(1), views: CommittedOffset(0)})
+            assert await command(one, "offsets", "A-B", "--group", "readers") == (0, "Nothing of readers can be translated here.\n")
+            await link._follow_groups()
+            assert await committed_offsets(b.cluster, "readers") == {}
+
+
 async def test_workers_share_the_slots_and_take_those_of_one_that_is_gone(tmp_path: Path) -> None:
     """By ephemeral znodes; what is copied is copied once, whoever has the slot."""
     async with two_sides(tmp_path) as (a, b):
