@@ -194,6 +194,16 @@ def test_a_schema_without_columns_is_refused(schema: str, sentence: str) -> None
         read_schema(schema)
 
 
+@pytest.mark.parametrize(
+    "more", [{}, {"precision": None}, {"precision": "2"}, {"precision": 2, "scale": 3}, {"precision": 2, "scale": True}]
+)
+def test_a_logical_type_that_is_not_valid_is_what_it_is_made_of(more: dict[str, Any]) -> None:
+    """The specification: implementations must ignore it, as Java's does when it writes."""
+    schema = json.dumps({"type": "bytes", "logicalType": "decimal", **more})
+    columns, is_bad = decode(read_schema(schema), column_of([b"\x02a"]))
+    assert (columns[""].to_pylist(), is_bad.tolist()) == ([b"a"], [False])
+
+
 def test_names_of_other_schemas_are_found() -> None:
     other = json.dumps({**ADDRESS, "namespace": "org.example"})
     schema = json.dumps({"type": "record", "name": "P", "fields": [{"name": "home", "type": "org.example.Address"}]})

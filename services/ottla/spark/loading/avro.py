@@ -130,8 +130,9 @@ def _logical(said: Mapping[str, Any], base: str) -> tuple[Any, ...]:
     if (logical, base) in (("date", "int"), ("timestamp-millis", "long"), ("timestamp-micros", "long")):
         return (logical,)
     if logical == "decimal" and base in ("bytes", "fixed"):
-        precision, scale = int(said["precision"]), int(said.get("scale", 0))
-        if 0 < precision <= _PRECISION and 0 <= scale <= precision:
+        precision, scale = said.get("precision"), said.get("scale", 0)
+        # One that is not valid is ignored, as the specification has it.
+        if type(precision) is type(scale) is int and 0 < precision <= _PRECISION and 0 <= scale <= precision:
             return (logical, precision, scale)
     return ()
 
