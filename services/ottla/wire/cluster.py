@@ -196,6 +196,17 @@ class Cluster:
         for connection in connections:
             await connection.close()
 
+    async def end_lane(self, lane: str) -> None:
+        """Ends the connections of a lane that no one uses any more, also what is still being opened for who has given it up."""
+        opening = {place: task for place, task in self._opening.items() if place[2] == lane}
+        for task in opening.values():
+            task.cancel()
+        await asyncio.gather(*opening.values(), return_exceptions=True)
+        for place in opening:
+            self._opening.pop(place, None)  # it ended before it began
+        for connection in [connection for place, connection in self._open.items() if place[2] == lane]:
+            await connection.close()
+
     def begin_with(self, bootstrap_servers: str) -> None:
         """Other brokers to begin with, for when none of those known answers. Raises ValueError as the constructor."""
         self._bootstrap = bootstrap_endpoints(bootstrap_servers)

@@ -252,6 +252,7 @@ class Fetcher:
         self._is_closed = True
         self._tasks.cancel()
         await self._tasks.wait()
+        await self.cluster.end_lane(self.lane_name)
         self._arrived.clear()
 
     # What is read.

@@ -270,6 +270,7 @@ class BatchProducer:
             self._fail_all(NetworkException("the producer is closed"))
             self._tasks.cancel()
             await self._tasks.wait()
+            await self.cluster.end_lane(self.lane_name)
 
     def send(self, partition: TopicPartition, batch: bytes | bytearray | memoryview) -> asyncio.Future[int]:
         """Puts a batch behind those that were sent to the partition before.

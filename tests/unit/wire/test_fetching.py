@@ -12,6 +12,7 @@ from tests.loops import LoopClock, at_once_at_the_end, until
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, produce
 
 from ottla.errors import OffsetOutOfRange, UnknownTopicId
+from ottla.lifecycle import look_at_error
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import AbortedTransaction
@@ -23,6 +24,7 @@ from ottla.wire import fetching
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetched, Fetcher, FetchFailed, FetchSettings, fetch, visible_batches
 from ottla.wire.offsets import list_offsets
+from ottla.wire.producing import BatchProducer, ProduceSettings
 
 CLICKS = TopicPartition("clicks", 0)
 QUICK = FetchSettings(max_wait_ms=50)
@@ -212,6 +214,24 @@ async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path) -> N
             await asyncio.sleep(0.1)  # in which it could read much more
             assert 30_000 <= fetcher._buffered < 30_000 + 10_100
             assert len(values(await read(fetcher, 20))) == 20
+
+
+async def test_who_is_closed_while_a_connection_is_being_opened_leaves_none(tmp_path: Path) -> None:
+    """We close readers and writers at each turn of the loop in turn. The cluster lives on, and had one connection more of each."""
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 1, 1)
+        await cluster.topic("clicks")
+        for turns in range(40):
+            for begun in (Fetcher(cluster, QUICK), BatchProducer(cluster, ProduceSettings(idempotent=False))):
+                if isinstance(begun, Fetcher):
+                    begun.assign(CLICKS, 0)
+                else:
+                    begun.send(CLICKS, batch(b"a")).add_done_callback(look_at_error)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await (begun.close() if isinstance(begun, Fetcher) else begun.close(wait=False))
+                left = [*cluster._opening, *(place for place, connection in cluster._open.items() if connection.is_usable)]
+                assert [lane for _, _, lane in left if lane] == []
 
 
 async def delete_topic(cluster: Cluster, name: str) -> None:
