@@ -296,7 +296,7 @@ def _producer_findings(content: LogContent, producers_expire: bool) -> Iterator[
                 yield f"producer {state.producer_id} has batches up to offset {state.last_offset} in the log, and is not known"
         elif remembered.batches or remembered.unwritten_epoch is None or not producers_expire:
             # Else it had expired, and the first batch that came again could not be written.
-            yield from _state_findings(state, remembered, first_offset)
+            yield from _state_findings(state, remembered, first_offset, known_from)
     for remembered in log.producers:
         state_or_none = replayed.get(remembered.producer_id)
         # By last sequence and offset: a snapshot keeps no more of a batch, and of its timestamp the last one of the producer.
@@ -306,14 +306,15 @@ def _producer_findings(content: LogContent, producers_expire: bool) -> Iterator[
                 yield f"producer {remembered.producer_id} is remembered with a batch that is not in the log: {batch}"
 
 
-def _state_findings(state: ProducerState, remembered: ProducerState, first_offset: int) -> Iterator[str]:
+def _state_findings(state: ProducerState, remembered: ProducerState, first_offset: int, known_from: int) -> Iterator[str]:
     found = (remembered.producer_epoch, remembered.next_sequence, remembered.last_offset)
     expected = (state.producer_epoch, state.next_sequence, state.last_offset)
     if found != expected:
         yield f"producer {state.producer_id} has (epoch, next sequence, last offset) {found} in memory, and {expected} in the log"
-    open_from = remembered.transaction_first_offset
-    if open_from != state.transaction_first_offset and not 0 <= open_from < first_offset:
-        first = state.transaction_first_offset
+    open_from, first = remembered.transaction_first_offset, state.transaction_first_offset
+    # A cleaning may have taken its first batches when it was complete, and a loss of power its marker since.
+    lost_its_first = 0 <= open_from < min(first, known_from)
+    if open_from != first and not 0 <= open_from < first_offset and not lost_its_first:
         yield f"producer {state.producer_id} has a transaction from {open_from} in memory, and from {first} in the log"
 
 
