@@ -100,6 +100,16 @@ class LogDirectory:
         default_factory=dict
     )  # what they may have besides: a write is in progress or has failed
 
+    def closed_at(self, key: TopicPartition) -> int:
+        """The end of a partition's log at a clean stop. What a follower has beyond its high watermark may be committed too."""
+        return self.recovery_points.get(key, 0) if self.is_clean else 0
+
+    def had(self, key: TopicPartition) -> str | None:
+        """What the checkpoints say that a partition's log had; None when nothing."""
+        if self.high_watermarks.get(key, 0) > 0:
+            return f"up to {self.high_watermarks[key]} was committed"
+        return f"it was closed at {self.closed_at(key)}" if self.closed_at(key) > 0 else None
+
     def unlock(self) -> None:
         """Lets others have the directory."""
         os.close(self.lock)

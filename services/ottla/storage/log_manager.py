@@ -354,8 +354,8 @@ class LogManager:
         log.error("%s: its empty log in %s cannot be created until the disk has space: %s", key, directory.path, error)
         self._waiting_for_room[key] = directory.path, directory.log_start_offsets.get(key, 0)
         self.want(key, directory.path)
-        if directory.high_watermarks.get(key, 0) > 0:
-            self._damaged[key] = f"it has no records, and up to {directory.high_watermarks[key]} was committed"
+        if (lost := directory.had(key)) is not None:
+            self._damaged[key] = f"it has no records, and {lost}"
 
     def _makes_room(self, key: TopicPartition, path: Path, loaded: LoadedLog) -> bool:
         """Whether a log that was loaded is to be used; of two logs of one partition the newer one is, and the other renamed aside.
@@ -393,9 +393,9 @@ class LogManager:
     def _note_missing(self) -> None:
         """A log that a clean stop wrote down and that is in no directory was removed since, with all that it had."""
         for directory in self._directories.values():
-            for key, committed in directory.high_watermarks.items():
-                if directory.is_clean and committed > 0 and key not in self._logs and key not in self._damaged:
-                    self._damaged[key] = f"it has no directory, and up to {committed} was committed"
+            for key in {**directory.high_watermarks, **directory.recovery_points} if directory.is_clean else ():
+                if key not in self._logs and key not in self._damaged and (lost := directory.had(key)) is not None:
+                    self._damaged[key] = f"it has no directory, and {lost}"
                     log.error("%s is damaged: %s", key, self._damaged[key])
 
     def _note_damage(self, directory: LogDirectory, key: TopicPartition, loaded: LoadedLog) -> None:
@@ -408,6 +408,8 @@ class LogManager:
             self._damaged[key] = f"it ends at {loaded.log_end_offset}, and up to {recorded} was committed"
         elif loaded.unsound is not None:
             self._damaged[key] = f"it was closed cleanly and is not sound: {loaded.unsound}"
+        elif loaded.log_end_offset < directory.closed_at(key):
+            self._damaged[key] = f"it ends at {loaded.log_end_offset}, and was closed at {directory.closed_at(key)}"
         elif loaded.topic_id is None and loaded.log_end_offset > 0 and not directory.predates_topic_ids:
             self._damaged[key] = "it does not say of which topic it is"
         else:

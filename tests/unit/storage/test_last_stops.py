@@ -29,7 +29,7 @@ from .logs import append, batch_of, fill
 TOPIC = UUID(int=5)
 
 
-def written(broker: Broker, *, broker_epoch: int = 12) -> None:
+def written(broker: Broker, *, broker_epoch: int = 12, committed: int = 4) -> None:
     """A life of the broker, closed cleanly."""
 
     async def scene() -> None:
@@ -37,7 +37,7 @@ def written(broker: Broker, *, broker_epoch: int = 12) -> None:
         await logs.start()
         for key in CLICKS[:2]:
             fill(logs.create(key, TOPIC), 4)
-        logs.high_watermarks = lambda: dict.fromkeys(CLICKS[:2], 4)
+        logs.high_watermarks = lambda: dict.fromkeys(CLICKS[:2], committed)
         await logs.shutdown(broker_epoch=broker_epoch)
 
     run(scene)
@@ -152,6 +152,35 @@ def test_a_torn_end_beyond_what_was_committed_is_damage_too(tmp_path: Path, capl
     path.write_bytes(path.read_bytes()[:-1])
     assert clean_shutdown_epoch(broker) == -1
     assert "clicks-0 is damaged: it was closed cleanly and is not sound" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("lost", "says"),
+    [
+        ("batch", "it ends at 3, and was closed at 4"),
+        ("content", "it ends at 0, and was closed at 4"),
+        ("file", "it ends at 0, and was closed at 4"),
+        ("directory", "it has no directory, and it was closed at 4"),
+    ],
+)
+def test_what_a_follower_has_lost_beyond_its_high_watermark_may_have_been_committed(
+    tmp_path: Path, lost: str, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its high watermark comes after its leader's: what it had at a clean stop is told by its recovery point."""
+    broker = Broker(tmp_path)
+    written(broker, committed=0)
+    path = tmp_path / "clicks-0" / f"{0:020}.log"
+    content = path.read_bytes()
+    if lost == "batch":
+        path.write_bytes(content[: len(content) * 3 // 4])
+    elif lost == "content":
+        path.write_bytes(b"")
+    elif lost == "file":
+        path.unlink()
+    else:
+        shutil.rmtree(path.parent)
+    assert clean_shutdown_epoch(broker) == -1
+    assert f"clicks-0 is damaged: {says}" in caplog.text
 
 
 def test_a_stray_log_is_set_aside_with_its_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
