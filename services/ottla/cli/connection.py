@@ -36,7 +36,11 @@ BootstrapServer = Annotated[
 ]
 CommandConfig = Annotated[
     Path | None,
-    typer.Option("--command-config", metavar="FILE", help="A properties file for the client (librdkafka's names), for instance for TLS."),
+    typer.Option(
+        "--command-config",
+        metavar="FILE",
+        help="A properties file for the client (librdkafka's names), for instance for TLS; its address and group do not count.",
+    ),
 ]
 RpcConfig = Annotated[
     Path | None,
@@ -147,6 +151,8 @@ class Connection:
 
 # confluent-kafka's own properties that are functions; the others end in `_cb`.
 _FUNCTIONS: Final = frozenset({"logger", "on_commit", "on_delivery"})
+# What a command says itself: of these a file has the application's values, by which a look at a group would commit for it.
+_OWN: Final = frozenset({"bootstrap.servers", "metadata.broker.list", "group.id", "enable.auto.commit", "enable.partition.eof"})
 # librdkafka's last reason why it has no connection. Here, because a process runs one command with several clients.
 _last_errors: Final[deque[KafkaError]] = deque(maxlen=1)
 _admins: Final[WeakSet[AdminClient]] = WeakSet()
@@ -177,14 +183,18 @@ def connection(
     """What the shared options say.
 
     Raises:
-        UsageError: a property is none, or one whose value is a function of Python's.
+        UsageError: a property is none, or one whose value is a function of Python's or the command's to say. Of the file, those of
+            the last kind are left out.
     """
     chosen: dict[str, str] = {}
     if command_config is not None:
         from ottla.config.properties import load
 
-        chosen.update(load(command_config))
-    chosen.update(pairs(properties, "-X"))
+        chosen.update((name, value) for name, value in load(command_config).items() if name not in _OWN)
+    given = pairs(properties, "-X")
+    if own := sorted(_OWN & given.keys()):
+        raise UsageError(f"-X {own[0]}: the command says this itself")
+    chosen.update(given)
     if functions := [name for name in chosen if name.endswith("_cb") or name in _FUNCTIONS]:
         raise UsageError(f"{functions[0]} takes a function of a program, which a command has no way to give")
     return Connection(bootstrap_server, chosen)

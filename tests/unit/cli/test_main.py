@@ -212,6 +212,7 @@ def test_a_quickstart_that_has_no_place_for_its_data_says_so(capsys: pytest.Capt
         (["produce", "clicks", "--acks", "2"], "'2'"),
         (["produce", "clicks", "-X", "linger.ms"], "KEY=VALUE"),
         (["produce", "clicks", "-X", "error_cb=1"], "error_cb takes a function"),
+        (["consume", "clicks", "-X", "group.id=billing"], "-X group.id: the command says this itself"),
         (["topics", "alter", "clicks"], "nothing to alter"),
         (["topics", "create", "clicks", "--partitions", "100001"], "--partitions"),
         (["produce", "clicks", "--partition", str(1 << 31)], "--partition"),

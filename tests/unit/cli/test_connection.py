@@ -1,0 +1,37 @@
+"""What a properties file of the client may say, and what is the command's own to say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ottla.cli.main import run
+from ottla.testing import EmbeddedCluster
+
+
+def test_the_file_of_a_consumer_moves_no_offsets_and_names_no_other_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Kafka's tools have the address of --bootstrap-server, too. A look at a group with its own file committed what it looked at."""
+    file = tmp_path / "consumer.properties"
+    lines = "bootstrap.servers=127.0.0.1:1\nmetadata.broker.list=127.0.0.1:1\ngroup.id=billing\nenable.auto.commit=true\n"
+    file.write_text(lines + "enable.partition.eof=false\n")
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        where = ("-b", cluster.bootstrap_servers)
+        with_file = (*where, "--command-config", str(file))
+
+        def committed(group: str) -> list[int]:
+            capsys.readouterr()
+            assert run(["groups", "describe", group, "--json", *where]) == 0
+            return [partition["committed"] for partition in json.loads(capsys.readouterr().out)["partitions"]]
+
+        lines_file = tmp_path / "lines"
+        lines_file.write_text("".join(f"{number}\n" for number in range(10)))
+        assert run(["produce", "clicks", str(lines_file), *with_file]) == 0
+        assert run(["consume", "clicks", "--count", "3", "--group", "billing", *where]) == 0
+        assert run(["groups", "describe", "billing", *with_file]) == 0
+        assert committed("billing") == [3]
+        assert run(["consume", "clicks", *with_file]) == 0
+        assert committed("billing") == [3]
+        assert run(["consume", "clicks", "--count", "5", "--group", "other", *with_file]) == 0
+        assert (committed("billing"), committed("other")) == ([3], [5])
