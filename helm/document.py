@@ -2,7 +2,8 @@
 
 - the table in helm/ottla/README.md, from the comments that begin with `# --` in values.yaml;
 - the names that values.schema.json lets `broker.settings`, `schemaRegistry.settings`, `auditCounter.settings`,
-  `mirrorMaker.settings` and `mirrorMaker.sources` have, from the declarations in services/ottla/config.
+  `mirrorMaker.settings` and `mirrorMaker.sources` have, from the declarations in services/ottla/config;
+- which values values.schema.json does not let be null: those that values.yaml gives something.
 
 `make docs` runs it, and a test fails when the files in the tree are others; `--check` only compares.
 """
@@ -25,6 +26,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.config.mirror import MirrorCluster, MirrorSettings
 from ottla.config.registry import RegistrySettings
 
+OF_KUBERNETES = {"resources", "updateStrategy", "podSecurityContext", "containerSecurityContext"}
 CHART = Path(__file__).parent / "ottla"
 BEGIN, END = "<!-- values: made by `make docs` -->", "<!-- end of values -->"
 
@@ -81,9 +83,22 @@ def readme(text: str, values: str) -> str:
     return f"{before}{BEGIN}\n{table(values_of(values))}\n{END}{after}"
 
 
-def schema(text: str) -> str:
-    """The schema with the names of the settings that there are."""
+def require(schema: dict[str, Any], values: dict[str, Any]) -> None:
+    """Puts into the schema what may not be null: Helm takes such a value away, and templates would say nothing in its place.
+
+    What is empty or false by default may be, and so may Kubernetes' own objects, which have defaults there.
+    """
+    needed = [name for name, value in values.items() if name not in OF_KUBERNETES and value is not False and value not in ("", [], {})]
+    schema["required"] = needed
+    for name in needed:
+        if isinstance(values[name], dict):
+            require(schema["properties"][name], values[name])
+
+
+def schema(text: str, values: str) -> str:
+    """The schema with the names of the settings that there are, and with what must be there."""
     loaded = json.loads(text)
+    require(loaded, yaml.safe_load(values))
     for name, service in (
         ("settings", BrokerSettings),
         ("registrySettings", RegistrySettings),
@@ -99,7 +114,7 @@ def main() -> int:
     """Writes the files, or with `--check` says which would become others."""
     values = (CHART / "values.yaml").read_text(encoding="utf-8")
     page, types = CHART / "README.md", CHART / "values.schema.json"
-    made = {page: readme(page.read_text(encoding="utf-8"), values), types: schema(types.read_text(encoding="utf-8"))}
+    made = {page: readme(page.read_text(encoding="utf-8"), values), types: schema(types.read_text(encoding="utf-8"), values)}
     stale = [path for path, text in made.items() if path.read_text(encoding="utf-8") != text]
     if "--check" not in sys.argv:
         for path in stale:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from tests.helm.charting import CHART, ROOT, refusal
+from tests.helm.charting import CHART, ROOT, refusal, template
 
 SCHEMA: Final[dict[str, Any]] = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 VALUES: Final[dict[str, Any]] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
@@ -102,6 +102,28 @@ def test_no_value_is_without_effect() -> None:
     for path in paths(VALUES):
         if not whole & set(path[:-1]):
             assert re.search(rf"\.{path[-1]}\b", templates), f"no template reads {'.'.join(path)}"
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        ("broker.persistence.enabled", "broker.persistence: enabled is required"),
+        ("broker.replicas", "broker: replicas is required"),
+        ("clusterDomain", "(root): clusterDomain is required"),
+        ("externalAccess", "(root): externalAccess is required"),
+        ("networkPolicy.clientLabelRequired", "networkPolicy: clientLabelRequired is required"),
+        ("tls.listeners", "tls: listeners is required"),
+    ],
+)
+def test_a_value_without_which_the_chart_would_say_something_else_can_not_be_null(value: str, named: str) -> None:
+    """Helm takes a default away where a file has the name and nothing behind it; no volume, or no TLS, is not what was meant by that."""
+    assert named in refusal({value: None})
+
+
+@pytest.mark.parametrize("value", ["zookeeper.digest.existingSecret", "tls.existingSecret", "image.tag", "externalAccess.enabled"])
+def test_null_is_empty_where_the_default_is(value: str) -> None:
+    """`existingSecret:` with nothing behind it names no Secret."""
+    assert list(template({value: None})) == list(template())
 
 
 def test_what_is_made_from_values_and_settings_is_what_is_in_the_tree() -> None:

@@ -102,7 +102,7 @@ imagePullSecrets:
 {{- if .Values.tls.certManager.enabled -}}
 {{ include "ottla.fullname" . }}-tls
 {{- else -}}
-{{- .Values.tls.existingSecret -}}
+{{- default "" .Values.tls.existingSecret -}}
 {{- end -}}
 {{- end -}}
 

@@ -110,7 +110,7 @@ ssl.client.auth: {{ .Values.tls.clientAuth }}
   "id_base" (int .Values.broker.idBase)
   "domain" (include "ottla.broker.domain" .)
   "rack" (dict "node_label" (ternary .Values.broker.rack.nodeLabel "" .Values.broker.rack.fromNode) "values" .Values.broker.rack.values)
-  "zookeeper_digest" (ne .Values.zookeeper.digest.existingSecret "")
+  "zookeeper_digest" (not (empty .Values.zookeeper.digest.existingSecret))
 -}}
 {{- if include "ottla.tls.secret" . -}}
 {{- $_ := set $configuration "tls" (dict "certificate" .Values.tls.certificateKey "private_key" .Values.tls.privateKeyKey "authorities" .Values.tls.authoritiesKey) -}}
