@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -155,6 +155,9 @@ def load_log(
             high_watermark,
         )
         recovery_point = min(recovery_point, log_end_offset)
+        if unsound is not None:
+            # The checkpoint vouches for more until it is written again, so the next start may believe these.
+            _sync_indexes(directory, segments)
     if log_end_offset < log_start_offset:
         with _wants_room():
             kept = keep_segments_aside(directory, segments)
@@ -569,6 +572,14 @@ def _load_topic_id(directory: Path, names: set[str]) -> UUID | None:
         aside = keep_damaged_aside(directory / PARTITION_METADATA)
         log.error("%s: the topic id of the log cannot be read: %s; %s", directory.name, error, aside)
         return None
+
+
+def _sync_indexes(directory: Path, segments: Iterable[Segment]) -> None:
+    for segment in segments:
+        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            with contextlib.suppress(FileNotFoundError), Path(segment.path(suffix)).open("rb") as file:
+                os.fsync(file.fileno())
+    sync_directory(directory)
 
 
 def _drop_indexes(segment: Segment) -> None:

@@ -384,3 +384,25 @@ async def test_a_copy_that_has_the_name_gives_it_up_when_the_move_is_called_off(
     assert [path.name for path in target.iterdir() if path.is_dir()] == []
     assert not logs._held
     await logs.shutdown()
+
+
+def test_indexes_that_a_start_made_again_below_what_the_checkpoint_vouches_for_last(tmp_path: Path) -> None:
+    """A log was closed cleanly and damaged since; the checkpoint has its former end for some time (seed 28112676, profile damage)."""
+    disks = [Disk(tmp_path / "a")]
+
+    async def scene() -> None:
+        broker, logs, log = await with_a_log(disks)
+        fill(log, 10)
+        assert len(log.segments) > 1
+        last, index = log.segments[-1], log.segments[-2].path(".timeindex")
+        await logs.shutdown()
+        os.truncate(last.path(), last.size - 1)
+        again = broker.manager()
+        await again.start()
+        assert again.damaged
+        (survivor,) = set(disks[0].survivors(index))
+        assert survivor is not None and len(survivor) > 0
+        await again.shutdown(clean=False)
+
+    with recording(disks, os.urandom):
+        asyncio.run(scene())
