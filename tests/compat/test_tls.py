@@ -83,6 +83,18 @@ def test_the_reason_why_there_is_no_connection_is_told(
     assert "ottla dev" not in told
 
 
+def test_a_stretch_is_replayed_over_tls(cluster: EmbeddedCluster, certificates: Certificates, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the options that the other commands have."""
+    import confluent_kafka
+
+    topic = cluster.create_topic("replayed")
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce(topic, b"once")
+    assert producer.flush(120) == 0
+    assert run(["replay", topic, "--from", "0", "-b", cluster.address("SSL"), *client_options(certificates)]) == 0
+    assert "1 message " in capsys.readouterr().out
+
+
 def test_large_messages_come_back_over_tls(cluster: EmbeddedCluster, certificates: Certificates) -> None:
     import confluent_kafka
 

@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli.connection import DEFAULT_BOOTSTRAP_SERVER, BootstrapServer, Connection
+from ottla.cli.broker_call import security_for
+from ottla.cli.connection import Connection, connects
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.offsets import timestamp_ms
 from ottla.cli.output import bytes_of, count_of, say
 
 
+@connects
 def replay(
+    where: Connection,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What to read.")],
     since: Annotated[str, typer.Option("--from", metavar="TIME", help="From then on: ISO 8601, or milliseconds since 1970.")],
     until: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Until then; by default until now.", show_default=False)] = None,
@@ -33,7 +36,6 @@ def replay(
         str | None,
         typer.Option("--transactional-id", metavar="ID", help="One transaction: readers see all of it or nothing.", show_default=False),
     ] = None,
-    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP_SERVER,
 ) -> None:
     """Write a stretch of a topic once more: whole batches, copied as they are, each partition to the one of the same number.
 
@@ -47,15 +49,18 @@ def replay(
     from ottla.client.replaying import Replayed
     from ottla.client.replaying import replay as replayed
     from ottla.errors import OttlaError
-    from ottla.wire.cluster import Cluster
+    from ottla.wire.cluster import Cluster, ClusterSettings
 
-    if speed is not None and speed <= 0:
+    if speed is not None and not speed > 0:
         raise UsageError("--speed is above 0")
-    Connection(bootstrap_server).must_listen()
+    if "" in (into, transactional_id):  # as a script's variable may be; without a name it is the topic itself that is written to
+        raise UsageError(f"{'--into' if into == '' else '--transactional-id'} is empty")
     from_ms, to_ms = timestamp_ms(since), None if until is None else timestamp_ms(until)
+    settings = ClusterSettings(security=security_for(where.properties))
+    where.must_listen()
 
     async def run() -> Replayed:
-        async with Cluster(bootstrap_server) as cluster:
+        async with Cluster(where.bootstrap_server, settings) as cluster:
             return await replayed(cluster, topic, into or topic, from_ms, to_ms, speed=speed, transactional_id=transactional_id)
 
     try:
