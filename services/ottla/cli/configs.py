@@ -183,7 +183,7 @@ def _asked(where: Connection, subject: str, ask: Callable[[Cluster], Awaitable[T
     settings = ClusterSettings(security=security, request_timeout_seconds=ANSWER_SECONDS, api_timeout_seconds=ANSWER_SECONDS)
 
     async def run() -> T:
-        async with Cluster(where.bootstrap_server, settings) as cluster:
+        async with Cluster(where.addresses, settings) as cluster:
             return await ask(cluster)
 
     try:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from ottla.rpc.tls import RpcTls
 
 # The address and not the name: `localhost` is also ::1, where a broker started by `ottla dev` does not listen.
-DEFAULT_BOOTSTRAP_SERVER: Final = "127.0.0.1:9092"
+DEFAULT_PORT: Final = 9092
+DEFAULT_BOOTSTRAP_SERVER: Final = f"127.0.0.1:{DEFAULT_PORT}"
 ANSWER_SECONDS: Final = 10.0
 
 BootstrapServer = Annotated[
@@ -114,6 +115,12 @@ class Connection:
             **self.properties,
         }
 
+    @property
+    def addresses(self) -> str:
+        """The address with its port, as `ottla.wire` takes it; librdkafka knows by itself which one is meant where none is given."""
+        parts = filter(None, (part.strip() for part in self.bootstrap_server.split(",")))
+        return ",".join(part if ":" in part else f"{part}:{DEFAULT_PORT}" for part in parts)
+
     def must_listen(self) -> None:
         """Fails at once when nothing listens at any of the addresses: librdkafka would continue trying until its timeout."""
         import socket
@@ -124,7 +131,7 @@ class Connection:
             if host and not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
                 raise UsageError(f"--bootstrap-server takes HOST:PORT, and {port!r} is not a port")
             try:
-                socket.create_connection((host.strip("[]") or port, int(port) if host else 9092), ANSWER_SECONDS).close()
+                socket.create_connection((host.strip("[]") or port, int(port) if host else DEFAULT_PORT), ANSWER_SECONDS).close()
             except ConnectionRefusedError:
                 reason = reason or (" (`ottla dev` starts one)" if _is_loopback(host) else ": the connection was refused")
             except (socket.gaierror, UnicodeError):  # a part of a name between dots is empty, or too long

@@ -60,7 +60,7 @@ def replay(
     where.must_listen()
 
     async def run() -> Replayed:
-        async with Cluster(where.bootstrap_server, settings) as cluster:
+        async with Cluster(where.addresses, settings) as cluster:
             return await replayed(cluster, topic, into or topic, from_ms, to_ms, speed=speed, transactional_id=transactional_id)
 
     try:

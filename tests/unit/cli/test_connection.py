@@ -35,3 +35,12 @@ def test_the_file_of_a_consumer_moves_no_offsets_and_names_no_other_cluster(tmp_
         assert committed("billing") == [3]
         assert run(["consume", "clicks", "--count", "5", "--group", "other", *with_file]) == 0
         assert (committed("billing"), committed("other")) == ([3], [5])
+
+
+def test_an_address_without_a_port_is_kafkas_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """As for librdkafka's commands: those that go by `ottla.wire` ended in a traceback."""
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        address = f"127.0.0.2,{cluster.bootstrap_servers}"
+        assert run(["configs", "describe", "topic", "clicks", "-b", address]) == 0
+        assert run(["replay", "clicks", "--from", "0", "-b", address]) == 0
+    assert "Wrote 0 messages" in capsys.readouterr().out
