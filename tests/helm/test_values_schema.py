@@ -202,6 +202,14 @@ def test_a_value_that_can_not_be_is_refused(values: dict[str, Any], named: str) 
         ({"fullnameOverride": "events.example"}, "events.example is no name of a Service"),
         ({"broker.settings": {"log.retention.bytes": 2**63 - 1}}, "log.retention.bytes: Helm rounds so large a number: write it in quotes"),
         ({"fullnameOverride": "7-events"}, "7-events is no name of a Service"),
+        (
+            {"metrics.serviceMonitor": {"enabled": True, "interval": "5s"}},
+            "scrapeTimeout is 10s, and a scrape may not take longer than the interval of 5s",
+        ),
+        (
+            {"metrics.serviceMonitor": {"enabled": True, "interval": "1m", "scrapeTimeout": "1m30s"}},
+            "metrics.serviceMonitor.scrapeTimeout is 1m30s, and a scrape may not take longer than the interval of 1m",
+        ),
         ({"externalAccess": {"enabled": True, "nodePorts": [30092]}}, "has 1 ports for 3 brokers"),
         ({"externalAccess": {"enabled": True, "type": "LoadBalancer", "hosts": ["a"]}}, "has 1 hosts for 3 brokers"),
         ({"externalAccess": {"enabled": True, "hosts": ["a", "b"]}}, "give one for each, or one for all"),

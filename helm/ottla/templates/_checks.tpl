@@ -1,5 +1,14 @@
 {{/* What no schema can say: values that contradict each other. Included once, by the brokers' StatefulSet. */}}
 
+{{/* A duration such as 1m30s. */}}
+{{- define "ottla.seconds" -}}
+{{- $seconds := 0 -}}
+{{- range regexFindAll "[0-9]+[hms]" . -1 -}}
+{{- $seconds = add $seconds (mul (int (regexFind "[0-9]+" .)) (get (dict "h" 3600 "m" 60 "s" 1) (regexFind "[hms]" .))) -}}
+{{- end -}}
+{{- $seconds -}}
+{{- end -}}
+
 {{- define "ottla.checkValues" -}}
 {{- $values := .Values -}}
 {{- $external := $values.externalAccess -}}
@@ -24,6 +33,12 @@
 {{- end -}}
 {{- if and $values.broker.rack.fromNode $values.broker.rack.values -}}
 {{- fail "broker.rack: either fromNode or values" -}}
+{{- end -}}
+
+{{- /* The Prometheus operator would leave the whole ServiceMonitor out, and say so in its own log only. */ -}}
+{{- $monitor := $values.metrics.serviceMonitor -}}
+{{- if and $monitor.enabled (gt (int (include "ottla.seconds" $monitor.scrapeTimeout)) (int (include "ottla.seconds" $monitor.interval))) -}}
+{{- fail (printf "metrics.serviceMonitor.scrapeTimeout is %s, and a scrape may not take longer than the interval of %s" $monitor.scrapeTimeout $monitor.interval) -}}
 {{- end -}}
 
 {{- if and $values.tls.existingSecret $values.tls.certManager.enabled -}}
