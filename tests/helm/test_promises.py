@@ -222,7 +222,10 @@ def test_nobody_is_let_in_who_has_no_business_there() -> None:
     assert policy(template(), "zookeeper")["client"] == [own]
     opened = policy(template({"networkPolicy.clientLabelRequired": False, "externalAccess.enabled": True}))
     assert opened["internal"] == [own, "anybody"]
-    assert opened["external"] == ["anybody"]
+    assert opened["external"] == [own, "anybody"]
+    office = {"ipBlock": {"cidr": "198.51.100.0/24"}}
+    chosen = policy(template({"networkPolicy.externalFrom": [office], "externalAccess.enabled": True}))
+    assert chosen["external"] == [own, office], "helm test writes and reads through EXTERNAL too"
     applications = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "applications"}}}
     narrowed = policy(template(file=CI / "network.yaml"))
     assert applications in narrowed["internal"]
