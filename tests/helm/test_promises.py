@@ -381,6 +381,26 @@ def test_the_package_holds_the_files_behind_the_links(tmp_path: Path) -> None:
     assert archive.stat().st_size < 400_000, "a release's record in Kubernetes holds the chart and may have a megabyte"
 
 
+def test_another_release_of_the_chart_restarts_only_what_it_changes(tmp_path: Path) -> None:
+    """Images that carry its version are another; ZooKeeper's is the same, and what a StatefulSet may never change is."""
+    file = CI / "one-node.yaml"
+    packed = helm("package", str(CHART), "--destination", str(tmp_path), "--version", "9.9.9", "--app-version", "9.9.9")
+    assert packed.returncode == 0, packed.stderr
+    made = helm(
+        "template", "mine", str(tmp_path / "ottla-9.9.9.tgz"), "--namespace", NAMESPACE, "--kube-version", "1.30", "--values", str(file)
+    )
+    assert made.returncode == 0, made.stderr
+    newer = Rendered([document for document in yaml.safe_load_all(made.stdout) if document])
+    older = template(file=file)
+    assert newer.one("StatefulSet", "zookeeper")["metadata"]["labels"]["helm.sh/chart"] == "ottla-9.9.9"
+    assert newer.one("StatefulSet", "zookeeper")["spec"] == older.one("StatefulSet", "zookeeper")["spec"]
+    for stateful_set in older.all("StatefulSet"):
+        name = stateful_set["metadata"]["name"].removeprefix("mine-ottla-")
+        spec = newer.one("StatefulSet", name)["spec"]
+        for field in ("selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates"):
+            assert spec.get(field) == stateful_set["spec"].get(field), f"{name}: {field}"
+
+
 def test_names_stay_within_what_kubernetes_takes() -> None:
     """A label holds 63 characters, and a StatefulSet's name with its revision is one."""
     rendered = template(

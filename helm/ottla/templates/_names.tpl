@@ -29,14 +29,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end -}}
 
-{{/* Labels of pods: (list $ "broker" podLabels). Theirs go before `labels`, and before both what selects them. */}}
+{{/*
+Labels of pods: (list $ "broker" podLabels). Theirs go before `labels`, and before both what selects them. The chart's version is not
+among them: another one would restart ZooKeeper, whose image is the same.
+*/}}
 {{- define "ottla.podLabels" -}}
 {{- $root := index . 0 -}}
 {{- $selected := merge (dict "app.kubernetes.io/component" (index . 1)) (include "ottla.selector" $root | fromYaml) -}}
 {{- if has (index . 1) (list "audit-counter" "load" "mirror-maker") -}}
 {{- $_ := set $selected (include "ottla.clientLabel" $root) "true" -}}
 {{- end -}}
-{{- toYaml (merge $selected (index . 2) (include "ottla.labels" $root | fromYaml)) -}}
+{{- toYaml (merge $selected (index . 2) (omit (include "ottla.labels" $root | fromYaml) "app.kubernetes.io/version" "helm.sh/chart")) -}}
 {{- end -}}
 
 {{/* Pods that may reach the brokers. */}}
