@@ -148,7 +148,10 @@ def dev(
         if ephemeral:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ottla-dev-", ignore_cleanup_errors=True)))
         else:
-            directory = (data_dir or default_data_directory()).expanduser().absolute()
+            try:
+                directory = (data_dir or default_data_directory()).expanduser().absolute()
+            except RuntimeError:  # a user without a name, as containers have them
+                raise UsageError("there is no home directory; say where data may go: --data-dir or --ephemeral") from None
         audited = {"audit.enable": "true"} if "audit-counter" in (services or ()) else {}
         overrides = {**audited, **_from_environment(), **pairs(properties, "-X")}
         if former := [number for number in range(brokers + 1, 100) if (directory / f"broker-{number}").exists()]:

@@ -225,6 +225,7 @@ def test_a_quickstart_that_has_no_place_for_its_data_says_so(capsys: pytest.Capt
         (["dev", "--ephemeral", "--data-dir", "x"], "contradict"),
         (["dev", "-X", "log.segment.byte=5"], "log.segment.bytes"),
         (["dev", "--log-level", "loud"], "loud"),
+        (["dev", "--data-dir", "~no-such-user/data"], "there is no home directory"),
         (["dev", "--port", "70000"], "--port"),
         (["consume", "clicks", "--group", ""], "--group is empty"),
         (["groups", "reset-offsets", "", "--to-earliest"], "GROUP is empty"),
