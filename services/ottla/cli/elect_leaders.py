@@ -85,7 +85,7 @@ def partitions_named(names: Iterable[str], partition_counts: Mapping[str, int]) 
             topic, number = name, ""
         if topic not in partition_counts:
             raise CommandFailed(f"topic {topic!r} does not exist")
-        if colon and not (number.isdecimal() and int(number) < partition_counts[topic]):
+        if colon and not (number.isdecimal() and len(number) < 10 and int(number) < partition_counts[topic]):
             raise CommandFailed(f"topic {topic!r} has no partition {number!r}")
         chosen: Sequence[int] = [int(number)] if colon else range(partition_counts[topic])
         found.update(dict.fromkeys(TopicPartition(topic, index) for index in chosen))

@@ -45,9 +45,13 @@ def dump(
     - `ottla log dump data/flights-0/*.log --records --json`
     """
     for path in files:
-        if path.is_dir():
+        try:
+            is_directory, is_file = path.is_dir(), path.is_file()
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror}") from None
+        if is_directory:
             raise UsageError(f"{path} is a directory; name its files: {path}/*.log")
-        if not path.is_file():
+        if not is_file:
             raise UsageError(f"{path}: no such file")
     problems = 0
     for path in files:

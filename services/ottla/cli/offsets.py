@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from ottla.cli.errors import UsageError
+
+_MOST_DIGITS: Final = 19  # of an offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,9 @@ def _start(text: str) -> Start:
             return Beginning()
         case "end" | "latest":
             return End()
-        case number if number.isdecimal():
+        case number if number.isdecimal() and len(number) <= _MOST_DIGITS:
             return Offset(int(number))
-        case number if number.startswith("-") and number[1:].isdecimal():
+        case number if number.startswith("-") and number[1:].isdecimal() and len(number) <= 1 + _MOST_DIGITS:
             return Tail(int(number[1:]))
     raise UsageError(f"-o takes beginning, end, an offset, -N for the last N, s@TIME or e@TIME, and not {text!r}")
 

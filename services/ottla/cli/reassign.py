@@ -340,7 +340,7 @@ def parsed_rate(text: str) -> int:
     Raises:
         UsageError: it is neither.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?|)b?(?:/s)?", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([kmg]i?|)b?(?:/s)?", text.strip(), re.IGNORECASE)
     rate = round(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
     if rate <= 0:
         raise UsageError(f"--throttle takes bytes a second, for instance 50MiB, and not {text!r}")

@@ -38,7 +38,7 @@ def parsed_plan(text: str, source: str) -> Plan:
     """
     try:
         document: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{source} is no JSON: {error}") from None
     if not isinstance(document, dict) or document.get("version") != FORMAT_VERSION or not isinstance(document.get("partitions"), list):
         raise UsageError(f'{source} is no plan: it has to be {{"version": {FORMAT_VERSION}, "partitions": [...]}}')

@@ -28,6 +28,7 @@ def test_a_topic_stands_for_its_partitions_and_each_is_asked_for_once() -> None:
         ("other", "topic 'other' does not exist"),
         ("other:0", "topic 'other' does not exist"),
         ("clicks:3", "topic 'clicks' has no partition '3'"),
+        pytest.param("clicks:" + "9" * 5000, f"topic 'clicks' has no partition {'9' * 5000!r}", id="more digits than int() takes"),
         ("clicks:-1", "topic 'clicks' has no partition '-1'"),
         ("clicks:", "topic 'clicks' has no partition ''"),
     ],

@@ -104,6 +104,7 @@ def test_a_plan_is_read_as_it_was_written_and_as_kafka_writes_it() -> None:
     ("text", "complaint"),
     [
         ("{", "p is no JSON"),
+        pytest.param("[" * 200_000, "p is no JSON", id="too deep"),
         ("[]", "p is no plan"),
         ('{"version": 2, "partitions": []}', "p is no plan"),
         ('{"version": 1, "partitions": [{"topic": "a", "partition": 0}]}', "partition 1 of the list: it has to be"),
