@@ -87,7 +87,7 @@ class LogDirectory:
     is_clean: bool
     broker_epoch: int
     predates_topic_ids: bool = False  # a broker used it last that may have known of no topic ids
-    # The cleaner checkpoint cannot be read, or is Kafka's, whose followers begin a segment behind a gap that their leader has cleaned.
+    # The cleaner checkpoint is missing or damaged, or Kafka's, whose followers begin a segment behind a gap that their leader has cleaned.
     gaps_are_cleanings: bool = False
     partitions: dict[TopicPartition, Path] = field(default_factory=dict)
     deleted: list[Path] = field(default_factory=list)  # partitions whose files wait to go
@@ -177,6 +177,8 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
         found.log_start_offsets = _offsets(found, LOG_START_OFFSET_CHECKPOINT)
         found.high_watermarks = _offsets(found, HIGH_WATERMARK_CHECKPOINT)
         found.cleaned = _offsets(found, CLEANER_CHECKPOINT)
+        if not (path / CLEANER_CHECKPOINT).exists():
+            del found.written[CLEANER_CHECKPOINT]  # each start leaves one: it was removed, as one does to have all cleaned once more
         found.gaps_are_cleanings = CLEANER_CHECKPOINT not in found.written
         mounted = file_system_of(path)
         if mounted == "overlay":
@@ -282,7 +284,7 @@ def _offsets(directory: LogDirectory, name: str) -> Mapping[TopicPartition, int]
         directory.written[name] = read_offsets(directory.path / name)
     except MalformedCheckpoint as error:
         # Nothing is lost by starting from 0: more is checked, or the leader finds the high watermark again, or gaps say what was cleaned.
-        # Where there is no cleaner checkpoint nothing was ever cleaned, so this one stays until all logs are loaded and it is written.
+        # The cleaner checkpoint stays until all logs are loaded and it is written.
         aside = keep_damaged_aside(directory.path / name, stays=name == CLEANER_CHECKPOINT)
         log.warning("The checkpoint cannot be read and is not used: %s; %s", error, aside)
         return {}

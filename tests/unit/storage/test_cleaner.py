@@ -235,7 +235,7 @@ async def test_where_logs_are_clean_up_to_is_in_kafkas_checkpoint_and_known_afte
     await logs.start()
     log = logs.create(table, None)
     await logs.write_checkpoints()
-    assert not checkpoint.exists()
+    assert checkpoint.read_text() == "0\n0\n"
     put(log, ("a", "1"))
     put(log, ("a", "2"))
     log.appender.roll()
@@ -441,10 +441,14 @@ def test_no_pace_is_no_wait() -> None:
 
 
 @pytest.mark.parametrize("starts_before", [0, 2])
-async def test_a_damaged_checkpoint_of_what_is_clean_takes_no_segment_behind_a_gap(tmp_path: Path, starts_before: int) -> None:
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_a_damaged_checkpoint_of_what_is_clean_takes_no_segment_behind_a_gap(
+    tmp_path: Path, is_there: bool, starts_before: int
+) -> None:
     """A cleaning left the gap. The log was closed cleanly, and a start that knew of no cleaning took it for a segment that is missing.
 
-    So does one after starts that were killed before all logs were loaded.
+    So does one after starts that were killed before all logs were loaded. A checkpoint that an operator has removed, to have all logs
+    cleaned once more, says as little as a damaged one.
     """
     broker = Broker(tmp_path, log_cleanup_policy="compact", log_cleaner_min_cleanable_ratio="0.0")
     table = TopicPartition("table", 3)
@@ -460,7 +464,9 @@ async def test_a_damaged_checkpoint_of_what_is_clean_takes_no_segment_behind_a_g
     await logs.shutdown()
     first = tmp_path / "table-3" / f"{0:020d}.log"
     first.write_bytes(first.read_bytes()[: first.stat().st_size // 2])  # as a cleaning leaves it: key b came again
-    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\n")
+    (tmp_path / "cleaner-offset-checkpoint").unlink(missing_ok=True)
+    if is_there:
+        (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\n")
     for _ in range(starts_before):
         open_directory(tmp_path, broker.settings.broker_id, None, 0).unlock()
     for is_clean in (False, True, True):
