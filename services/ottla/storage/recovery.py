@@ -128,6 +128,8 @@ def load_log(
     if is_new:
         clean = True
         recovery_point = log_start_offset
+    removed = [segment for segment in segments if (clean or segment.base_offset < recovery_point) and _has_no_index(segment, names)]
+    _search_transactions(directory, segments, removed, snapshots, None if clean else recovery_point)
     if clean:
         _check_indexes(segments, names, index_interval_bytes)
         end = _end_of(segments[-1], leader_epochs)
@@ -662,20 +664,36 @@ def _file_problem(segment: Segment, names: Collection[str], suffix: str, entry_s
 
 
 def check_transaction_indexes(directory: Path, segments: Sequence[Segment], snapshots: Sequence[int], up_to: int | None) -> None:
-    """Rebuilds damaged ones. A missing file says that there are no aborted transactions, as nearly always.
+    """Rebuilds damaged ones. A missing file alone says that there are no aborted transactions, as nearly always.
 
     Args:
         up_to: the batches before it are on the disk; None: all are.
     """
-    views = [segment.view() for segment in segments]
+    damaged = []
     for index, segment in enumerate(segments):
         end_offset = segments[index + 1].base_offset if index + 1 < len(segments) else None
         problem = segment.transaction_index.problem(segment.base_offset, end_offset)
         if problem is not None:
             log.warning("%s: the aborted transactions are searched for in the log: %s", segment, problem)
-            producers = ProducerStates()
-            restore_producers(producers, directory, snapshots, views, segment.base_offset)
-            _rebuild(segment, producers, up_to)
+            damaged.append(segment)
+    _search_transactions(directory, segments, damaged, snapshots, up_to)
+
+
+def _has_no_index(segment: Segment, names: Collection[str]) -> bool:
+    """Whether a segment has neither index: an operator may have removed all files of that kind, to have them rebuilt."""
+    suffixes = OFFSET_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
+    return segment.size > 0 and not any(segment_file_name(segment.base_offset, suffix) in names for suffix in suffixes)
+
+
+def _search_transactions(
+    directory: Path, segments: Sequence[Segment], searched: Sequence[Segment], snapshots: Sequence[int], up_to: int | None
+) -> None:
+    """Rebuilds the transaction indexes of some segments of a log."""
+    views = [segment.view() for segment in segments] if searched else []
+    for segment in searched:
+        producers = ProducerStates()
+        restore_producers(producers, directory, snapshots, views, segment.base_offset)
+        _rebuild(segment, producers, up_to)
 
 
 def _rebuild(segment: Segment, producers: ProducerStates, up_to: int | None) -> None:
@@ -691,7 +709,8 @@ def _rebuild(segment: Segment, producers: ProducerStates, up_to: int | None) -> 
     finally:
         os.close(descriptor)
     try:
-        index.replace_file()
+        if len(index) or Path(index.path).exists():
+            index.replace_file()
     except OSError as error:
         if error.errno not in FULL:
             raise

@@ -22,6 +22,7 @@ from ottla.storage.log import Log
 from ottla.storage.recovery import load_log, rebuild_indexes
 from ottla.storage.segment import Segment
 
+from .cleanings import ABORT, end_transaction
 from .failing_calls import failing
 from .logs import FailingFiles, LogMaker, append, batch_of, fill, offsets_of
 
@@ -677,3 +678,21 @@ def test_a_segment_that_was_cut_is_synced_before_the_recovery_point_goes_beyond_
     files.fsyncs.clear()
     asyncio.run(log.flush())
     assert cut not in files.fsyncs
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_aborted_transactions_are_known_again_after_all_indexes_were_removed(make_log: LogMaker, clean: bool) -> None:
+    """As one does to have them rebuilt: Kafka recovers each segment that has no offset index (`LogLoader.loadSegmentFiles`)."""
+    log = make_log()
+    for _ in range(2):
+        append(
+            log, batch_of(log.log_end_offset, producer_id=7, producer_epoch=0, base_sequence=log.log_end_offset // 2, transactional=True)
+        )
+        end_transaction(log, ABORT, 7)
+        log.appender.roll()
+    append(log, batch_of(4))
+    asyncio.run(log.close())
+    for path in log.directory.glob("*index"):
+        path.unlink()
+    log = make_log(clean=clean, recovery_point=5)
+    assert [list(segment.transaction_index) for segment in log.segments] == [[(7, 0, 1, 2)], [(7, 2, 3, 4)], []]
