@@ -231,7 +231,7 @@ def _generated(
     if not names or to_brokers is None:
         raise UsageError("say what to move and where: --topics and --to-brokers")
     for name in names:
-        cluster_metadata_has(cluster.metadata, name, cluster.where.bootstrap_server)
+        cluster_metadata_has(cluster.metadata.topics, name, cluster.where.bootstrap_server)
     try:
         brokers = [int(broker) for broker in to_brokers.split(",")]
     except ValueError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -75,7 +75,7 @@ def gather(connection: Connection, names: Sequence[str]) -> list[TopicFacts]:
     admin = connection.admin()
     metadata = cluster_metadata(admin, connection.bootstrap_server)
     for name in names:
-        cluster_metadata_has(metadata, name, connection.bootstrap_server)
+        cluster_metadata_has(metadata.topics, name, connection.bootstrap_server)
     chosen = sorted(names) if names else sorted(name for name in metadata.topics if not name.startswith("__"))
     partitions = [TopicPartition(name, partition) for name in chosen for partition in sorted(metadata.topics[name].partitions)]
     # Only of those that have a leader: librdkafka would wait for the others to get one.
@@ -83,6 +83,8 @@ def gather(connection: Connection, names: Sequence[str]) -> list[TopicFacts]:
     offsets = _offsets(admin, connection, led)
     sizes = _sizes(connection, metadata, partitions)
     overrides = _overrides(admin, connection, chosen)
+    for name in names:
+        cluster_metadata_has(overrides, name, connection.bootstrap_server)
     return [
         TopicFacts(
             name,
@@ -101,12 +103,13 @@ def gather(connection: Connection, names: Sequence[str]) -> list[TopicFacts]:
             overrides[name],
         )
         for name in chosen
+        if name in overrides
     ]
 
 
-def cluster_metadata_has(metadata: ClusterMetadata, name: str, bootstrap_server: str) -> None:
-    """Fails when the cluster has no topic of that name."""
-    if name not in metadata.topics:
+def cluster_metadata_has(topics: Collection[str], name: str, bootstrap_server: str) -> None:
+    """Fails when no topic of the cluster's has that name."""
+    if name not in topics:
         raise CommandFailed(f"topic {name!r} does not exist on {bootstrap_server}")
 
 
@@ -151,17 +154,22 @@ def _sizes(connection: Connection, metadata: ClusterMetadata, partitions: Sequen
 
 
 def _overrides(admin: AdminClient, connection: Connection, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """What was set for each topic itself, by name; defaults and the broker's own settings are left out."""
+    """What was set for each topic itself, by name; defaults and the broker's own settings are left out, and topics that are gone."""
     if not names:
         return {}
+    from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
 
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
     own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    overrides: dict[str, dict[str, str]] = {}
     with told_plainly(connection.bootstrap_server):
-        answers = admin.describe_configs(resources, request_timeout=ANSWER_SECONDS)
-        described = {resource.name: answer.result() for resource, answer in answers.items()}
-    return {
-        name: {key: entry.value or "" for key, entry in sorted(described[name].items()) if entry.source in (own, ConfigSource(own))}
-        for name in names
-    }
+        for resource, answer in admin.describe_configs(resources, request_timeout=ANSWER_SECONDS).items():
+            try:
+                entries = sorted(answer.result().items())
+            except KafkaException as exception:
+                if exception.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+                continue
+            overrides[resource.name] = {key: entry.value or "" for key, entry in entries if entry.source in (own, ConfigSource(own))}
+    return overrides

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from tests.waiting import until
 
+from ottla.cli.connection import cluster_metadata
 from ottla.cli.main import run
 from ottla.testing import EmbeddedCluster
 
@@ -44,3 +48,25 @@ def test_an_address_without_a_port_is_kafkas_for_every_command(capsys: pytest.Ca
         assert run(["configs", "describe", "topic", "clicks", "-b", address]) == 0
         assert run(["replay", "clicks", "--from", "0", "-b", address]) == 0
     assert "Wrote 0 messages" in capsys.readouterr().out
+
+
+def test_a_topic_that_goes_while_all_are_described_does_not_hide_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        where = cluster.bootstrap_servers
+        admin = AdminClient({"bootstrap.servers": where})
+
+        def deleted_afterwards(*arguments: Any) -> Any:
+            metadata = cluster_metadata(*arguments)
+            admin.delete_topics(["gone"])["gone"].result(90)
+            until(lambda: "gone" not in admin.list_topics(timeout=90).topics, "the topic is gone")
+            return metadata
+
+        monkeypatch.setattr("ottla.cli.topic_facts.cluster_metadata", deleted_afterwards)
+        for names, code in ((), 0), (("gone",), 1):
+            cluster.create_topic("gone")
+            assert run(["topics", "describe", *names, "-b", where]) == code
+        printed = capsys.readouterr()
+    assert printed.out.startswith("clicks: 1 partition") and "gone" not in printed.out
+    assert printed.err == f"ottla: topic 'gone' does not exist on {where}\n"
