@@ -105,8 +105,14 @@ class Board:
         return tuple(panel for _, panels in self.rows for panel in panels)
 
 
-CLUSTER: Final = Variable("job", "Cluster", "ottla_build_info", "job", several=False)
+NAMESPACE: Final = Variable("namespace", "Namespace", "ottla_build_info", "namespace")
+CLUSTER: Final = Variable("job", "Cluster", 'ottla_build_info{namespace=~"$namespace"}', "job", several=False)
 BROKER: Final = Variable("broker", "Broker", 'ottla_build_info{job="$job"}', "instance")
+
+
+def of_cluster(expression: str) -> str:
+    """A declared expression as it is asked: the cluster is its job and, as Kubernetes may have that name twice, its namespace."""
+    return expression.replace('job="$job"', 'namespace=~"$namespace", job="$job"')
 
 
 def json_of(board: Board) -> str:
@@ -135,11 +141,11 @@ def json_of(board: Board) -> str:
             .datasource(SOURCE)
             .enable(True)
             .icon_color("blue")
-            .expr('changes(ottla_broker_start_time_seconds{job="$job"}[1m]) > 0')
+            .expr(of_cluster('changes(ottla_broker_start_time_seconds{job="$job"}[1m]) > 0'))
         )
     )
     asked = any("$broker" in expression for panel in board.panels for expression, _ in panel.queries)
-    for variable in (CLUSTER, *((BROKER,) if asked else ()), *board.variables):
+    for variable in (NAMESPACE, CLUSTER, *((BROKER,) if asked else ()), *board.variables):
         builder.with_variable(_variable(variable))
     identifiers = count(1)
     for title, panels in board.rows:
@@ -155,7 +161,7 @@ def _variable(variable: Variable) -> dashboards.QueryVariable:
         dashboards.QueryVariable(variable.name)
         .label(variable.title)
         .datasource(SOURCE)
-        .query(f"label_values({variable.metric}, {variable.label})")
+        .query(f"label_values({of_cluster(variable.metric)}, {variable.label})")
         .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(VariableSort.NATURAL_ASC)
         .hide(VariableHide.DONT_HIDE)
@@ -169,7 +175,7 @@ def _variable(variable: Variable) -> dashboards.QueryVariable:
 
 
 def _query(panel: Panel, expression: str, legend: str, letter: str) -> prometheus.Dataquery:
-    query = prometheus.Dataquery().expr(expression).legend_format(legend).ref_id(letter).datasource(SOURCE)
+    query = prometheus.Dataquery().expr(of_cluster(expression)).legend_format(legend).ref_id(letter).datasource(SOURCE)
     if panel.kind == "heat":
         query.format(PromQueryFormat.HEATMAP)
     return query.instant() if panel.kind == "number" else query.range()

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import promql_parser
 import yaml
+from deploy.grafana.board import of_cluster
 from deploy.grafana.generate import BOARDS
 
 from ottla.metrics.table import METRICS
@@ -63,7 +64,8 @@ RECORDS: Final = {rule.name: rule for rule in rules() if not rule.is_alert}
 
 def in_grafanas_place(expression: str, job: str = "ottla", interval: str = "1m") -> str:
     """A panel's expression with what Grafana puts in for its variables when everything is chosen."""
-    chosen = {"$__rate_interval": interval, "$job": job, "$broker": ".*", "$topic": ".*", "$group": ".*", "$api": ".*"}
+    chosen = {"$__rate_interval": interval, "$namespace": ".*", "$job": job, "$broker": ".*", "$topic": ".*", "$group": ".*", "$api": ".*"}
+    expression = of_cluster(expression)
     for variable, value in chosen.items():
         expression = expression.replace(variable, value)
     return expression

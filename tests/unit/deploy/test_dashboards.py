@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from deploy.grafana.board import BROKER, CLUSTER
+from deploy.grafana.board import BROKER, CLUSTER, NAMESPACE
 from deploy.grafana.generate import BOARDS, INTO, differences
 from tests.unit.deploy.expressions import RECORDS, ROOT, TARGET_LABELS, exposed, in_grafanas_place, known, panel_expressions, selectors
 
@@ -71,16 +71,31 @@ def test_a_panel_asks_for_metrics_that_brokers_have_and_by_labels_that_they_have
 
 def test_every_variable_that_a_query_uses_is_there_to_be_chosen() -> None:
     for board in BOARDS:
-        offered = {"__rate_interval", CLUSTER.name, BROKER.name} | {variable.name for variable in board.variables}
+        offered = {"__rate_interval", NAMESPACE.name, CLUSTER.name, BROKER.name} | {variable.name for variable in board.variables}
         asked = {name for panel in board.panels for expression, _ in panel.queries for name in re.findall(r"\$(\w+)", expression)}
         assert asked <= offered, board.name
         assert {variable.name for variable in board.variables} <= asked, f"{board.name} lets choose what changes nothing"
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_two_releases_of_one_name_in_two_namespaces_can_be_told_apart(path: Path) -> None:
+    """Their job is the same: whatever is asked for, but for the alerts of all, is of the chosen namespace too."""
+    dashboard = json.loads(path.read_text(encoding="utf-8"))
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    asked += [annotation["expr"] for annotation in dashboard["annotations"]["list"] if "expr" in annotation]
+    chosen = {"namespace", "job"}
+    for variable in dashboard["templating"]["list"]:
+        if variable["name"] not in {"datasource", *chosen}:
+            asked.append(variable["query"].removeprefix("label_values(").rpartition(",")[0])
+    assert {variable["name"] for variable in dashboard["templating"]["list"]} >= chosen
+    for expression in asked:
+        assert "ALERTS" in expression or expression.count('namespace=~"$namespace"') == expression.count('job="$job"') >= 1, expression
+
+
 def test_a_variable_lists_the_values_of_a_label_that_is_there() -> None:
     names = exposed()
     for board in BOARDS:
-        for variable in (CLUSTER, BROKER, *board.variables):
+        for variable in (NAMESPACE, CLUSTER, BROKER, *board.variables):
             (selector,) = selectors(in_grafanas_place(variable.metric))
             assert variable.label in names[selector.name] | TARGET_LABELS
 
