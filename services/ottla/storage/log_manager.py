@@ -270,9 +270,11 @@ class LogManager:
             path for path in await asyncio.gather(*(self._close(partition_log, closing) for partition_log in self._logs.values())) if path
         }
         # What a log could not give up is not closed, nor what could not be renamed.
-        unclean.update(self._left.values(), (directory.parent for directory in self._leaving))
+        unclean.update(self._left.values(), (directory.parent for directory in self._leaving), self._offline)
+        if unclean:
+            broker_epoch = NO_BROKER_EPOCH  # a start that has only the other directories, without a broken disk, knows of no loss
         for path, directory in self._directories.items():
-            if path in self._offline or path in unclean:
+            if path in unclean:
                 continue
             try:
                 await self._checkpoints.write_all(directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,6 +108,21 @@ def test_every_directory_must_have_been_closed_under_the_same_epoch(tmp_path: Pa
         (tmp_path / "b").rename(tmp_path / "away")
         (tmp_path / "b").write_bytes(b"no directory")
     assert clean_shutdown_epoch(broker) == -1
+
+
+def test_a_disk_that_failed_and_is_no_log_directory_any_more_makes_the_stop_an_unclean_one(tmp_path: Path) -> None:
+    """An operator takes it out of `log.dirs`: what lay on it begins again empty, and must not lead by the word of the other directory."""
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    written(broker)
+
+    async def fails() -> None:
+        logs = broker.manager()
+        await logs.start()
+        logs.fail_directory(tmp_path / "b", OSError(errno.EIO, "Input/output error"))
+        await logs.shutdown(broker_epoch=13)
+
+    run(fails)
+    assert clean_shutdown_epoch(Broker(tmp_path / "a")) == -1
 
 
 def test_a_log_that_is_not_what_was_closed_makes_the_stop_an_unclean_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
