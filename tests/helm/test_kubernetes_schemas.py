@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from referencing import Registry, Resource
-from tests.helm.charting import CHART, VALUES_FILES, Rendered, helm, template
+from tests.helm.charting import CHART, VALUES_FILES, Rendered, UniqueKeys, helm, template
 
 kubernetes_validate: Any = importlib.import_module("kubernetes_validate")  # untyped
 
@@ -108,3 +109,16 @@ def test_an_old_cluster_gets_what_it_knows(file: Path) -> None:
     assert not [
         stateful_set for stateful_set in rendered.all("StatefulSet") if "persistentVolumeClaimRetentionPolicy" in stateful_set["spec"]
     ]
+
+
+@pytest.mark.parametrize("file", VALUES_FILES, ids=lambda each: each.stem)
+def test_names_that_yaml_would_take_for_something_else_stay_names(file: Path) -> None:
+    """A release `on`, and a namespace by the number of a pull request."""
+    made = helm("template", "on", str(CHART), "--namespace", "2026", "--kube-version", "1.30", "--is-upgrade", "--values", str(file))
+    assert made.returncode == 0, made.stderr
+    for manifest in yaml.load_all(made.stdout, UniqueKeys):
+        if manifest["kind"] not in CUSTOM:
+            assert not complaint("1.30", json.dumps(manifest, sort_keys=True)), manifest["metadata"]["name"]
+        elif manifest["kind"] == "ServiceMonitor":
+            assert manifest["spec"]["namespaceSelector"] == {"matchNames": ["2026"]}
+        assert all(isinstance(label, str) for label in manifest["metadata"]["labels"].values())
