@@ -349,6 +349,8 @@ class LogManager:
                         self._recorded_high_watermarks[key] = max(recorded, directory.high_watermarks[key])
                     self._note_damage(directory, key, found)
                     self._add(key, path, found)
+                    if found.recovery_point < found.segments[-1].base_offset:
+                        self.flush_soon(key)  # which its next roll might never do: until then nothing of it is compacted
 
     def _wait_for_room(self, directory: LogDirectory, key: TopicPartition, error: NoRoomForLog) -> None:
         """A log without records could not begin on a full disk: `create` makes it, when the controller speaks of the partition again."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tests.loops import until
 
 from ottla.errors import KafkaStorageError
 from ottla.storage.checkpoints import read_offsets
@@ -178,6 +179,23 @@ async def test_logs_are_flushed_when_their_records_have_waited_for_flush_ms(tmp_
     assert log.recovery_point == 1
     broker.clock.advance(milliseconds=60_000)
     assert await logs.flush_due_logs() == 0
+    await logs.shutdown()
+
+
+async def test_what_a_start_found_unsynced_is_flushed_also_if_nothing_more_is_written(tmp_path: Path) -> None:
+    """Else a log that is quiet after a crash is never compacted: a cleaner touches nothing that is not on the disk."""
+    broker = Broker(tmp_path, log_segment_bytes="1000")
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(CLICKS[0], uuid4())
+    fill(log, 20)
+    assert len(log.segments) > 2
+    await logs.shutdown(clean=False)
+    logs = broker.manager()
+    await logs.start()
+    found = logs.logs[CLICKS[0]]
+    assert found.synced_offset == 0
+    await until(lambda: found.synced_offset >= found.segments[-1].base_offset)
     await logs.shutdown()
 
 
