@@ -48,6 +48,12 @@ def offset_in(name: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() else None
 
 
+def is_segment(name: str) -> bool:
+    """Whether the file is a segment's log. A copy beside it is none, whatever its name ends with."""
+    offset = offset_in(name)
+    return offset is not None and name == segment_file_name(offset, LOG_SUFFIX)
+
+
 def partition_directory_name(topic_partition: TopicPartition) -> str:
     return f"{topic_partition.topic}-{topic_partition.partition}"
 

@@ -35,6 +35,7 @@ from ottla.storage.file_names import (
     STRAY_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    is_segment,
     offset_in,
     partition_of_directory,
     segment_file_name,
@@ -108,7 +109,7 @@ def load_log(
     names = sweep(directory)
     segments = [
         Segment(str(directory), base_offset, (directory / name).stat().st_size)
-        for base_offset, name in sorted((offset_in(name) or 0, name) for name in names if name.endswith(LOG_SUFFIX))
+        for base_offset, name in sorted((offset_in(name) or 0, name) for name in names if is_segment(name))
     ]
     is_new = not segments
     unsound = None

@@ -696,3 +696,18 @@ def test_aborted_transactions_are_known_again_after_all_indexes_were_removed(mak
         path.unlink()
     log = make_log(clean=clean, recovery_point=5)
     assert [list(segment.transaction_index) for segment in log.segments] == [[(7, 0, 1, 2)], [(7, 2, 3, 4)], []]
+
+
+@pytest.mark.parametrize("name", ["copy.log", "00000000000000000000.copy.log", "0.log"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_file_that_ends_as_a_segment_and_has_no_segments_name_is_left_alone(make_log: LogMaker, name: str, clean: bool) -> None:
+    """Such as a copy that an operator made. Taken for a second segment at 0, it would cost the log its own."""
+    log = make_log()
+    fill(log, 3)
+    asyncio.run(log.close())
+    copy = log.directory / name
+    shutil.copy(log_file(log), copy)
+    before = copy.read_bytes()
+    log = make_log(clean=clean)
+    assert (log.log_end_offset, [segment.base_offset for segment in log.segments]) == (3, [0])
+    assert copy.read_bytes() == log_file(log).read_bytes() == before
