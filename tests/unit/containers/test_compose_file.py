@@ -131,3 +131,9 @@ def test_brokers_differ_in_nothing_but_who_they_are() -> None:
 
     assert others("broker-1") == others("broker-2") == others("broker-3")
     assert [SERVICES[name]["environment"]["OTTLA_SETTING_BROKER_ID"] for name in BROKERS] == ["1", "2", "3"]
+
+
+def test_pages_name_profiles_as_make_takes_them() -> None:
+    """`make up` goes by PROFILES, and gives compose its COMPOSE_PROFILES itself."""
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    assert not [page.name for page in pages if re.search(r"COMPOSE_PROFILES=\S+ make", page.read_text(encoding="utf-8"))]
