@@ -178,6 +178,7 @@ def test_the_chart_has_the_version_of_the_project() -> None:
         ({"networkPolicy.clientsFrom": [{"pods": {}}]}, "Additional property pods is not allowed"),
         ({"metrics.serviceMonitor.interval": "15"}, "metrics.serviceMonitor.interval"),
         ({"labels": {"team": 7}}, "labels.team"),
+        ({"labels": {"app.kubernetes.io/name": "events"}}, "app.kubernetes.io/name"),
         ({"nameOverride": "My_Name"}, "nameOverride"),
     ],
     ids=lambda each: str(each)[:60] if isinstance(each, dict) else "",
