@@ -114,13 +114,19 @@ def _tell(
 def _settings(config: Path | None, overrides: dict[str, str], zookeeper: str | None) -> BrokerSettings:
     """How brokers reach ZooKeeper and each other; everything else in the file does not matter here."""
     from ottla.config.broker import BrokerSettings
-    from ottla.config.properties import Properties, load
+    from ottla.config.environment import Placed, layered
+    from ottla.config.properties import Properties
+    from ottla.config.providers import load
 
-    given = load(config) if config is not None else Properties({}, {}, "the command line")
-    changed = {"zookeeper.connection.timeout.ms": "10000", **given, **overrides}  # a person waits
+    layers: list[Properties] = [
+        Placed({"zookeeper.connection.timeout.ms": "10000"}, {"zookeeper.connection.timeout.ms": ""}, "")
+    ]  # a person waits
+    if config is not None:
+        layers.append(load(config))
+    layers.append(Placed(overrides, dict.fromkeys(overrides, "--override"), "--override"))
     if zookeeper is not None:
-        changed["zookeeper.connect"] = zookeeper
-    return BrokerSettings.from_properties(Properties(changed, {}, given.source))
+        layers.append(Placed({"zookeeper.connect": zookeeper}, {"zookeeper.connect": "--zookeeper"}, "--zookeeper"))
+    return BrokerSettings.from_properties(layered(BrokerSettings, layers))
 
 
 async def _call(settings: BrokerSettings, broker_id: BrokerId, control: str | None, is_end: bool) -> None:

@@ -158,6 +158,8 @@ async def _register(connect: str, registrations: list[BrokerRegistration]) -> No
         (["drain", "two", "--control", "x:1"], "integer"),
         (["drain", "--control", "x:1"], "ID"),
         (["nonsense"], "nonsense"),
+        (["drain", "2", "--zookeeper", ""], "ottla: --zookeeper: zookeeper.connect = ''"),
+        (["drain", "2", "--zookeeper", "x:1", "-X", "broker.id=two"], "ottla: --override: broker.id = 'two'"),
     ],
 )
 def test_without_knowing_whom_or_where_nothing_is_tried(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,3 +175,17 @@ def test_properties_without_zookeeper_and_a_config_in_the_wrong_place_are_told(t
     nowhere, before = capsys.readouterr().err.splitlines()
     assert f"{config} has no zookeeper.connect" in nowhere and "`ottla dev`" in nowhere
     assert "it comes after" in before
+
+
+def test_a_brokers_file_is_read_as_the_broker_reads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With config.providers, and with the line of what is wrong."""
+    config, secret = tmp_path / "server.properties", tmp_path / "secret.properties"
+    secret.write_text("where=127.0.0.1:1\n")
+    provider = "config.providers=file\nconfig.providers.file.class=org.apache.kafka.common.config.provider.FileConfigProvider\n"
+    config.write_text(f"{provider}zookeeper.connect=${{file:{secret}:where}}\n")
+    drained = ["broker", "drain", "2", "--config", str(config), "--override", "zookeeper.connection.timeout.ms=200"]
+    assert run(drained) == 1
+    assert capsys.readouterr().err.startswith("ottla: ZooKeeper at 127.0.0.1:1: ")
+    config.write_text("broker.id=two\n")
+    assert run(drained) == 2
+    assert capsys.readouterr().err.startswith(f"ottla: {config}:1: broker.id = 'two'")
