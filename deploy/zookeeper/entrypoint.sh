@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes zoo.cfg from the environment and becomes ZooKeeper. The variables are those of the public `zookeeper` image, so that
-# either image can stand in the compose file and in the chart:
+# either image can stand in the compose file:
 #
 #   ZOO_MY_ID ZOO_SERVERS ZOO_TICK_TIME ZOO_INIT_LIMIT ZOO_SYNC_LIMIT ZOO_MAX_CLIENT_CNXNS ZOO_4LW_COMMANDS_WHITELIST
 #   ZOO_AUTOPURGE_SNAPRETAINCOUNT ZOO_AUTOPURGE_PURGEINTERVAL ZOO_DATA_DIR ZOO_DATA_LOG_DIR ZOO_CFG_EXTRA
