@@ -111,6 +111,8 @@ def execute(
     """
     if (plan_file is None) == (not topics):
         raise UsageError("say what to move: either a PLAN, or --topics and --to-brokers")
+    if plan_file is not None and (to_brokers is not None or replication_factor is not None or ignore_racks):
+        raise UsageError("a PLAN says where: --to-brokers, --replication-factor and --ignore-racks go with --topics")
     bytes_per_second = None if rate is None else parsed_rate(rate)
     given = None if plan_file is None else _read(plan_file)
     cluster = ReassigningCluster(where)

@@ -246,6 +246,7 @@ def test_a_quickstart_that_has_no_place_for_its_data_says_so(capsys: pytest.Capt
         (["elect-leaders", "any", "--all"], "any"),
         (["reassign", "execute"], "PLAN"),
         (["reassign", "execute", "plan.json", "--topics", "clicks"], "PLAN"),
+        (["reassign", "execute", "plan.json", "--replication-factor", "2"], "a PLAN says where"),
         (["reassign", "execute", "/nowhere/plan.json"], "/nowhere/plan.json"),
         (["reassign", "execute", "/nowhere/plan.json", "--throttle", "fast"], "--throttle"),
         (["reassign", "cancel"], "--all"),
