@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
-from ottla.cli.errors import CommandFailed
+from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of
 
 if TYPE_CHECKING:
@@ -242,8 +242,8 @@ def _offsets(admin: AdminClient, where: Connection, keys: Keys, spec: OffsetSpec
     return found
 
 
-def first_unread_ages(where: Connection, behind: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], float]:
-    """How old the message at each offset is, in seconds; nothing for one that could not be had in time."""
+def first_unread_ages(where: Connection, behind: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], float | None]:
+    """How old the message at each offset is, in seconds; None for one without a time, nothing for one that could not be had."""
     from confluent_kafka import Consumer, TopicPartition
 
     if not behind:
@@ -253,7 +253,7 @@ def first_unread_ages(where: Connection, behind: Mapping[tuple[str, int], int]) 
             **{"group.id": "ottla-lag", "enable.auto.commit": False, "auto.offset.reset": "earliest", "fetch.message.max.bytes": 1024}
         )
     )
-    ages: dict[tuple[str, int], float] = {}
+    ages: dict[tuple[str, int], float | None] = {}
     try:
         consumer.assign([TopicPartition(*key, offset) for key, offset in behind.items()])
         end = time.monotonic() + ANSWER_SECONDS / 2
@@ -264,7 +264,8 @@ def first_unread_ages(where: Connection, behind: Mapping[tuple[str, int], int]) 
                     continue
                 key = (topic, partition)
                 if key not in ages:
-                    ages[key] = max(0.0, time.time() - message.timestamp()[1] / 1000)
+                    timestamp = message.timestamp()[1]
+                    ages[key] = None if timestamp < 0 else max(0.0, time.time() - timestamp / 1000)  # -1: it has none
                     consumer.pause([TopicPartition(*key)])
     finally:
         consumer.close()
@@ -283,6 +284,7 @@ def partitions_of(where: Connection, admin: AdminClient, topics: Sequence[str]) 
 
     Raises:
         CommandFailed: there is no such topic or partition.
+        UsageError: one is of another form.
     """
     metadata = cluster_metadata(admin, where.bootstrap_server)
     found: list[tuple[str, int]] = []
@@ -294,9 +296,9 @@ def partitions_of(where: Connection, admin: AdminClient, topics: Sequence[str]) 
         try:
             chosen = [int(number) for number in numbers.split(",")] if colon else there
         except ValueError:
-            raise CommandFailed(f"--topic takes NAME or NAME:0,1,2, and {topic!r} is neither") from None
+            raise UsageError(f"--topic takes NAME or NAME:0,1,2, and {topic!r} is neither") from None
         missing = [number for number in chosen if number not in there]
         if missing:
             raise CommandFailed(f"topic {name!r} has no partition {missing[0]}, only 0 to {there[-1]}")
         found += [(name, number) for number in chosen]
-    return found
+    return list(dict.fromkeys(found))

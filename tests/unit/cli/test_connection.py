@@ -70,3 +70,20 @@ def test_a_topic_that_goes_while_all_are_described_does_not_hide_the_others(
         printed = capsys.readouterr()
     assert printed.out.startswith("clicks: 1 partition") and "gone" not in printed.out
     assert printed.err == f"ottla: topic 'gone' does not exist on {where}\n"
+
+
+def test_a_message_without_a_time_says_nothing_of_how_far_a_group_is_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A timestamp of -1 is none; it was taken for the end of 1969."""
+    lines = tmp_path / "lines"
+    lines.write_text('{"value": "a", "timestamp": -1}\n')
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        where = ("-b", cluster.bootstrap_servers)
+        assert run(["produce", "clicks", "--json", str(lines), *where]) == 0
+        reset = ("groups", "reset-offsets", "billing", "--to-earliest", "--execute", *where)
+        assert run([*reset, "-t", "clicks:0,0", "-t", "clicks", "--json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)["offsets"]) == 1
+        assert run([*reset, "-t", "clicks:"]) == 2
+        assert "--topic takes NAME or NAME:0,1,2" in capsys.readouterr().err
+        assert run(["groups", "describe", "billing", "--json", *where]) == 0
+    (partition,) = json.loads(capsys.readouterr().out)["partitions"]
+    assert (partition["lag"], partition["lag_seconds"]) == (1, None)
