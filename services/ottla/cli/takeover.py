@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
@@ -65,6 +66,7 @@ def check(
     from ottla.takeover import findings
 
     brokers = [_read(path) for path in configs]
+    logging.basicConfig(level=logging.CRITICAL)  # kazoo would log each attempt to connect
     cluster = asyncio.run(_look(brokers))
     judged = findings.way_back(cluster, brokers) if back else findings.takeover(cluster, brokers)
     stopped = findings.stops(judged)

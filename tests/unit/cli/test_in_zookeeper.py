@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from kazoo.client import KazooClient
 
@@ -24,3 +28,14 @@ def test_a_chroot_that_is_not_there_is_said_and_not_made(capsys: pytest.CaptureF
         assert look.exists("/misspelt") is None
         look.stop()
         look.close()
+
+
+def test_a_takeover_check_says_in_one_sentence_that_no_zookeeper_answers(tmp_path: Path) -> None:
+    """Without what kazoo logs of each attempt."""
+    config = tmp_path / "server.properties"
+    config.write_text(f"broker.id=1\nlog.dirs={tmp_path}\nzookeeper.connect=127.0.0.1:1\nzookeeper.connection.timeout.ms=500\n")
+    command = [sys.executable, "-m", "ottla.cli", "takeover", "check", "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("ottla: zookeeper.connect = 127.0.0.1:1: ")
