@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.errors import ConfigurationError
 from ottla.wire.client_security import security_of
 
 JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -28,3 +29,8 @@ def test_sasl_is_read_from_librdkafkas_names() -> None:
     found = security_of({"security.protocol": "sasl_ssl", "sasl.mechanisms": "PLAIN", "sasl.username": "u", "sasl.password": "p"})
     assert found.protocol == "SASL_SSL"
     assert found.credentials is not None and found.credentials.username == "u"
+
+
+def test_certificates_that_are_no_ascii_are_a_wrong_configuration() -> None:
+    with pytest.raises(ConfigurationError, match=r"^ssl\.ca\.pem cannot be used: "):
+        security_of({"security.protocol": "SSL", "ssl.ca.pem": "ü"})
