@@ -52,7 +52,7 @@ class PidFile:
 
     def write(self, path: Path) -> None:
         """Replaces the file in one step: a reader sees all of it or none. Raises CommandFailed."""
-        unfinished = path.with_name(f"{path.name}.{self.process_id}")
+        unfinished = path.parent / f"{path.name}.{self.process_id}"
         try:
             unfinished.write_text(f"{self.process_id}\n{self.bootstrap_servers}\n", encoding="utf-8")
             unfinished.replace(path)

@@ -42,6 +42,12 @@ def test_a_pid_file_that_cannot_be_written_is_told_in_one_sentence(name: str, tm
     assert [*tmp_path.parent.glob(f"{tmp_path.name}.*")] == []
 
 
+def test_an_empty_name_of_a_pid_file_is_told_as_one_that_cannot_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a script's variable may be."""
+    assert run(["dev", "--ephemeral", "--port", "0", "--pid-file", ""]) == 1
+    assert capsys.readouterr().err.startswith("ottla: --pid-file . cannot be written: ")
+
+
 def test_a_service_that_cannot_say_on_stdout_that_it_is_ready_says_so_in_its_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
