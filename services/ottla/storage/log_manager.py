@@ -410,7 +410,7 @@ class LogManager:
         recorded = self._recorded_high_watermarks.get(key, 0)
         if loaded.log_end_offset < recorded:
             self._damaged[key] = f"it ends at {loaded.log_end_offset}, and up to {recorded} was committed"
-        elif loaded.unsound is not None:
+        elif loaded.unsound is not None and loaded.log_end_offset != directory.closed_at(key):  # or it was an index that is made again
             self._damaged[key] = f"it was closed cleanly and is not sound: {loaded.unsound}"
         elif loaded.log_end_offset < directory.closed_at(key):
             self._damaged[key] = f"it ends at {loaded.log_end_offset}, and was closed at {directory.closed_at(key)}"

@@ -286,3 +286,23 @@ def test_a_truncation_is_in_all_checkpoints_before_anything_is_appended(tmp_path
         await again.shutdown()
 
     run(scene)
+
+
+def test_a_damaged_index_of_a_log_that_has_all_its_records_leaves_the_stop_a_clean_one(tmp_path: Path) -> None:
+    """An index is made again from the log: no other partition of the broker is to leave its ISR for that."""
+    broker = Broker(tmp_path)
+
+    async def writes() -> None:
+        logs = broker.manager()
+        await logs.start()
+        fill(logs.create(CLICKS[0], TOPIC), 4, size=3000)
+        logs.high_watermarks = lambda: {CLICKS[0]: 4}
+        await logs.shutdown(broker_epoch=12)
+
+    run(writes)
+    index = tmp_path / "clicks-0" / f"{0:020}.index"
+    content = index.read_bytes()
+    assert content
+    index.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert clean_shutdown_epoch(broker) == 12
+    assert index.read_bytes() == content
