@@ -29,7 +29,7 @@ FUTURE_DIRECTORY_SUFFIX: Final = "-future"
 LONGEST_NAME: Final = 255  # what most file systems allow, and Kafka's own cap
 
 _MARKED_DIRECTORY: Final = re.compile(r"\S+-\d+\.[0-9a-f]{32}-(delete|stray|future)")
-_PARTITION_DIRECTORY: Final = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+_PARTITION_DIRECTORY: Final = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]*)")  # one name for each partition
 
 
 def segment_file_name(base_offset: int, suffix: str) -> str:

@@ -306,3 +306,20 @@ def test_a_damaged_index_of_a_log_that_has_all_its_records_leaves_the_stop_a_cle
     index.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     assert clean_shutdown_epoch(broker) == 12
     assert index.read_bytes() == content
+
+
+def test_a_directory_with_almost_a_partitions_name_does_not_take_its_logs_place(tmp_path: Path) -> None:
+    """An older copy that an operator made beside it, say. In which order a directory is listed is chance, so there are many."""
+    broker = Broker(tmp_path)
+    written(broker)
+    for name in ("clicks-\u0660", *("clicks-" + "0" * count for count in range(2, 30))):
+        (tmp_path / name).mkdir()
+
+    async def scene() -> None:
+        logs = broker.manager()
+        await logs.start()
+        assert logs.logs[CLICKS[0]].directory == tmp_path / "clicks-0"
+        assert logs.logs[CLICKS[0]].log_end_offset == 4
+        await logs.shutdown()
+
+    run(scene)
