@@ -11,6 +11,7 @@ from ottla.errors import ConfigurationError
 from ottla.wire.broker_connection import Security
 from ottla.wire.sasl import Credentials, Mechanism
 
+_INLINE: Final = ("ssl.certificate.pem", "ssl.key.pem", "ssl.keystore.certificate.chain", "ssl.keystore.key")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -37,6 +38,8 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
     for store in ("truststore", "keystore"):
         if properties.get(f"ssl.{store}.location") and properties.get(f"ssl.{store}.type", "PEM").upper() != "PEM":
             raise ConfigurationError(f"ssl.{store}.type: only PEM is read")
+    if inline := [name for name in _INLINE if properties.get(name)]:
+        raise ConfigurationError(f"{inline[0]} cannot be used: a client's certificate and key are read from files")
     try:
         context = ssl.create_default_context(
             cafile=properties.get("ssl.truststore.location") or properties.get("ssl.ca.location") or None,

@@ -34,3 +34,9 @@ def test_sasl_is_read_from_librdkafkas_names() -> None:
 def test_certificates_that_are_no_ascii_are_a_wrong_configuration() -> None:
     with pytest.raises(ConfigurationError, match=r"^ssl\.ca\.pem cannot be used: "):
         security_of({"security.protocol": "SSL", "ssl.ca.pem": "ü"})
+
+
+def test_a_certificate_that_is_given_inline_is_refused_by_name() -> None:
+    """Else the broker would ask for one in vain, and TLS's error says nothing of it."""
+    with pytest.raises(ConfigurationError, match=r"ssl\.certificate\.pem cannot be used"):
+        security_of({"security.protocol": "SSL", "ssl.certificate.pem": "-----BEGIN", "ssl.key.pem": "-----BEGIN"})
