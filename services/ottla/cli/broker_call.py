@@ -40,15 +40,6 @@ def security_for(properties: Mapping[str, str]) -> Security:
         raise UsageError(f"this command has no way to connect: {error}") from None
 
 
-def can_call(properties: Mapping[str, str]) -> bool:
-    """Whether the connection is one that this module can make."""
-    try:
-        security_for(properties)
-    except UsageError:
-        return False
-    return True
-
-
 def call(
     address: tuple[str, int],
     properties: Mapping[str, str],

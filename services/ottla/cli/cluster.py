@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ottla.cli.broker_call import NoConnection, can_call
+from ottla.cli.broker_call import NoConnection
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, connects, told_plainly
 from ottla.cli.errors import CommandFailed
 from ottla.cli.log_directories import log_directory_states
@@ -266,14 +266,13 @@ def gather_cluster(where: Connection) -> ClusterFacts:
 
 def _broker(node: Any, where: Connection) -> BrokerFacts:
     found = BrokerFacts(node.id, node.host, node.port, node.rack)
-    if can_call(where.properties):
-        with suppress(CommandFailed):  # one that may not be asked does not hide what others tell
-            try:
-                states = log_directory_states((str(node.host), node.port), where.properties)
-            except NoConnection:
-                return replace(found, is_reachable=False)
-            full = tuple(path for path, state in states.items() if state == "full")
-            return replace(found, full_log_dirs=full, offline_log_dirs=tuple(path for path, state in states.items() if state == "offline"))
+    with suppress(CommandFailed):  # one that may not be asked, or not in this way, does not hide what others tell
+        try:
+            states = log_directory_states((str(node.host), node.port), where.properties)
+        except NoConnection:
+            return replace(found, is_reachable=False)
+        full = tuple(path for path, state in states.items() if state == "full")
+        return replace(found, full_log_dirs=full, offline_log_dirs=tuple(path for path, state in states.items() if state == "offline"))
     return found
 
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ottla.cli.broker_call import can_call
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
 from ottla.cli.errors import CommandFailed
 from ottla.cli.log_directories import partition_sizes
@@ -139,8 +138,6 @@ def _offsets(
 
 def _sizes(connection: Connection, metadata: ClusterMetadata, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
     """Each partition's bytes on its leader's disk; followers hold the same."""
-    if not can_call(connection.properties):
-        return {}
     sizes: dict[TopicPartition, int] = {}
     for broker_id, broker in metadata.brokers.items():
         led: dict[str, list[int]] = {}
@@ -148,7 +145,7 @@ def _sizes(connection: Connection, metadata: ClusterMetadata, partitions: Sequen
             if metadata.topics[partition.topic].partitions[partition.partition].leader == broker_id:
                 led.setdefault(partition.topic, []).append(partition.partition)
         if led:
-            with suppress(CommandFailed):  # a broker that has just gone does not hide what the others tell
+            with suppress(CommandFailed):  # a broker that has just gone, or may not be asked in this way, hides nothing
                 sizes.update(partition_sizes((str(broker.host), broker.port), connection.properties, led))
     return sizes
 
