@@ -77,7 +77,7 @@ CEILINGS: Final[dict[str, int]] = {
     "home words": 0,
     "loops of tests over each": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 62_094,
+    "lines of services/ottla": 62_102,
     "lines of tests": 81_697,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,

@@ -520,8 +520,7 @@ def connection_bounds(settings: BrokerSettings) -> tuple[int, int]:
 def _log_settings_without_effect(names: Iterable[str], ignored: Iterable[str] = ()) -> None:
     for name in sorted(ignored):
         log.warning("%s is ignored, as takeover.accept says", name)
-    for name, reason in BrokerSettings.without_effect(names).items():
-        log.warning("%s has no effect: %s", name, reason)
+    BrokerSettings.warn_without_effect(names, log)
 
 
 def _threads(stack: AsyncExitStack) -> Offload:

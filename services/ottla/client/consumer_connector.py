@@ -86,8 +86,7 @@ class AsyncConsumerConnector:
     ) -> None:
         for _, error in settings.contradictions():
             raise error
-        for name, reason in settings.without_effect(settings.given).items():
-            log.warning("%s has no effect: %s", name, reason)
+        settings.warn_without_effect(settings.given, log)
         self.settings: Final = settings
         self._clock: Final = clock or SystemClock()
         chance = (random or Random()).getrandbits(32)

@@ -172,8 +172,7 @@ class Producer:
     ) -> None:
         for _, error in settings.contradictions():
             raise error
-        for name, reason in settings.without_effect(settings.given).items():
-            log.warning("%s has no effect: %s", name, reason)
+        settings.warn_without_effect(settings.given, log)
         handlers = (callback_handler, event_handler)
         self.settings: Final = settings
         self._is_sync: Final = settings.producer_type == "sync"
@@ -715,7 +714,7 @@ class _Sender:
                 added.grown(len(last))
                 self._deliver(last, last, [added] * len(last))
         except BaseException as error:
-            added.failed(_failure_of_handler(error), added.left)
+            added.failed(_failure_by(error), added.left)
         try:
             self._callbacks.close()
         except Exception:  # the handler is the application's
@@ -756,7 +755,7 @@ class _Sender:
             self._deliver(self._callbacks.before_sending(records), records, owners)
         except BaseException as error:
             # The handler is the application's, also what is no `Exception`. The batch has failed, and the thread continues with the next.
-            failure = _failure_of_handler(error)
+            failure = _failure_by(error)
             for delivery, count in Counter(delivery for _, delivery in batch).items():
                 delivery.failed(failure, min(count + grown[delivery], delivery.left))
 
@@ -790,13 +789,11 @@ class _Sender:
                     self._hand_over(record, delivery)
             except BaseException as error:
                 # librdkafka's, or the application's partitioner's, or it is no record. Those before it are on their way.
-                failure = DeliveryFailed(f"{getattr(record, 'topic', record)}: {type(error).__name__}: {error}", -1)
-                failure.__cause__ = error
-                delivery.failed(failure)
+                delivery.failed(_failure_by(error, f"{getattr(record, 'topic', record)}: "))
 
 
-def _failure_of_handler(error: BaseException) -> DeliveryFailed:
-    failure = DeliveryFailed(f"a handler raised {type(error).__name__}: {error}", -1)
+def _failure_by(error: BaseException, before: str = "a handler raised ") -> DeliveryFailed:
+    failure = DeliveryFailed(f"{before}{type(error).__name__}: {error}", -1)
     failure.__cause__ = error
     return failure
 

@@ -14,12 +14,15 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from ottla.config.properties import Properties
 from ottla.config.refused import why_refused
 from ottla.config.settings import SettingDefinition, Settings, nearest, unknown_setting
 from ottla.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from logging import Logger  # commands that look at settings alone need none
 
 # Between settings: the one to look at, and what raises ConfigurationError where it does not hold.
 Relation: TypeAlias = tuple[str, Callable[[], object]]
@@ -132,6 +135,12 @@ class ServiceSettings(Settings):
         """Those of some settings that change nothing when they are given, each with the reason."""
         definitions = cls.definitions()
         return {name: definitions[name].without_effect for name in sorted(names) if definitions[name].without_effect}
+
+    @classmethod
+    def warn_without_effect(cls, names: Iterable[str], log: Logger) -> None:
+        """Says which of some settings that were given change nothing."""
+        for name, reason in cls.without_effect(names).items():
+            log.warning("%s has no effect: %s", name, reason)
 
     def checks(self) -> Iterable[Relation]:
         """What has to hold between settings."""

@@ -123,7 +123,7 @@ class SchemaRegistry:
             OttlaError, OSError: a listener, the topic or ZooKeeper cannot be had.
         """
         settings = self._settings
-        warn_of_settings_without_effect(settings)
+        settings.warn_without_effect(settings.given, log)
         async with AsyncExitStack() as stack:
             if settings.http_address is not None:
                 from ottla.serving.surface import Surface  # it imports starlette, at a quarter of a second
@@ -432,12 +432,6 @@ class Collector:
             yield single(zookeeper_metrics.SESSION_STATE, float(registry.sessions.state))
             yield single(zookeeper_metrics.EXPIRATIONS, float(registry.sessions.expirations))
             yield single(zookeeper_metrics.DISCONNECTIONS, float(registry.sessions.disconnections))
-
-
-def warn_of_settings_without_effect(settings: RegistrySettings) -> None:
-    """Says which of the settings that were given change nothing."""
-    for name, reason in settings.without_effect(settings.given).items():
-        log.warning("%s has no effect: %s", name, reason)
 
 
 def topic_settings(settings: RegistrySettings) -> TopicSettings:
