@@ -112,7 +112,7 @@ class _Run:
         self.outcome = outcome
         self.random = Random(f"run {plan.seed}")
         self.loop = VirtualLoop(self._unhandled)  # type: ignore[abstract]
-        self.trace = Trace(self.loop.time, keep_all)
+        self.trace = Trace(self.loop.time, keep_all, str(directory))
         self.directory = directory
         self.failed_calls: Counter[str] = Counter()
         self.cluster = Cluster(plan, directory, self.loop, self.random, self.trace, self._fail, plan.broker_count)
@@ -122,7 +122,7 @@ class _Run:
     def run(self) -> None:
         urandom = Random(f"urandom {self.plan.seed}")
         with (
-            _quiet(self.trace, self._fail, str(self.directory)) as handler,
+            _quiet(self.trace, self._fail) as handler,
             recording(self.cluster.disks, urandom.randbytes),
             _observed_logs(self.cluster),
         ):
@@ -215,10 +215,10 @@ class _Run:
 
 
 @contextmanager
-def _quiet(trace: Trace, unexpected: Any, directory: str) -> Iterator[TraceHandler]:
+def _quiet(trace: Trace, unexpected: Any) -> Iterator[TraceHandler]:
     """What the brokers log goes to the trace and nowhere else."""
     root = logging.getLogger("ottla")
-    handler = TraceHandler(trace, unexpected, lambda text: text.replace(directory, "…"))
+    handler = TraceHandler(trace, unexpected)
     former = root.level, root.propagate, list(root.handlers)
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)

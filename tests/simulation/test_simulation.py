@@ -16,6 +16,7 @@ from tests.simulation.faults import PROFILES, Kind, Plan, Scene, draw
 from tests.simulation.paths import PATHS
 from tests.simulation.sabotage import SABOTAGES
 from tests.simulation.seeds import REGRESSIONS
+from tests.simulation.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(300)  # runs of seconds, each with all of a busy machine to itself or a tenth of it
@@ -51,6 +52,14 @@ def test_two_seeds_are_sound_and_counted_and_the_same_whatever_ran_before_them()
 def test_a_seed_is_sound() -> None:
     ran = simulate("--seed", "9", "--count", "1")
     assert (ran.returncode, "0 failed" in ran.stdout) == (0, True), ran.stdout[-4000:]
+
+
+def test_the_name_of_a_run_s_directory_is_not_part_of_what_happened() -> None:
+    """A broker whose directories have all failed says their paths as it ends: two runs of such a seed differed by them."""
+    traces = [Trace(lambda: 1.0, directory=directory) for directory in ("/dev/shm/run-a", "/dev/shm/run-b")]
+    for directory, trace in zip(("/dev/shm/run-a", "/dev/shm/run-b"), traces, strict=True):
+        trace.tell(f"broker-1 cannot go on: {directory}/broker-1-disk-1/logs has failed")
+    assert traces[0].lines == traces[1].lines and traces[0].digest == traces[1].digest
 
 
 def test_a_plan_is_drawn_from_its_seed_alone() -> None:

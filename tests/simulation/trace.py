@@ -22,11 +22,13 @@ class Trace:
     Args:
         now: the virtual time.
         keep_all: whether frequent lines are kept as well.
+        directory: of the run's files, which has another name each time; lines have "…" in its place.
     """
 
-    def __init__(self, now: Callable[[], float], keep_all: bool = False) -> None:
+    def __init__(self, now: Callable[[], float], keep_all: bool = False, directory: str = "…") -> None:
         self._now: Final = now
         self._keep_all: Final = keep_all
+        self._directory: Final = directory
         self._hash: Final = hashlib.blake2b(digest_size=16)
         self.lines: Final[list[str]] = []
         self.count = 0
@@ -44,7 +46,7 @@ class Trace:
         return self._hash.hexdigest()
 
     def _add(self, text: str, is_kept: bool) -> None:
-        line = f"{self._now():10.6f} {current_name():10} {text}"
+        line = f"{self._now():10.6f} {current_name():10} {text}".replace(self._directory, "…")
         self.count += 1
         self._hash.update(line.encode(errors="replace"))
         if is_kept:
@@ -54,23 +56,22 @@ class Trace:
 class TraceHandler(logging.Handler):
     """What the brokers log, as lines of the trace; what none of them should ever say goes to `unexpected` as well."""
 
-    def __init__(self, trace: Trace, unexpected: Callable[[str], None], paths: Callable[[str], str]) -> None:
+    def __init__(self, trace: Trace, unexpected: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
         self._trace = trace
         self._unexpected = unexpected
-        self._paths = paths
         self.walked = PathCounts()
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         self.walked.logged(record, message)
-        text = self._paths(f"{record.levelname.lower()} {record.name.removeprefix('ottla.')}: {message}")
+        text = f"{record.levelname.lower()} {record.name.removeprefix('ottla.')}: {message}"
         self._trace.tell(text)
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
             places = "; ".join(
                 f"{frame.name} {frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
             )
-            self._trace.tell(f"  {error!r} in {self._paths(places)}")
+            self._trace.tell(f"  {error!r} in {places}")
             if record.levelno >= logging.ERROR:
                 self._unexpected(f"{current_name()}: {text}: {error!r}")
