@@ -78,7 +78,7 @@ CEILINGS: Final[dict[str, int]] = {
     "loops of tests over each": 0,
     "__getattr__": 0,
     "lines of services/ottla": 62_102,
-    "lines of tests": 81_697,
+    "lines of tests": 82_012,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 27,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from tests.paper.messages import directory_of, publish, read
 
 from ottla.record.batch import HEADER_SIZE, batches, crc_of
 from ottla.record.records import read_records
@@ -23,39 +23,6 @@ SEGMENT_BYTES = 64 * 1024
 def cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(settings={"log.segment.bytes": str(SEGMENT_BYTES), "log.retention.check.interval.ms": "100"}) as started:
         yield started
-
-
-def publish(cluster: EmbeddedCluster, topic: str, values: list[bytes], **configuration: object) -> None:
-    """Publishes to partition 0 and waits for every acknowledgement."""
-    failures: list[object] = []
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 5, **configuration})
-    producer.list_topics(topic, 120)  # what comes before the leader is known moves to it one by one, and a flush would not wait for more
-    for value in values:
-        producer.produce(topic, value, partition=0, on_delivery=lambda error, _: failures.append(error) if error else None)
-        producer.poll(0)
-    assert producer.flush(120) == 0
-    assert not failures
-
-
-def read(cluster: EmbeddedCluster, topic: str, offset: int, count: int) -> list[bytes | None]:
-    """`count` values of partition 0 from `offset` on."""
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "paper", "enable.auto.commit": False})
-    try:
-        consumer.assign([TopicPartition(topic, 0, offset)])
-        values: list[bytes | None] = []
-        deadline = time.monotonic() + 120
-        while len(values) < count and time.monotonic() < deadline:
-            for message in consumer.consume(count - len(values), 0.5):
-                if message.error():
-                    raise KafkaException(message.error())
-                values.append(message.value())
-        return values
-    finally:
-        consumer.close()
-
-
-def directory_of(cluster: EmbeddedCluster, topic: str) -> Path:
-    return cluster.data_directory / "log" / f"{topic}-0"
 
 
 def test_a_partition_is_a_set_of_segment_files_of_about_the_same_size(cluster: EmbeddedCluster) -> None:
