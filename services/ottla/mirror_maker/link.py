@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from ottla.clock import Clock
@@ -54,11 +55,11 @@ from ottla.mirror_maker.naming import (
     name_filter,
     pattern_of,
 )
-from ottla.mirror_maker.offset_map import Gap, MapRecord, PartitionMap
+from ottla.mirror_maker.offset_map import Gap, MapRecord, PartitionMap, modes_record
 from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus
 from ottla.mirror_maker.sync.groups import follow_group, list_groups, translated, wanted_groups
 from ottla.mirror_maker.sync.legacy_records import Checkpoint, OffsetSync, checkpoint, heartbeat, offset_sync
-from ottla.mirror_maker.sync.schemas import SchemaCopier
+from ottla.mirror_maker.sync.schemas import ANSWER_SECONDS, SchemaCopier
 from ottla.mirror_maker.sync.topics import ensure_topics, follow_settings, make_topic, own_settings, unaudited
 from ottla.model import TopicPartition
 from ottla.wire.admin import NewTopic
@@ -180,9 +181,9 @@ class Link:
             await asyncio.wait([self._giving_up])
         with suppress(OttlaError, OSError):
             await self._membership.leave()
+        await self._end_copying_schemas()
         if self._emitter is not None:
             await self._emitter.close(wait=False)
-        await self._end_copying_schemas()
         self._schemas_offload.close()
 
     async def join(self, coordination: Coordination, session_seconds: float) -> None:
@@ -551,15 +552,29 @@ class Link:
 
     async def _follow_schemas(self) -> None:
         await self._end_copying_schemas()  # meanwhile the slot may be given up
-        if 0 not in self.slots or not self._names or self.failure:
+        copier = self.slots.get(0)
+        if copier is None or copier.former_modes is None or not self._names or self.failure:
             return
         assert self._schemas is not None
+        self._schemas.former_modes |= copier.former_modes
+        copier.former_modes = {}
+        self._schemas.keep_modes = partial(self._keep_modes, asyncio.get_running_loop())
         others = self._source.metadata.topics.keys() - self._names.keys()
         self._copying_schemas = asyncio.ensure_future(self._schemas_offload(self._schemas.copy, dict(self._names), others))
         count = await asyncio.shield(self._copying_schemas)
         self.copied_schemas += count
         if count:
             log.info("%s: %d versions of schemas were registered in the target", self.settings.name, count)
+
+    def _keep_modes(self, loop: asyncio.AbstractEventLoop, former_modes: Mapping[str, str | None]) -> None:
+        """In the thread that copies schemas."""
+
+        async def keep() -> None:
+            assert self._merge is not None
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._emit(self._merge.map_topic, [modes_record(former_modes)])
+
+        asyncio.run_coroutine_threadsafe(keep(), loop).result()
 
     async def _end_copying_schemas(self) -> None:
         """The next worker would take the mode that a subject has while its versions are registered for its own."""

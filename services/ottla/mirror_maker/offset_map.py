@@ -17,12 +17,14 @@ topic has them, at some 7 bytes a range, and only the one that is asked for, and
     2 page    page:4 partition:4 topic      version:1 topic_id:16 next_offset:8 leader_epoch:4 (gap partition gap count: varints)…
     3 gap     offset:8 partition:4 topic    next_offset:8 time_ms:8 cause
     4 said    partition:4 topic             offset:8: before it the source's audit was told everything
+    5 modes                                 JSON: of subjects that are in IMPORT mode for the link, the modes to put back
 
 Pure: no I/O. What is staged becomes visible by `commit`, when its transaction is.
 """
 
 from __future__ import annotations
 
+import json
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
@@ -39,7 +41,7 @@ PAGE_RANGES: Final = 64
 VERSION: Final = 0
 NO_OFFSET: Final = -1
 
-_LINK, _WRITER, _PAGE, _GAP, _SAID = range(5)
+_LINK, _WRITER, _PAGE, _GAP, _SAID, _MODES = range(6)
 _WRITER_KEY: Final = struct.Struct(">bq")
 _PAGE_KEY: Final = struct.Struct(">bii")
 _GAP_KEY: Final = struct.Struct(">bqi")
@@ -256,6 +258,7 @@ class MapContents:
     pages: dict[TopicPartition, dict[int, bytes]] = field(default_factory=dict)  # as they are in the topic
     gaps: dict[TopicPartition, dict[int, Gap]] = field(default_factory=dict)
     said: dict[TopicPartition, int] = field(default_factory=dict)
+    former_modes: dict[str, str | None] = field(default_factory=dict)
 
     def take(self, key: bytes, value: bytes | None) -> None:
         """Takes a record in, in the order of the log.
@@ -265,7 +268,7 @@ class MapContents:
         """
         try:
             self._take(key, value)
-        except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
+        except (struct.error, IndexError, UnicodeDecodeError, ValueError, TypeError) as error:
             raise InvalidRecord(f"{key!r} is no record of a mirror's map: {error}") from None
 
     def _take(self, key: bytes, value: bytes | None) -> None:
@@ -296,6 +299,8 @@ class MapContents:
             _, partition = _SAID_KEY.unpack_from(key)
             if value is not None:
                 (self.said[TopicPartition(key[_SAID_KEY.size :].decode(), partition)],) = _OFFSET.unpack(value)
+        elif kind == _MODES:
+            self.former_modes = {} if value is None else dict(json.loads(value))
         else:
             raise InvalidRecord(f"a record of kind {kind} in a mirror's map")
 
@@ -324,6 +329,11 @@ def gap_record(partition: TopicPartition, gap: Gap) -> MapRecord:
 def said_record(partition: TopicPartition, offset: int) -> MapRecord:
     """Before which offset the source's audit was told everything."""
     return _SAID_KEY.pack(_SAID, partition.partition) + partition.topic.encode(), _OFFSET.pack(offset)
+
+
+def modes_record(former_modes: Mapping[str, str | None]) -> MapRecord:
+    """Which modes of subjects are to be put back, also by the next holder of slot 0."""
+    return bytes([_MODES]), json.dumps(dict(former_modes)).encode() if former_modes else None
 
 
 def page_key(partition: TopicPartition, number: int) -> bytes:

@@ -131,7 +131,7 @@ async def test_no_copying_of_schemas_begins_while_slot_0_is_given_up(tmp_path: P
         urls = {"A.schema.registry.url": from_url, "B.schema.registry.url": to_url}
         async with worker(a, b, None, **urls) as one:
             link = one.links["A-B"]
-            await until(lambda: 0 in link.slots and link._names)
+            await until(lambda: 0 in link.slots and link.slots[0].former_modes is not None and link._names)
             for task in link._tasks:  # its own steps, which may come at any time
                 task.cancel()
             await asyncio.wait(link._tasks)
@@ -212,6 +212,39 @@ async def test_a_mode_that_could_not_be_put_back_is_put_back_once_the_registry_a
         monkeypatch.setattr(Registry, "ask", ask)
         assert await asyncio.to_thread(copier.copy, {"clicks": "clicks"}, ()) == 1
         assert (await target.get("/mode/clicks-value")).code == 40409
+
+
+async def test_a_mode_is_put_back_by_the_next_worker_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one took IMPORT for the subject's own mode, and clients could register nothing there. The killed worker asks for nothing
+    any more; a mode that an operator has set since stays.
+    """
+    ask = Registry.ask
+    killed = threading.Event()
+
+    def ask_until_killed(one: Registry, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        if killed.is_set() or (method, path) == ("POST", "/subjects/A.clicks-value/versions"):
+            killed.set()
+            raise ConnectionError("it was killed")
+        return ask(one, method, path, body)
+
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
+        await create_topic(a.cluster, "clicks")
+        await source.register("clicks-value", record_of("Click", "a"))
+        assert (await target.put("/mode/A.clicks-value", {"mode": "READWRITE"})).status == 200
+        given = {"sync.schemas.interval.seconds": "1", "A.schema.registry.url": from_url, "B.schema.registry.url": to_url}
+        for set_since in ("", "READONLY"):
+            with monkeypatch.context() as patched:
+                patched.setattr(Registry, "ask", ask_until_killed)
+                async with worker(a, b, None, **given):
+                    await until(killed.is_set)
+            assert (await target.get("/mode/A.clicks-value")).json == {"mode": "IMPORT"}
+            if set_since:
+                assert (await target.put("/mode/A.clicks-value", {"mode": set_since})).status == 200
+            killed.clear()
+            async with worker(a, b, None, **given) as next_one:
+                await until(lambda: next_one.links["A-B"].copied_schemas)
+            assert (await target.get("/mode/A.clicks-value")).json == {"mode": set_since or "READWRITE"}
+            assert await source.register("clicks-value", record_of("Click", "a", "b" + set_since)) > 1
 
 
 async def test_what_is_another_schema_in_the_target_stays_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

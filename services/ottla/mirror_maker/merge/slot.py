@@ -241,6 +241,7 @@ class SlotCopier:
         self.record_ages: Final = Histogram()
         self.maps: dict[TopicPartition, PartitionMap] = {}
         self.gaps: list[tuple[TopicPartition, Gap]] = []
+        self.former_modes: dict[str, str | None] | None = None  # of subjects, as the map has them; None before it was read
         self.is_open = False
         self._settings = settings
         self._source = source
@@ -343,6 +344,7 @@ class SlotCopier:
             contents = await self._read_map(producer)
             self.maps = {partition: contents.partition_map(partition) for partition in contents.pages}
             self.gaps = [(partition, gap) for partition, gaps in contents.gaps.items() for gap in gaps.values()]
+            self.former_modes = contents.former_modes
             contents.pages.clear()
             async with self._audited(contents.said), Fetcher(self._source, FETCH_SETTINGS) as fetcher:
                 self.is_open = True

@@ -1,7 +1,8 @@
 """Schemas: what the source's registry has and the target's has not is registered there, under the ids that messages carry.
 
 A subject of a copied topic, `clicks-value`, is called as the topic is called in the target; all others keep their names. A version keeps
-its number and its id, which a registry takes for a subject that is in IMPORT mode; so each subject is set to that, and back.
+its number and its id, which a registry takes for a subject that is in IMPORT mode; so each subject is set to that, and back. The mode that
+it had is noted in the map before: after a kill between the two the next worker puts it back, as clients could register nothing there.
 
 A number or an id that stands for another schema in the target is left as it is there, and told: two registries that both give ids
 cannot become one. Nothing is deleted in the target. Registries are Ottla's, or any with Confluent's API.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
@@ -28,6 +29,7 @@ log: Final = logging.getLogger(__name__)
 ANSWER_SECONDS: Final = 5.0  # for each step of a connection
 PAGE: Final = 1000  # versions; what registries give at most unless asked otherwise
 MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer
+_IMPORT: Final = "IMPORT"
 _SIDES: Final = ("-key", "-value")
 
 Version = Mapping[str, Any]
@@ -112,6 +114,8 @@ class SchemaCopier:
     Attributes:
         refused: what could not be registered, and why.
         is_ended: set from outside: what is under way ends before the next version, with the modes put back.
+        former_modes: of subjects that are in IMPORT mode for us, by their paths.
+        keep_modes: notes these where the link's next worker finds them; called before one is set, and once it is put back.
     """
 
     source: Registry
@@ -119,8 +123,9 @@ class SchemaCopier:
     subjects: NameFilter
     refused: dict[str, str] = field(default_factory=dict)
     is_ended: bool = False
+    former_modes: dict[str, str | None] = field(default_factory=dict)
+    keep_modes: Callable[[Mapping[str, str | None]], object] = dict
     _seen: tuple[list[Version], list[Version]] = field(default=([], []))  # with which there was nothing more to do
-    _former_modes: dict[str, str | None] = field(default_factory=dict)  # of subjects that are in IMPORT mode for us, by their paths
 
     def copy(self, topics: Mapping[str, str], others: Collection[str]) -> int:
         """Registers what is missing; gives how many versions that were.
@@ -132,7 +137,7 @@ class SchemaCopier:
         Raises:
             RegistryRefused, OSError: a registry cannot be asked.
         """
-        for path in list(self._former_modes):  # the target was away when it was to be put back
+        for path in list(self.former_modes):  # the target was away when it was to be put back, or a worker was killed before
             self._put_back(path)
         seen = self.source.versions(), self.target.versions()
         if seen == self._seen:
@@ -166,18 +171,14 @@ class SchemaCopier:
         self, subject: str, versions: Sequence[Version], topics: Mapping[str, str], others: Collection[str], refused: dict[str, str]
     ) -> int:
         path = f"/{quote(subject, safe=':')}"
-        try:
-            former = self.target.ask("GET", f"/mode{path}").get("mode")
-        except RegistryRefused as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-            former = None
-        if former == "IMPORT":
+        former = self._own_mode(path)
+        if former == _IMPORT:
             log.warning("the subject %s is in IMPORT mode already and stays in it: clients cannot register versions of their own", subject)
-        self._former_modes[path] = former
+        self.former_modes[path] = former
+        self.keep_modes(self.former_modes)
         count = 0
         try:
-            self.target.ask("PUT", f"/mode{path}?force=true", {"mode": "IMPORT"})
+            self.target.ask("PUT", f"/mode{path}?force=true", {"mode": _IMPORT})
             for version in versions:
                 if self.is_ended:
                     break
@@ -196,16 +197,24 @@ class SchemaCopier:
         return count
 
     def _put_back(self, path: str) -> None:
-        former = self._former_modes[path]
-        try:
+        former = self.former_modes[path]
+        if former != _IMPORT and self._own_mode(path) == _IMPORT:  # else an operator has set another one meanwhile
             if former is None:
                 self.target.ask("DELETE", f"/mode{path}")
             else:
                 self.target.ask("PUT", f"/mode{path}?force=true", {"mode": former})
+        del self.former_modes[path]
+        self.keep_modes(self.former_modes)
+
+    def _own_mode(self, path: str) -> str | None:
+        """The mode that is set for the subject itself."""
+        try:
+            found: str | None = self.target.ask("GET", f"/mode{path}").get("mode")
+            return found
         except RegistryRefused as error:
-            if error.status != HTTPStatus.NOT_FOUND:  # it has none
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
-        del self._former_modes[path]
+            return None
 
 
 def subject_in_target(subject: str, topics: Mapping[str, str], others: Collection[str]) -> str | None:
