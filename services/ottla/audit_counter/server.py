@@ -173,7 +173,7 @@ class AuditServer:
 
     async def _join(self, stack: AsyncExitStack) -> None:
         if self._open_coordination is None:
-            await self._activate(self.counter.epoch + 1)
+            await self._activate(self.counter.epoch + 1, None)
             self._conditions.set("registered")
             return
         sessions = CoordinationSessions(self._open_coordination, self._lost, self._take_part)
@@ -204,13 +204,13 @@ class AuditServer:
             log.info("%s is active, term %d; this counter stands by", term.holder.decode(errors="replace"), term.epoch)
             return
         try:
-            await self._activate(term.epoch)
+            await self._activate(term.epoch, self._election)
         except StoreFailed as error:
             if not self._fault.done():
                 self._fault.set_result(str(error))
 
-    async def _activate(self, epoch: int) -> None:
-        if await self.counter.activate(epoch) and self.canary is not None:
+    async def _activate(self, epoch: int, election: Election | None) -> None:
+        if await self.counter.activate(epoch, None if election is None else election.term_failed) and self.canary is not None:
             self.canary.begin()
 
     def term_ended(self) -> None:

@@ -28,12 +28,17 @@ from ottla.audit_counter.windows import SessionStanding, watermark_of
 from ottla.clock import Clock
 from ottla.errors import (
     ApiError,
+    InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     InvalidRecord,
     InvalidReplicationFactor,
     InvalidRequest,
     OffsetOutOfRange,
     OttlaError,
+    OutOfOrderSequenceNumber,
+    ProducerFenced,
     TopicAlreadyExists,
+    UnknownProducerId,
     UnknownTopicOrPartition,
     reason_of,
 )
@@ -71,7 +76,7 @@ from ottla.wire.admin import NewTopic, create_topics
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetched, Fetcher, FetchSettings, visible_batches
 from ottla.wire.offsets import list_offsets
-from ottla.wire.producing import BatchProducer
+from ottla.wire.producing import BatchProducer, init_producer_id
 
 log: Final = logging.getLogger(__name__)
 
@@ -90,6 +95,10 @@ _MOST_DOUBTS: Final = 10_000
 _VERDICTS_AT_ONCE: Final = 100  # windows
 _VERDICTS_BYTES: Final = 500_000
 _VERDICTS_AGAIN_SECONDS: Final = 1.0
+# The transactional id under which verdicts are written, without transactions.
+_WRITER: Final = "ottla-audit-counter"
+# What is said of the producer, and of no batch.
+_OF_NO_BATCH: Final = (ProducerFenced, InvalidProducerEpoch, OutOfOrderSequenceNumber, UnknownProducerId, InvalidProducerIdMapping)
 # A counter that stands by writes what changed since, should it become active: the other one may not have come to that any more.
 _WRITTEN_BY_OTHERS_MS: Final = 600_000
 # A log that no one writes to any more still has to be read to its end.
@@ -246,6 +255,8 @@ class AuditCounter:
         self._doubted = asyncio.Event()
         self._watchers: set[asyncio.Queue[Event | None]] = set()
         self._changed = asyncio.Condition()
+        self._fenced: Callable[[str], None] | None = None
+        self._fenced_activation: object | None = None  # in which another counter has begun to write
         self._has_unwritten = True  # verdicts that the topic of them does not have
         self._read_to: dict[int, int] = {}
 
@@ -696,15 +707,18 @@ class AuditCounter:
         """The last term of an active counter that this one has heard of."""
         return self._epoch
 
-    async def activate(self, epoch: int) -> bool:
+    async def activate(self, epoch: int, fenced: Callable[[str], None] | None = None) -> bool:
         """This counter writes from now on; False when it was told to stand by before its file knew of the term.
+
+        Args:
+            fenced: called with the reason when another counter has begun to write since.
 
         Raises:
             StoreFailed: its file knows of a later term.
         """
         self._activation = activation = object()
         await self._in_store(self._store.raise_epoch, epoch)
-        self._epoch = epoch
+        self._epoch, self._fenced = epoch, fenced
         if self._activation is not activation:
             return False
         self.is_active = True
@@ -720,23 +734,47 @@ class AuditCounter:
         self.is_active = False
 
     async def _write_verdicts(self) -> None:
-        async with BatchProducer(self._cluster) as producer:
-            while True:
-                async with self._changed:
-                    await self._changed.wait_for(lambda: self.is_active and self._has_unwritten)
-                self._has_unwritten = False
-                while self.is_active and (some := await self._in_store(self._store.unwritten, _VERDICTS_AT_ONCE)):
-                    events = [Event(topic, start_ms, said) for topic, start_ms, _, verdicts in some for said in verdicts]
-                    try:
-                        for batch in _verdict_batches(events, self._clock.time_ms()):
-                            await producer.room()
-                            await producer.send(TopicPartition(VERDICTS_TOPIC, 0), batch)
-                    except ApiError as error:
-                        log.warning("%d verdicts cannot be written to %s: %s", len(events), VERDICTS_TOPIC, error)
-                        if error.retriable:
-                            await asyncio.sleep(_VERDICTS_AGAIN_SECONDS)
-                            continue
-                    await self._in_store(self._store.written, [found[:3] for found in some])
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(
+                    lambda: self.is_active and self._has_unwritten and self._activation is not self._fenced_activation
+                )
+            activation = self._activation
+            try:
+                # As the schema registry's leader does: what a former active counter sends late has a lower epoch, and is refused.
+                identity = await init_producer_id(self._cluster, _WRITER)
+                async with BatchProducer(self._cluster, identity=identity) as producer:
+                    await self._write_for(activation, producer)
+            except StoreFailed:
+                raise
+            except (ProducerFenced, InvalidProducerEpoch) as error:
+                self._fenced_activation = activation
+                if self._activation is activation:
+                    log.error("another counter writes to %s, so this one stops: %s", VERDICTS_TOPIC, reason_of(error))
+                    if self._fenced is not None:
+                        self._fenced("another counter writes verdicts")
+            except (OttlaError, OSError) as error:
+                log.warning("verdicts cannot be written to %s: %s", VERDICTS_TOPIC, reason_of(error))
+                self._has_unwritten = True
+                await asyncio.sleep(_VERDICTS_AGAIN_SECONDS)
+
+    async def _write_for(self, activation: object | None, producer: BatchProducer) -> None:
+        while self._activation is activation:
+            self._has_unwritten = False
+            while self._activation is activation and (some := await self._in_store(self._store.unwritten, _VERDICTS_AT_ONCE)):
+                events = [Event(topic, start_ms, said) for topic, start_ms, _, verdicts in some for said in verdicts]
+                marks = [found[:3] for found in some]
+                try:
+                    for batch in _verdict_batches(events, self._clock.time_ms()):
+                        await producer.room()
+                        await producer.send(TopicPartition(VERDICTS_TOPIC, 0), batch)
+                except ApiError as error:
+                    if not (error.retriable or isinstance(error, _OF_NO_BATCH)):  # these never can
+                        await self._in_store(self._store.written, marks)
+                    raise
+                await self._in_store(self._store.written, marks)
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._has_unwritten or self._activation is not activation)
 
 
 def _verdict_batches(events: Iterable[Event], now_ms: int) -> Iterator[bytes]:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from tests.chaos.cluster import free_ports
 from tests.chaos.network import Cut, Proxy, Wires
+from tests.loops import until as until_true
 from tests.unit.audit_counter.pipelines import (
     AUDITING,
     MINUTE,
@@ -474,6 +475,61 @@ async def test_a_counter_that_starts_while_a_broker_is_away_waits_for_it_and_say
             assert len((await cluster.topic("__audit_verdicts")).partitions[0].replicas) == 2
 
 
+async def written(cluster: Cluster) -> dict[str, str]:
+    """The last verdict of each edge in the topic of them."""
+    found: dict[str, str] = {}
+    async for _, columns in to_the_end(cluster, VERDICTS_TOPIC):
+        for index in range(len(columns)):
+            value = json.loads(columns.values[index] or b"")
+            found[value["edge"]] = value["verdict"]
+    return found
+
+
+@in_a_loop
+async def test_what_a_former_active_counter_sends_late_takes_no_verdicts_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was stopped just before it sent, and hears of the next one only then: the topic, which is compacted, kept its older verdict."""
+    may_send, sent, send = asyncio.Event(), [], BatchProducer.send
+
+    def noted(producer: BatchProducer, partition: TopicPartition, batch: bytes) -> asyncio.Future[int]:
+        result = send(producer, partition, batch)
+        sent.extend([result] if partition.topic == VERDICTS_TOPIC else [])
+        return result
+
+    settings = CounterSettings(verify="never", replication_factor=1)
+    async with brokers(tmp_path, 1, **AUDITING) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 1)
+        async with running_counter(cluster, tmp_path / "a.db", settings) as former:
+            in_store = former._in_store
+
+            async def in_store_and_stopped(function: Callable[..., Any], /, *arguments: Any) -> Any:
+                found = await in_store(function, *arguments)
+                if function == former._store.unwritten and found:
+                    await may_send.wait()
+                return found
+
+            monkeypatch.setattr(former, "_in_store", in_store_and_stopped)
+            await former.wait_caught_up()
+            now_ms = SystemClock().time_ms()
+            one = Pipeline(running, cluster, former, now_ms - now_ms % MINUTE - 2 * MINUTE)
+            await one.produce(20, partitions=1)
+            await one.report(one.producer.records(one.start_ms))
+            await until_said(one, "producer->broker", Verdict.PENDING)
+            await until_counted(one, 20)
+            async with running_counter(cluster, tmp_path / "b.db", settings):
+                await one.say_final()
+
+                async def is_complete() -> bool:
+                    return await written(cluster) == {"producer->broker": Verdict.COMPLETE}
+
+                await until(is_complete)
+                monkeypatch.setattr(BatchProducer, "send", noted)
+                former.stand_by()
+                may_send.set()
+                await until_true(lambda: sent)
+                await asyncio.wait(sent)
+                assert await is_complete()
+
+
 @pytest.mark.parametrize("is_killed", [True, False])
 @in_a_loop
 async def test_verdicts_come_to_their_topic_whoever_was_to_write_them(tmp_path: Path, is_killed: bool) -> None:
@@ -482,16 +538,8 @@ async def test_verdicts_come_to_their_topic_whoever_was_to_write_them(tmp_path: 
     async def nothing(counter: AuditCounter) -> None:
         await asyncio.Event().wait()
 
-    async def written() -> dict[str, str]:
-        found: dict[str, str] = {}
-        async for _, columns in to_the_end(cluster, VERDICTS_TOPIC):
-            for index in range(len(columns)):
-                value = json.loads(columns.values[index] or b"")
-                found[value["edge"]] = value["verdict"]
-        return found
-
     async def is_written() -> bool:
-        return await written() == {"producer->broker": Verdict.COMPLETE, "broker->consumer:billing": Verdict.COMPLETE}
+        return await written(cluster) == {"producer->broker": Verdict.COMPLETE, "broker->consumer:billing": Verdict.COMPLETE}
 
     settings = CounterSettings(verify="never", replication_factor=1)
     async with brokers(tmp_path, 1, **AUDITING) as running, cluster_of(running) as cluster:
@@ -509,7 +557,7 @@ async def test_verdicts_come_to_their_topic_whoever_was_to_write_them(tmp_path: 
                 await one.say_final()
                 await one.consume()
                 assert (await one.summary()).exit_code == 0
-                assert await written() == {}
+                assert await written(cluster) == {}
                 if not is_killed:
                     await counter.activate(2)
                     await until(is_written)
