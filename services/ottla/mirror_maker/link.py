@@ -513,7 +513,7 @@ class Link:
         sources = Counter(self._names.values())
         topics = {partition: to.topic for partition, to in self._wanted.items() if sources[to.topic] == 1}
         maps = {partition: known for partition, known in self.maps.items() if partition in topics}
-        return await translated(self._source, group, maps, topics) if maps else []
+        return await translated(self._source, group, maps, topics, self.settings.target) if maps else []
 
     def _copied(self) -> dict[TopicPartition, PartitionMap]:
         return {partition: known for partition, known in self.maps.items() if known.next_offset >= 0}
@@ -541,7 +541,7 @@ class Link:
                 continue
             records += [checkpoint(one) for one in found]
             if settings.sync_group_offsets_enabled:
-                await follow_group(self._target, found, f"mirrored by {settings.name}")
+                await follow_group(self._target, found, settings.name)
         if settings.emit_checkpoints_enabled:
             await self._emit(f"{settings.source}{self._dot}checkpoints{self._dot}internal", records)
         if settings.emit_offset_syncs_enabled:

@@ -199,6 +199,27 @@ async def test_no_group_is_translated_in_a_topic_that_several_become(tmp_path: P
             assert await committed_offsets(b.cluster, "readers") == {}
 
 
+async def test_a_group_that_a_link_has_brought_is_not_brought_back_by_the_other(tmp_path: Path) -> None:
+    """With the same names in both clusters: behind its place in B is nothing of B's, whose end in A is behind what it has not read."""
+    async with two_sides(tmp_path) as (a, b):
+        for one in (a, b):
+            await create_topic(one.cluster, "clicks")
+        async with worker(a, b, None, naming="identity", **{"B->A.enabled": "true"}) as running:
+            there, back = running.links["A-B"], running.links["B-A"]
+            await publish(a, CLICKS, b"0", b"1", b"2", b"3")
+            await arrives(b, CLICKS, b"0", b"1", b"2", b"3")
+            await publish(b, CLICKS, b"of B")
+            await arrives(a, CLICKS, b"0", b"1", b"2", b"3", b"of B")
+            await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(1)})
+            await there._follow_groups()
+            assert (await committed_offsets(b.cluster, "readers"))[CLICKS].offset == 1
+            await back._follow_groups()
+            assert (await committed_offsets(a.cluster, "readers"))[CLICKS].offset == 1
+            await commit_offsets(b.cluster, "readers", {CLICKS: CommittedOffset(4)})  # where it reads on
+            await back._follow_groups()
+            assert (await committed_offsets(a.cluster, "readers"))[CLICKS].offset == back.maps[CLICKS].translate(4)
+
+
 async def test_workers_share_the_slots_and_take_those_of_one_that_is_gone(tmp_path: Path) -> None:
     """By ephemeral znodes; what is copied is copied once, whoever has the slot."""
     async with two_sides(tmp_path) as (a, b):

@@ -2,6 +2,8 @@
 
 A group that has members in the target has moved, and is its own master there. Otherwise its offset is set if there is none, if it was
 set from here before, or if it lies behind: an application that has read on in the target is never sent back.
+
+Where a group has read to is its own to say: an offset that links have brought from the target is not brought back there.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ log: Final = logging.getLogger(__name__)
 
 LIST_GROUPS_VERSIONS: Final = (0, 4)
 CONSUMER_PROTOCOLS: Final = ("consumer", "")
+# Before the links that have brought an offset, the last one first.
+_NOTE: Final = "mirrored by "
 
 
 async def list_groups(cluster: Cluster) -> tuple[list[str], list[OSError | ApiError]]:
@@ -54,30 +58,31 @@ async def list_groups(cluster: Cluster) -> tuple[list[str], list[OSError | ApiEr
 
 
 async def translated(
-    source: Cluster, group: str, maps: Mapping[TopicPartition, PartitionMap], topics: Mapping[TopicPartition, str]
+    source: Cluster, group: str, maps: Mapping[TopicPartition, PartitionMap], topics: Mapping[TopicPartition, str], target: str
 ) -> list[Checkpoint]:
     """Where a group of the source is in the target, as far as it is known here.
 
     Args:
         maps: of the partitions that are copied here.
         topics: what each is called in the target.
+        target: its alias.
     """
     offsets = await committed_offsets(source, group, [partition for partition in maps if partition in topics])
     found = []
     for partition, committed in offsets.items():
         known = maps.get(partition)  # None for one that was not asked for
         offset = known.translate(committed.offset) if known is not None else None
-        if offset is not None:
+        if offset is not None and not any(link.startswith(f"{target}-") for link in _links_of(committed.metadata)):
             there = TopicPartition(topics[partition], partition.partition)
             found.append(Checkpoint(group, there, committed.offset, offset, committed.metadata))
     return found
 
 
-async def follow_group(target: Cluster, checkpoints: Collection[Checkpoint], note: str) -> int:
+async def follow_group(target: Cluster, checkpoints: Collection[Checkpoint], link: str) -> int:
     """Sets the offsets of one group in the target; gives how many were set.
 
     Args:
-        note: the metadata by which what was set from here is known again.
+        link: its name, by which what was set from here is known again.
 
     Raises:
         OSError: the target does not answer.
@@ -88,9 +93,9 @@ async def follow_group(target: Cluster, checkpoints: Collection[Checkpoint], not
     try:
         there = await committed_offsets(target, group, [checkpoint.partition for checkpoint in checkpoints])
         changes = {
-            checkpoint.partition: CommittedOffset(checkpoint.offset, metadata=note)
+            checkpoint.partition: CommittedOffset(checkpoint.offset, metadata=_NOTE + ", ".join([link, *_links_of(checkpoint.metadata)]))
             for checkpoint in checkpoints
-            if is_to_be_set(there.get(checkpoint.partition), checkpoint.offset, note)
+            if is_to_be_set(there.get(checkpoint.partition), checkpoint.offset, link)
         }
         await commit_offsets(target, group, changes)
     except ApiError as error:  # above all: it has members
@@ -99,11 +104,16 @@ async def follow_group(target: Cluster, checkpoints: Collection[Checkpoint], not
     return len(changes)
 
 
-def is_to_be_set(there: CommittedOffset | None, offset: int, note: str) -> bool:
+def is_to_be_set(there: CommittedOffset | None, offset: int, link: str) -> bool:
     """Whether an offset in the target is replaced by a translated one."""
     if there is None:
         return True
-    return there.offset != offset if there.metadata == note else there.offset < offset
+    return there.offset != offset if _links_of(there.metadata)[:1] == [link] else there.offset < offset
+
+
+def _links_of(metadata: str) -> list[str]:
+    """Those that have brought an offset, the last one first; none if the group has committed it."""
+    return metadata.removeprefix(_NOTE).split(", ") if metadata.startswith(_NOTE) else []
 
 
 def wanted_groups(groups: Collection[str], names: NameFilter) -> list[str]:
