@@ -117,7 +117,7 @@ def test_metrics_that_cannot_be_written_are_no_reason_to_fail(
     table = str(tmp_path / "table")
     assert run(["load", topic, "--into", table, "--master", "none", "-b", cluster.bootstrap_servers, "--metrics-file", str(tmp_path)]) == 0
     told = capsys.readouterr().err
-    assert f"ottla: --metrics-file {tmp_path} cannot be written: " in told and "10 rows in 1 file" in told
+    assert f"WARNING ottla.cli.load: --metrics-file {tmp_path} cannot be written: " in told and "10 rows in 1 file" in told
 
 
 def test_a_damaged_batch_stops_a_load_or_is_put_into_quarantine_and_counted(
@@ -136,6 +136,26 @@ def test_a_damaged_batch_stops_a_load_or_is_put_into_quarantine_and_counted(
     assert f"{30 - (end - start)} rows" in capsys.readouterr().out
     run(["load", "vacuum", str(tmp_path), "--older-than-hours", "0", "--delete"])
     assert (tmp_path / "_quarantine" / f"{topic}-0-{start}.batch").exists()
+
+
+def test_what_a_load_logs_has_the_format_and_the_level_that_were_asked_for(
+    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As every service's; there were bare sentences, of warnings and errors alone, and a collector of JSON had none."""
+    topic = cluster.create_topic("logged")
+    for _ in range(2):
+        fill(cluster, topic, 10)
+    start, end = damage(cluster, TopicPartition(topic, 0), 1)
+    common = ["load", topic, "--master", "none", "-b", cluster.bootstrap_servers]
+    where = f"{topic}-0: offsets [{start}, {end}) are damaged and in quarantine at {tmp_path / 'text'}/_quarantine"
+    assert run([*common, "--into", str(tmp_path / "text"), "--quarantine"]) == 0
+    (line, _) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f" ERROR ottla.spark.reading: {where}")
+    assert run([*common, "--into", str(tmp_path / "json"), "--quarantine", "--log-format", "json", "--log-level", "info"]) == 0
+    assert run([*common, "--into", str(tmp_path / "failed"), "--log-format", "json"]) == 1
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["level"] for line in lines if line["logger"].startswith(("ottla.spark", "ottla.cli"))] == ["ERROR", "INFO", "CRITICAL"]
+    assert "10 rows in 1 file" in lines[-2]["message"]
 
 
 def test_verify_finds_a_row_that_is_there_twice_and_a_file_that_is_gone(

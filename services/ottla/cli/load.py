@@ -6,6 +6,7 @@ Spark, pyarrow and deltalake come with `ottla[spark]`, and are imported when a c
 from __future__ import annotations
 
 import datetime
+import logging
 import re
 import signal
 import threading
@@ -23,6 +24,7 @@ from ottla.cli.audit import DEFAULT_URL, MessagesDiffer, NotKnown
 from ottla.cli.audit import Url as CounterUrl
 from ottla.cli.connection import BootstrapServer, pairs
 from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
 from ottla.cli.output import bytes_of, count_of, note, say, say_json, table
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from ottla.spark.loading.schemas import OnSchemaChange
     from ottla.spark.loading.statistics import LoadStatistics
     from ottla.spark.table import Table
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -106,6 +110,8 @@ def run(
         str, typer.Option("--stale-after", metavar="TIME", help="How old the last success may become: what LoadStale compares with.")
     ] = "1h",
     properties: Annotated[list[str] | None, typer.Option("--property", "-X", metavar="KEY=VALUE", help="Of the Kafka client.")] = None,
+    log_level: LevelOption = None,
+    log_format: FormatOption = None,
     as_json: AsJson = False,
     bootstrap_server: BootstrapServer = "127.0.0.1:9092",
 ) -> None:
@@ -120,54 +126,59 @@ def run(
     - `ottla load orders --into /data/orders --registry http://127.0.0.1:8081 --on-schema-change merge`
     - `ottla load --pattern 'metrics\\..*' --into /data/metrics --master spark://spark:7077`
     """
-    _needs_spark()
-    from ottla.spark.loading.driver import LoadSettings
-    from ottla.spark.loading.schemas import Decoding
-    from ottla.spark.loading.statistics import LoadStatistics
+    chosen_format = set_up(log_level, log_format, default_level="warning")
+    with ends_told(chosen_format):
+        _needs_spark()
+        from ottla.spark.loading.driver import LoadSettings
+        from ottla.spark.loading.schemas import Decoding
+        from ottla.spark.loading.statistics import LoadStatistics
 
-    if not into:
-        raise UsageError("--into TABLE says where to")
-    if metrics_file is not None and not metrics_file.absolute().parent.is_dir():
-        raise UsageError(f"--metrics-file {metrics_file}: there is no directory {metrics_file.parent}")
-    if bool(topics) == (pattern is not None):
-        raise UsageError("name topics, or give a --pattern")
-    options = {f"kafka.{name}": value for name, value in pairs(properties, "-X").items()}
-    options |= {"subscribe": ",".join(topics)} if topics else {"subscribePattern": pattern or ""}
-    options |= {"kafka.bootstrap.servers": bootstrap_server, "startingOffsets": begin, "failOnDataLoss": str(not may_lose).lower()}
-    if quarantine:
-        options |= {"onCorrupt": "quarantine", "quarantinePath": f"{into.rstrip('/')}/_quarantine"}
-    decoding = None
-    if registry is not None:
-        decoding = Decoding(registry, registry_user, cast("OnSchemaChange", on_schema_change))
-    elif on_schema_change != "fail":
-        raise UsageError("--on-schema-change is about values that are decoded, which takes a --registry")
-    settings = LoadSettings.of(
-        options,
-        into,
-        job,
-        decoding=decoding,
-        until_ms=_milliseconds(until),
-        max_records=max_records,
-        group=group,
-        audit_window_ms=None if audit_window is None else round(_duration(audit_window, "--audit-window") * 1000),
-    )
-    pause_seconds = None if every is None else _duration(every, "--every")
-    statistics = LoadStatistics(job, _duration(stale_after, "--stale-after"))
-    with ExitStack() as stack:
-        if http_listener is not None:
-            note(f"metrics are at {stack.enter_context(statistics.served(http_listener))}/metrics")
-        load = _counted(_loader(settings, master, stack, is_quiet=as_json), statistics, metrics_file)
-        stopping = stack.enter_context(_until_stopped())
-        while True:
-            outcome = load()
-            _tell(outcome, settings, as_json)
-            is_done = not outcome.left
-            if pause_seconds is None and is_done:
-                break
-            if stopping.wait(pause_seconds if is_done and pause_seconds is not None else 0):
-                break
-    if compact:
-        note(f"{count_of(_asked(into, lambda table: table.compact(), 'all is loaded, and no file compacted: '), 'file')} compacted")
+        if not into:
+            raise UsageError("--into TABLE says where to")
+        if metrics_file is not None and not metrics_file.absolute().parent.is_dir():
+            raise UsageError(f"--metrics-file {metrics_file}: there is no directory {metrics_file.parent}")
+        if bool(topics) == (pattern is not None):
+            raise UsageError("name topics, or give a --pattern")
+        options = {f"kafka.{name}": value for name, value in pairs(properties, "-X").items()}
+        options |= {"subscribe": ",".join(topics)} if topics else {"subscribePattern": pattern or ""}
+        options |= {"kafka.bootstrap.servers": bootstrap_server, "startingOffsets": begin, "failOnDataLoss": str(not may_lose).lower()}
+        if quarantine:
+            options |= {"onCorrupt": "quarantine", "quarantinePath": f"{into.rstrip('/')}/_quarantine"}
+        decoding = None
+        if registry is not None:
+            decoding = Decoding(registry, registry_user, cast("OnSchemaChange", on_schema_change))
+        elif on_schema_change != "fail":
+            raise UsageError("--on-schema-change is about values that are decoded, which takes a --registry")
+        settings = LoadSettings.of(
+            options,
+            into,
+            job,
+            decoding=decoding,
+            until_ms=_milliseconds(until),
+            max_records=max_records,
+            group=group,
+            audit_window_ms=None if audit_window is None else round(_duration(audit_window, "--audit-window") * 1000),
+        )
+        pause_seconds = None if every is None else _duration(every, "--every")
+        statistics = LoadStatistics(job, _duration(stale_after, "--stale-after"))
+        with ExitStack() as stack:
+            if http_listener is not None:
+                _note(chosen_format, f"metrics are at {stack.enter_context(statistics.served(http_listener))}/metrics")
+            load = _counted(_loader(settings, master, stack, is_quiet=as_json), statistics, metrics_file)
+            stopping = stack.enter_context(_until_stopped())
+            while True:
+                outcome = load()
+                _tell(outcome, settings, as_json, chosen_format)
+                is_done = not outcome.left
+                if pause_seconds is None and is_done:
+                    break
+                if stopping.wait(pause_seconds if is_done and pause_seconds is not None else 0):
+                    break
+        if compact:
+            _note(
+                chosen_format,
+                f"{count_of(_asked(into, lambda table: table.compact(), 'all is loaded, and no file compacted: '), 'file')} compacted",
+            )
 
 
 @app.command("status")
@@ -389,7 +400,7 @@ def _counted(load: Callable[[], LoadOutcome], statistics: LoadStatistics, file: 
                 try:
                     statistics.write(file)
                 except OSError as error:  # what was loaded is committed all the same, and that the file is old is an alert
-                    note(f"ottla: --metrics-file {file} cannot be written: {error.strerror}")
+                    log.warning("--metrics-file %s cannot be written: %s", file, error.strerror)
 
     return counted
 
@@ -436,7 +447,15 @@ def _until_stopped() -> Iterator[threading.Event]:
         signal.signal(signal.SIGTERM, former)
 
 
-def _tell(outcome: LoadOutcome, settings: LoadSettings, as_json: bool) -> None:
+def _note(log_format: str, sentence: str) -> None:
+    """A line to stderr, which is one of the log where those are JSON."""
+    if log_format == "json":
+        log.info("%s", sentence)
+    else:
+        note(sentence)
+
+
+def _tell(outcome: LoadOutcome, settings: LoadSettings, as_json: bool, log_format: str) -> None:
     if as_json:
         from ottla.spark.offsets import nested
 
@@ -456,11 +475,12 @@ def _tell(outcome: LoadOutcome, settings: LoadSettings, as_json: bool) -> None:
             }
         )
     elif outcome.is_empty:
-        note(f"nothing new for {settings.table}")
+        _note(log_format, f"nothing new for {settings.table}")
     else:
         lost = f"; {count_of(outcome.lost, 'record')} lost" if outcome.lost else ""
         lost += f"; {count_of(outcome.quarantined, 'record')} in quarantine" if outcome.quarantined else ""
-        note(
+        _note(
+            log_format,
             f"{count_of(outcome.rows, 'row')} in {count_of(outcome.files, 'file')}, {bytes_of(outcome.size)}, are snapshot"
-            f" {outcome.snapshot} of {settings.table} after {outcome.seconds:.1f} s{lost}"
+            f" {outcome.snapshot} of {settings.table} after {outcome.seconds:.1f} s{lost}",
         )
