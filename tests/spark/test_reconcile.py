@@ -164,6 +164,28 @@ def test_what_is_not_known_is_neither_good_nor_bad(cluster: EmbeddedCluster, tmp
     assert "--day takes a day" in capsys.readouterr().err
 
 
+def test_where_a_job_is_comes_from_the_rows_where_the_log_was_cleaned_of_its_commits(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """As the job's own next load takes it; every loss was PENDING: `the table is at offset 0`. A compacted file has both partitions."""
+    topic = cluster.create_topic("cleaned", partitions=2)
+    for partition in range(2):
+        produce(cluster, topic, 60, partition)
+    produce(cluster, topic, 1, begin_ms=NOON_MS - 2 * 86_400_000)  # of another day, and the last of the table
+    load_into(cluster, tmp_path, topic)
+    produce(cluster, topic, 5, 1, first=60)
+    until_told(cluster, topic, 125)
+    table = Table.open(str(tmp_path))
+    table.delta.delete('partition = 0 and "offset" = 59')
+    table.compact()
+    table.commit([], "another", 1)
+    table.delta.create_checkpoint()
+    for commit in sorted((tmp_path / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+    assert [(one.verdict, one.missing, one.reason) for one in judged(cluster, tmp_path, topic)] == [
+        (Verdict.LOSS, ((59, 60),), ""),
+        (Verdict.PENDING, (), "the table is at offset 60"),
+    ]
+
+
 def test_a_counter_that_has_a_few_records_to_read_is_waited_for_and_one_that_stays_behind_makes_nothing_complete(
     cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:

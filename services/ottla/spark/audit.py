@@ -390,13 +390,15 @@ def reconcile(
         for number in sorted(said.keys() | rows.keys()):
             partition = TopicPartition(topic, number)
             mine, of_it = said.get(number), rows.get(number, Rows(_NO_RUNS))
-            of_table = known.get(partition, Known(None, 0))
-            found = judge(partition, mine, of_it, of_table)
+            of_table = known.get(partition)
+            found = judge(partition, mine, of_it, of_table or Known())
             if mine is not None and found.brokers > found.rows - found.doubled_count:
-                # What is on other days is not missing: only where something is are their files read.
-                others = [file for file in files if file not in today and _overlaps(file, mine)]
-                elsewhere = _rows(path, others, None, spark).get(number)
-                found = judge(partition, mine, of_it, of_table, None if elsewhere is None else elsewhere.runs)
+                # What is on other days is not missing: only where something is are their files read. All of them where no commit says
+                # any more where the job is: it continues behind its last row.
+                others = [file for file in files if file not in today and (of_table is None or _overlaps(file, mine))]
+                elsewhere = _rows(path, others, None, spark).get(number, Rows(_NO_RUNS)).runs
+                of_table = of_table or Known(end=int(max(of_it.runs.max(initial=0), elsewhere.max(initial=0))))
+                found = judge(partition, mine, of_it, of_table, elsewhere)
             if unfinished and found.verdict is Verdict.COMPLETE:
                 found = _replaced(found, Verdict.PENDING, unfinished)
             verdicts.append(found)
