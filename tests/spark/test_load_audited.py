@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ import pytest
 from confluent_kafka import Producer
 
 from ottla.record.audit_records import decode
-from ottla.spark.loading import driver
+from ottla.spark.loading import auditing, driver
 from ottla.spark.loading.auditing import Report
 from ottla.testing import EmbeddedCluster
+from ottla.wire.cluster import Cluster
 
 pytest.importorskip("deltalake")
 
@@ -76,11 +77,31 @@ def test_what_is_loaded_is_complete_for_the_counter_commit_after_commit(cluster:
     until_complete(cluster, topic, 250)
 
 
-@pytest.mark.parametrize("is_more", [True, False])
-def test_what_a_killed_driver_had_not_said_is_said_by_the_next_load(
-    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_more: bool
+def test_what_could_not_be_sent_is_sent_by_the_next_load_of_the_same_process_with_more_or_without(
+    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Method: the load ends between its commit and its report. The next one is another process, and has something to load, or nothing."""
+    """It waited for a load with rows, and only the last of several commits was not lost to the audit. What was sent is not sent again."""
+    topic = cluster.create_topic("unsent")
+    settings = replace(settings_for(cluster, tmp_path, topic), max_records=10)
+    produce(cluster, topic, 30)
+    sent: list[int] = []
+
+    async def send(connections: Cluster, records: Sequence[tuple[str, bytes]], now_ms: int) -> None:
+        sent.append(len(records))
+        if len(sent) <= 3:
+            raise ConnectionRefusedError("the leader is away")
+        await auditing.send(connections, records, now_ms)
+
+    monkeypatch.setattr(driver, "send", send)
+    for _ in range(5):
+        load(settings, LocalExecutor())
+    assert sent == [1, 2, 3, 3]
+    until_complete(cluster, topic, 30)
+
+
+@pytest.mark.parametrize("is_more", [True, False])
+def test_what_a_killed_driver_had_not_said_is_said_by_the_next_load(cluster: EmbeddedCluster, tmp_path: Path, is_more: bool) -> None:
+    """Method: the load ends between its commit and its report. The next one has something to load, or nothing."""
     topic = cluster.create_topic(f"unsaid.{is_more}")
     settings = settings_for(cluster, tmp_path, topic)
     produce(cluster, topic, 30)
@@ -96,7 +117,6 @@ def test_what_a_killed_driver_had_not_said_is_said_by_the_next_load(
         load(settings, LocalExecutor(), at=kill)
     if is_more:
         produce(cluster, topic, 30)
-    monkeypatch.setattr(driver, "_by", lambda: "another process")
     load(settings, LocalExecutor())
     until_complete(cluster, topic, 60 if is_more else 30)
 

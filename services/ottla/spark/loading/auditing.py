@@ -76,16 +76,16 @@ class Report:
     records: Sequence[tuple[str, bytes]]
 
     @classmethod
-    def of(cls, job: str, facts: Iterable[RangeFacts], before: Mapping[str, Any] | None, window_ms: int, now_ms: int) -> Report:
+    def of(cls, job: str, facts: Iterable[RangeFacts], before: Report | None, window_ms: int, now_ms: int) -> Report:
         """The report of a load.
 
         Args:
-            before: what the job's last commit remembers of its report; None: there is none.
+            before: that of the job's last commit; None: there is none.
         """
         from ottla.record.audit_records import AuditRecord, Tally, encode
 
-        session = uuid.uuid4().hex if before is None else str(before["session"])
-        sequences: dict[str, int] = dict({} if before is None else before["next"])
+        session = uuid.uuid4().hex if before is None else before.session
+        sequences: dict[str, int] = dict({} if before is None else before.next_sequences)
         bounds: dict[TopicPartition, tuple[int, int]] = {}
         tallies: dict[TopicPartition, dict[int, Tally]] = {}
         for one in facts:

@@ -51,6 +51,9 @@ _ASK_SECONDS: Final = 30.0
 _CHECKED_SECONDS: Final = 60.0
 _ASKED_AGAIN_SECONDS: Final = 0.5
 _SMALL_RANGE: Final = 100_000  # offsets that are not worth a task of their own
+_MOST_UNSENT: Final = 10_000  # records for the audit, which may be away for days
+# By the session of a job's reports: up to which number, by topic, this process has tried to send them, and what it could not.
+_reported: Final[dict[str, tuple[Mapping[str, int], Sequence[tuple[str, bytes]]]]] = {}
 
 
 class Step(enum.Enum):
@@ -261,8 +264,8 @@ def load(
         left = backlog(reached(start, ranges), end)
         before = _report_before(table, settings)
         if not ranges:
-            if before is not None and before["by"] != _by():
-                _report(settings, Report.remembered(before["audit"]).records, clock)
+            if before is not None:
+                _report(settings, before, _unsent(before), clock)
             return LoadOutcome(table.version, version or 0, 0, 0, 0, start)
         known = {name: kind for name, kind in table.types().items() if name not in OURS} if is_decoded else {}
         groups = _grouped(ranges, reader)
@@ -281,7 +284,7 @@ def load(
         quarantined = sum(one.quarantined for one in facts)
         said = None
         if settings.audit_window_ms is not None:
-            said = Report.of(settings.job, facts, (before or {}).get("audit"), settings.audit_window_ms, clock.time_ms())
+            said = Report.of(settings.job, facts, before, settings.audit_window_ms, clock.time_ms())
         snapshot = table.commit(
             files,
             settings.application,
@@ -302,7 +305,7 @@ def load(
                     [*one.range.partition, one.range.start, one.range.end, one.rows, one.lost]
                     for one in sorted(facts, key=lambda one: one.range)
                 ],
-                "by": _by(),
+                "by": f"{socket.gethostname()}, process {os.getpid()}",
                 **({} if said is None else {"audit": said.to_remember()}),
             },
         )
@@ -310,9 +313,7 @@ def load(
         if settings.group is not None:
             _tell_group(settings, offsets)
         if said is not None:
-            # What the commit before said too: it may be of a driver that was killed before it could.
-            unsent = () if before is None else Report.remembered(before["audit"]).records
-            _report(settings, [*unsent, *said.records], clock)
+            _report(settings, said, [*_unsent(before), *said.records], clock)
         at(Step.REPORTED)
     return LoadOutcome(
         snapshot,
@@ -328,25 +329,31 @@ def load(
     )
 
 
-def _by() -> str:
-    return f"{socket.gethostname()}, process {os.getpid()}"
-
-
-def _report_before(table: Table, settings: LoadSettings) -> dict[str, Any] | None:
-    """The job's last commit, if this load is audited and that one was."""
+def _report_before(table: Table, settings: LoadSettings) -> Report | None:
+    """What the job's last commit says to the audit, if this load is audited and that one was."""
     if settings.audit_window_ms is None:
         return None
-    found = table.remembered(settings.application)
-    return found if found is not None and "audit" in found else None
+    found = (table.remembered(settings.application) or {}).get("audit")
+    return None if found is None else Report.remembered(found)
 
 
-def _report(settings: LoadSettings, records: Sequence[tuple[str, bytes]], clock: Clock) -> None:
-    """For the audit counter. What is not sent is sent after the next load, so a failure is a line in the log."""
+def _unsent(before: Report | None) -> list[tuple[str, bytes]]:
+    """What this process could not send, and what a commit of another one says: that may have been killed before it sent it."""
+    if before is None:
+        return []
+    reached, unsent = _reported.get(before.session, ({}, []))
+    return [*unsent, *(before.records if reached != before.next_sequences else ())]
+
+
+def _report(settings: LoadSettings, last: Report, records: Sequence[tuple[str, bytes]], clock: Clock) -> None:
+    """For the audit counter, up to a report. What is not sent is sent after the next load, so a failure is a line in the log."""
     if not records:
         return
+    _reported[last.session] = last.next_sequences, records[-_MOST_UNSENT:]
     try:
         with _asking(settings.source) as (loop, cluster):
             loop.call(send(cluster, records, clock.time_ms()), 4 * _ASK_SECONDS)
+        _reported[last.session] = last.next_sequences, []
     except (OSError, ApiError, OttlaError) as error:
         log.warning("the audit is not told of this load yet, which changes nothing in the table: %s", error)
 
