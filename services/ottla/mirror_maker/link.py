@@ -108,6 +108,7 @@ class Link:
         source, target: are the caller's to close, after the link.
         worker: the name of this worker, another one at each start.
         schemas: where both clusters have a schema registry.
+        links: of this worker, by their names, as they come and go.
     """
 
     def __init__(
@@ -118,7 +119,8 @@ class Link:
         offload: Offload,
         clock: Clock,
         worker: str,
-        schemas: SchemaCopier | None = None,
+        schemas: SchemaCopier | None,
+        links: Mapping[str, Link],
     ) -> None:
         if settings.audit_enable:
             import ottla.record.audit_records  # noqa: F401 - says here that the extra `audit` is not installed
@@ -159,6 +161,7 @@ class Link:
         self._past = Counts()  # of slots that are held no more
         self._past_ages = Histogram()
         self._schemas = schemas
+        self._links = links
         self._schemas_offload = ThreadOffload(1, "ottla-mirror-schemas")  # its thread begins with the first question
         self._copying_schemas: asyncio.Future[int] | None = None
         self._names: dict[str, str] = {}  # of the target, by those of the source
@@ -506,11 +509,12 @@ class Link:
     async def translate(self, group: str) -> list[Checkpoint]:
         """Where a group of the source is in the target, by the maps that are here.
 
-        Not where records go by key, nor in a topic that the names of several become: what is read of one is not of the others.
+        Not where records go by key, nor in a topic that several become, by this link or others: what is read of one is not of another.
         """
         if self.settings.partition_by == "key":
             return []
-        sources = Counter(self._names.values())
+        links = [link for link in self._links.values() if link.settings.target == self.settings.target]
+        sources = Counter(to for link in links for to in link._names.values())
         topics = {partition: to.topic for partition, to in self._wanted.items() if sources[to.topic] == 1}
         maps = {partition: known for partition, known in self.maps.items() if partition in topics}
         return await translated(self._source, group, maps, topics, self.settings.target) if maps else []

@@ -146,7 +146,8 @@ class MirrorMaker:
         if settings.sync_schemas_enabled and all(side.schema_registry_url for side in sides):
             there, here = map(registry_of, sides)
             schemas = SchemaCopier(there, here, name_filter("subjects", settings.subjects, ()))
-        link = self.links[settings.name] = Link(settings, source, target, self._offload, self._clock, self._worker, schemas)
+        link = Link(settings, source, target, self._offload, self._clock, self._worker, schemas, self.links)
+        self.links[settings.name] = link
         stack.callback(self.links.pop, settings.name)
         return link
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from tests.loops import until
-from tests.unit.mirror_maker.mirrors import Side, batch, committed, create_both, create_map, two_sides
+from tests.unit.mirror_maker.mirrors import Side, batch, committed, create_both, create_map, side, two_sides
 from tests.unit.wire.clusters import create_topic, servers
 from typer.testing import CliRunner
 
@@ -197,6 +197,21 @@ async def test_no_group_is_translated_in_a_topic_that_several_become(tmp_path: P
             assert await command(one, "offsets", "A-B", "--group", "readers") == (0, "Nothing of readers can be translated here.\n")
             await link._follow_groups()
             assert await committed_offsets(b.cluster, "readers") == {}
+
+
+async def test_no_group_is_translated_in_a_topic_that_several_links_copy_into(tmp_path: Path) -> None:
+    """It was moved to the further one of its two places, behind what it had not read of the other cluster."""
+    async with two_sides(tmp_path) as (a, b), side(tmp_path / "c") as c:
+        for one in (a, c):
+            await create_topic(one.cluster, "clicks")
+            await publish(one, CLICKS, b"0", b"1")
+            await commit_offsets(one.cluster, "readers", {CLICKS: CommittedOffset(1)})
+        given = {"clusters": "A,B,C", "C.bootstrap.servers": servers(c.brokers), "C->B.enabled": "true"}
+        async with worker(a, b, None, naming="identity", **given) as running:
+            links = running.links["A-B"], running.links["C-B"]
+            await until(lambda: all(CLICKS in link.maps and link.maps[CLICKS].next_offset == 2 for link in links))
+            for link in links:
+                assert await link.translate("readers") == []
 
 
 async def test_a_group_that_a_link_has_brought_is_not_brought_back_by_the_other(tmp_path: Path) -> None:
