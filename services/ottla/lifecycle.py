@@ -15,14 +15,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar, cast
 
 import ottla
 from ottla.errors import OttlaError
@@ -111,6 +111,15 @@ async def to_its_end(work: Awaitable[R]) -> R:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
+
+
+async def all_to_their_end(work: Iterable[Awaitable[R]]) -> list[R]:
+    """What each gives; the first error is raised when all have ended, so that none still runs then."""
+    answers = await asyncio.gather(*work, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return cast(list[R], answers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from ottla.coordination.errors import BadVersion, CoordinationError, SessionExpi
 from ottla.coordination.interface import Coordination, SessionEvent, WatchedEvent
 from ottla.coordination.sessions import CoordinationSessions, OpenSession
 from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, OttlaError
-from ottla.lifecycle import LoopThread, is_cancelled, to_its_end
+from ottla.lifecycle import LoopThread, all_to_their_end, is_cancelled, to_its_end
 from ottla.model import TopicPartition
 from ottla.wire.broker_connection import Security
 from ottla.wire.cluster import Cluster, ClusterSettings
@@ -316,9 +316,9 @@ class AsyncConsumerConnector:
         # To its end also while this consumer is shut down: what it gives up is not committed by anyone else.
         await to_its_end(self._release([partition for partition, index in self._owned.items() if wanted.get(partition) != index], counts))
         # Claims of an attempt that failed on its way.
-        await asyncio.gather(*map(registry.release, registry.claimed - self._owned.keys() - wanted.keys()))
+        await all_to_their_end(map(registry.release, registry.claimed - self._owned.keys() - wanted.keys()))
         new = [partition for partition in wanted if partition not in self._owned]
-        claims = await asyncio.gather(*(self._claim(registry, partition, wanted[partition]) for partition in new))
+        claims = await all_to_their_end(self._claim(registry, partition, wanted[partition]) for partition in new)
         claimed = {partition: offset for partition, offset in zip(new, claims, strict=True) if offset is not None}
         if claimed:
             starts = await self._starts(registry, claimed, losses)
@@ -391,7 +391,7 @@ class AsyncConsumerConnector:
                     await self._write(registry, offsets)
         except (OttlaError, OSError) as error:
             log.warning("offsets of %d partitions that are released were not all committed: %s", len(offsets), error)
-        await asyncio.gather(*map(registry.release, released))
+        await all_to_their_end(map(registry.release, released))
 
     # Offsets.
 

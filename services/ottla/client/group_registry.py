@@ -21,6 +21,7 @@ from ottla.clock import Clock
 from ottla.coordination import znodes
 from ottla.coordination.errors import BadVersion, ConnectionLoss, MalformedZnode, NodeExists, NoNode
 from ottla.coordination.interface import Coordination, Create, Operation, SetData, Stat, Watch
+from ottla.lifecycle import all_to_their_end
 from ottla.model import TopicPartition
 
 log: Final = logging.getLogger(__name__)
@@ -154,10 +155,7 @@ class GroupRegistry:
 
     async def _commit_all(self, offsets: Mapping[TopicPartition, int]) -> None:
         async with self._committing:
-            answers = await asyncio.gather(*(self._commit(*item) for item in offsets.items()), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
+            await all_to_their_end(self._commit(*item) for item in offsets.items())
 
     async def _commit(self, partition: TopicPartition, offset: int) -> None:
         path, data = znodes.GROUP_OFFSET.path(self._group, *partition), znodes.encode_group_offset(offset)

@@ -22,7 +22,7 @@ from ottla.clock import SystemClock
 from ottla.config.client import ConsumerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import BadVersion, ConnectionLoss
-from ottla.coordination.interface import Coordination, Stat, WatchedEvent
+from ottla.coordination.interface import Coordination, Stat, Watch, WatchedEvent
 from ottla.errors import BrokerNotAvailable, ConfigurationError, CoordinatorNotAvailable, LeaderNotAvailable
 from ottla.model import TopicPartition
 from ottla.wire.admin import delete_topics
@@ -563,6 +563,40 @@ async def test_a_first_attempt_that_fails_is_followed_by_another(tmp_path: Path,
             (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
             assert await take(stream, 1) == [b"a"]
             assert not refusals
+
+
+async def test_a_claim_goes_on_behind_no_other_that_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then the partition may be another consumer's to have: it would be claimed behind its release, and released by no one."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 2, b"a")
+        is_joining, has_joined, may_claim, has_claimed = (asyncio.Event() for _ in range(4))
+        claim_now, failures = GroupRegistry.claim, [ConnectionLoss("clicks-0")]
+
+        async def claim(registry: GroupRegistry, partition: TopicPartition, stream: str, watch: Watch) -> int | None:
+            if stream == "two-0":
+                has_joined.set()
+                await has_claimed.wait()
+            elif partition == CLICKS and failures:
+                is_joining.set()
+                await has_joined.wait()
+                raise failures.pop()
+            elif partition != CLICKS and not has_claimed.is_set():
+                await may_claim.wait()
+                offset = await claim_now(registry, partition, stream, watch)
+                has_claimed.set()
+                return offset
+            return await claim_now(registry, partition, stream, watch)
+
+        monkeypatch.setattr(GroupRegistry, "claim", claim)
+        async with found.consumer("one") as one, found.consumer("two") as two:
+            joining = [asyncio.create_task(one.create_message_streams({"clicks": 1}))]
+            await is_joining.wait()
+            joining.append(asyncio.create_task(two.create_message_streams({"clicks": 1})))
+            await has_joined.wait()
+            await asyncio.sleep(0.3)  # in which the first would share the partitions out again
+            may_claim.set()
+            await asyncio.gather(*joining)
+            await until(lambda: (one.owned, two.owned) == ([CLICKS], [TopicPartition("clicks", 1)]), seconds=20)
 
 
 async def test_a_partition_without_a_leader_does_not_keep_the_others_from_being_read(
