@@ -382,13 +382,12 @@ class AsyncConsumerConnector:
             released.append(partition)
             if offset is not None and offset >= 0 and (topics is None or partition.topic in topics):
                 offsets[partition] = offset
-        registry = self._registry
+        registry, losses = self._registry, self._losses
         if not released or registry is None:
             return
         try:
             if self.settings.auto_commit_enable:
-                async with self._committing:
-                    await self._write(registry, offsets)
+                await self._write_unless_lost(registry, offsets, losses)
         except (OttlaError, OSError) as error:
             log.warning("offsets of %d partitions that are released were not all committed: %s", len(offsets), error)
         await all_to_their_end(map(registry.release, released))
@@ -415,10 +414,9 @@ class AsyncConsumerConnector:
         if unknown:
             first = await self._listed(unknown)
             starts = {partition: offset for partition, offset in starts.items() if partition not in unknown} | first
-            if settings.auto_commit_enable and losses == self._losses:
+            if settings.auto_commit_enable:
                 # Else what is written between this owner and the next would be skipped by "largest".
-                async with self._committing:
-                    await self._write(registry, first)
+                await self._write_unless_lost(registry, first, losses)
         return starts
 
     async def _listed(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -454,6 +452,12 @@ class AsyncConsumerConnector:
             except BadVersion:
                 self._changed.set()
                 raise
+
+    async def _write_unless_lost(self, registry: GroupRegistry, offsets: Mapping[TopicPartition, int], losses: int) -> None:
+        """Behind what is being written already; nothing if by then the session is over, and with it what was owned after so many losses."""
+        async with self._committing:
+            if losses == self._losses:
+                await self._write(registry, offsets)
 
     async def _write(self, registry: GroupRegistry, offsets: Mapping[TopicPartition, int]) -> None:
         settings = self.settings

@@ -385,6 +385,41 @@ async def test_a_commit_to_kafka_that_takes_long_is_written_before_a_partition_i
             assert (await committed_offsets(found.cluster, "g"))[moved].offset >= 2
 
 
+async def test_a_first_offset_that_waits_while_the_session_ends_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a commit that takes long: the offset of the next owner would go back to where its topic begins."""
+    late = TopicPartition("late", 0)
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a", b"b")
+        sessions: list[EmbeddedSession] = []
+        one = found.consumer("one", sessions, offsets_storage="kafka", dual_commit_enabled="false")
+        other = found.consumer("another", offsets_storage="kafka", dual_commit_enabled="false", auto_commit_enable="false")
+        is_under_way, may_continue = asyncio.Event(), asyncio.Event()
+
+        async def slow(cluster: Cluster, name: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+            if CLICKS in offsets:
+                is_under_way.set()
+                await may_continue.wait()
+            await commit_offsets(cluster, name, offsets)
+
+        async with one, other:
+            (stream,) = (await one.create_message_streams({"clicks": 1, "late": 1}))["clicks"]
+            assert await take(stream, 1) == [b"a"]
+            monkeypatch.setattr("ottla.client.consumer_connector.commit_offsets", slow)
+            committing = asyncio.create_task(one.commit_offsets())
+            await is_under_way.wait()
+            await create_topic(found.cluster, "late", 1)
+            await produce(found.cluster, late, batch(b"c", b"d"))
+            await until(lambda: one._committing._waiters)
+            await found.zookeeper.expire(sessions[0])
+            (stream,) = (await other.create_message_streams({"late": 1}))["late"]
+            assert await take(stream, 2) == [b"c", b"d"]
+            await other.commit_offsets()
+            may_continue.set()
+            await committing
+            await until(lambda: one.owned == [CLICKS])
+            assert (await committed_offsets(found.cluster, "g"))[late].offset == 2
+
+
 async def test_what_is_released_while_a_consumer_is_shut_down_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with group(tmp_path) as found:
         await some_clicks(found, 2, b"a", b"b", b"c")
