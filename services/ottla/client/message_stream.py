@@ -12,6 +12,7 @@ A chunk whose partition is given up ends at the next message. One reader at a ti
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError
@@ -23,11 +24,14 @@ from typing import Final
 
 from ottla.client.errors import ConsumerTimeout
 from ottla.client.messages import Message, MessageSet, Stretch
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, UnknownTopicId
 from ottla.lifecycle import LoopThread, LoopThreadUnusable
 from ottla.model import TopicPartition
 from ottla.wire.cluster import Cluster
-from ottla.wire.fetching import Fetcher, FetchSettings
+from ottla.wire.fetching import Fetched, Fetcher, FetchFailed, FetchSettings
+from ottla.wire.offsets import EARLIEST
+
+log: Final = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 1.0
 _CALL_SECONDS: Final = 30.0
@@ -191,7 +195,14 @@ class Feed:
         """
         if (taken := self.take()) is not None or self._is_closed:
             return taken
-        found = await self._fetcher.poll(timeout_seconds)
+        found: list[Fetched] = []
+        try:
+            found = await self._fetcher.poll(timeout_seconds)
+        except FetchFailed as failed:
+            if not isinstance(failed.__cause__, UnknownTopicId):
+                raise
+            log.warning("%s; continuing at its beginning", failed)  # what was read and committed is of a topic that has gone
+            self.assign(failed.partition, EARLIEST)
         with self._lock:
             self._ready += [Chunk(MessageSet.of(fetched)) for fetched in found if fetched.partition in self._offsets]
         return self.take()

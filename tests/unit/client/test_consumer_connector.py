@@ -582,6 +582,22 @@ async def test_what_a_reader_had_before_does_not_say_where_a_partition_stands_th
         assert await found.offset("clicks", 0) == 1
 
 
+async def test_a_topic_that_is_made_again_between_two_looks_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """Its partitions are those that this consumer owns already, and what it has committed is of the topic before."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a", b"b")
+        async with found.consumer("one", auto_offset_reset="largest") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            await connector.seek("clicks", 0, 0)
+            assert await take(stream, 2) == [b"a", b"b"]
+            async with connector._rebalancing:
+                assert not await delete_topics(found.cluster, ["clicks"])
+                await some_clicks(found, 1, b"c", b"d", b"e")
+            assert await take(stream, 3) == [b"c", b"d", b"e"]
+            await connector.commit_offsets()
+        assert await found.offset("clicks", 0) == 3
+
+
 async def test_a_first_attempt_that_fails_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing changes in ZooKeeper when a coordinator or a leader can be asked again."""
     async with group(tmp_path) as found:
