@@ -423,7 +423,9 @@ class AsyncConsumerConnector:
         """The offsets at these times, without those of partitions whose leaders do not say them: they keep no other from being read."""
 
         async def listed(some: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-            found = await list_offsets(self._connected(), some, timeout_seconds=_LISTING_SECONDS)
+            # As it reads: what a transaction that is open has written already comes with its commit.
+            is_committed = self.settings.isolation_level == "read_committed"
+            found = await list_offsets(self._connected(), some, read_committed=is_committed, timeout_seconds=_LISTING_SECONDS)
             return {partition: answer.offset for partition, answer in found.items()}
 
         try:

@@ -29,6 +29,7 @@ from ottla.wire.admin import delete_topics
 from ottla.wire.cluster import Cluster
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
 from ottla.wire.offsets import ListedOffset, list_offsets
+from ottla.wire.transactions import TransactionalProducer
 
 CLICKS = TopicPartition("clicks", 0)
 
@@ -596,6 +597,19 @@ async def test_a_topic_that_is_made_again_between_two_looks_is_read_from_its_beg
             assert await take(stream, 3) == [b"c", b"d", b"e"]
             await connector.commit_offsets()
         assert await found.offset("clicks", 0) == 3
+
+
+async def test_the_largest_offset_lies_before_a_transaction_that_is_open(tmp_path: Path) -> None:
+    """As for Kafka's consumers of committed data: what it has written is read when it is committed, as a whole."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a")
+        async with found.consumer("one", auto_offset_reset="largest") as connector:
+            async with await TransactionalProducer.open(found.cluster, "open") as producer, producer.transaction():
+                await (await producer.send(CLICKS, batch(b"b")))
+                (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+                await until(lambda: connector.owned == [CLICKS])
+                await (await producer.send(CLICKS, batch(b"c")))
+            assert await take(stream, 2) == [b"b", b"c"]
 
 
 async def test_a_first_attempt_that_fails_is_followed_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
