@@ -31,7 +31,7 @@ from typing import Any, Final, Self, TypeVar
 from ottla.client.assignment import ASSIGNORS
 from ottla.client.discovery import brokers_in_zookeeper, open_client_session
 from ottla.client.errors import ClientClosed, RebalanceFailed
-from ottla.client.group_registry import GroupRegistry
+from ottla.client.group_registry import GroupRegistry, check_topics
 from ottla.client.message_stream import AsyncMessageStream, Feed, MessageStream
 from ottla.client.topic_filters import BlackList, TopicFilter, WhiteList
 from ottla.clock import Clock, SystemClock
@@ -121,6 +121,7 @@ class AsyncConsumerConnector:
         Raises:
             ConsumerIdInUse: the group has a consumer of that id.
             BrokerNotAvailable: ZooKeeper knows no broker.
+            BadArguments: a name that no topic can have.
             CoordinationError: ZooKeeper cannot be reached.
         """
         streams: dict[str, list[AsyncMessageStream]] = {}
@@ -195,6 +196,8 @@ class AsyncConsumerConnector:
             raise ClientClosed("streams are created once, and not after a shutdown")
         if not counts or any(not 0 < count <= znodes.MAX_STREAMS for count in counts.values()):
             raise ConfigurationError(f"a topic has 1 to {znodes.MAX_STREAMS} streams")
+        if topic_filter is None:
+            check_topics(counts)
         joining = asyncio.create_task(self._begin(counts, topic_filter))
         self._tasks.append(joining)
         try:

@@ -19,7 +19,7 @@ from ottla.client.discovery import partition_count
 from ottla.client.errors import ConsumerIdInUse
 from ottla.clock import Clock
 from ottla.coordination import znodes
-from ottla.coordination.errors import BadVersion, ConnectionLoss, MalformedZnode, NodeExists, NoNode
+from ottla.coordination.errors import BadArguments, BadVersion, ConnectionLoss, MalformedZnode, NodeExists, NoNode
 from ottla.coordination.interface import Coordination, Create, Operation, SetData, Stat, Watch
 from ottla.lifecycle import all_to_their_end
 from ottla.model import TopicPartition
@@ -72,8 +72,11 @@ class GroupRegistry:
         for name, path, answer in zip(names, paths, await self.session.get_many(paths), strict=True):
             try:
                 if answer is not None:
-                    found[name] = znodes.decode_consumer(path, answer[0])
-            except MalformedZnode as error:
+                    registration = znodes.decode_consumer(path, answer[0])
+                    if registration.pattern == "static":
+                        check_topics(registration.subscription)
+                    found[name] = registration
+            except (MalformedZnode, BadArguments) as error:
                 log.warning("the consumer %s gets no partitions: %s", name, error)
         return found
 
@@ -189,6 +192,12 @@ class GroupRegistry:
     async def _make(self, path: str) -> None:
         with suppress(NodeExists):
             await self.session.create(path, make_parents=True)
+
+
+def check_topics(topics: Iterable[str]) -> None:
+    """Raises BadArguments for a topic, as one without a name, that no znode can have: to look for it would fail every attempt."""
+    for topic in topics:
+        znodes.validate_path(znodes.TOPIC.path(topic))
 
 
 async def read_group(session: Coordination, group: str) -> tuple[list[str], dict[TopicPartition, int]]:

@@ -21,7 +21,7 @@ from ottla.client.topic_filters import BlackList, WhiteList
 from ottla.clock import SystemClock
 from ottla.config.client import ConsumerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
-from ottla.coordination.errors import BadVersion, ConnectionLoss
+from ottla.coordination.errors import BadArguments, BadVersion, ConnectionLoss
 from ottla.coordination.interface import Coordination, Stat, Watch, WatchedEvent
 from ottla.errors import BrokerNotAvailable, ConfigurationError, CoordinatorNotAvailable, LeaderNotAvailable
 from ottla.model import TopicPartition
@@ -287,6 +287,19 @@ async def test_a_second_consumer_of_one_id_is_refused(tmp_path: Path) -> None:
             await connector.create_message_streams({"clicks": 1})
             with pytest.raises(ConsumerIdInUse, match="g has a consumer one that lives"):
                 await other.create_message_streams({"clicks": 1})
+
+
+async def test_a_topic_without_a_name_is_refused_and_stops_nobody(tmp_path: Path) -> None:
+    """As a script's variable may be: to look for it failed each attempt of every consumer of the group."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a")
+        await found.look.create("/consumers/g/ids/nameless", b'{"subscription":{"":1},"pattern":"static"}', make_parents=True)
+        async with found.consumer("one") as connector:
+            with pytest.raises(BadArguments, match="cannot be empty"):
+                await connector.create_message_streams({"clicks": 1, "": 1})
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            async with asyncio.timeout(20):
+                assert await take(stream, 1) == [b"a"]
 
 
 async def test_znodes_that_are_no_json_stop_nobody(tmp_path: Path) -> None:
