@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Container, Coroutine, Iterable, Mapping
+from collections.abc import Collection, Container, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from random import Random
@@ -32,7 +32,7 @@ from ottla.client.assignment import ASSIGNORS
 from ottla.client.discovery import brokers_in_zookeeper, open_client_session
 from ottla.client.errors import ClientClosed, RebalanceFailed
 from ottla.client.group_registry import GroupRegistry, check_topics
-from ottla.client.message_stream import AsyncMessageStream, Feed, MessageStream
+from ottla.client.message_stream import AsyncMessageStream, Chunk, Feed, MessageStream
 from ottla.client.topic_filters import BlackList, TopicFilter, WhiteList
 from ottla.clock import Clock, SystemClock
 from ottla.config.client import ConsumerSettings
@@ -139,12 +139,10 @@ class AsyncConsumerConnector:
         """Commits all that was handed out: the caller has processed it.
 
         Raises:
-            BadVersion: a partition belongs to another consumer by now; the others are committed.
+            BadVersion: a partition belongs to another consumer by now, who reads the message in hand again; the others are committed.
             CoordinationError, ApiError, OSError: they could not be written.
         """
-        for feed in self._feeds:
-            feed.mark_processed()
-        await self._commit()
+        await self._commit([chunk for feed in self._feeds if (chunk := feed.mark_processed()) is not None])
 
     async def shutdown(self) -> None:
         """Leaves the group: what is processed is committed, unless `auto.commit.enable` is off, and the partitions are released."""
@@ -443,8 +441,9 @@ class AsyncConsumerConnector:
                 raise answer
         return offsets
 
-    async def _commit(self) -> None:
+    async def _commit(self, in_hand: Collection[Chunk] = ()) -> None:
         async with self._committing:
+            lost = [chunk.partition for chunk in in_hand if chunk.is_revoked]
             offsets = {}
             for partition, index in self._owned.items():
                 offset = self._feeds[index].offset(partition)
@@ -457,6 +456,8 @@ class AsyncConsumerConnector:
             except BadVersion:
                 self._changed.set()
                 raise
+        if lost:
+            raise BadVersion(f"{lost[0]} was given up while a message of it was in hand")
 
     async def _write_unless_lost(self, registry: GroupRegistry, offsets: Mapping[TopicPartition, int], losses: int) -> None:
         """Behind what is being written already; nothing if by then the session is over, and with it what was owned after so many losses."""

@@ -109,6 +109,13 @@ class Chunk:
         count = max(handed - 1, count if marked is stretch else 0)
         return stretch.offsets[count - 1] + 1 if count > 0 else processed
 
+    @property
+    def has_unmarked(self) -> bool:
+        """Whether its reader has a message that no one has marked as processed."""
+        _, stretch, handed = self._handed()
+        marked, count = self._marked
+        return handed > (count if marked is stretch else 0)
+
     def revoke(self) -> None:
         """Nothing more of it is handed out."""
         self.is_revoked = True
@@ -131,6 +138,7 @@ class Feed:
         self._lock = Lock()
         self._ready: deque[Chunk] = deque()
         self._current: Chunk | None = None
+        self._lost: Chunk | None = None  # given up while its reader had a message that was not marked, and has it still
         self._offsets: dict[TopicPartition, int] = {}  # up to which each partition is processed, but for the current chunk
         self._is_closed = False
 
@@ -141,7 +149,9 @@ class Feed:
 
     def assign(self, partition: TopicPartition, offset: int) -> None:
         """Reads the partition from there on; what is known of it so far is dropped."""
+        lost = self._lost
         self.revoke(partition)
+        self._lost = lost  # what is read elsewhere is not given up
         self._offsets[partition] = offset
         self._fetcher.assign(partition, offset)
 
@@ -152,6 +162,7 @@ class Feed:
             self._ready = deque(chunk for chunk in self._ready if chunk.partition != partition)
             offset = self._offset(partition)
             if self._current is not None and self._current.partition == partition:
+                self._lost = self._current if self._current.has_unmarked else None
                 self._current.revoke()
                 self._current = None  # a partition that is assigned again does not stand where its reader was
             self._offsets.pop(partition, None)
@@ -168,16 +179,17 @@ class Feed:
             return current.processed_offset
         return self._offsets.get(partition)
 
-    def mark_processed(self) -> None:
-        """All that was handed out is processed, the message that the reader holds too."""
+    def mark_processed(self) -> Chunk | None:
+        """All that was handed out is processed, the message that the reader holds too. Gives what that is of, whether given up or not."""
         with self._lock:
             if self._current is not None:
                 self._current.mark_processed()
+            return self._current or self._lost
 
     def take(self) -> Chunk | None:
         """The next one, if one has been fetched; the former, if it was read, is processed by that. The reader's thread may call this."""
         with self._lock:
-            former, self._current = self._current, None
+            former, self._current, self._lost = self._current, None, None
             if former is not None and not former.is_revoked:
                 if not former.is_begun:  # who was to have it was interrupted
                     self._current = former

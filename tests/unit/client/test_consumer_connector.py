@@ -78,6 +78,27 @@ async def test_a_message_in_hand_is_not_committed_by_itself(tmp_path: Path) -> N
         assert await found.offset("clicks", 0) == 1
 
 
+async def test_a_message_in_hand_of_a_partition_that_was_given_up_cannot_be_committed(tmp_path: Path) -> None:
+    """Who commits before it processes would process what the next owner reads, too."""
+    async with group(tmp_path) as found:
+        await create_topic(found.cluster, "clicks", 2)
+        moved = TopicPartition("clicks", 1)
+        await produce(found.cluster, moved, batch(b"a", b"b"))
+        async with found.consumer("one", auto_commit_enable="false") as one, found.consumer("two") as two:
+            (stream,) = (await one.create_message_streams({"clicks": 1}))["clicks"]
+            messages = aiter(stream)
+            assert (await anext(messages)).value == b"a"
+            (other,) = (await two.create_message_streams({"clicks": 1}))["clicks"]
+            await until(lambda: (one.owned, two.owned) == ([CLICKS], [moved]))
+            with pytest.raises(BadVersion, match="clicks-1 was given up"):
+                await one.commit_offsets()
+            assert await take(other, 1) == [b"a"]
+            await produce(found.cluster, CLICKS, batch(b"c"))
+            assert (await anext(messages)).value == b"c"
+            await one.seek("clicks", 0, 1)
+            await one.commit_offsets()
+
+
 async def test_a_second_consumer_gets_its_share_and_gives_it_back(tmp_path: Path) -> None:
     async with group(tmp_path) as found:
         await some_clicks(found, 4, b"a")
