@@ -138,7 +138,8 @@ class AsyncSimpleConsumer:
         async def ask(leader: BrokerId, some: Mapping[TopicPartition, FetchRequest]) -> Mapping[TopicPartition, _Taken | ApiError]:
             return await self._ask(leader, some, max_wait_ms)
 
-        answers: dict[TopicPartition, _Taken] = await ask_leaders(self._cluster, asked, ask) if asked else {}
+        seconds = self._cluster.settings.api_timeout_seconds + max_wait_ms / 1000
+        answers: dict[TopicPartition, _Taken] = await ask_leaders(self._cluster, asked, ask, seconds) if asked else {}
         sets: list[MessageSet] = []
         for partition in asked:
             answer = answers[partition]
@@ -290,18 +291,18 @@ class SimpleConsumer:
 
     def fetch(self, topic: str, partition: int, offset: int, max_bytes: int = MIB, max_wait_ms: int = 0) -> MessageSet:
         """As `AsyncSimpleConsumer.fetch`. In a forked child LoopThreadUnusable says so."""
-        return self._call(self._consumer.fetch(topic, partition, offset, max_bytes, max_wait_ms))
+        return self._call(self._consumer.fetch(topic, partition, offset, max_bytes, max_wait_ms), max_wait_ms)
 
     def multi_fetch(self, requests: Sequence[FetchRequest], max_wait_ms: int = 0) -> list[MessageSet]:
         """As `AsyncSimpleConsumer.multi_fetch`."""
-        return self._call(self._consumer.multi_fetch(requests, max_wait_ms))
+        return self._call(self._consumer.multi_fetch(requests, max_wait_ms), max_wait_ms)
 
     def offsets_before(self, topic: str, partition: int, time: int, at_most: int = 1) -> list[int]:
         """As `AsyncSimpleConsumer.offsets_before`."""
         return self._call(self._consumer.offsets_before(topic, partition, time, at_most))
 
-    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self._thread.call(coroutine, CALL_SECONDS)
+    def _call(self, coroutine: Coroutine[Any, Any, T], max_wait_ms: int = 0) -> T:
+        return self._thread.call(coroutine, CALL_SECONDS + max_wait_ms / 1000)
 
 
 async def _made(bootstrap_servers: str, settings: ClusterSettings | None, read_committed: bool, check_crcs: bool) -> AsyncSimpleConsumer:

@@ -21,7 +21,7 @@ from ottla.protocol.api import ApiKey
 from ottla.record.batch import check_fetched
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch, read_records
-from ottla.wire.cluster import Cluster
+from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.transactions import TransactionalProducer
 
 CLICKS = TopicPartition("clicks", 0)
@@ -92,6 +92,14 @@ async def test_batches_that_do_not_fit_are_asked_for_with_twice_the_bytes(tmp_pa
             await produce(cluster, TopicPartition("clicks", number), batch(os.urandom(5_000)))
         found = await AsyncSimpleConsumer(cluster=cluster).multi_fetch([FetchRequest("clicks", number, 0, 100) for number in (0, 1)])
         assert [len(list(messages)) for messages in found] == [1, 1]
+
+
+async def test_a_fetch_waits_at_the_end_as_long_as_it_is_to(tmp_path: Path) -> None:
+    """Also for longer than a leader is tried."""
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        async with AsyncSimpleConsumer(servers(running), ClusterSettings(api_timeout_seconds=1.0)) as consumer:
+            assert list(await consumer.fetch("clicks", 0, 0, max_wait_ms=1_500)) == []
 
 
 async def test_offsets_before_a_time_begin_with_the_latest(tmp_path: Path) -> None:
