@@ -77,7 +77,7 @@ CEILINGS: Final[dict[str, int]] = {
     "home words": 0,
     "loops of tests over each": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 62_102,
+    "lines of services/ottla": 62_111,
     "lines of tests": 82_012,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,

@@ -28,6 +28,7 @@ from ottla.wire.producing import BatchProducer
 from ottla.wire.transactions import TransactionalProducer
 
 _POLL_SECONDS: Final = 5.0
+_TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000  # what brokers allow (`transaction.max.timeout.ms`)
 
 _Send = Callable[[TopicPartition, bytes | memoryview], Awaitable["asyncio.Future[int]"]]
 
@@ -110,7 +111,8 @@ async def _sender(cluster: Cluster, transactional_id: str | None, stack: AsyncEx
             return producer.send(partition, batch)
 
         return send
-    transactional = await stack.enter_async_context(await TransactionalProducer.open(cluster, transactional_id))
+    opened = await TransactionalProducer.open(cluster, transactional_id, transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS)
+    transactional = await stack.enter_async_context(opened)
     await stack.enter_async_context(transactional.transaction())
 
     async def send_in_transaction(partition: TopicPartition, batch: bytes | memoryview) -> asyncio.Future[int]:

@@ -12,14 +12,15 @@ from ottla.client.replaying import Replayed, replay
 from ottla.client.simple_consumer import AsyncSimpleConsumer
 from ottla.errors import ConfigurationError, MessageTooLarge
 from ottla.model import TopicPartition
+from ottla.protocol.api import ApiKey
 from ottla.record.batch import DELETE_HORIZON_MASK, batches, header_for_producer
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import NewTopic, create_topics
-from ottla.wire.cluster import Cluster
+from ottla.wire.cluster import Cluster, CoordinatorKind
 from ottla.wire.fetching import Fetcher, FetchSettings
 from ottla.wire.producing import BatchProducer
-from ottla.wire.transactions import TransactionalProducer
+from ottla.wire.transactions import TransactionalProducer, list_transactions
 
 
 def batch(first_ms: int, *values: bytes, codec: str = "none") -> bytes:
@@ -111,6 +112,27 @@ async def test_a_replay_in_a_transaction_is_seen_as_a_whole(tmp_path: Path) -> N
         async with asyncio.timeout(120):
             while [len(await read(cluster, "again", number)) for number in range(2)] != [2, 2]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
+
+
+async def test_a_replay_in_a_transaction_may_take_as_long_as_brokers_allow(tmp_path: Path) -> None:
+    """After the transaction's timeout they abort it: at the pace at which it was written a stretch soon takes more than a minute."""
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        for first_ms in (1_000, 901_000):
+            await produce(cluster, TopicPartition("clicks", 0), batch(first_ms, b"a"))
+        replaying = asyncio.create_task(replay(cluster, "clicks", "again", 0, speed=1, transactional_id="replay-1"))
+        async with asyncio.timeout(120):
+            while not await list_transactions(cluster):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        answer = await cluster.ask(
+            await cluster.coordinator(CoordinatorKind.TRANSACTION, "replay-1"),
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            (0, 0),
+            lambda api: api.build("DescribeTransactionsRequest", transactional_ids=["replay-1"]),
+        )
+        assert answer.transaction_states[0].transaction_timeout.total_seconds() == 900
+        replaying.cancel()
+        await asyncio.gather(replaying, return_exceptions=True)
 
 
 async def test_batches_whose_times_a_broker_has_set_are_replayed_with_them(tmp_path: Path) -> None:
