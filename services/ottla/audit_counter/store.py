@@ -819,6 +819,8 @@ class _Batch:
             if known is None:  # it is not known to be a window that is kept
                 if not is_countable(start_ms, self._oldest_ms, self._now_ms):
                     self._counters.windows_refused += 1
+                    if start_ms > self._now_ms:  # what is said of it when its time has come is not all
+                        self._miss(session[5], Gap(record.sequence, record.sequence + 1, start_ms, start_ms + self._window_ms))
                     continue
                 known = self._tallies[key] = self._count(key)
                 self.changed.add((record.topic, start_ms))

@@ -379,6 +379,15 @@ def test_windows_far_ahead_and_long_past_are_not_opened(store: Store) -> None:
     assert store.counters.windows_refused == 2
 
 
+@pytest.mark.parametrize("first", ["producer", "broker"])
+def test_a_window_that_was_too_far_ahead_for_what_one_tier_said_first_is_no_loss(store: Store, first: str) -> None:
+    """As of a host whose clock is a day ahead, and a little more: what the tier says of the window later counts, what it said does not."""
+    said = [produced, appended] if first == "producer" else [appended, produced]
+    store.apply(read(said[0](0, ALL[:50], watermark_ms=END)), {0: 1}, START - 24 * HOUR)
+    apply(store, said[0](1, ALL[50:], watermark_ms=END), said[1](0, ALL, watermark_ms=END), first=1)
+    assert verdicts(store) == {"producer->broker": Verdict.UNAUDITED}
+
+
 def test_a_tier_with_windows_of_another_width_is_missing_audit_data_and_no_loss(store: Store) -> None:
     """However often it reports: the gaps of a session are bounded, and none is forgotten."""
     starts = [*(START + number * MINUTE for number in range(1, 150)), START]
