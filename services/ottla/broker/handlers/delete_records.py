@@ -124,7 +124,7 @@ def _deletion(topic: str, index: int, offset: int, context: RequestContext, part
     try:
         if not topic_allowed(parts, context, Operation.DELETE, topic):
             raise TopicAuthorizationFailed(f"{context.principal} may not delete records of {topic}")
-        partition = parts.replicas.get(topic, index)
+        partition = parts.partition(topic, index)
         partition.check_leader_epoch(NO_PARTITION_LEADER_EPOCH)
         if topic in INTERNAL_TOPICS:
             raise InvalidTopic(f"Cannot delete records of internal topic {topic}")

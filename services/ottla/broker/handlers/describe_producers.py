@@ -53,7 +53,7 @@ def _producers(key: TopicPartition, context: RequestContext, parts: BrokerParts,
         raise InvalidTopic("a topic has a name")
     if not topic_allowed(parts, context, Operation.READ, topic):
         raise TopicAuthorizationFailed(f"{context.principal} may not read {topic}")
-    partition = parts.replicas.get(topic, index)
+    partition = parts.partition(topic, index)
     partition.check_leader_epoch(NO_PARTITION_LEADER_EPOCH)
     found = []
     for producer in list(partition.log.producers):

@@ -388,7 +388,7 @@ class Reading:
             name = named
         if not self._parts.authorizer.allows_all and not self._is_allowed(name):
             raise TopicAuthorizationFailed(f"{self._context.principal} may not read {name}")
-        return self._parts.replicas.get(name, index)
+        return self._parts.partition(name, index)
 
     def _is_allowed(self, name: str) -> bool:
         if self._replica is not None:

@@ -115,7 +115,7 @@ async def _find(
     timestamp = asked.timestamp
     if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
         raise UnsupportedVersion(f"ListOffsets v{version} has no timestamp {timestamp}")
-    partition = parts.replicas.get(topic, asked.partition_index)
+    partition = parts.partition(topic, asked.partition_index)
     current_leader_epoch = asked.current_leader_epoch
     partition.check_leader_epoch(current_leader_epoch, by_leader=request.replica_id != DEBUGGER)
     end = last_fetchable_offset(partition, request.replica_id, request.isolation_level)
@@ -173,7 +173,7 @@ async def _offsets_before(
         error_code, offsets = NONE, list[int]()
         try:
             _check(name, context, parts)
-            partition = parts.replicas.get(*key)
+            partition = parts.partition(*key)
             offsets = await _several_offsets(requested, request.replica_id, partition, parts)
         except ApiError as error:
             error_code = error.code

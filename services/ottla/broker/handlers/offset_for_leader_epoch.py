@@ -35,7 +35,7 @@ def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, context: Reque
         try:
             if not is_replica and not topic_allowed(parts, context, Operation.DESCRIBE, name):
                 raise TopicAuthorizationFailed(f"{context.principal} may not describe {name}")
-            partition = parts.replicas.get(*key)
+            partition = parts.partition(*key)
             partition.check_leader_epoch(requested.current_leader_epoch)
             epoch, end_offset = partition.end_offset_for_epoch(requested.leader_epoch)
         except ApiError as error:

@@ -265,7 +265,7 @@ def _append(
                 error = refusal_here or (refused.get((name, index)) if refused else None)
                 if error is not None:
                     raise error
-                partition = parts.replicas.get(name, index)
+                partition = parts.partition(name, index)
                 if version < ZSTD_VERSION:
                     _check_codec(buffer, start, stop, version)
                 base_offset, last_offset, log_append_time = partition.append_as_leader(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.request_meters import RequestMeters
+from ottla.errors import NotLeaderOrFollower, UnknownTopicOrPartition
 from ottla.model import Principal
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import MessageSchema, response_schema
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ottla.broker.metadata import MetadataCache
     from ottla.broker.producer_ids import ProducerIds
     from ottla.broker.purgatory import Purgatory
+    from ottla.broker.replication.partition import Partition
     from ottla.broker.replication.replicas import ReplicaManager
     from ottla.broker.replication.schema_ids import SchemaIds
     from ottla.broker.replication.throttles import ReplicationThrottles
@@ -79,6 +81,20 @@ class BrokerParts:
     schema_ids: SchemaIds
     meters: RequestMeters = field(default_factory=RequestMeters)
     topics_not_made: dict[str, float] = field(default_factory=dict)  # internal ones, and when the log last said why
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """The partition as this broker holds it.
+
+        Raises:
+            NotLeaderOrFollower: the cluster has it, and this broker has no replica of it, as after a reassignment. Clients look again.
+            UnknownTopicOrPartition: this broker does not know that there is one.
+        """
+        try:
+            return self.replicas.get(topic, partition)
+        except UnknownTopicOrPartition as error:
+            if self.metadata.partition(topic, partition) is None:
+                raise
+            raise NotLeaderOrFollower(error.message) from None
 
 
 @dataclass(frozen=True, slots=True)
