@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,6 +155,15 @@ def test_a_stream_that_failed_and_one_whose_batch_is_run_again_write_every_row_o
     for name in ("2", ".2.crc"):
         (tmp_path / "checkpoint" / "commits" / name).unlink()
     run()
+    assert written() == list(range(300))
+
+    # A checkpoint from before batch 2, which would be another batch 2 now.
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "restored")
+    for directory in ("offsets", "sources/0", "commits"):
+        for name in ("2", ".2.crc"):
+            (tmp_path / "restored" / directory / name).unlink()
+    with pytest.raises(StreamingQueryException, match="is committed, and this checkpoint has other offsets of it"):
+        run("restored")
     assert written() == list(range(300))
 
     # Under a name of its own, which belongs to the checkpoint that has written under it first.

@@ -39,7 +39,7 @@ _SLOT: Final = re.compile(r"\d+(\.\d+)?")
 
 
 class CheckpointFenced(OttlaError):
-    """Another query, by its checkpoint, has written under the name; nothing is written under it for this one."""
+    """Another query or checkpoint has written under the name; nothing is written under it for this one."""
 
 
 class CommitsUnreadable(OttlaError):
@@ -81,12 +81,14 @@ class Decision:
     Attributes:
         query: the id in the checkpoint of the query.
         is_ended: whether all of its transactions have been.
+        plan: a digest of what the checkpoint says of the batch, its offsets above all; empty: not known.
     """
 
     query: str
     batch: int
     slots: tuple[Slot, ...]
     is_ended: bool = False
+    plan: str = ""
 
     def encode(self) -> bytes:
         """The record's value."""
@@ -145,6 +147,26 @@ def check_owner(name: str, found: Decision | None, query: str | None) -> None:
             f"{name} belongs to the checkpoint of query {found.query}, which has written batch {found.batch} under it, and this is query"
             f" {query}: take another kafka.transactional.id, or the checkpoint of that query"
         )
+
+
+def check_plan(name: str, found: Decision | None, plan: str | None) -> None:
+    """Looks whether the batch that was decided is this checkpoint's. Batches are known by their numbers, so that those of a checkpoint
+    that was copied, or restored from a backup, would be taken for committed, and their rows be lost.
+
+    Args:
+        plan: of that batch in this checkpoint; empty: not known; None: the checkpoint has not come so far.
+
+    Raises:
+        CheckpointFenced
+    """
+    if found is None or plan == "" or (plan is not None and found.plan in ("", plan)):
+        return
+    here = "ends before it" if plan is None else "has other offsets of it"
+    raise CheckpointFenced(
+        f"batch {found.batch} of {name} is committed, and this checkpoint {here}: it is a copy of the one that wrote it, or was restored"
+        " from a backup. Start the query with that one; or with this one under another kafka.transactional.id, which writes again what came"
+        " since the copy was made"
+    )
 
 
 def check_time(began_ms: int, now_ms: int, timeout_ms: int) -> None:

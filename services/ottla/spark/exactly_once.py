@@ -36,6 +36,7 @@ from ottla.spark.commits import (
     Step,
     TransactionLost,
     check_owner,
+    check_plan,
     check_prepared,
     check_time,
     driver_id,
@@ -86,6 +87,10 @@ def _nothing(_: Step) -> None:
     pass
 
 
+def _unknown(_: int) -> str:
+    return ""
+
+
 class SinkCommits:
     """What is committed under a name.
 
@@ -104,22 +109,30 @@ class SinkCommits:
         self._position = 0  # of the partition of decisions: what is below has been read
         self._found: tuple[bytes, int] | None = None
 
-    async def begin(self, query: str | None, timeout_ms: int, *, may_lose: bool = False) -> Turn:
+    async def begin(
+        self, query: str | None, timeout_ms: int, plan_of: Callable[[int], str | None] = _unknown, *, may_lose: bool = False
+    ) -> Turn:
         """Takes the query over from who had it, ends what was decided and aborts what was not.
 
         Args:
             query: the id in its checkpoint, if that is known here.
+            plan_of: what its checkpoint has of a batch, as `check_plan` has it.
             may_lose: continues behind a batch that was decided and cannot be ended; what is lost of it is an error in the log.
 
         Raises:
-            CheckpointFenced: the name is another query's, which continues undisturbed.
+            CheckpointFenced: the name is another query's or checkpoint's, which continues undisturbed.
             TransactionLost: something that was decided cannot be ended. So it is at each start, unless `may_lose`.
             CommitsUnreadable, ApiError, OSError
         """
+
+        def check(found: Decision | None) -> None:
+            check_owner(self._name, found, query)
+            check_plan(self._name, found, plan_of(found.batch) if found is not None else "")
+
         await self._make_topic()
-        check_owner(self._name, await self.last(is_final=False), query)
+        check(await self.last(is_final=False))
         driver, found = await self.recover(may_lose=may_lose)
-        check_owner(self._name, found, query)
+        check(found)
         self._at(Step.BEGUN)
         done, owner = (NO_BATCH, query) if found is None else (found.batch, found.query)
         return Turn(self._name, driver, owner, done, self._clock.time_ms(), timeout_ms)

@@ -13,10 +13,12 @@ A task returns when every batch it sent is written. Append is the only mode. No 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -31,7 +33,7 @@ from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
 from ottla.record.codecs import CODEC_NAMES, codec_number
 from ottla.record.columnar import build_batches
-from ottla.spark.commits import DEFAULT_TIMEOUT_MS, MARGIN_MS, Decision, Slot, check_owner, slot_id
+from ottla.spark.commits import DEFAULT_TIMEOUT_MS, MARGIN_MS, Decision, Slot, check_owner, check_plan, slot_id
 from ottla.spark.exactly_once import SinkCommits, Turn, open_slot
 from ottla.spark.settings import OptionRefused, SourceSettings, flag
 from ottla.wire.cluster import Cluster
@@ -99,18 +101,46 @@ class TransactionSettings:
         """The query's id, as its checkpoint has it; None where that cannot be read from here."""
         if self.checkpoint is None:
             return None
-        from pyarrow import fs
-
         try:
-            if "://" in self.checkpoint:
-                system, path = fs.FileSystem.from_uri(self.checkpoint)
-            else:
-                system, path = fs.LocalFileSystem(), self.checkpoint.removeprefix("file:")
-            with system.open_input_file(f"{path.rstrip('/')}/metadata") as file:
-                return str(json.loads(file.readall())["id"])
+            return str(json.loads(self._read("metadata"))["id"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.info("the query's id cannot be read below %s: %s", self.checkpoint, error)
             return None
+
+    def plan_of(self, batch: int) -> str | None:
+        """A digest of what the checkpoint says of a batch, which Spark writes once, before its tasks: offsets, watermark and time.
+
+        Empty where it cannot be read from here, or is so old that Spark has removed it; None where the checkpoint has not come so far.
+        """
+        from pyarrow import fs
+
+        if self.checkpoint is None:
+            return ""
+        try:
+            return hashlib.sha256(self._read(f"offsets/{batch}")).hexdigest()
+        except FileNotFoundError:
+            with suppress(OSError, ValueError):
+                system, path = self._place()
+                names = [file.base_name for file in system.get_file_info(fs.FileSelector(f"{path}/offsets"))]
+                return "" if any(name.isdecimal() and int(name) > batch for name in names) else None
+        except (OSError, ValueError) as error:
+            log.info("what batch %d was cannot be read below %s: %s", batch, self.checkpoint, error)
+        return ""
+
+    def _read(self, name: str) -> bytes:
+        system, path = self._place()
+        with system.open_input_file(f"{path}/{name}") as file:
+            return bytes(file.readall())
+
+    def _place(self) -> tuple[Any, str]:
+        from pyarrow import fs
+
+        assert self.checkpoint is not None
+        if "://" in self.checkpoint:
+            system, path = fs.FileSystem.from_uri(self.checkpoint)
+        else:
+            system, path = fs.LocalFileSystem(), self.checkpoint.removeprefix("file:")
+        return system, path.rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +379,8 @@ def begin(settings: SinkSettings) -> Turn:
             "a stream that writes exactly once needs a name that stays: give checkpointLocation with the query, where the driver can"
             " read it, or kafka.transactional.id; or delivery.semantics=at-least-once"
         )
-    return _decide(settings, name, lambda commits: commits.begin(query, transactions.timeout_ms, may_lose=transactions.may_lose))
+    may_lose = transactions.may_lose
+    return _decide(settings, name, lambda commits: commits.begin(query, transactions.timeout_ms, transactions.plan_of, may_lose=may_lose))
 
 
 def _decide(settings: SinkSettings, name: str, do: Callable[[SinkCommits], Coroutine[Any, Any, T]]) -> T:
@@ -403,7 +434,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query, batch = str(context.getLocalProperty("sql.streaming.queryId")), int(str(context.getLocalProperty("streaming.sql.batchId")))
         if turn.query not in (None, query):
             check_owner(turn.name, Decision(str(turn.query), turn.done, ()), query)
-        if batch <= turn.done:
+        if batch < turn.done:  # no driver runs any but the last one again
+            check_plan(turn.name, Decision(query, turn.done, ()), None)
+        if batch == turn.done:
             log.info("%s: batch %d is committed already, and is not written again", turn.name, batch)
             return Written(0)
         written = write_rows(self.settings, iterator, turn, slot_id(turn.name, context.partitionId(), context.attemptNumber()))
@@ -414,8 +447,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         written = [message for message in messages if isinstance(message, Written) and message.slot is not None]
         if written:
             turn, query = written[0].turn, written[0].query
-            assert turn is not None
-            decision = Decision(query, batchId, tuple(message.slot for message in written if message.slot is not None))
+            assert turn is not None and self.settings.transactions is not None
+            plan = self.settings.transactions.plan_of(batchId) or ""
+            decision = Decision(query, batchId, tuple(message.slot for message in written if message.slot is not None), plan=plan)
             _decide(self.settings, turn.name, lambda commits: commits.commit(turn, decision))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -285,6 +288,64 @@ def test_a_stream_that_is_to_write_exactly_once_writes_nothing_without_a_drivers
     with pytest.raises(AssertionError, match="in another way than for one that writes"):
         StreamWriter(given, None).write(iter([rows]))
     assert consumed(cluster, TopicPartition(topic, 0), 1 << 60) == []
+
+
+def test_a_checkpoint_that_was_restored_or_copied_is_refused_and_disturbs_nobody(
+    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batches have the numbers of others that are committed. They were taken for those, and their rows were lost.
+
+    Method: checkpoints as Spark writes them, a batch's offsets before its tasks.
+    """
+    pytest.importorskip("pyspark")
+    from pyspark import TaskContext
+
+    from ottla.spark.sink import SinkSettings, StreamWriter, TransactionSettings, begin, write_rows
+
+    topic = cluster.create_topic("restored")
+    source = SourceSettings.of({"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": "-"}, is_stream=True)
+    mine, copied = tmp_path / "check point", tmp_path / "copied"
+
+    def sink(checkpoint: Path) -> SinkSettings:
+        return SinkSettings(source, topic, transactions=TransactionSettings.of({"checkpointlocation": str(checkpoint)}, is_stream=True))
+
+    def plan(checkpoint: Path, batch: int, end: int) -> None:
+        (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+        (checkpoint / "metadata").write_text('{"id":"restored"}')
+        (checkpoint / "offsets" / str(batch)).write_text(f'v1\n{{"batchTimestampMs":{end}}}\n{{"clicks":{{"0":{end}}}}}')
+
+    def write(batch: int) -> None:
+        rows = pyarrow.record_batch({"value": pyarrow.array([b"%d" % batch], pyarrow.binary())})
+        turn = begin(sink(mine))
+        assert turn.done == batch - 1
+        written = write_rows(sink(mine), iter([rows]), turn, slot_id(turn.name, 0, 0))
+        written.query = "restored"
+        StreamWriter(sink(mine), None).commit([written], batch)
+
+    plan(mine, 0, 10)
+    write(0)
+    shutil.copytree(mine, copied)
+    assert begin(sink(copied)).done == 0  # nothing has come since: as good as the other
+    plan(mine, 1, 20)
+    plan(copied, 1, 30)
+    write(1)
+    with pytest.raises(CheckpointFenced, match="batch 1 of restored is committed, and this checkpoint has other offsets of it"):
+        begin(sink(copied))
+    plan(mine, 2, 40)
+    write(2)
+    with pytest.raises(CheckpointFenced, match="batch 2 of restored is committed, and this checkpoint ends before it"):
+        begin(sink(copied))
+    assert begin(sink(mine)).done == 2
+    plan(mine, 103, 40)
+    (mine / "offsets" / "2").unlink()  # Spark keeps a hundred, and batches without rows are not recorded
+    assert begin(sink(mine)).done == 2
+    assert committed(cluster, topic) == [b"0", b"1", b"2"]
+
+    # Where only the tasks know the number of their batch, as with a checkpoint that the driver cannot read.
+    properties = {"sql.streaming.queryId": "restored", "streaming.sql.batchId": "1"}
+    monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(getLocalProperty=properties.get))
+    with pytest.raises(CheckpointFenced, match="batch 2 of restored is committed, and this checkpoint ends before it"):
+        StreamWriter(sink(mine), begin(sink(mine))).write(iter([]))
 
 
 def test_a_broker_that_does_not_answer_for_a_moment_ends_no_batch(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
