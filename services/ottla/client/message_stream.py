@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError
@@ -21,6 +22,7 @@ from itertools import chain
 from operator import length_hint
 from threading import Lock
 from typing import Final
+from weakref import WeakSet
 
 from ottla.client.errors import ConsumerTimeout
 from ottla.client.messages import Message, MessageSet, Stretch
@@ -262,6 +264,18 @@ class AsyncMessageStream:
             self._chunk = found
 
 
+# Those of this process, for its forked children: to ask at each message whether this is one costs too much.
+_streams: Final[WeakSet[MessageStream]] = WeakSet()
+
+
+def _forked() -> None:
+    for stream in _streams:
+        stream.leave()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class MessageStream:
     """`AsyncMessageStream` for a thread of its own."""
 
@@ -271,6 +285,12 @@ class MessageStream:
         self._thread = thread
         self._monotonic = monotonic
         self._chunk: Chunk | None = None
+        _streams.add(self)
+
+    def leave(self) -> None:
+        """This is a forked child, which gets nothing of what its parent has fetched."""
+        if self._chunk is not None:
+            self._chunk.revoke()
 
     def __iter__(self) -> Iterator[Message]:
         # Not a generator: each message would pass through it.
@@ -278,7 +298,7 @@ class MessageStream:
 
     def _iterators(self) -> Iterator[Iterator[Message]]:
         while True:
-            if self._chunk is not None and self._thread.is_here:  # a forked child gets nothing of what its parent has fetched
+            if self._chunk is not None:
                 yield self._chunk.unread
                 while (messages := self._chunk.advance()) is not None:
                     yield messages

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from ottla.client import message_stream
 from ottla.client.message_stream import Chunk, Feed, MessageStream
-from ottla.client.messages import MessageSet, read_stretch, stretches_of
+from ottla.client.messages import Message, MessageSet, read_stretch, stretches_of
 from ottla.errors import InvalidRecord
 from ottla.lifecycle import LoopThread, LoopThreadUnusable
 from ottla.model import TopicPartition
@@ -119,18 +120,21 @@ def test_a_forked_child_gets_nothing_of_what_its_parent_has_fetched() -> None:
         feed = thread.call(made(), 60)
         feed._ready += [Chunk(message_set(batches(3), 0, 3)), Chunk(message_set(batches(3), 0, 3))]
         stream = MessageStream(feed, -1, thread, time.monotonic)
-        assert next(iter(stream)).offset == 0
+        messages = iter(stream)
+        assert next(messages).offset == 0
         context = multiprocessing.get_context("fork")
         said = context.Queue()
-        child = context.Process(target=_read_in_child, args=(stream, said))
-        child.start()
-        assert said.get(timeout=120) == "LoopThreadUnusable"
-        child.join(120)
+        for source in (messages, stream):
+            child = context.Process(target=_read_in_child, args=(source, said))
+            child.start()
+            assert said.get(timeout=120) == "LoopThreadUnusable"
+            child.join(120)
+        assert next(messages).offset == 1
 
 
-def _read_in_child(stream: MessageStream, said: Any) -> None:
+def _read_in_child(source: Iterable[Message], said: Any) -> None:
     try:
-        said.put(next(iter(stream)))
+        said.put(next(iter(source)))
     except LoopThreadUnusable as error:
         said.put(type(error).__name__)
 
