@@ -48,7 +48,7 @@ class TopicFilter:
         options.log_errors = False
         try:
             return re2.compile("".join(self.expression.split()).replace(",", "|").strip("\"'"), options)
-        except re2.error as error:
+        except (re2.error, UnicodeEncodeError) as error:
             raise ConfigurationError(f"{self.expression!r} is no regular expression of RE2: {error}") from None
 
 

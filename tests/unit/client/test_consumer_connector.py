@@ -328,7 +328,8 @@ async def test_znodes_that_are_no_json_stop_nobody(tmp_path: Path) -> None:
         await some_clicks(found, 1, b"a")
         for path, data in (("ids/strange", b"{"), ("ids/many", b'{"subscription":{"clicks":99999999},"pattern":"static"}')):
             await found.look.create(f"/consumers/g/{path}", data, make_parents=True)
-        await found.look.create("/consumers/g/ids/wild", b'{"subscription":{"(":1},"pattern":"white_list"}')
+        for name, expression in (("wild", b"("), ("half", b"\\ud800")):  # the second half of no character
+            await found.look.create(f"/consumers/g/ids/{name}", b'{"subscription":{"%b":1},"pattern":"white_list"}' % expression)
         await found.look.create("/consumers/g/offsets/clicks/0", b"seven", make_parents=True)
         async with found.consumer("one") as connector:
             (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
