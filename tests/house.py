@@ -77,7 +77,7 @@ CEILINGS: Final[dict[str, int]] = {
     "home words": 0,
     "loops of tests over each": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 62_127,
+    "lines of services/ottla": 62_131,
     "lines of tests": 82_351,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,

@@ -16,7 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
@@ -245,7 +245,7 @@ class LoopThread:
 
         Raises:
             TimeoutError: it was not done in time and is cancelled.
-            LoopThreadUnusable: the loop cannot run it; it was not begun.
+            LoopThreadUnusable: the loop cannot run it, which was not begun, or was closed before it was done.
         """
         waiting = self._unless_closing(coroutine)
         try:
@@ -266,6 +266,10 @@ class LoopThread:
             if not future.cancel():
                 return future.result()  # what came as the time ended, or a TimeoutError of its own
             raise TimeoutError(f"it was not done after {timeout_seconds:g} s") from None
+        except CancelledError:
+            if self._stopped.is_set():
+                raise LoopThreadUnusable(f"{self._thread.name} has ended") from None
+            raise
         except LoopThreadUnusable:
             waiting.close()
             coroutine.close()

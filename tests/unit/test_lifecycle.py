@@ -119,6 +119,16 @@ def test_a_call_that_comes_while_the_loop_is_closed_is_told_so_at_once() -> None
     assert kept.cancelled()
 
 
+def test_a_call_that_is_under_way_while_the_loop_is_closed_says_so() -> None:
+    """As a consumer's fetch that waits in one thread while another closes it: it raised a CancelledError without a word."""
+    thread = LoopThread("test-loop")
+    closing = threading.Timer(0.1, thread.close, (120,))
+    closing.start()
+    with pytest.raises(LoopThreadUnusable, match="test-loop has ended"):
+        thread.call(asyncio.sleep(3600), 120)
+    closing.join(120)
+
+
 def test_closing_lets_what_was_cancelled_before_clean_up() -> None:
     """A second cancel would cut that short. So a start of an embedded cluster that was interrupted left threads and locks behind."""
     thread = LoopThread("test-loop")

@@ -16,7 +16,6 @@ import logging
 import os
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import CancelledError
 from dataclasses import replace
 from itertools import chain
 from operator import length_hint
@@ -312,7 +311,7 @@ class MessageStream:
                     found = self._thread.call(self._feed.next_chunk(seconds), _CALL_SECONDS)
                 except TimeoutError:
                     continue  # the process stood still, and its loop has not come to it yet
-                except (CancelledError, LoopThreadUnusable):
+                except LoopThreadUnusable:
                     if self._feed.is_closed:  # by another thread, meanwhile
                         return
                     raise
