@@ -277,6 +277,7 @@ class Brokers:
         security_for(where.properties)
         self._where = where
         self._metadata = metadata
+        self._addresses = {broker_id: (str(broker.host), broker.port) for broker_id, broker in metadata.brokers.items()}
 
     def check_coordinators(self) -> None:
         """Raises CommandFailed when a partition of the coordinators has no leader: the transactions that it knows, no one names."""
@@ -386,6 +387,7 @@ class Brokers:
             lambda api: api.build("FindCoordinatorRequest", key=transactional_id, key_type=_TRANSACTION),
         )
         _check(answer.error_code, f"transactional id {transactional_id!r}")
+        self._addresses[int(answer.node_id)] = answer.host, answer.port  # it may have joined since the brokers were listed
         return int(answer.node_id)
 
     def _by_leader(self, partitions: Sequence[Partition]) -> Mapping[int, list[Partition]]:
@@ -398,8 +400,7 @@ class Brokers:
         return found
 
     def _ask(self, broker_id: int, key: ApiKey, version: int, request: Build) -> Any:
-        broker = self._metadata.brokers[broker_id]
-        return call((str(broker.host), broker.port), self._where.properties, key, version, request, "does not tell of transactions")
+        return call(self._addresses[broker_id], self._where.properties, key, version, request, "does not tell of transactions")
 
 
 def _check(code: int, subject: str) -> None:

@@ -7,6 +7,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from tests.unit.wire.fakes import VERSIONS, Asked, api_versions
@@ -108,6 +109,23 @@ def test_what_is_on_its_way_is_listed_and_a_refusal_of_all_fails() -> None:
         list_reassignments(WHERE, address)
 
 
+def test_a_coordinator_that_has_joined_since_the_brokers_were_listed_is_asked_where_it_is_found() -> None:
+    """It was looked for among those, which ended in a traceback."""
+
+    def found(asked: Asked) -> bytes:
+        return asked.answer(throttle_time=0, error_code=0, error_message=None, node_id=2, host=address[0], port=address[1])
+
+    def described(asked: Asked) -> bytes:
+        fields = {"transaction_timeout": 60_000, "transaction_start_time": -1, "producer_id": 7, "producer_epoch": 1}
+        state = asked.schema("TransactionState", error_code=0, transactional_id="t", transaction_state="Empty", topics=[], **fields)
+        return asked.answer(throttle_time=0, transaction_states=[state])
+
+    with broker(found, described) as address:
+        metadata = SimpleNamespace(brokers={1: SimpleNamespace(host=address[0], port=address[1])})
+        known = Brokers(WHERE, metadata).describe("t")  # type: ignore[arg-type]
+        assert (known.coordinator, known.producer_id, known.state) == (2, 7, "Empty")
+
+
 def test_a_broker_that_hangs_up_or_is_away_is_named() -> None:
     with broker(lambda asked: b"") as address, pytest.raises(CommandFailed, match=r"does not tell its sizes: .*closed"):
         partition_sizes(address, {}, {"a": [0]})
@@ -134,4 +152,4 @@ def test_a_way_to_connect_that_is_not_spoken_is_refused_before_anything_is_asked
     with pytest.raises(UsageError, match="GSSAPI is not one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"):
         security_for({"security.protocol": "SASL_SSL"})
     with pytest.raises(UsageError, match="ssl"):
-        Brokers(Connection("unused", {"security.protocol": "ssl", "ssl.ca.location": "/nowhere.pem"}), None)  # type: ignore[arg-type]  # is not looked at
+        Brokers(Connection("unused", {"security.protocol": "ssl", "ssl.ca.location": "/nowhere.pem"}), SimpleNamespace(brokers={}))  # type: ignore[arg-type]
