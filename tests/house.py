@@ -52,7 +52,8 @@ _LATER: Final = """
     unit/audit_counter/ helm/test_audit_counter unit/broker/auditing/ unit/mirror_maker/ unit/takeover/ security/
     compat/test_schema_registry compat/test_mirror helm/test_mirror_maker integration/test_mirror_maker simulation/mirroring
     compat/test_audit compat/test_takeover integration/test_spark integration/test_audit_counter helm/test_load
-    cli/configs compat/test_configs_command chaos/auditing chaos/test_auditing
+    cli/configs compat/test_configs_command chaos/auditing chaos/test_auditing paper/test_log paper/test_server paper/test_pipeline
+    paper/test_page paper/connection
 """
 LATER: Final = tuple(_LATER.split())
 
@@ -78,7 +79,7 @@ CEILINGS: Final[dict[str, int]] = {
     "loops of tests over each": 0,
     "__getattr__": 0,
     "lines of services/ottla": 62_132,
-    "lines of tests": 82_369,
+    "lines of tests": 81_736,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 27,

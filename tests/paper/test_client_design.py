@@ -75,7 +75,7 @@ def take(stream: MessageStream, count: int) -> list[Message]:
     return [next(messages) for _ in range(count)]
 
 
-# "Producer APIs".
+# "Producer APIs" (P1, P2, P3).
 
 
 def test_one_producer_stands_before_the_synchronous_and_the_asynchronous_one(cluster: EmbeddedCluster, reader: SimpleConsumer) -> None:
@@ -197,7 +197,7 @@ def test_a_partitioner_gets_the_key_and_the_number_of_partitions(cluster: Embedd
     assert asked == [(b"7", 3), (b"8", 3), (b"7", 3)]
 
 
-# "Consumer APIs": the low level.
+# "Consumer APIs": the low level (K1).
 
 
 def test_the_simple_consumer_keeps_no_state(cluster: EmbeddedCluster, producer: Producer, reader: SimpleConsumer) -> None:
@@ -231,7 +231,7 @@ def test_offsets_before_a_time_come_in_descending_order(cluster: EmbeddedCluster
 def test_a_message_that_does_not_fit_is_read_with_a_doubled_buffer(
     cluster: EmbeddedCluster, producer: Producer, reader: SimpleConsumer
 ) -> None:
-    """ "Reads": for messages of unusual size the buffer is doubled until they fit."""
+    """ "Reads" (S10): for messages of unusual size the buffer is doubled until they fit."""
     topic = cluster.create_topic("large")
     producer.send(topic, bytes(300_000))
     (message,) = reader.fetch(topic, 0, 0, max_bytes=1)
@@ -259,7 +259,7 @@ def test_an_offset_that_does_not_exist_is_out_of_range_and_the_consumer_may_rese
     assert [message.value for message in reader.fetch(topic, 0, start)] == [b"there"]
 
 
-# "Consumer APIs": the high level.
+# "Consumer APIs": the high level (K2).
 
 
 def test_a_stream_merges_partitions_and_a_partition_feeds_one_stream(
@@ -322,7 +322,7 @@ def test_a_shutdown_ends_the_streams(cluster: EmbeddedCluster, producer: Produce
     assert list(messages) == []
 
 
-# "Directories in ZooKeeper" and the rebalance.
+# "Directories in ZooKeeper" and the rebalance (K3, K4).
 
 
 def test_a_broker_s_registration_says_where_it_listens(cluster: EmbeddedCluster, look: KazooClient) -> None:

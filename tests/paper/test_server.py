@@ -5,7 +5,9 @@ The statements are told in our own words, with the heading that they stand under
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from tests.paper.connection import CREATE_TOPICS, FETCH, METADATA, PRODUCE, Conn
 from tests.waiting import until
 
 from ottla.broker.controller.topics import assign_replicas
+from ottla.broker.replication.fetch_lane import FetchLane
 from ottla.client import Producer, ProducerSettings, SimpleConsumer
 from ottla.errors import (
     InvalidRequiredAcks,
@@ -126,6 +129,45 @@ def test_a_partition_without_a_leader_is_led_by_the_next_of_its_replicas_that_is
         until(lambda: cluster.isr(topic) == [*BROKERS], "it has caught up")
         until(lambda: cluster.leader(topic) == preferred, "the preferred replica leads again")
         assert [message.value for message in reader.fetch(topic, 0, 0)] == [b"before", b"meanwhile"]
+
+
+def test_a_message_is_shown_when_all_replicas_in_sync_have_it(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "Fetch requests" and "Replication" (C5, V6, T2): followers fetch as consumers do; what they ask for says what they have.
+
+    Until then a consumer is given nothing, and no error: another leader might not have the message. acks=all waits for the same.
+    """
+    may_fetch, fetching = threading.Event(), [0]
+    may_fetch.set()
+    real = FetchLane._fetch
+
+    async def held(lane: FetchLane) -> None:
+        while not may_fetch.is_set():  # noqa: ASYNC110  # the test's thread sets it
+            await asyncio.sleep(0.01)
+        fetching[0] += 1
+        try:
+            await real(lane)
+        finally:
+            fetching[0] -= 1
+
+    monkeypatch.setattr(FetchLane, "_fetch", held)
+    topic = cluster.create_topic("shown", replication_factor=3)
+    until(lambda: cluster.isr(topic) == [*BROKERS], "all are in sync")
+    with (
+        Connection(address_of(cluster, cluster.leader(topic))) as producer,
+        Connection(address_of(cluster, cluster.leader(topic))) as reader,
+    ):
+        time.sleep(1.0)  # what was on its way before ends within `replica.fetch.wait.max.ms`
+        may_fetch.clear()
+        try:
+            until(lambda: not fetching[0], "no follower fetches")
+            assert produce(producer, topic, b"of the leader alone", 1) == 0
+            waiting = producer.send(PRODUCE, **produce_fields(topic, b"of all", acks=-1))
+            found = fetch(reader, topic, 0, max_wait_ms=100, min_bytes=1)
+            assert (found.error_code, found.high_watermark, found.records or b"") == (0, 0, b"")
+        finally:
+            may_fetch.set()
+        assert PRODUCE.decode(producer.receive(), waiting).responses[0].partition_responses[0].error_code == 0
+        assert fetch(reader, topic, 0).high_watermark == 2
 
 
 # "Partition allocation".
