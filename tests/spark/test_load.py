@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -70,6 +71,21 @@ def test_a_load_appends_what_is_new_and_one_that_finds_nothing_commits_nothing(c
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "lag"})
     assert [place.offset for place in consumer.committed([Place(topic, number) for number in range(3)], 20)] == [100, 40, 7]
     consumer.close()
+
+
+@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+def test_a_table_is_where_it_was_said_to_be_with_a_space_and_as_hadoop_writes_paths(
+    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    """With `file:` the log was there and the files below the working directory; with `file://` a space failed the load."""
+    monkeypatch.chdir(tmp_path)
+    topic = cluster.create_topic(f"placed-{len(prefix)}")
+    fill(cluster, topic, 10)
+    address = f"{prefix}{tmp_path}/a table"
+    load(replace(settings_for(cluster, tmp_path, topic), table=address), LocalExecutor())
+    assert rows_of(tmp_path / "a table") == all_of(topic, [10])
+    verdict = inspection.verify(Table.open(address))
+    assert (verdict.rows, verdict.wrong, list(tmp_path.iterdir())) == (10, (), [tmp_path / "a table"])
 
 
 def test_the_table_has_what_librdkafka_reads_and_others_read_it(cluster: EmbeddedCluster, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_streams_batch_is_appended_once_however_often_it_is_run(spark: SparkSe
     """Method: each batch is appended twice, as a query does that dies between its append and its checkpoint."""
     topic = cluster.create_topic("for-each")
     fill(cluster, topic, 70)
-    path = str(tmp_path / "table")
+    path = str(tmp_path / "a table")
     done: list[bool] = []
 
     def twice(frame: DataFrame, batch: int) -> None:

@@ -30,6 +30,7 @@ from ottla.record.batch import batches, crc_of
 from ottla.record.columnar import ByteColumn, Columns, Integers, read_columns
 from ottla.spark.offsets import EARLIEST, LATEST, Loss, OffsetRange, Offsets
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
+from ottla.spark.table import place_of
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetched, Fetcher, FetchFailed, visible_batches
 from ottla.wire.offsets import list_offsets
@@ -277,12 +278,7 @@ def put_aside(directory: str, name: str, octets: bytes) -> None:
     Raises:
         OSError
     """
-    from pyarrow import fs
-
-    if "://" in directory:
-        system, base = fs.FileSystem.from_uri(directory)
-    else:
-        system, base = fs.LocalFileSystem(), directory
+    system, base = place_of(directory)
     system.create_dir(base, recursive=True)
     with system.open_output_stream(f"{base}/{name}") as file:
         file.write(octets)

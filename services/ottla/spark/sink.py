@@ -36,6 +36,7 @@ from ottla.record.columnar import build_batches
 from ottla.spark.commits import DEFAULT_TIMEOUT_MS, MARGIN_MS, Decision, Slot, check_owner, check_plan, slot_id
 from ottla.spark.exactly_once import SinkCommits, Turn, open_slot
 from ottla.spark.settings import OptionRefused, SourceSettings, flag
+from ottla.spark.table import place_of
 from ottla.wire.cluster import Cluster
 from ottla.wire.producing import BatchProducer
 from ottla.wire.transactions import TransactionalProducer
@@ -120,7 +121,7 @@ class TransactionSettings:
             return hashlib.sha256(self._read(f"offsets/{batch}")).hexdigest()
         except FileNotFoundError:
             with suppress(OSError, ValueError):
-                system, path = self._place()
+                system, path = place_of(self.checkpoint.rstrip("/"))
                 names = [file.base_name for file in system.get_file_info(fs.FileSelector(f"{path}/offsets"))]
                 return "" if any(name.isdecimal() and int(name) > batch for name in names) else None
         except (OSError, ValueError) as error:
@@ -128,19 +129,10 @@ class TransactionSettings:
         return ""
 
     def _read(self, name: str) -> bytes:
-        system, path = self._place()
+        assert self.checkpoint is not None
+        system, path = place_of(self.checkpoint.rstrip("/"))
         with system.open_input_file(f"{path}/{name}") as file:
             return bytes(file.readall())
-
-    def _place(self) -> tuple[Any, str]:
-        from pyarrow import fs
-
-        assert self.checkpoint is not None
-        if "://" in self.checkpoint:
-            system, path = fs.FileSystem.from_uri(self.checkpoint)
-        else:
-            system, path = fs.LocalFileSystem(), self.checkpoint.removeprefix("file:")
-        return system, path.rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import unquote
 
 from ottla.clock import Clock, SystemClock
 from ottla.errors import OttlaError
@@ -105,6 +106,8 @@ class Table:
         from deltalake import CommitProperties, DeltaTable, Schema
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
+        if uri.startswith("file:"):
+            uri = place_of(uri)[1]
         try:
             delta = DeltaTable(uri)
         except TableNotFoundError as error:
@@ -291,18 +294,25 @@ class Table:
         return int(self.delta.optimize.compact()["numFilesRemoved"])
 
 
+def place_of(uri: str) -> tuple[Any, str]:
+    """A directory's file system as Arrow has it, and its path there: of a path, of one behind `file:`, or of an address."""
+    from pyarrow import fs
+
+    if uri.startswith("file:"):
+        return fs.LocalFileSystem(), unquote(uri.removeprefix("file:").removeprefix("//"))
+    found: tuple[Any, str] = fs.FileSystem.from_uri(uri) if "://" in uri else (fs.LocalFileSystem(), uri)
+    return found
+
+
 def file_rows(uri: str, path: str, columns: Sequence[str]) -> Iterator[Any]:
     """Some columns of a file's rows, as `pyarrow.RecordBatch`es.
 
     Args:
         path: below the root, as `Table.files` has it.
     """
-    from pyarrow import fs, parquet
+    from pyarrow import parquet
 
-    if "://" in uri:
-        system, base = fs.FileSystem.from_uri(uri)
-    else:
-        system, base = fs.LocalFileSystem(), uri
+    system, base = place_of(uri)
     with system.open_input_file(f"{base}/{path}") as source, parquet.ParquetFile(source) as opened:
         yield from opened.iter_batches(columns=list(columns), use_threads=False)
 
@@ -313,13 +323,9 @@ class ParquetFile:
     def __init__(self, root: str, path: str, schema: Any) -> None:
         from pyarrow import fs, parquet
 
-        self._local: Path | None = None
-        if "://" in root:
-            system, base = fs.FileSystem.from_uri(root)
-            whole = f"{base}/{path}"
-        else:
-            self._local = Path(root) / path
-            system, whole = fs.LocalFileSystem(), str(self._local)
+        system, base = place_of(root)
+        whole = f"{base}/{path}"
+        self._local = whole if isinstance(system, fs.LocalFileSystem) else None
         system.create_dir(whole.rpartition("/")[0], recursive=True)
         self.size = self.rows = 0
         self._stream = system.open_output_stream(whole)
@@ -402,7 +408,7 @@ def read(spark: SparkSession, path: str, version: int | None = None) -> DataFram
     if version is not None:
         table.delta.load_as_version(version)
     schema = StructType.fromJson(json.loads(table.delta.schema().to_json()))
-    files = list(table.delta.file_uris())
+    files = [f"{table.uri}/{file['path']}" for file in table.files()]
     if not files:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).option("basePath", path).parquet(*files)
+    return spark.read.schema(schema).option("basePath", table.uri).parquet(*files)

@@ -307,7 +307,9 @@ def test_a_checkpoint_that_was_restored_or_copied_is_refused_and_disturbs_nobody
     mine, copied = tmp_path / "check point", tmp_path / "copied"
 
     def sink(checkpoint: Path) -> SinkSettings:
-        return SinkSettings(source, topic, transactions=TransactionSettings.of({"checkpointlocation": str(checkpoint)}, is_stream=True))
+        return SinkSettings(
+            source, topic, transactions=TransactionSettings.of({"checkpointlocation": f"file://{checkpoint}"}, is_stream=True)
+        )
 
     def plan(checkpoint: Path, batch: int, end: int) -> None:
         (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
