@@ -381,14 +381,15 @@ class AsyncConsumerConnector:
         for partition in partitions:
             offset = self._feeds[self._owned.pop(partition)].revoke(partition)
             released.append(partition)
-            if offset is not None and offset >= 0 and (topics is None or partition.topic in topics):
+            is_there = topics is None or partition.topic in topics
+            if offset is not None and offset >= 0 and is_there and self.settings.auto_commit_enable:
                 offsets[partition] = offset
         registry, losses = self._registry, self._losses
         if not released or registry is None:
             return
         try:
-            if self.settings.auto_commit_enable:
-                await self._write_unless_lost(registry, offsets, losses)
+            # Also with nothing to write: what the program commits just now is said before the next owner asks.
+            await self._write_unless_lost(registry, offsets, losses)
         except (OttlaError, OSError) as error:
             log.warning("offsets of %d partitions that are released were not all committed: %s", len(offsets), error)
         await all_to_their_end(map(registry.release, released))

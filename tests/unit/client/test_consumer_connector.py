@@ -456,6 +456,37 @@ async def test_a_first_offset_that_waits_while_the_session_ends_is_not_written(t
             assert (await committed_offsets(found.cluster, "g"))[late].offset == 2
 
 
+async def test_a_partition_is_not_released_while_its_program_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who commits before processing would process what the next owner, who has heard of no commit, reads too."""
+    async with group(tmp_path) as found:
+        await create_topic(found.cluster, "clicks", 2)
+        moved = TopicPartition("clicks", 1)
+        await produce(found.cluster, moved, batch(b"a", b"b"))
+        one, two = (
+            found.consumer(name, offsets_storage="kafka", dual_commit_enabled="false", auto_commit_enable="false")
+            for name in ("one", "two")
+        )
+        is_under_way = asyncio.Event()
+
+        async def slow(*arguments: Any) -> None:
+            if not is_under_way.is_set():
+                is_under_way.set()
+                with suppress(TimeoutError):
+                    await until(lambda: two.owned, seconds=2.0)
+            await commit_offsets(*arguments)
+
+        async with one, two:
+            (stream,) = (await one.create_message_streams({"clicks": 1}))["clicks"]
+            messages = aiter(stream)
+            assert (await anext(messages)).value == b"a"
+            monkeypatch.setattr("ottla.client.consumer_connector.commit_offsets", slow)
+            committing = asyncio.create_task(one.commit_offsets())
+            await is_under_way.wait()
+            (other,) = (await two.create_message_streams({"clicks": 1}))["clicks"]
+            assert await take(other, 1) == [b"b"]
+            await committing
+
+
 async def test_what_is_released_while_a_consumer_is_shut_down_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with group(tmp_path) as found:
         await some_clicks(found, 2, b"a", b"b", b"c")
