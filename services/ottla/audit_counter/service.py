@@ -44,7 +44,7 @@ from ottla.errors import (
 )
 from ottla.lifecycle import Offload
 from ottla.metrics.cells import Histogram
-from ottla.model import TopicPartition
+from ottla.model import NO_LEADER, TopicPartition
 from ottla.protocol.list_offsets_client import EARLIEST, LATEST
 from ottla.record.audit_records import (
     NO_OFFSETS,
@@ -357,6 +357,7 @@ class AuditCounter:
             if began - looked_at >= _HOUSEKEEPING_SECONDS and not self.progress.lag and not is_deaf:
                 looked_at = began
                 heard_before = self._clock.time_ms() - self.settings.session_timeout_ms
+                await self._wait_for_leaders(await self._in_store(self._store.silent_brokers, heard_before))
                 changed |= {(topic, -1) for topic, _ in await self._in_store(self._store.silent_sessions, heard_before)}
                 await self._in_store(self._store.fold, self._clock.time_ms())
             if changed:
@@ -374,6 +375,19 @@ class AuditCounter:
             if began - purged_at >= _PURGE_SECONDS:
                 purged_at = began
                 await self._in_store(self._purge, self._clock.time_ms())
+
+    async def _wait_for_leaders(self, topics: list[str]) -> None:
+        """A broker is not given up while a partition has no leader: the next one counts again what that had not said."""
+        if not topics:
+            return
+        waiting = topics
+        with suppress(OttlaError, OSError):
+            await self._cluster.refresh(topics)
+            known = self._cluster.metadata.topics
+            waiting = [
+                topic for topic in topics if topic in known and any(one.leader == NO_LEADER for one in known[topic].partitions.values())
+            ]
+        await self._in_store(self._store.heard_brokers, waiting, self._clock.time_ms())
 
     def _take_in(self, fetched: list[Fetched], next_offsets: Mapping[int, int], now_ms: int) -> Applied:
         if self._store.is_purge_due(now_ms):  # or a window would have what one tier said of it, and not what others say now

@@ -391,6 +391,17 @@ class Store:
                 connection.execute(f"UPDATE sessions SET is_dead = 1 WHERE {where}", (heard_before_ms,))
             return found
 
+    def silent_brokers(self, heard_before_ms: int) -> list[str]:
+        """The topics of which a broker's session would be marked as dead."""
+        found = "SELECT DISTINCT topic FROM sessions WHERE tier = ? AND is_final = 0 AND is_dead = 0 AND heard_ms < ?"
+        return [topic for (topic,) in self._connection.execute(found, (BROKER, heard_before_ms))]
+
+    def heard_brokers(self, topics: Iterable[str], now_ms: int) -> None:
+        """Begins to wait for the brokers' sessions of topics again."""
+        with self._transaction() as connection:
+            rows = [(now_ms, topic, BROKER) for topic in topics]
+            connection.executemany("UPDATE sessions SET heard_ms = ? WHERE topic = ? AND tier = ? AND is_final = 0 AND is_dead = 0", rows)
+
     def heard_all(self, now_ms: int) -> None:
         """Begins to wait for every session again: while the counter did not read, or could not, no silence was theirs."""
         with self._transaction() as connection:

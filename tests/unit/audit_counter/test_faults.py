@@ -40,7 +40,7 @@ from ottla.audit_counter.server import FILE, AuditServer
 from ottla.audit_counter.service import AuditCounter, CounterSettings
 from ottla.audit_counter.store import StoreFailed
 from ottla.audit_counter.verdicts import NOT_KNOWN
-from ottla.client.auditing import ProducerAudit, new_session
+from ottla.client.auditing import ConsumerAudit, ProducerAudit, new_session
 from ottla.clock import SystemClock
 from ottla.coordination.election import Term
 from ottla.coordination.embedded import EmbeddedZooKeeper
@@ -98,6 +98,35 @@ async def test_silence_is_not_the_sessions_while_audit_has_no_leader(tmp_path: P
         await running.say_final()
         for edge in COMPLETE:
             await until_said(running, edge, Verdict.COMPLETE)
+
+
+@pytest.mark.long
+@in_a_loop
+async def test_a_window_of_a_partition_without_a_leader_is_not_complete(tmp_path: Path) -> None:
+    """One broker of two is killed before it has said what it had, and nobody leads its partition: the other one's word was enough."""
+    second, window_ms = BrokerId(2), 10_000
+    settings = CounterSettings(window_ms=window_ms, expected=("broker",), verify="never", session_timeout_ms=6_000, replication_factor=2)
+    auditing = {"audit_enable": "true", "audit_report_interval_ms": "1000", "audit_window_ms": str(window_ms)}
+    async with brokers(tmp_path, 2, default_replication_factor="2", **auditing) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2, 1)
+        async with running_counter(cluster, tmp_path / "audit.db", settings) as counter:
+            await counter.wait_caught_up()
+            now_ms = SystemClock().time_ms()
+            one = Pipeline(running, cluster, counter, now_ms - now_ms % window_ms + window_ms)
+            one.consumer = ConsumerAudit(new_session("consumer:billing", host="bill-1", window_ms=window_ms))
+            await one.produce(10)
+            await until_counted(one, 10)
+            await one.consume(final=False)
+            (led,) = [number for number in range(2) if await cluster.with_leader(TopicPartition("clicks", number), _itself) == second]
+            async with BatchProducer(cluster) as producer:
+                offset = await producer.send(TopicPartition("clicks", led), build_batch([Record(0, one.start_ms, b"k", b"unsaid")]))
+            await running.kill(second)
+            await asyncio.sleep((one.start_ms - SystemClock().time_ms()) / 1000 + 22)
+            assert await said_of(one, "broker->consumer:billing") == {Verdict.PENDING}
+            await running.start_broker(second)
+            one.consumer.consumed("clicks", led, offset, b"k", b"unsaid", one.start_ms)
+            await one.report(one.consumer.records(one.now_ms, is_final=True))
+            await until_said(one, "broker->consumer:billing", Verdict.COMPLETE)
 
 
 async def _itself(leader: BrokerId) -> BrokerId:
