@@ -240,10 +240,16 @@ def test_what_is_wrong_with_a_table_is_one_line(cluster: EmbeddedCluster, tmp_pa
         (["a", "--into", "x", "-X", "group.id=g"], "Kafka option 'group.id' is not supported"),
         (["a", "--into", "x", "--metrics-file", "nowhere/load.prom"], "--metrics-file nowhere/load.prom: there is no directory nowhere"),
         (["status", "nowhere"], "there is no Delta table at nowhere"),
+        (["verify", "{another}"], "is no table that loads write to: it is not partitioned by topic and day"),
+        (["reconcile", "{another}", "--master", "none"], "is no table that loads write to: it is not partitioned by topic and day"),
     ],
 )
-def test_a_mistake_is_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["load", *arguments]) != 0
+def test_a_mistake_is_one_sentence(arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pyarrow
+    from deltalake import write_deltalake
+
+    write_deltalake(tmp_path, pyarrow.table({"a": [1]}))
+    assert run(["load", *(word.replace("{another}", str(tmp_path)) for word in arguments)]) != 0
     assert sentence in capsys.readouterr().err
 
 

@@ -31,7 +31,7 @@ from ottla.network.registry_http import ask_registry
 from ottla.record.audit_records import WRONG, Verdict
 from ottla.record.digests import MASK_64, MASK_128, Identities, OffsetSums, contents, digest, digest_of, placed
 from ottla.spark.loading.decoding import SCHEMA_ID
-from ottla.spark.loading.inspection import committed_by_loads
+from ottla.spark.loading.inspection import check_is_of_loads, committed_by_loads
 from ottla.spark.table import Table, file_rows
 
 if TYPE_CHECKING:
@@ -361,11 +361,12 @@ def reconcile(
         spark: reads the files; None reads them in this process.
 
     Raises:
-        TableUnusable: there is no table.
+        TableUnusable: there is no table, or it is no load's.
         CounterUnavailable: the counter does not answer, or does not know such questions.
     """
     now_ms = (clock or SystemClock()).time_ms()
     table = Table.open(path)
+    check_is_of_loads(table)
     from_ms = (day - datetime.date(1970, 1, 1)).days * DAY_MS
     to_ms = from_ms + DAY_MS
     status = _ask(counter, "/v1/status?wait=10")  # brokers report at any time, so that it often has a few records to read

@@ -15,8 +15,9 @@ import numpy as np
 
 from ottla.model import TopicPartition
 from ottla.record.columnar import Integers
+from ottla.spark.loading.files import PARTITION_BY
 from ottla.spark.offsets import Offsets, flat
-from ottla.spark.table import Table
+from ottla.spark.table import Table, TableUnusable
 
 _APPLICATION: Final = "ottla-load/"
 
@@ -62,12 +63,22 @@ def status(table: Table) -> list[JobStatus]:
     return [found[job] for job in sorted(found)]
 
 
+def check_is_of_loads(table: Table) -> None:
+    """Raises TableUnusable for a table of something else."""
+    if list(table.delta.metadata().partition_columns) != list(PARTITION_BY):
+        raise TableUnusable(f"{table.uri} is no table that loads write to: it is not partitioned by {' and '.join(PARTITION_BY)}")
+
+
 def verify(table: Table) -> Verdict:
     """Reads topic, partition and offset of every row, and looks at every file's size.
 
     A row that is there twice, one behind its job's offsets, a file that is gone or has another size, and a number of rows that is not
     the one that was committed are wrong.
+
+    Raises:
+        TableUnusable: it is no load's.
     """
+    check_is_of_loads(table)
     wrong: list[str] = []
     actions = table.files()
     if "://" not in table.uri:
