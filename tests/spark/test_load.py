@@ -234,8 +234,9 @@ def test_what_retention_took_stops_a_load_unless_it_may_be_lost(cluster: Embedde
     delete_before(cluster, TopicPartition(topic, 0), 15)
     with pytest.raises(DataLost, match=r"taken-0: offsets \[10, 15\), 5 of them, are gone"):
         load(settings, LocalExecutor())
-    load(settings_for(cluster, tmp_path, topic, options={"failOnDataLoss": "false"}), LocalExecutor())
+    outcome = load(settings_for(cluster, tmp_path, topic, options={"failOnDataLoss": "false"}), LocalExecutor())
     assert [row[2] for row in rows_of(tmp_path)] == [*range(10), *range(15, 30)]
+    assert (outcome.lost, next(Table.open(str(tmp_path)).commits())["metrics"]["lost"]) == (5, 5)
 
 
 class Killed(BaseException):

@@ -37,7 +37,7 @@ from ottla.spark.loading.decoding import OURS, ColumnTypes, merged
 from ottla.spark.loading.files import PARTITION_BY, WriteTask, table_schema, write
 from ottla.spark.loading.ranges import MAX_RECORDS_PER_FILE, LoadIncomplete, RangeFacts, check, forgotten, plan, reached
 from ottla.spark.loading.schemas import Decoding
-from ottla.spark.offsets import Offsets, backlog, flat, nested, packed
+from ottla.spark.offsets import Loss, Offsets, backlog, flat, nested, packed
 from ottla.spark.reading import ClusterReader, ReadFailed, report
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
 from ottla.spark.table import Table
@@ -259,7 +259,7 @@ def load(
         version = table.application_version(settings.application)
         remembered = offsets_of(table, settings)
         known_ids = {} if remembered is None else (table.remembered(settings.application) or {}).get("topics", {})
-        start, end = _bounds(settings, reader, remembered, known_ids)
+        start, end, forgone = _bounds(settings, reader, remembered, known_ids)
         ranges = plan(start, end, settings.max_records, settings.max_records_per_file)
         left = backlog(reached(start, ranges), end)
         before = _report_before(table, settings)
@@ -280,7 +280,8 @@ def load(
             table.widen(added, settings.application)
         offsets = reached(start, ranges)
         files = [file for one in facts for file in one.files if file.rows]
-        rows, size, lost = sum(file.rows for file in files), sum(file.size for file in files), sum(one.lost for one in facts)
+        rows, size = sum(file.rows for file in files), sum(file.size for file in files)
+        lost = forgone + sum(one.lost for one in facts)
         quarantined = sum(one.quarantined for one in facts)
         said = None
         if settings.audit_window_ms is not None:
@@ -386,8 +387,8 @@ def offsets_of_rows(table: Table, source: SourceSettings) -> dict[TopicPartition
 
 def _bounds(
     settings: LoadSettings, reader: ClusterReader, remembered: Offsets | None, known_ids: Mapping[str, str | None]
-) -> tuple[Offsets, Offsets]:
-    """Where to go on, and up to where. Partitions that are new since are read from their beginning.
+) -> tuple[Offsets, Offsets, int]:
+    """Where to go on, up to where, and how many offsets before that are lost. Partitions that are new since are read from their beginning.
 
     Args:
         known_ids: of the topics whose offsets are remembered, as far as they are.
@@ -402,6 +403,7 @@ def _bounds(
     # As Spark's own source. What a pattern matches may be created yet.
     if missing := sorted(set(settings.source.subscribe) - {partition.topic for partition in partitions}):
         raise ConfigurationError(f"there is no topic {', '.join(missing)}")
+    losses: Sequence[Loss] = ()
     if remembered is None:
         start: dict[TopicPartition, int] = reader.resolve(settings.source.starting, partitions, is_start=True)
     else:
@@ -422,7 +424,7 @@ def _bounds(
         # Below 0 are ListOffsets' own words, such as -1 for where the log ends.
         until = reader.resolve(Boundary(timestamp_ms=max(0, settings.until_ms)), partitions, is_start=False)
         latest = {partition: min(offset, until[partition]) for partition, offset in latest.items()}
-    return start, latest
+    return start, latest, sum(loss.end - loss.start for loss in losses)
 
 
 def _check_topics(reader: ClusterReader, clock: Clock) -> None:
