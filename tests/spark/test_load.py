@@ -32,7 +32,7 @@ from ottla.spark.loading import inspection
 from ottla.spark.loading.driver import LoadSettings, LocalExecutor, Step, load, offsets_of, offsets_of_rows
 from ottla.spark.loading.files import PARTITION_BY, WriteTask, table_schema
 from ottla.spark.loading.ranges import LoadIncomplete, RangeFacts
-from ottla.spark.reading import DataLost, ReadFailed
+from ottla.spark.reading import ClusterReader, DataLost, ReadFailed
 from ottla.spark.table import NewFile, Table, TableConflict, TableUnusable
 
 pytestmark = pytest.mark.timeout(1200)
@@ -237,6 +237,22 @@ def test_what_retention_took_stops_a_load_unless_it_may_be_lost(cluster: Embedde
     outcome = load(settings_for(cluster, tmp_path, topic, options={"failOnDataLoss": "false"}), LocalExecutor())
     assert [row[2] for row in rows_of(tmp_path)] == [*range(10), *range(15, 30)]
     assert (outcome.lost, next(Table.open(str(tmp_path)).commits())["metrics"]["lost"]) == (5, 5)
+
+
+def test_a_leader_that_is_behind_is_not_taken_for_another_topic(
+    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was replaced and has not heard of it says where its log ended then. Loaded as another job, all rows would be there twice."""
+    topic = cluster.create_topic("behind")
+    fill(cluster, topic, 10)
+    settings = settings_for(cluster, tmp_path, topic)
+    load(settings, LocalExecutor())
+    with monkeypatch.context() as patch:
+        patch.setattr(ClusterReader, "latest", lambda _, partitions: dict.fromkeys(partitions, 7))
+        with pytest.raises(ReadFailed, match=r"behind-0 ends at 7, and the table is at 10, of this very topic: .* run the load again"):
+            load(settings, LocalExecutor())
+    fill(cluster, topic, 2)
+    assert load(settings, LocalExecutor()).rows == 2
 
 
 class Killed(BaseException):

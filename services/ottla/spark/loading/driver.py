@@ -416,10 +416,12 @@ def _bounds(
     latest = {partition: ends[partition] for partition in partitions if partition in ends}
     behind = [partition for partition, offset in latest.items() if offset < start[partition]]
     if behind and remembered is not None:
-        raise ConfigurationError(
-            f"{behind[0]} ends at {latest[behind[0]]}, and the table is at {start[behind[0]]}: this is another topic than the one that was"
-            " loaded; load it as another job"
-        )
+        ends_at = f"{behind[0]} ends at {latest[behind[0]]}, and the table is at {start[behind[0]]}"
+        if behind[0].topic in known_ids.keys() & reader.topic_ids.keys():
+            raise ReadFailed(
+                f"{ends_at}, of this very topic: its leader has not heard of a successor yet, or its log was cut; run the load again"
+            )
+        raise ConfigurationError(f"{ends_at}: this is another topic than the one that was loaded; load it as another job")
     if settings.until_ms is not None:
         # Below 0 are ListOffsets' own words, such as -1 for where the log ends.
         until = reader.resolve(Boundary(timestamp_ms=max(0, settings.until_ms)), partitions, is_start=False)
