@@ -76,6 +76,8 @@ class EmbeddedCluster:
         for name, value in self._settings.items():
             if not isinstance(value, str):  # as a test that no type checker reads may have it
                 raise ConfigurationError(f"{name} = {value!r}: a setting is a text, as in a properties file")
+        if "broker.id" in self._settings:
+            raise ConfigurationError(f"broker.id = {self._settings['broker.id']}: the brokers of an embedded cluster are 1 to {brokers}")
         self._topics = dict(topics or {})
         if unknown := set(services) - {SCHEMA_REGISTRY, AUDIT_COUNTER}:
             raise ConfigurationError(f"there is no service {', '.join(sorted(unknown))}; there are {SCHEMA_REGISTRY} and {AUDIT_COUNTER}")

@@ -122,6 +122,12 @@ def test_a_setting_that_is_no_text_is_refused_by_name() -> None:
         EmbeddedCluster(settings=wrong)
 
 
+def test_an_id_for_all_brokers_is_refused() -> None:
+    """One broker had another address after a restart, and of two the second waited for the first to go."""
+    with pytest.raises(ConfigurationError, match=r"broker\.id = 7: the brokers of an embedded cluster are 1 to 2"):
+        EmbeddedCluster(brokers=2, settings={"broker.id": "7"})
+
+
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_forked_child_that_leaves_the_block_takes_nothing_away() -> None:
     """It removed the directory of the brokers, which run in its parent."""
