@@ -202,6 +202,22 @@ def test_a_spark_that_does_not_start_is_one_sentence(a_spark_to_start: None, clu
     assert "nothing was committed: org.apache.spark.SparkException: Could not parse Master URL: 'local[x]'" in ended.stderr
 
 
+def test_a_day_that_cannot_be_read_is_not_a_lost_one(a_spark_to_start: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1 says that messages are lost or doubled. What Spark raised was a traceback besides."""
+    command = ["load", "reconcile", str(tmp_path), "--counter", "http://127.0.0.1:1", "--master"]
+    assert run([*command, "none"]) == 3
+    assert capsys.readouterr().err == f"ottla: there is no Delta table at {tmp_path}\n"
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log" / f"{0:020}.json").write_text("{no json")
+    assert run([*command, "none"]) == 3
+    assert capsys.readouterr().err.startswith(f"ottla: {tmp_path}: Kernel error: Json error")
+    ended = subprocess.run(
+        [sys.executable, "-m", "ottla.cli", *command, "local[x]"], capture_output=True, text=True, timeout=900, check=False
+    )
+    assert (ended.returncode, "Traceback" in ended.stderr) == (3, False), ended.stderr
+    assert "the rows cannot be read: org.apache.spark.SparkException: Could not parse Master URL: 'local[x]'" in ended.stderr
+
+
 def test_what_is_wrong_with_a_table_is_one_line(cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `deltalake` and pyarrow raise; it was a traceback, a load's after its commit too."""
     topic = cluster.create_topic("to-be-spoilt")

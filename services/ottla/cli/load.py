@@ -26,6 +26,7 @@ from ottla.cli.connection import BootstrapServer, pairs
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
 from ottla.cli.output import bytes_of, count_of, note, say, say_json, table
+from ottla.errors import ConfigurationError, OttlaError
 
 if TYPE_CHECKING:
     from ottla.spark.audit import Reconciliation
@@ -249,18 +250,21 @@ def reconcile(
     """
     _needs_spark(*(() if master == "none" else ("pyspark",)), extra="xxhash")
     from ottla.spark import audit
+    from ottla.spark.loading.driver import failing
+    from ottla.spark.session import session
 
-    with ExitStack() as stack:
-        spark = None
-        if master != "none":
-            from ottla.spark.session import session
-
-            spark = stack.enter_context(session("ottla load reconcile", master, {"spark.ui.enabled": "false"}))
-        try:
+    try:
+        with ExitStack() as stack:
+            spark = None
+            if master != "none":
+                stack.enter_context(failing("the rows cannot be read"))
+                spark = stack.enter_context(session("ottla load reconcile", master, {"spark.ui.enabled": "false"}))
             with _told(path):
                 found = audit.reconcile(path, _day(day), topics or None, counter=counter, spark=spark)
-        except audit.CounterUnavailable as error:
-            raise NotKnown(str(error)) from None
+    except ConfigurationError:
+        raise
+    except OttlaError as error:  # of which the exit code would say that messages are lost
+        raise NotKnown(str(error)) from error
     if as_json:
         say_json(
             {

@@ -153,7 +153,19 @@ class Executor(Protocol):
 
 
 class TasksFailed(OttlaError):
-    """Spark gave a task up, or is gone itself; nothing is committed. The message says what the last attempt died of."""
+    """Spark gave a task up, or is gone itself. The message says what the last attempt died of."""
+
+
+@contextmanager
+def failing(what: str) -> Iterator[None]:
+    """Raises what Spark raises as TasksFailed, with what that means."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JError, PySparkException, OSError) as error:
+        raise TasksFailed(f"{what}: {_cause(str(error))}") from error
 
 
 class LocalExecutor:
@@ -185,14 +197,9 @@ class SparkExecutor:
         self._session: Any = None
 
     def run(self, tasks: Sequence[WriteTask], done: Callable[[int], None]) -> list[RangeFacts]:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
-        try:
+        with failing("the tasks of a load failed, and nothing was committed"):
             self._session = self._session or self._start()
             return self._run(tasks, done)
-        except (Py4JError, PySparkException, OSError) as error:
-            raise TasksFailed(f"the tasks of a load failed, and nothing was committed: {_cause(str(error))}") from error
 
     def _run(self, tasks: Sequence[WriteTask], done: Callable[[int], None]) -> list[RangeFacts]:
         context = self._session.sparkContext
