@@ -258,13 +258,23 @@ class AsyncConsumerConnector:
         is_lost = False
         while True:
             assert self._registry is not None
-            left = timeout_seconds - self._registry.session.silent_seconds
+            session = self._registry.session
+            left = timeout_seconds - session.silent_seconds
             if left <= 0:
                 self._session_lost()
             elif is_lost:  # the process was stopped for so long, and its connection is as it was
                 self._changed.set()
             is_lost = left <= 0
-            await asyncio.sleep(left if left > 0 else timeout_seconds / _LOOKS_A_TIMEOUT)
+            if left > timeout_seconds / 2:
+                await asyncio.sleep(left - timeout_seconds / 2)
+                continue
+            # Nothing may have been asked: of a timeout that is too short for it ZooKeeper makes a longer one, by which its client asks.
+            seconds = timeout_seconds / _LOOKS_A_TIMEOUT
+            seconds = min(left, seconds) if left > 0 else seconds
+            with suppress(CoordinationError, TimeoutError):
+                async with asyncio.timeout(seconds / 2):
+                    await session.exists(znodes.CONSUMER_IDS.path(self.settings.group_id))
+            await asyncio.sleep(seconds / 2)
 
     def _session_lost(self) -> None:
         self._losses += 1

@@ -260,6 +260,30 @@ async def test_a_consumer_that_was_stopped_for_a_while_reads_on_though_its_conne
             await until(lambda: connector.owned == [CLICKS])
 
 
+async def test_a_session_timeout_that_zookeeper_makes_longer_loses_no_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """400 ms, as in Kafka 0.8's example of a consumer: a server takes 4 s for it at the least, and its client asks every third of that."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a")
+        looks, unheard, exists_now = 0, 0, EmbeddedSession.exists
+
+        async def exists(session: EmbeddedSession, *arguments: Any) -> Stat | None:
+            nonlocal unheard
+            unheard = 0
+            return await exists_now(session, *arguments)
+
+        def silent_seconds(session: EmbeddedSession) -> float:
+            nonlocal looks, unheard
+            looks, unheard = looks + 1, unheard + 1
+            return 0.2 * unheard  # of 0.36
+
+        monkeypatch.setattr(EmbeddedSession, "exists", exists)
+        async with found.consumer("one", zookeeper_session_timeout_ms="400") as connector:
+            await connector.create_message_streams({"clicks": 1})
+            monkeypatch.setattr(EmbeddedSession, "silent_seconds", property(silent_seconds))
+            await until(lambda: looks > 5)
+            assert connector.owned == [CLICKS]
+
+
 async def test_a_partition_that_another_has_by_now_is_not_read_on(tmp_path: Path) -> None:
     """Its owner's znode was taken away by hand; the commit that is refused says so."""
     async with group(tmp_path) as found:
