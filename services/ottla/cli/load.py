@@ -261,7 +261,7 @@ def reconcile(
                 spark = stack.enter_context(session("ottla load reconcile", master, {"spark.ui.enabled": "false"}))
             with _told(path):
                 found = audit.reconcile(path, _day(day), topics or None, counter=counter, spark=spark)
-    except ConfigurationError:
+    except (ConfigurationError, UsageError):
         raise
     except OttlaError as error:  # of which the exit code would say that messages are lost
         raise NotKnown(str(error)) from error
