@@ -150,6 +150,7 @@ class Link:
         self._pace = Pace(settings.throttle_bytes_per_second)
         self._merge: MergeSettings | None = None
         self._wanted: dict[TopicPartition, Destination] = {}
+        self._untranslated: dict[str, str] = {}  # groups, and why not
         self._sizes: dict[str, int] = {}
         self._refused_settings: dict[str, str] = {}  # by the target's topics, why they do not follow; empty where they do
         self._settings_at = 0.0
@@ -536,16 +537,19 @@ class Link:
             return
         await self._refresh_source(())
         records = []
+        untranslated: dict[str, str] = {}
         groups, errors = await list_groups(self._source)
         for group in wanted_groups(groups, self._groups):
             try:
                 found = await self.translate(group)
-            except ApiError as error:
-                log.warning("%s: the offsets of group %s are not translated: %s", settings.name, group, error)
-                continue
-            records += [checkpoint(one) for one in found]
-            if settings.sync_group_offsets_enabled:
-                await follow_group(self._target, found, settings.name)
+                records += [checkpoint(one) for one in found]
+                if settings.sync_group_offsets_enabled:
+                    await follow_group(self._target, found, settings.name)
+            except (ApiError, OSError) as error:
+                why = untranslated[group] = reason_of(error)
+                if self._untranslated.get(group) != why:
+                    log.warning("%s: the offsets of group %s are not translated: %s", settings.name, group, why)
+        self._untranslated = untranslated
         if settings.emit_checkpoints_enabled:
             await self._emit(f"{settings.source}{self._dot}checkpoints{self._dot}internal", records)
         if settings.emit_offset_syncs_enabled:

@@ -214,6 +214,21 @@ async def test_no_group_is_translated_in_a_topic_that_several_links_copy_into(tm
                 assert await link.translate("readers") == []
 
 
+async def test_a_group_whose_offsets_the_target_refuses_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Here by the length of their metadata, with Kafka perhaps by its ACLs: only that the group has members is no fault."""
+    async with side(tmp_path / "a") as a, side(tmp_path / "b", offset_metadata_max_bytes="5") as b:
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0", b"1")
+        await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(1)})
+        async with worker(a, b) as one:
+            link = one.links["A-B"]
+            await until(lambda: CLICKS in link.maps and link.maps[CLICKS].next_offset == 2)
+            for _ in range(2):
+                await link._follow_groups()
+            (said,) = [text for text in caplog.messages if "readers" in text]
+            assert said.startswith("A-B: the offsets of group readers are not translated: ") and "OffsetMetadataTooLarge" in said
+
+
 async def test_a_group_that_a_link_has_brought_is_not_brought_back_by_the_other(tmp_path: Path) -> None:
     """With the same names in both clusters: behind its place in B is nothing of B's, whose end in A is behind what it has not read."""
     async with two_sides(tmp_path) as (a, b):

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from ottla.errors import ApiError, error_of
+from ottla.errors import ApiError, IllegalGeneration, UnknownMemberId, error_of
 from ottla.mirror_maker.naming import NameFilter
 from ottla.mirror_maker.offset_map import PartitionMap
 from ottla.mirror_maker.sync.legacy_records import Checkpoint
@@ -85,7 +85,7 @@ async def follow_group(target: Cluster, checkpoints: Collection[Checkpoint], lin
         link: its name, by which what was set from here is known again.
 
     Raises:
-        OSError: the target does not answer.
+        ApiError, OSError: the target refuses it, but for a group that has members, or does not answer.
     """
     if not checkpoints:
         return 0
@@ -98,7 +98,7 @@ async def follow_group(target: Cluster, checkpoints: Collection[Checkpoint], lin
             if is_to_be_set(there.get(checkpoint.partition), checkpoint.offset, link)
         }
         await commit_offsets(target, group, changes)
-    except ApiError as error:  # above all: it has members
+    except (UnknownMemberId, IllegalGeneration) as error:  # it has members
         log.debug("the offsets of group %s stay as they are in the target: %s", group, error)
         return 0
     return len(changes)
