@@ -104,7 +104,7 @@ class AuditServer:
         """
         from ottla.audit_counter.rest.application import AuditApplication
         from ottla.serving.http import HttpLimits, HttpListener
-        from ottla.serving.surface import Surface  # with starlette, a quarter of a second
+        from ottla.serving.surface import CertificateCollector, Surface  # with starlette, a quarter of a second
 
         settings = self._settings
         self._fault = asyncio.get_running_loop().create_future()
@@ -134,7 +134,8 @@ class AuditServer:
             if settings.http_address is not None:
                 collector = Collector(self.counter, self._clock, self.canary)
                 fresh = Freshness(collector, _STANDING_SECONDS, self._clock)
-                surface.measure(stack, beside, [collector], [fresh])
+                shown = {"brokers": settings} if settings.security_protocol == "SSL" else {}
+                surface.measure(stack, beside, [collector, CertificateCollector(settings, shown)], [fresh])
             self._run = asyncio.ensure_future(self.counter.run())
             stack.push_async_callback(_ended, self._run)
             self._run.add_done_callback(self._stopped)

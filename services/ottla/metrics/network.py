@@ -60,7 +60,7 @@ COLD_READS: Final = Metric(
 CERTIFICATE_EXPIRY: Final = Metric(
     "ottla_tls_certificate_expiry_timestamp_seconds",
     "gauge",
-    "When the first certificate of a listener's chain to expire does.",
+    "When the first certificate of a listener's chain to expire does; of a service that is no broker, also what it shows to brokers.",
     ("listener",),
 )
 

@@ -114,7 +114,7 @@ class MirrorMaker:
             log.info("%s has no effect: %s", name, why)
         async with AsyncExitStack() as stack:
             if settings.http_address is not None:
-                from ottla.serving.surface import Surface  # it imports starlette, at a quarter of a second
+                from ottla.serving.surface import CertificateCollector, Surface  # it imports starlette, at a quarter of a second
 
                 self.surface = Surface(self._clock, self)
                 await self.surface.start(stack, settings.http_address)
@@ -122,7 +122,8 @@ class MirrorMaker:
             for link in settings.links:
                 self._add(stack, link)
             if self.surface is not None:
-                self.surface.measure(stack, self._offload, [Collector(self, self._clock)])
+                shown = {alias: side for alias, side in settings.sides.items() if side.security_protocol.endswith("SSL")}
+                self.surface.measure(stack, self._offload, [Collector(self, self._clock), CertificateCollector(settings, shown)])
             if settings.rpc_address is not None:
                 server = RpcServer.for_operators(RpcService(RPC_SERVICE, self._register_rpc), settings)
                 self.rpc_port = await server.start(settings.rpc_address.host, settings.rpc_address.port)

@@ -126,7 +126,7 @@ class SchemaRegistry:
         settings.warn_without_effect(settings.given, log)
         async with AsyncExitStack() as stack:
             if settings.http_address is not None:
-                from ottla.serving.surface import Surface  # it imports starlette, at a quarter of a second
+                from ottla.serving.surface import CertificateCollector, Surface  # it imports starlette, at a quarter of a second
 
                 self.surface = Surface(self._clock, self._conditions)
                 await self.surface.start(stack, settings.http_address)
@@ -137,7 +137,9 @@ class SchemaRegistry:
             await self._open_store(stack, offload, Drafts(formats, settings.schema_cache_size))
             application, forwarder = await self._open_api(stack)
             if self.surface is not None:
-                self.surface.measure(stack, offload, [Collector(self, application, forwarder)])
+                shown = {listener.name: settings.for_listener(listener.name) for listener in settings.api_listeners if listener.is_tls}
+                certificates = CertificateCollector(settings, {"kafkastore": settings.kafkastore_ssl_keystore_location or "", **shown})
+                self.surface.measure(stack, offload, [Collector(self, application, forwarder), certificates])
             await self._join(stack)
             self._stack = stack.pop_all()
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Final
 
 from prometheus_client import GCCollector, Metric, ProcessCollector
@@ -20,11 +21,15 @@ from starlette.routing import Route
 
 from ottla.clock import Clock
 from ottla.config.listeners import Listener
+from ottla.config.rpc import LISTENER_NAME, RpcSettings
+from ottla.config.tls import ClusterTlsSettings, TlsSettings
 from ottla.lifecycle import Offload
 from ottla.metrics import service as metrics
 from ottla.metrics.family import Collector, Family, Pause, single
+from ottla.metrics.network import CERTIFICATE_EXPIRY
 from ottla.metrics.registry import Registry
 from ottla.metrics.table import BY_NAME
+from ottla.rpc.certificate_dates import first_expiry
 from ottla.serving.freshness import Freshness
 from ottla.serving.http import HttpListener
 from ottla.serving.loop import LoopProbe
@@ -134,6 +139,37 @@ class ProcessMetrics:
             if metric is not None:
                 samples = [sample for sample in family.samples if sample.name == metric.name]
                 yield Family(metric, [(tuple(sample.labels[label] for label in metric.labels), sample.value) for sample in samples])
+
+
+class CertificateCollector:
+    """`ottla_tls_certificate_expiry_timestamp_seconds` of a service that is no broker, as its files are when it starts.
+
+    Args:
+        settings: its `rpc.listener` is one of those that show a certificate.
+        others: by the name of a listener, or of what it is a client of, what `ssl.…` says there, or the file.
+    """
+
+    def __init__(self, settings: RpcSettings, others: Mapping[str, TlsSettings | ClusterTlsSettings | str]) -> None:
+        shown = dict(others)
+        if settings.rpc_security_protocol == "SSL":
+            shown[LISTENER_NAME] = settings.for_rpc()
+        expiries = {name: first_expiry(_certificates(seen)) for name, seen in shown.items()}
+        self._family = Family(CERTIFICATE_EXPIRY, [((name,), expiry) for name, expiry in expiries.items() if expiry is not None])
+
+    def collect(self) -> Iterator[Family | Pause]:
+        """The metrics as they are now."""
+        yield self._family
+
+
+def _certificates(seen: TlsSettings | ClusterTlsSettings | str) -> str:
+    location = seen if isinstance(seen, str) else seen.ssl_keystore_location
+    if not location:
+        chain = seen.ssl_keystore_certificate_chain if isinstance(seen, TlsSettings) else None
+        return "" if chain is None else chain.value
+    try:
+        return Path(location).read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""  # the user of the certificate reports it
 
 
 class ServiceCollector:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ from ottla.errors import (
     ResourceNotFound,
 )
 from ottla.record.audit_records import Verdict
+from ottla.rpc.certificate_dates import first_expiry
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.tls import RpcTls, read_tls
 from ottla.rpc.v1 import audit_pb2 as messages
@@ -399,6 +401,9 @@ async def test_over_tls_an_operator_is_answered_and_no_one_else_that_the_authori
     }
     path = f"/{messages.DESCRIPTOR.services_by_name['Audit'].full_name}/Status"
     async with brokers(tmp_path) as running, server_of(settings_of(servers(running), tmp_path / "audit", **secured)) as server:
+        _, _, scraped = await beside(get, server.metrics_url, "/metrics")
+        (ends,) = re.findall(r'ottla_tls_certificate_expiry_timestamp_seconds\{listener="RPC"\} (\S+)', scraped)
+        assert float(ends) == first_expiry(await beside(Path(keystore).read_text))
         for tls, error in ((tls_of("ann"), None), (tls_of("some-consumer"), ClusterAuthorizationFailed), (None, BrokerNotAvailable)):
             async with rpc_channel(server.rpc_port, tls) as channel:
                 call = channel.call_named(path, messages.AuditStatusRequest(), messages.AuditStatusResponse, 60)

@@ -11,16 +11,22 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ottla.clock import SystemClock
+from ottla.config.mirror import MirrorSettings
 from ottla.config.properties import parse
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.interface import SessionEvent
 from ottla.errors import BrokerNotAvailable, ConfigurationError
+from ottla.metrics.family import Family
+from ottla.rpc.certificate_dates import first_expiry
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.health import is_serving
+from ottla.serving.surface import CertificateCollector
+from ottla.testing.certificates import Authority
 
 from . import empty_service
 from .empty_service import EmptyService, EmptySettings
@@ -48,6 +54,25 @@ def test_settings_are_read_and_refused_as_a_brokers_are() -> None:
         EmptySettings.from_properties(parse("http.listner=127.0.0.1:0", "empty.properties"))
     with pytest.raises(ConfigurationError, match=r"unknown setting 'log.dirs'"):
         EmptySettings.from_properties({"log.dirs": "/data"})  # a broker's
+
+
+def test_each_certificate_that_a_service_shows_has_its_end(tmp_path: Path) -> None:
+    """Its own, to those who ask it, and a client's; brokers alone said that theirs ends, and after a renewal services have the former."""
+    keystore, truststore = Authority("tests").write(tmp_path, "worker")
+    tls = {"ssl.keystore.location": str(keystore), "ssl.truststore.location": str(truststore)}
+    given = {"clusters": "A,B", "A.bootstrap.servers": "a:1", "B.bootstrap.servers": "b:1", "A->B.enabled": "true"}
+    given |= {"A.security.protocol": "SSL", "rpc.listener": "127.0.0.1:0", "rpc.security.protocol": "SSL"}
+    given |= {f"A.{name}": value for name, value in tls.items()} | {f"listener.name.rpc.{name}": value for name, value in tls.items()}
+    settings = MirrorSettings.from_properties(given)
+    shown: dict[str, Any] = {
+        "A": settings.sides["A"],
+        "B": settings.sides["B"],
+        "kafkastore": str(keystore),
+        "gone": str(tmp_path / "gone.pem"),
+    }
+    (family,) = CertificateCollector(settings, shown).collect()
+    ends = first_expiry(Path(keystore).read_text(encoding="ascii"))
+    assert isinstance(family, Family) and family.samples == [((name,), ends) for name in ("A", "kafkastore", "RPC")]
 
 
 async def test_it_is_ready_while_it_is_registered_and_registers_again(tmp_path: Path) -> None:
