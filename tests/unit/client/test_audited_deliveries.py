@@ -220,7 +220,9 @@ def test_a_batch_of_messages_is_counted(cluster: EmbeddedCluster, topic: str) ->
 
 def test_messages_that_ottlas_own_producer_sends_at_once_are_counted(cluster: EmbeddedCluster, topic: str) -> None:
     """Those before one that librdkafka does not take are on their way, and that one never was; there is no room for all at once."""
-    settings = ProducerSettings(broker_list=cluster.bootstrap_servers, producer_type="async", queue_size=50, queue_enqueue_timeout_ms=-1)
+    settings = ProducerSettings(
+        broker_list=cluster.bootstrap_servers, producer_type="async", queue_size=50, queue_enqueue_timeout_ms=-1, queue_buffering_max_ms=10
+    )
     with Producer(settings, audit={"ottla.audit.report.interval.ms": 600_000}) as producer:
         producer.send(topic, [b"%d" % number for number in range(200)], key="k")
         with pytest.raises(confluent_kafka.KafkaException):
