@@ -109,6 +109,9 @@ def test_a_registry_is_copied_with_what_is_softly_deleted_and_keeps_its_modes(ot
         assert [row["subject"] for row in json.loads(ottla("schema", "list", "--json", registry=copy))] == ["half"]
         assert ottla("schema", "mode", "half", registry=copy) == "READONLY\n"
         assert ottla("schema", "mode", "gone", registry=copy) == "READWRITE\n"
+        ottla("schema", "mode", "gone", "--set", "IMPORT", "--force", registry=copy)  # as an import that was killed leaves it
+        said = ottla("schema", "import", given=exported, registry=copy)
+        assert said.endswith("In IMPORT mode as before, in which clients can register nothing: gone\n")
 
 
 class _OlderRegistry(BaseHTTPRequestHandler):

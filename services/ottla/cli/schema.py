@@ -497,6 +497,8 @@ def import_them(
             except CommandFailed as error:
                 note(f"ottla: {subject} is still in IMPORT mode: {error}")
     say(f"Imported {count_of(count, 'version')} of {count_of(len(modes), 'subject')}.")
+    if left := [subject for subject, mode in modes.items() if mode == _IMPORT]:  # as by an import that was killed
+        say(f"In IMPORT mode as before, in which clients can register nothing: {', '.join(left)}")
 
 
 def _own_mode(asked: Registry, subject: str) -> str | None:
