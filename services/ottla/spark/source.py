@@ -55,7 +55,7 @@ from ottla.spark.offsets import (
     ranges_between,
     vanished,
 )
-from ottla.spark.reading import ClusterReader, arrow_schema, read_ranges, record_batch, report
+from ottla.spark.reading import ClusterReader, ReadFailed, arrow_schema, read_ranges, record_batch, report
 from ottla.spark.settings import COLUMNS, HEADERS, OptionRefused, SourceSettings
 from ottla.spark.sink import BatchWriter, SinkSettings, StreamWriter, begin
 
@@ -260,6 +260,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark keeps this end before it asks what is to be read up to there: with one of a broker that was behind in the checkpoint
             # the query would fail at each start.
             report(vanished(from_here, latest, {}), self.settings)
+        elif gone := [partition for partition in sorted(from_here.keys() - latest.keys()) if self._is_named(partition)]:
+            raise ReadFailed(f"{gone[0]} is not there, and is asked for by its name: left out, it would be read again when it is back")
         new = self.cluster.earliest(latest.keys() - from_here.keys())
         if isinstance(limit, ReadAllAvailable):
             return nested(latest)
@@ -272,6 +274,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             self._triggered_at = now
         return nested(limited(begins, latest, limit.max_rows) if isinstance(limit, ReadMaxRows) else latest)
+
+    def _is_named(self, partition: TopicPartition) -> bool:
+        return partition.topic in self.settings.subscribe or partition in self.settings.assign
 
     def reportLatestOffset(self) -> Nested | None:
         return None if self._latest is None else nested(self._latest)

@@ -355,6 +355,26 @@ def test_a_partition_that_a_broker_does_not_know_yet_is_asked_for_again(cluster:
         assert reader.latestOffset({topic: {"0": 4}}, limits.ReadAllAvailable()) == {topic: {"0": 5}}
 
 
+def test_a_named_topic_that_is_not_there_fails_a_query_that_may_lose_too(cluster: EmbeddedCluster) -> None:
+    """As with Spark's own source (describeTopics). Left out of the offsets it was read from its beginning when it was there again."""
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource")
+
+    everything = limits.ReadAllAvailable()
+    kept, gone = cluster.create_topic("named.kept"), cluster.create_topic("named.gone")
+    start = {gone: {"0": 0}, kept: {"0": 0}}
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.delete_topics([gone])[gone].result(60)
+    named = ({"subscribe": f"{kept},{gone}"}, {"assign": json.dumps({kept: [0], gone: [0]})})
+    for which in named:
+        with (
+            stream_reader(cluster, **which, failOnDataLoss="false") as reader,
+            pytest.raises(ReadFailed, match="gone-0 is not there"),
+        ):
+            reader.latestOffset(start, everything)
+    with stream_reader(cluster, subscribePattern=r"named\..*", failOnDataLoss="false") as reader:
+        assert reader.latestOffset(start, everything) == {kept: {"0": 0}}
+
+
 @contextmanager
 def stream_reader(cluster: EmbeddedCluster, **options: str) -> Iterator[StreamReader]:
     from ottla.spark.source import StreamReader
