@@ -143,7 +143,7 @@ class GroupCoordinator:
         return self.of_any(group_id)
 
     def of_any(self, group_id: str) -> GroupShard:
-        """As `of`, for what even the group with the empty id may ask for: to commit and to fetch offsets."""
+        """As `of`, for what is served of the group with the empty id too: its offsets, to be described, and to be deleted."""
         if len(group_id) > MAX_GROUP_ID_BYTES or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
             raise InvalidGroupId(f"a group's id of more than {MAX_GROUP_ID_BYTES} bytes fits into no record")
         return self._partitions.of(group_id, "group")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.handlers.authorization import group_of
+from ottla.broker.handlers.authorization import check_group
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
@@ -22,7 +22,8 @@ async def delete_groups(request: DeleteGroupsRequest, context: RequestContext, p
     async for group_id in in_slices(dict.fromkeys(request.groups_names)):
         error_code = NONE
         try:
-            await group_of(parts, context, Operation.DELETE, group_id).delete(group_id)
+            check_group(parts, context, Operation.DELETE, group_id)
+            await parts.groups.of_any(group_id).delete(group_id)
         except ApiError as error:
             error_code = error.code
         results.append(schema("DeletableGroupResult", group_id=group_id, error_code=error_code))

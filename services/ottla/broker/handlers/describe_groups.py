@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.classic.transitions import GroupState
-from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations, group_of
+from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations, check_group
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind
 from ottla.errors import NONE, ApiError
@@ -30,7 +30,8 @@ def describe_groups(request: DescribeGroupsRequest, context: RequestContext, par
         yield
         error_code, group = NONE, None
         try:
-            found = group_of(parts, context, Operation.DESCRIBE, group_id).group(group_id)
+            check_group(parts, context, Operation.DESCRIBE, group_id)
+            found = parts.groups.of_any(group_id).group(group_id)
             group = found if isinstance(found, Group) else None
         except ApiError as error:
             error_code = error.code

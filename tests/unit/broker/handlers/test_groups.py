@@ -1,0 +1,31 @@
+"""Groups as their clients see them: which ids they may have, and what is answered while a coordinator reads its partition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.loops import until
+
+from ottla.errors import InvalidGroupId
+from ottla.protocol.api import ApiKey
+
+
+async def prepared(broker: Any) -> None:
+    await broker.create("clicks")
+    await broker.ask(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=["g"])
+    await until(lambda: not broker.parts.groups.is_loading)
+
+
+async def test_the_group_with_the_empty_id_commits_is_described_and_deleted_and_has_no_members(broker: Any) -> None:
+    """Consumers without `group.id` committed under it before Kafka 2.2 (KIP-289), so Kafka lets it be seen and cleaned up."""
+    await prepared(broker)
+    offset = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1}
+    topics = [{"name": "clicks", "partitions": [offset]}]
+    committed = await broker.ask(ApiKey.OFFSET_COMMIT, 8, group_id="", generation_id_or_member_epoch=-1, topics=topics)
+    assert [partition.error_code for topic in committed.topics for partition in topic.partitions] == [0]
+    described = (await broker.ask(ApiKey.DESCRIBE_GROUPS, 5, groups=[""])).groups[0]
+    assert (int(described.error_code), described.group_state) == (0, "Empty")
+    assert int((await broker.ask(ApiKey.JOIN_GROUP, 9, group_id="", session_timeout=10_000)).error_code) == InvalidGroupId.code
+    assert int((await broker.ask(ApiKey.OFFSET_DELETE, 0, group_id="", topics=[])).error_code) == InvalidGroupId.code
+    assert [result.error_code for result in (await broker.ask(ApiKey.DELETE_GROUPS, 2, groups_names=[""])).results] == [0]
+    assert (await broker.ask(ApiKey.LIST_GROUPS, 5)).groups == ()
