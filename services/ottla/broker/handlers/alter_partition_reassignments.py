@@ -2,6 +2,7 @@
 
 Null for a partition's replicas takes back what is under way. The answer says that a move has begun; it continues beside
 it, and ListPartitionReassignments tells how far it is. Any broker takes the request and asks the controller.
+As in Kafka the request's timeout is not looked at: some clients send 0.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.handlers.authorization import DENIED, cluster_allowed
 from ottla.broker.handlers.by_topic import asked, grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.waiting import Deadline, in_slices, portions
+from ottla.broker.handlers.waiting import in_slices, portions
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
 from ottla.interbroker.calls import PartitionOutcome
@@ -36,10 +37,8 @@ async def alter_partition_reassignments(request: AlterPartitionReassignmentsRequ
     try:
         if not cluster_allowed(parts, context, Operation.ALTER):
             raise ClusterAuthorizationFailed(DENIED)
-        deadline = Deadline(request.timeout)
         for portion in portions(requested.items()):
-            alteration = parts.controller.alter_partition_reassignments(dict(portion), deadline.seconds_left())
-            outcomes |= await deadline.wait(alteration, "the change of reassignments")
+            outcomes |= await parts.controller.alter_partition_reassignments(dict(portion))
     except ApiError as error:
         error_code, error_message = error.code, error.message
         outcomes = dict.fromkeys(requested, PartitionOutcome(error.code, error.message)) | outcomes

@@ -41,7 +41,7 @@ async def create_partitions(request: CreatePartitionsRequest, context: RequestCo
             creation = parts.controller.create_partitions(
                 name, asked.count, assignments, request.validate_only, deadline.seconds_left(), topic.topic_id
             )
-            extended = await deadline.wait(creation, f"adding partitions to {name}")
+            extended = await (deadline.answer if request.validate_only else deadline.wait)(creation, f"adding partitions to {name}")
             if not request.validate_only:
                 await parts.metadata.wait_for(extended, deadline.seconds_left())
         except ApiError as error:

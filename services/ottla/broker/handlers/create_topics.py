@@ -43,7 +43,7 @@ async def create_topics(request: CreateTopicsRequest, context: RequestContext, p
                 raise TopicAuthorizationFailed(DENIED)
             new_topic = new_topic_of(named[name])
             creation = parts.controller.create_topic(new_topic, request.validate_only, deadline.seconds_left())
-            created = await deadline.wait(creation, f"creating {name}")
+            created = await (deadline.answer if request.validate_only else deadline.wait)(creation, f"creating {name}")
             if not request.validate_only:
                 await parts.metadata.wait_for(created, deadline.seconds_left())
         except ApiError as error:

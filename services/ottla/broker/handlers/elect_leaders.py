@@ -63,7 +63,7 @@ async def _elect(
         raise InvalidRequest(f"Unknown election type {request.election_type}") from error
     deadline = Deadline(request.timeout)
     election = parts.controller.elect_leaders(election_type, asked, deadline.seconds_left())
-    outcomes: Mapping[TopicPartition, PartitionOutcome] = await deadline.wait(election, "the election")
+    outcomes: Mapping[TopicPartition, PartitionOutcome] = await deadline.answer(election, "the election")
     if asked is None:
         return {partition: outcome for partition, outcome in sorted(outcomes.items()) if outcome.error != ElectionNotNeeded.code}
     return dict(outcomes)

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from ottla.errors import ApiError, RequestTimedOut
+from ottla.interbroker.calls import ANSWER_MARGIN_SECONDS
 from ottla.lifecycle import look_at_error
 
 T = TypeVar("T")
@@ -134,21 +135,37 @@ class Deadline:
         """How long the controller may take for what is begun now."""
         return max(self._at - self._loop.time(), 0)
 
-    async def wait(self, action: Awaitable[T], what: str) -> T:
-        """The action's result. When time is up the action continues, and the client gets REQUEST_TIMED_OUT.
+    async def answer(self, action: Awaitable[T], what: str) -> T:
+        """The action's result, which has a moment to come however short the timeout is: Kafka decides before it looks at the time.
 
         Raises:
-            RequestTimedOut: the request's timeout has passed.
+            RequestTimedOut: it did not come.
         """
         acting = asyncio.ensure_future(action)
         acting.add_done_callback(look_at_error)
         try:
-            return await asyncio.wait_for(asyncio.shield(acting), self.seconds_left())
+            return await asyncio.wait_for(asyncio.shield(acting), max(self._at + ANSWER_MARGIN_SECONDS - self._loop.time(), 0))
         except TimeoutError as error:
-            raise RequestTimedOut(f"{what} continues; it was not done within {self._timeout_ms} ms") from error
+            raise self._passed(what) from error
         except ApiError as error:
             # What it came through holds futures that hold it: of a thousand refusals that were garbage for a full collection to find.
             error.__traceback__ = None
             raise
         finally:
             del acting
+
+    async def wait(self, action: Awaitable[T], what: str) -> T:
+        """The action's result in time. When time is up the action continues, and the client gets REQUEST_TIMED_OUT.
+
+        What is refused is answered as refused all the same: to librdkafka REQUEST_TIMED_OUT is success where it asked with a timeout of 0.
+
+        Raises:
+            RequestTimedOut: the request's timeout has passed.
+        """
+        result = await self.answer(action, what)
+        if not self.seconds_left():
+            raise self._passed(what)
+        return result
+
+    def _passed(self, what: str) -> RequestTimedOut:
+        return RequestTimedOut(f"{what} continues; it was not done within {self._timeout_ms} ms")

@@ -125,6 +125,22 @@ async def test_a_timeout_of_nothing_is_told_and_the_topic_comes_all_the_same(bro
     await until(lambda: broker.parts.metadata.topic("late") is not None)
 
 
+async def test_what_is_refused_is_refused_whatever_timeout_the_request_has(broker: Any) -> None:
+    """librdkafka takes REQUEST_TIMED_OUT for success where it asked with a timeout of 0: so Kafka answers what is begun."""
+    await broker.create("there")
+    refused = [topic("there"), topic("many", 1, 3), topic("odd", configs=configs(retention_ms="soon"))]
+    for timeout in (0, -1):
+        assert await codes(broker, *refused, timeout=timeout) == [36, 38, 40]
+        assert await codes(broker, *refused, topic("new"), timeout=timeout, validate_only=True) == [36, 38, 40, 0]
+        assert await partition_codes(broker, {"name": "there", "count": 1}, timeout=timeout) == [37]
+        assert await partition_codes(broker, {"name": "there", "count": 2}, timeout=timeout, validate_only=True) == [0]
+    assert await partition_codes(broker, {"name": "there", "count": 2}, timeout=0) == [7]
+    await until(lambda: len(broker.parts.metadata.topic("there").partitions) == 2)
+    response = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": "there", "topic_id": None}], timeout=0)
+    assert [deleted.error_code for deleted in response.responses] == [7]
+    await until(lambda: broker.parts.metadata.topic("there") is None)
+
+
 class SlowToKnow:
     """A broker whose metadata take nothing in for a while. The controller has its answer all the same, as from any other broker."""
 
