@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -506,6 +507,21 @@ def test_a_topic_made_again_and_a_table_of_something_else_are_refused(cluster: E
         Table.open(str(tmp_path / "table"), table_schema(), ("topic",))
     with pytest.raises(TableUnusable, match="has columns"):
         Table.open(str(tmp_path / "table"), table_schema().remove(0), PARTITION_BY)
+
+
+def test_a_stream_whose_checkpoint_is_another_one_is_not_left_out_of_its_table_in_silence(tmp_path: Path) -> None:
+    """One restored from a backup, or a new one under the old application: each of its batches was taken for one that was appended."""
+    pytest.importorskip("pyspark")
+    import pyarrow
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from ottla.spark.table import append
+
+    frame: Any = SimpleNamespace(schema=StructType([StructField("n", LongType())]))
+    Table.open(str(tmp_path), pyarrow.schema([("n", pyarrow.int64())])).commit([], "query", 7)
+    assert not append(frame, str(tmp_path), application="query", version=7)  # as it is run again by a query that was killed
+    with pytest.raises(TableConflict, match=r"query has reached version 7 in .*, so that 6 is of another checkpoint"):
+        append(frame, str(tmp_path), application="query", version=6)
 
 
 def test_a_full_disk_under_the_files_commits_nothing(cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -361,13 +361,13 @@ def append(frame: DataFrame, path: str, *, application: str, version: int) -> bo
     """Appends a frame to a table as the application's `version`, once: what a stream's `foreachBatch` calls with its batch id.
 
     Args:
-        application: of one checkpoint alone: a query with another one begins at batch 0 again, which this would take for the former one's.
+        application: of one checkpoint alone: a query with another one begins at batch 0 again, which may be taken for the former one's.
 
     Returns:
-        Whether it was appended. False: that version was committed before, and nothing is done.
+        Whether it was appended. False: that version was committed last, and nothing is done.
 
     Raises:
-        TableConflict: another driver committed it meanwhile.
+        TableConflict: another driver committed it meanwhile, or a later version is committed.
         TableUnusable: the table has other columns, or of other types.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -375,8 +375,13 @@ def append(frame: DataFrame, path: str, *, application: str, version: int) -> bo
     schema = to_arrow_schema(frame.schema, timezone="UTC")
     table = Table.open(path, schema)
     reached = table.application_version(application)
-    if reached is not None and reached >= version:
+    if reached == version:
         return False
+    if reached is not None and reached > version:
+        raise TableConflict(
+            f"{application} has reached version {reached} in {path}, so that {version} is of another checkpoint, a new one or one that was"
+            " restored or copied: start the query with the one that wrote it, or give its appends another application"
+        )
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow
