@@ -48,6 +48,15 @@ def test_a_load_says_what_it_did_and_the_table_where_it_is(
     assert json.loads(capsys.readouterr().out)["rows"] == 50
 
 
+def test_a_table_that_nothing_was_loaded_into_yet_has_its_whole_log(
+    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = cluster.create_topic("still-empty")
+    assert run(["load", topic, "--into", str(tmp_path), "--master", "none", "-b", cluster.bootstrap_servers]) == 0
+    assert run(["load", "verify", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "0 rows in 0 files\n"
+
+
 def test_a_bounded_load_ends_when_nothing_is_left_and_not_at_a_commit_without_rows(
     cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
