@@ -275,7 +275,7 @@ async def test_a_leader_counts_from_its_first_append_on(tmp_path: Path, monkeypa
         assert set(ends) == {20}, "what was there when it began to lead"
 
 
-@pytest.mark.parametrize("windows", [2, MAXIMUM_WINDOWS + 500])
+@pytest.mark.parametrize("windows", [2, pytest.param(MAXIMUM_WINDOWS + 500, marks=pytest.mark.long)])
 @in_a_loop
 async def test_what_a_broker_cannot_count_any_more_or_cannot_say_is_no_loss(tmp_path: Path, windows: int) -> None:
     """A batch of several windows is read from the log, whose head was deleted before that; or it has more of them than a record takes."""

@@ -51,6 +51,8 @@ from ottla.wire.admin import delete_topics
 from ottla.wire.cluster import Cluster
 from ottla.wire.producing import BatchProducer
 
+pytestmark = pytest.mark.long  # whole services and what breaks around them; the rules that they follow have quicker tests
+
 PRODUCED, CONSUMED = "producer->log", "log->consumer:billing"
 HALF_AN_HOUR = 30 * MINUTE
 COMPLETE = {PRODUCED: Verdict.COMPLETE, CONSUMED: Verdict.COMPLETE}
@@ -78,7 +80,6 @@ async def until_said(running: Pipeline, edge: str, *wanted: Verdict) -> None:
     await until(is_said)
 
 
-@pytest.mark.long
 @in_a_loop
 async def test_silence_is_not_the_sessions_while_audit_has_no_leader(tmp_path: Path) -> None:
     """For longer than a session may be silent. What is pending stays so, what was said stays, and it ends as if nothing had been."""
@@ -100,7 +101,6 @@ async def test_silence_is_not_the_sessions_while_audit_has_no_leader(tmp_path: P
             await until_said(running, edge, Verdict.COMPLETE)
 
 
-@pytest.mark.long
 @in_a_loop
 async def test_a_window_of_a_partition_without_a_leader_is_not_complete(tmp_path: Path) -> None:
     """One broker of two is killed before it has said what it had, and nobody leads its partition: the other one's word was enough."""
@@ -338,7 +338,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(75, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [50, 75])
 @pytest.mark.parametrize("reports", [True, False])
 @in_a_loop
 async def test_a_killed_producer_leaves_a_window_in_doubt_and_never_complete(tmp_path: Path, count: int, reports: bool) -> None:
@@ -415,7 +415,7 @@ async def test_a_killed_consumer_leaves_in_doubt_what_it_had_not_said(tmp_path: 
         assert await said_of(running, PRODUCED) == {Verdict.COMPLETE}
 
 
-@pytest.mark.parametrize("how", [pytest.param(Cut.RESET, marks=pytest.mark.long), Cut.DROPPED])
+@pytest.mark.parametrize("how", [Cut.RESET, Cut.DROPPED])
 @in_a_loop
 async def test_a_cut_between_counter_and_brokers_changes_no_verdict(tmp_path: Path, how: Cut) -> None:
     """For longer than a session may be silent. The counter reaches the broker by a listener of its own, through a proxy."""

@@ -30,6 +30,8 @@ from ottla.testing.cluster import EmbeddedCluster
 from ottla.testing.zookeeper import ZooKeeperServer
 from ottla.testing.zookeeper_proxy import ZooKeeperProxy
 
+pytestmark = pytest.mark.long  # whole services and what breaks around them; the rules that they follow have quicker tests
+
 SESSION_MS = 3_000
 COMMIT_MS = 100
 _BROKER, _PRODUCER, _CONSUMER = 1, 2, 3
@@ -254,7 +256,7 @@ def test_nothing_is_lost_and_all_is_owned_through_a_rolling_restart(cluster: Emb
             until(lambda: len(connector.owned) == 2)
 
 
-@pytest.mark.parametrize("cut", [pytest.param(Cut.RESET, marks=pytest.mark.long), Cut.DROPPED])
+@pytest.mark.parametrize("cut", [Cut.RESET, Cut.DROPPED])
 def test_a_consumer_that_is_cut_off_from_brokers_alone_keeps_its_partitions_and_goes_on(zookeeper: str, cut: Cut) -> None:
     """Its session lives and it commits, so its claims stay. The proxy before the broker knows who connects: the producer came first."""
     wires, sender = Wires(), _PRODUCER

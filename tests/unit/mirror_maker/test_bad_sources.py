@@ -53,6 +53,8 @@ from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
 from ottla.wire.offsets import EARLIEST, LATEST
 from ottla.wire.producing import BatchProducer
 
+pytestmark = pytest.mark.long  # whole workers; the rules of the mirror have quicker tests
+
 CLICKS, OTHER = TopicPartition("clicks", 0), TopicPartition("clicks", 1)
 
 
@@ -95,7 +97,7 @@ async def test_a_batch_that_cannot_be_handed_on_fails_its_partition_by_name_and_
             assert one.gaps == []
 
 
-@pytest.mark.parametrize("on_truncation", [pytest.param("fail", marks=pytest.mark.long), "gap"])
+@pytest.mark.parametrize("on_truncation", ["fail", "gap"])
 async def test_a_source_that_an_unclean_election_has_cut_fails_its_partition_or_goes_on_at_the_cut(
     tmp_path: Path, on_truncation: str
 ) -> None:
@@ -226,7 +228,7 @@ async def test_a_source_that_gives_what_lies_behind_deleted_records_fails_its_pa
             assert [(gap.offset, gap.next_offset, gap.cause) for _, gap in one.gaps] == [(2, 4, "deleted before it was copied")]
 
 
-@pytest.mark.parametrize("on_truncation", [pytest.param("fail", marks=pytest.mark.long), "gap"])
+@pytest.mark.parametrize("on_truncation", ["fail", "gap"])
 @pytest.mark.parametrize("times", [LOST_ATTEMPTS - 1, pytest.param(LOST_ATTEMPTS + 2, id="known by its epoch")])
 async def test_an_offset_that_only_a_stale_leader_does_not_have_is_no_truncation(
     tmp_path: Path, times: int, on_truncation: str, monkeypatch: pytest.MonkeyPatch
