@@ -159,11 +159,14 @@ class AsyncConsumerConnector:
         except (OttlaError, OSError) as error:
             log.warning("left the group %s without releasing everything: %s", self.settings.group_id, error)
         finally:
-            await self._sessions.close()
-            for feed in self._feeds:
-                await feed.close()
-            if self._cluster is not None:
-                await self._cluster.close()
+            await self._close()
+
+    async def _close(self) -> None:
+        await self._sessions.close()
+        for feed in self._feeds:
+            await feed.close()
+        if self._cluster is not None:
+            await self._cluster.close()
 
     # Beyond the paper.
 
@@ -206,13 +209,18 @@ class AsyncConsumerConnector:
             raise
 
     async def _begin(self, counts: Mapping[str, int], topic_filter: TopicFilter | None) -> None:
-        settings = self.settings
         session = await self._sessions.open()
         try:
-            servers = await brokers_in_zookeeper(session, self._security.protocol)
-        except BaseException:
-            await self._sessions.close()  # another attempt opens another one
+            await self._begin_in(session, counts, topic_filter)
+        except BaseException:  # another attempt begins with nothing of this one
+            await self._sessions.stop_renewing()
+            await self._close()
+            self._feeds, self._topics, self._owned, self._cluster, self._registry = [], {}, {}, None, None
             raise
+
+    async def _begin_in(self, session: Coordination, counts: Mapping[str, int], topic_filter: TopicFilter | None) -> None:
+        settings = self.settings
+        servers = await brokers_in_zookeeper(session, self._security.protocol)
         cluster_settings = ClusterSettings(client_id=settings.client_id or settings.group_id, security=self._security)
         self._cluster = Cluster(servers, cluster_settings, clock=self._clock)
         fetch_settings = FetchSettings(

@@ -558,6 +558,31 @@ async def test_a_consumer_that_is_shut_down_while_it_joins_is_in_no_group(tmp_pa
         assert await found.owners("clicks") == {}
 
 
+async def test_an_attempt_to_join_that_is_given_up_holds_no_partition_and_may_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a bound of time, or a notebook's cell that is interrupted: it was a member that read nothing, and kept others from it."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a")
+
+        async def never(*arguments: Any, **more: Any) -> None:
+            await asyncio.get_running_loop().create_future()
+
+        async with found.consumer("one") as one, found.consumer("two") as two:
+            with monkeypatch.context() as patched:
+                patched.setattr("ottla.client.consumer_connector.list_offsets", never)
+                joining = asyncio.create_task(one.create_message_streams({"clicks": 1}))
+                while await found.owners("clicks") == {}:  # noqa: ASYNC110
+                    await asyncio.sleep(0.002)
+                joining.cancel()
+                await asyncio.wait([joining])
+            assert await found.owners("clicks") == {}
+            for connector in (two, one):
+                (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+                assert await take(stream, 1) == [b"a"]
+                await connector.shutdown()
+
+
 async def test_an_attempt_to_join_that_finds_no_broker_leaves_no_session(tmp_path: Path) -> None:
     zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
     sessions: list[EmbeddedSession] = []
