@@ -15,7 +15,7 @@ from ottla.broker.handlers.authorization import group_of
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import mapped
 from ottla.broker.security.authorizer import Operation
-from ottla.errors import NONE, ApiError, InconsistentGroupProtocol
+from ottla.errors import NONE, ApiError, CoordinatorLoadInProgress, InconsistentGroupProtocol, RebalanceInProgress
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -46,5 +46,8 @@ def sync_group(request: SyncGroupRequest, context: RequestContext, parts: Broker
         assignments = {assignment.member_id: bytes(assignment.assignment) for assignment in request.assignments}
         sync = Sync(request.member_id, request.group_instance_id, request.generation_id, protocol_type, protocol_name, assignments)
         return mapped(group.sync(request.group_id, sync), answer)
+    except CoordinatorLoadInProgress as error:
+        # As Kafka: clients do not know this answer, and what the group was about is lost, so they join again.
+        return answer(Synced(None, error=RebalanceInProgress(error.message)))
     except ApiError as error:
         return answer(Synced(None, error=error))

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.loops import until
 
-from ottla.errors import InvalidGroupId
+from ottla.errors import CoordinatorLoadInProgress, InvalidGroupId, RebalanceInProgress
 from ottla.protocol.api import ApiKey
 
 
@@ -29,3 +29,15 @@ async def test_the_group_with_the_empty_id_commits_is_described_and_deleted_and_
     assert int((await broker.ask(ApiKey.OFFSET_DELETE, 0, group_id="", topics=[])).error_code) == InvalidGroupId.code
     assert [result.error_code for result in (await broker.ask(ApiKey.DELETE_GROUPS, 2, groups_names=[""])).results] == [0]
     assert (await broker.ask(ApiKey.LIST_GROUPS, 5)).groups == ()
+
+
+async def test_a_member_that_syncs_while_its_coordinator_reads_the_partition_joins_again(broker: Any) -> None:
+    """Java's clients expect no COORDINATOR_LOAD_IN_PROGRESS there: `poll` raises (Kafka's testRequestHandlingWhileLoadingInProgress)."""
+    await prepared(broker)
+    broker.parts.groups.lead(broker.parts.groups.partition_of("g"), 99)
+    member = {"group_id": "g", "member_id": "m", "generation_id": 1}
+    synced = await broker.ask(ApiKey.SYNC_GROUP, 5, **member, protocol_type="consumer", protocol_name="range")
+    assert int(synced.error_code) == RebalanceInProgress.code
+    assert int((await broker.ask(ApiKey.HEARTBEAT, 4, **member)).error_code) == 0
+    joined = await broker.ask(ApiKey.JOIN_GROUP, 9, group_id="g", session_timeout=10_000)
+    assert int(joined.error_code) == CoordinatorLoadInProgress.code
