@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Final
 
+from ottla.broker.groups.classic import rebalancing
 from ottla.broker.groups.classic.effects import StoreGroup
 from ottla.broker.groups.classic.group import Group, GroupCounts
 from ottla.broker.groups.classic.member import Member, Protocol
@@ -78,7 +79,7 @@ def restore_consumer_group(group_id: str, changes: list[Change], limits: Consume
 
 
 def restore(group: Group, stored: StoredGroup, now_ms: int, from_wall_ms: int) -> None:
-    """Makes the group what it was when it was written: stable with its members, or empty.
+    """Makes the group what it was when it was written: stable with its members, or empty. One that is too large rebalances.
 
     Members have a whole session to be heard from, as their heartbeats may have been refused while this was loaded.
     """
@@ -106,3 +107,5 @@ def restore(group: Group, stored: StoredGroup, now_ms: int, from_wall_ms: int) -
         )
     group.leader_id = stored.leader if stored.leader in group.members else next(iter(group.members))
     group.state = group.previous_state = GroupState.STABLE
+    if len(group) > group.limits.max_size:  # which was lowered: members commit, join again, and the last are refused
+        rebalancing.prepare(group, f"it has {len(group)} members, group.max.size is {group.limits.max_size}", now_ms)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.loops import LoopClock, until
 from tests.unit.broker.groups.known_topics import KnownTopics
-from tests.unit.broker.groups.offsets_log import OffsetsLog, loaded, shard_of
+from tests.unit.broker.groups.offsets_log import SETTINGS, OffsetsLog, loaded, shard_of
 
 from ottla.broker.groups.classic.effects import Joined
+from ottla.broker.groups.classic.group import GroupLimits
 from ottla.broker.groups.classic.joining import Join
 from ottla.broker.groups.classic.member import Protocol
 from ottla.broker.groups.classic.membership import Leaver, Sync
@@ -20,6 +22,7 @@ from ottla.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     GroupIdNotFound,
+    GroupMaxSizeReached,
     GroupSubscribedToTopic,
     IllegalGeneration,
     InvalidCommitOffsetSize,
@@ -32,6 +35,7 @@ from ottla.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.testing.clock import ManualClock
 
@@ -274,3 +278,23 @@ async def test_a_coordinator_of_the_past_knows_that_it_can_not_tell_offsets() ->
     log.is_of_the_past = False
     with pytest.raises(NotCoordinator):
         await shard.check_still_coordinates()
+
+
+async def test_a_group_that_is_larger_than_a_new_coordinator_lets_it_be_rebalances_and_the_last_to_join_are_out() -> None:
+    """As after `group.max.size` was lowered. Kafka's GroupMetadataManagerTest, testOnLoadedExceedGroupMaxSizeTriggersRebalance."""
+    log = OffsetsLog()
+    first = await loaded(log)
+    leader = await one_member(first)
+    joining = first.join("g", join_request())
+    leader = await first.join("g", join_request(leader.member_id))
+    follower = await joining
+    await first.sync("g", Sync(leader.member_id, None, leader.generation_id, assignments={leader.member_id: b"all"}))
+    small = replace(SETTINGS, limits=GroupLimits(initial_rebalance_delay_ms=0, max_size=1))
+    second = shard_of(log, epoch=1, settings=small)
+    second.topics_known()
+    await second.load(offload_nothing)
+    with pytest.raises(RebalanceInProgress):
+        second.heartbeat("g", leader.member_id, None, leader.generation_id)
+    staying = second.join("g", join_request(leader.member_id))
+    assert isinstance((await second.join("g", join_request(follower.member_id))).error, GroupMaxSizeReached)
+    assert (await staying).generation_id == leader.generation_id + 1
