@@ -298,7 +298,8 @@ class Commits:
             return frozenset()
         if group.protocol_type != "consumer":
             raise NonEmptyGroup(f"group {group.group_id} is of type {group.protocol_type!r} and has members")
-        return subscribed_topics(group) or frozenset(partition.topic for partition in partitions)
+        topics = subscribed_topics(group)
+        return frozenset(partition.topic for partition in partitions) if topics is None else topics
 
     def tombstones(self, entry: GroupEntry) -> list[KeyValue]:
         """What takes a group's offsets away, those under way and in transactions too."""
@@ -348,7 +349,8 @@ class Commits:
         if group.state is GroupState.EMPTY:
             since_ms = group.state_timestamp_ms + from_now_ms
             return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=since_ms, subscribed=())
-        return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=None, subscribed=subscribed_topics(group))
+        topics = subscribed_topics(group) if group.state is GroupState.STABLE else None
+        return entry.offsets.expired(wall_ms, retention_ms, base_timestamp=None, subscribed=topics)
 
     def _group(self, group_id: str, generation_id: int, unknown: type[ApiError]) -> GroupEntry:
         entry = self._entries.get(group_id)
@@ -435,10 +437,10 @@ def _check_epoch(member: ConsumerMember, epoch: int) -> None:
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
-    """The topics that members read; None when that is unknown."""
-    if group.protocol_type != "consumer" or group.protocol_name is None or group.state is not GroupState.STABLE:
+    """The topics that members subscribe to, by what they say to each assignor alike; None when that is unknown."""
+    if group.protocol_type != "consumer" or group.protocol_name is None:
         return None
     try:
-        return frozenset().union(*(read_topics(member.metadata(group.protocol_name)) for member in group.members.values()))
+        return frozenset().union(*(read_topics(member.protocols[0].metadata) for member in group.members.values()))
     except InvalidRecord:
         return None

@@ -43,6 +43,7 @@ CLICKS = TopicPartition("clicks", 0)
 VIEWS = TopicPartition("views", 0)
 # ConsumerProtocolSubscription version 0: one topic, no user data.
 SUBSCRIBED_TO_CLICKS = b"\0\0" + b"\0\0\0\1" + b"\0\6clicks" + b"\xff\xff\xff\xff"
+SUBSCRIBED_TO_NOTHING = b"\0\0" + b"\0\0\0\0" + b"\xff\xff\xff\xff"
 
 
 def join_request(member_id: str = "", instance_id: str | None = None) -> Join:
@@ -215,6 +216,23 @@ async def test_offsets_of_a_topic_that_members_read_are_not_deleted() -> None:
     assert outcomes[VIEWS] is None
     second = await loaded(log, epoch=1)
     assert dict(second.offsets("g").items()) == {CLICKS: CommittedOffset(1)}
+
+
+async def test_what_no_member_reads_is_deleted_while_the_group_rebalances_and_of_members_that_read_nothing() -> None:
+    """Kafka asks what the members subscribe to, in whatever state the group is. A pattern that no topic matches is nothing."""
+    shard = await loaded(OffsetsLog())
+    joined = await one_member(shard)
+    await shard.commit("g", 1, joined.member_id, None, {CLICKS: CommittedOffset(1), VIEWS: CommittedOffset(2)})
+    joining = shard.join("g", join_request(instance_id="other"))
+    outcomes = await shard.delete_offsets("g", [CLICKS, VIEWS])
+    assert (type(outcomes[CLICKS]), outcomes[VIEWS]) == (GroupSubscribedToTopic, None)
+    nothing = replace(join_request(joined.member_id), protocols=(Protocol("range", SUBSCRIBED_TO_NOTHING),))
+    rejoined = shard.join("g", nothing)
+    assert shard.leave("g", [Leaver((await joining).member_id, "other")]) == [None]
+    again = await shard.join("g", replace(nothing, member_id=(await rejoined).member_id))
+    await shard.sync("g", Sync(again.member_id, None, again.generation_id, assignments={}))
+    assert await shard.delete_offsets("g", [CLICKS]) == {CLICKS: None}
+    assert len(shard.offsets("g")) == 0
 
 
 async def test_an_empty_groups_offsets_expire_and_then_the_group() -> None:
