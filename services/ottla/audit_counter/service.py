@@ -280,8 +280,7 @@ class AuditCounter:
             fetcher = await stack.enter_async_context(
                 Fetcher(self._cluster, FetchSettings(read_committed=True), out_of_range=lambda partition, offset: EARLIEST)
             )
-            for partition in range(len((await self._cluster.topic(TOPIC)).partitions)):
-                fetcher.assign(TopicPartition(TOPIC, partition), next_offsets.get(partition, EARLIEST))
+            await self._assign(fetcher, next_offsets)
             tasks = [asyncio.ensure_future(work) for work in (self._read(fetcher), self._look_into_logs(), self._write_verdicts())]
             try:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -356,6 +355,8 @@ class AuditCounter:
                 await self._in_store(self._store.heard_all, self._clock.time_ms())
             if began - looked_at >= _HOUSEKEEPING_SECONDS and not self.progress.lag and not is_deaf:
                 looked_at = began
+                with suppress(OttlaError, OSError):
+                    await self._assign(fetcher, {})
                 heard_before = self._clock.time_ms() - self.settings.session_timeout_ms
                 await self._wait_for_leaders(await self._in_store(self._store.silent_brokers, heard_before))
                 changed |= {(topic, -1) for topic, _ in await self._in_store(self._store.silent_sessions, heard_before)}
@@ -375,6 +376,12 @@ class AuditCounter:
             if began - purged_at >= _PURGE_SECONDS:
                 purged_at = began
                 await self._in_store(self._purge, self._clock.time_ms())
+
+    async def _assign(self, fetcher: Fetcher, next_offsets: Mapping[int, int]) -> None:
+        """Has all partitions of `__audit` read, of which there may be more than before."""
+        for number in (await self._cluster.topic(TOPIC)).partitions:
+            if (key := TopicPartition(TOPIC, number)) not in fetcher.assigned:
+                fetcher.assign(key, next_offsets.get(number, EARLIEST))
 
     async def _wait_for_leaders(self, topics: list[str]) -> None:
         """A broker is not given up while a partition has no leader: the next one counts again what that had not said."""

@@ -47,7 +47,7 @@ from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.model import BrokerId, TopicPartition
 from ottla.record.audit_records import TOPIC, VERDICTS_TOPIC, Verdict
 from ottla.record.records import Record, build_batch
-from ottla.wire.admin import delete_topics
+from ottla.wire.admin import create_partitions, delete_topics
 from ottla.wire.cluster import Cluster
 from ottla.wire.producing import BatchProducer
 
@@ -593,6 +593,27 @@ async def test_verdicts_come_to_their_topic_whoever_was_to_write_them(tmp_path: 
         if is_killed:
             async with running_counter(cluster, tmp_path / "audit.db", settings):
                 await until(is_written)
+
+
+@in_a_loop
+async def test_partitions_that_audit_gets_while_a_counter_runs_are_read(tmp_path: Path) -> None:
+    """Tiers write there at once: what they said was not read before the counter was started again."""
+    async with (
+        brokers(tmp_path, 1) as running,
+        cluster_of(running, metadata_max_age_seconds=0.2) as cluster,
+        running_counter(cluster, tmp_path / "audit.db", CounterSettings(replication_factor=1)) as counter,
+    ):
+        await counter.wait_caught_up()
+        await create_partitions(cluster, {TOPIC: 9})
+        said = ProducerAudit(new_session("producer"))
+        said.attempted("clicks", b"k", b"v", SystemClock().time_ms())
+        line = Pipeline(running, cluster, counter, 0)
+        await line.report(said.records(SystemClock().time_ms(), is_final=True), partition=8)
+
+        async def is_heard() -> bool:
+            return await counter.has_topic("clicks")
+
+        await until(is_heard)
 
 
 @in_a_loop
