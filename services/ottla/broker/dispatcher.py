@@ -289,7 +289,7 @@ class Session:
         if len(request.key) != self._repeat_size or len(self._repeats) >= MAX_REPEATS:
             self._repeats.clear()
             self._repeat_size = len(request.key)
-        self._repeats[request.key] = Repeat(request, partition)
+        self._repeats[request.key] = Repeat(request, partition, self._connection.peer.listener_name)
 
     def _write_staged(self) -> None:
         """Writes the groups and turns what was staged into answers."""

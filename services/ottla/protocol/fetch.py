@@ -3,12 +3,14 @@
 The response is a list of pieces: header bytes and file regions in turn. Record bytes are never looked at.
 
 v5 log_start_offset, v7 sessions (KIP-227), v9 leader epochs (KIP-320), v11 racks (KIP-392), v12 flexible and
-diverging epochs (KIP-595), v13 topic ids (KIP-516), v15 the replica state as a tagged field (KIP-903).
+diverging epochs (KIP-595), v13 topic ids (KIP-516), v15 the replica state as a tagged field (KIP-903), v16 where
+the leader is (KIP-951).
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple, Protocol
@@ -34,6 +36,7 @@ MAX_VERSION: Final = 17
 FLEXIBLE_VERSION: Final = 12
 TOPIC_ID_VERSION: Final = 13
 REPLICA_STATE_VERSION: Final = 15
+CURRENT_LEADER_VERSION: Final = 16
 
 CONSUMER_REPLICA_ID: Final = -1
 READ_COMMITTED: Final = 1
@@ -41,6 +44,8 @@ READ_COMMITTED: Final = 1
 _REPLICA_TAG: Final = 1
 _REPLICA_STATE_SIZE: Final = 13  # id, epoch, no tagged fields
 _DIVERGING_EPOCH_TAG: Final = 0
+_CURRENT_LEADER_TAG: Final = 1
+_NODE_ENDPOINTS_TAG: Final = 0  # of the whole answer
 
 _MAX_ELEMENTS: Final = max_elements(ApiKey.FETCH)
 
@@ -105,6 +110,15 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
 
 
+class NodeEndpoint(NamedTuple):
+    """Where a new leader is, as a refusal says it (KIP-951)."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
 class FetchAnswer(NamedTuple):
     """What is answered for one partition."""
 
@@ -117,6 +131,7 @@ class FetchAnswer(NamedTuple):
     preferred_read_replica: int = -1
     diverging_epoch: tuple[int, int] | None = None  # epoch and end offset
     records: Region | bytes | None = None
+    current_leader: tuple[int, int] | None = None  # id and epoch
 
 
 def _read_topic(buffer: memoryview, position: int, end: int, version: int) -> tuple[str | UUID, int]:
@@ -271,6 +286,7 @@ def encode_response(
     session_id: int,
     topics: list[tuple[str | UUID, list[FetchAnswer]]],
     inline_below: int = 0,
+    endpoints: Iterable[NodeEndpoint] = (),
 ) -> list[bytes | Region]:
     """The response's body as pieces that are sent one after the other.
 
@@ -281,6 +297,7 @@ def encode_response(
         topics: the answers by topic: names to v12, ids from v13.
         inline_below: regions known to be in memory and smaller than this are read into the bytes around them, because
             a system call for each would cost more than the copy.
+        endpoints: where the leaders are that the answers name.
     """
     compact = version >= FLEXIBLE_VERSION
     pieces: list[bytes | Region] = []
@@ -311,7 +328,7 @@ def encode_response(
         if compact:
             parts.append(b"\0")
     if compact:
-        parts.append(b"\0")
+        parts.append(node_endpoints_field(endpoints))
     if parts:
         pieces.append(b"".join(parts))
     return pieces
@@ -334,7 +351,25 @@ def _encode_answer(answer: FetchAnswer, version: int) -> bytes:
 
 
 def _encode_partition_tags(answer: FetchAnswer) -> bytes:
-    if answer.diverging_epoch is None:
+    if answer.diverging_epoch is answer.current_leader is None:
         return b"\0"
-    value = struct.pack(">iqb", *answer.diverging_epoch, 0)
-    return b"\1" + uvarint(_DIVERGING_EPOCH_TAG) + uvarint(len(value)) + value
+    fields = []
+    if answer.diverging_epoch is not None:
+        fields.append((_DIVERGING_EPOCH_TAG, struct.pack(">iqb", *answer.diverging_epoch, 0)))
+    if answer.current_leader is not None:
+        fields.append((_CURRENT_LEADER_TAG, struct.pack(">iib", *answer.current_leader, 0)))
+    return tagged_fields(fields)
+
+
+def tagged_fields(fields: Sequence[tuple[int, bytes]]) -> bytes:
+    """Fields by their tags, which go up."""
+    return uvarint(len(fields)) + b"".join(uvarint(tag) + uvarint(len(value)) + value for tag, value in fields)
+
+
+def node_endpoints_field(endpoints: Iterable[NodeEndpoint]) -> bytes:
+    """The tagged fields of a whole answer to Fetch or Produce: where leaders are (KIP-951)."""
+    nodes = [
+        INT32.pack(node_id) + compact_string(host) + INT32.pack(port) + (b"\0" if rack is None else compact_string(rack)) + b"\0"
+        for node_id, host, port, rack in endpoints
+    ]
+    return tagged_fields([(_NODE_ENDPOINTS_TAG, uvarint(len(nodes) + 1) + b"".join(nodes))] if nodes else [])

@@ -23,6 +23,7 @@ from ottla.protocol.fetch import (
     AbortedTransaction,
     FetchPartition,
     FetchRequest,
+    NodeEndpoint,
     partition_struct,
 )
 from ottla.protocol.primitives import (
@@ -75,15 +76,6 @@ class ResponseHead(NamedTuple):
     error_code: int
     session_id: int
     position: int
-
-
-class NodeEndpoint(NamedTuple):
-    """Where a new leader is, as a refusal says it (KIP-951)."""
-
-    node_id: int
-    host: str
-    port: int
-    rack: str | None
 
 
 class FetchedPartition(NamedTuple):

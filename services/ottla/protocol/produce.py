@@ -3,16 +3,17 @@
 A decoded request holds positions in the receive buffer and no copy: `PartitionData.start` and `stop` enclose the
 record batch. It is valid only as long as the buffer is, that is until the handler first waits.
 
-v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible, v10 may name the new leader (KIP-951).
+v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible, v10 names the leader that is another (KIP-951).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ottla.errors import InvalidRequest
+from ottla.protocol.fetch import NodeEndpoint, node_endpoints_field, tagged_fields
 from ottla.protocol.primitives import (
     INT16,
     INT32,
@@ -28,6 +29,7 @@ from ottla.protocol.primitives import (
 MIN_VERSION: Final = 3
 MAX_VERSION: Final = 11
 FLEXIBLE_VERSION: Final = 9
+CURRENT_LEADER_VERSION: Final = 10
 # Below, a batch has to be looked at for a codec that the version does not allow (KIP-110).
 FIRST_REPEATED_VERSION: Final = 7
 
@@ -38,6 +40,7 @@ _BATCH_HEADER_SIZE: Final = 61
 MAX_PARTITIONS: Final = 100_000
 
 _ACKS_AND_TIMEOUT: Final = struct.Struct(">hi")
+_CURRENT_LEADER_TAG: Final = 0
 _PARTITION_AND_SIZE: Final = struct.Struct(">ii")
 
 
@@ -71,6 +74,7 @@ class PartitionAnswer(NamedTuple):
     log_start_offset: int = -1
     error_message: str | None = None
     record_errors: Sequence[tuple[int, str]] = ()  # index in the batch, and what is wrong (KIP-467)
+    current_leader: tuple[int, int] | None = None  # id and epoch
 
 
 def decode_request(buffer: memoryview, position: int, end: int, version: int) -> ProduceRequest:
@@ -150,8 +154,10 @@ def encode_success(
     return _HEAD_V5.pack(8 + len(name) + len(tail), correlation_id, 1) + name + tail
 
 
-def encode_response(version: int, correlation_id: int, topics: list[tuple[str, list[PartitionAnswer]]]) -> bytes:
-    """The framed response for any number of topics and partitions."""
+def encode_response(
+    version: int, correlation_id: int, topics: list[tuple[str, list[PartitionAnswer]]], endpoints: Iterable[NodeEndpoint] = ()
+) -> bytes:
+    """The framed response for any number of topics and partitions; `endpoints` are those of the leaders that it names."""
     compact = version >= FLEXIBLE_VERSION
     parts: list[bytes] = [b"\0" if compact else b"", uvarint(len(topics) + 1) if compact else INT32.pack(len(topics))]
     for topic, answers in topics:
@@ -173,12 +179,13 @@ def encode_response(version: int, correlation_id: int, topics: list[tuple[str, l
                     message = answer.error_message[:1000]
                     parts.append(compact_string(message) if compact else string(message))
             if compact:
-                parts.append(b"\0")
+                leader = answer.current_leader
+                parts.append(b"\0" if leader is None else tagged_fields([(_CURRENT_LEADER_TAG, struct.pack(">iib", *leader, 0))]))
         if compact:
             parts.append(b"\0")
     parts.append(INT32.pack(0))  # throttle_time_ms
     if compact:
-        parts.append(b"\0")
+        parts.append(node_endpoints_field(endpoints))
     body = b"".join(parts)
     return _PARTITION_AND_SIZE.pack(4 + len(body), correlation_id) + body
 

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from ottla.errors import InvalidRequest
 from ottla.protocol.api import ApiKey
+from ottla.protocol.fetch import NodeEndpoint
 from ottla.protocol.fetch_client import (
     MalformedResponse,
-    NodeEndpoint,
     read_current_leader,
     read_node_endpoints,
     request_header,

@@ -53,11 +53,11 @@ from ottla.protocol.fetch import (
     AbortedTransaction,
     FetchPartition,
     FetchRequest,
+    NodeEndpoint,
 )
 from ottla.protocol.fetch_client import (
     FetchedPartition,
     MalformedResponse,
-    NodeEndpoint,
     ResponseHead,
     encode_request,
     read_answer,

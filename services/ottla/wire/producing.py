@@ -58,7 +58,8 @@ from ottla.errors import (
 from ottla.lifecycle import Tasks
 from ottla.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
-from ottla.protocol.fetch_client import MalformedResponse, NodeEndpoint
+from ottla.protocol.fetch import NodeEndpoint
+from ottla.protocol.fetch_client import MalformedResponse
 from ottla.protocol.produce import MAX_VERSION, MIN_VERSION
 from ottla.protocol.produce_client import Piece, ProducedPartition, decode_response, encode_request
 from ottla.record.batch import HEADER_SIZE, header_for_producer, read_header

@@ -228,6 +228,7 @@ ANSWER = st.builds(
     INT,
     st.none() | st.tuples(INT, LONG),
     st.none() | st.binary(max_size=100),
+    st.none() | st.tuples(INT, INT),
 )
 ANSWERS = st.lists(st.tuples(NAME, st.lists(ANSWER, max_size=3)), max_size=3)
 
@@ -272,6 +273,7 @@ def test_responses_are_read_by_kio_field_by_field(
                 assert read.preferred_read_replica == answer.preferred_read_replica
             if version >= 12:
                 assert (read.diverging_epoch.epoch, read.diverging_epoch.end_offset) == (answer.diverging_epoch or (-1, -1))
+                assert (read.current_leader.leader_id, read.current_leader.leader_epoch) == (answer.current_leader or (-1, -1))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

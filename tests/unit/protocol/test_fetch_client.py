@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.protocol import fetch, fetch_client
-from ottla.protocol.fetch import AbortedTransaction, FetchAnswer, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from ottla.protocol.fetch_client import FetchedPartition, MalformedResponse, NodeEndpoint, encode_request, read_answer, read_head, walk
+from ottla.protocol.fetch import AbortedTransaction, FetchAnswer, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, NodeEndpoint
+from ottla.protocol.fetch_client import FetchedPartition, MalformedResponse, encode_request, read_answer, read_head, walk
 from ottla.protocol.primitives import decode_request_header, uvarint
 
 INT = st.integers(-(2**31), 2**31 - 1)
@@ -45,6 +45,7 @@ ANSWER = st.builds(
     INT,
     st.none() | st.tuples(INT, st.integers(0, 2**63 - 1)),
     st.none() | st.binary(max_size=200),
+    st.none() | st.tuples(st.integers(0, 2**31 - 1), INT),
 )
 ANSWERS = st.lists(st.tuples(st.uuids(), st.lists(ANSWER, max_size=3)), max_size=3)
 TOPIC = UUID(int=7)
@@ -133,6 +134,7 @@ def test_what_the_broker_writes_is_read(topics: Any, correlation_id: int, error_
             answer.last_stable_offset,
             answer.aborted_transactions or (),
             answer.preferred_read_replica if version >= 11 else -1,
+            answer.current_leader if version >= 12 else None,
         )
         for topic, answers in topics
         for answer in answers

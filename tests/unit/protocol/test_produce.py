@@ -145,6 +145,7 @@ ANSWERS = st.lists(
                 LONG,
                 st.none() | st.text(max_size=30),
                 st.lists(st.tuples(INT, st.text(max_size=30)), max_size=3),
+                st.none(),
             ),
             max_size=3,
         ),

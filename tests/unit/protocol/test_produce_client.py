@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.protocol import produce
-from ottla.protocol.fetch_client import MalformedResponse, NodeEndpoint
+from ottla.protocol.fetch import NodeEndpoint
+from ottla.protocol.fetch_client import MalformedResponse
 from ottla.protocol.primitives import decode_request_header
 from ottla.protocol.produce import PartitionAnswer
 from ottla.protocol.produce_client import ProducedPartition, decode_response, encode_request
@@ -30,6 +31,7 @@ ANSWER = st.builds(
     LONG,
     st.none() | st.text(max_size=20),
     st.lists(st.tuples(INT, st.text(max_size=5)), max_size=2),
+    st.none() | st.tuples(st.integers(0, 2**31 - 1), INT),
 )
 ANSWERS = st.lists(st.tuples(NAME, st.lists(ANSWER, max_size=3)), max_size=3)
 
@@ -79,6 +81,7 @@ def test_what_the_broker_writes_is_read(version: int, correlation_id: int, topic
             answer.log_start_offset if version >= 5 else -1,
             answer.error_message if version >= 8 else None,
             answer.record_errors if version >= 8 else [],
+            answer.current_leader if version >= produce.FLEXIBLE_VERSION else None,
         )
         for topic, answers in topics
         for answer in answers

@@ -1,8 +1,8 @@
 """Fetch (key 1), versions 4-17.
 
 v7 sessions (KIP-227), v9 leader epochs (KIP-320), v11 racks (KIP-392), v12 diverging epochs (KIP-595), v13 topic
-ids (KIP-516), v15 the replica's broker epoch (KIP-903). The bytes of records go from the file to the socket; this
-handler only says which. Followers fetch as consumers do, with a replica id (see `fetch_reading`).
+ids (KIP-516), v15 the replica's broker epoch (KIP-903), v16 where the leader is (KIP-951). The bytes of records go from the
+file to the socket; this handler only says which. Followers fetch as consumers do, with a replica id (see `fetch_reading`).
 Unlike Kafka: quotas are not enforced, so throttle_time_ms is always 0.
 """
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from ottla.broker.fetch_sessions import FetchScope, Key
 from ottla.broker.handlers.authorization import cluster_allowed
+from ottla.broker.handlers.partition_view import CurrentLeaders
 from ottla.broker.handlers.registry import BrokerParts, EncodedBody, Pieces, RequestContext
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.replication.follower_progress import FollowerProgress
@@ -26,6 +27,7 @@ from ottla.broker.security.authorizer import Operation, topic
 from ottla.config.cluster import RACK_AWARE_SELECTOR
 from ottla.errors import (
     ApiError,
+    FencedLeaderEpoch,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     TopicAuthorizationFailed,
@@ -70,6 +72,7 @@ class Reading:
         "_found",
         "_given",
         "_is_recorded",
+        "_leaders",
         "_now_ms",
         "_parts",
         "_replica",
@@ -88,6 +91,7 @@ class Reading:
         self._replica: BrokerId | None = BrokerId(request.replica_id) if request.replica_id >= 0 else None
         self._found: list[Partition | ApiError] = []  # of each partition asked for, what there is of it here
         self._is_recorded = False
+        self._leaders = CurrentLeaders(parts, context.listener_name)
         self._now_ms = parts.replicas.now_ms()
         self._selects_replicas = (
             self._replica is None and bool(request.rack) and parts.settings.replica_selector_class == RACK_AWARE_SELECTOR
@@ -201,7 +205,8 @@ class Reading:
         self._group(self._scope.select(self._answers), by_topic)
         self._count_sent()
         topics = list(by_topic.items())
-        pieces = codec.encode_response(self._context.api_version, 0, self._scope.session_id, topics, INLINE_BELOW)
+        version, session_id = self._context.api_version, self._scope.session_id
+        pieces = codec.encode_response(version, 0, session_id, topics, INLINE_BELOW, self._leaders.endpoints.values())
         return EncodedBody(cast("Pieces", pieces))  # the regions among them are those that `_read` put in
 
     async def answer_in_slices(self) -> EncodedBody:
@@ -212,7 +217,8 @@ class Reading:
             await asyncio.sleep(0)
         self._count_sent()
         version, session_id = self._context.api_version, self._scope.session_id
-        pieces = await self._parts.offload(codec.encode_response, version, 0, session_id, list(by_topic.items()), INLINE_BELOW)
+        endpoints = list(self._leaders.endpoints.values())
+        pieces = await self._parts.offload(codec.encode_response, version, 0, session_id, list(by_topic.items()), INLINE_BELOW, endpoints)
         return EncodedBody(cast("Pieces", pieces))
 
     def _group(self, selected: Iterable[tuple[Key, FetchAnswer]], by_topic: ByTopic) -> None:
@@ -269,8 +275,7 @@ class Reading:
     ) -> FetchAnswer | None:
         """What there is of one partition; None when it is what the session's last answer said."""
         if isinstance(partition, ApiError):
-            self._note_failure(partition, partition)
-            return FetchAnswer(asked.partition, partition.code, records=None)
+            return self._refusal(key, partition, partition)
         aborted: list[AbortedTransaction] = []
         try:
             # Who names no rack was never sent to a follower: it takes a former leader for the leader, and must learn better.
@@ -297,8 +302,7 @@ class Reading:
                     if records is not None and self._request.isolation_level == codec.READ_COMMITTED:
                         aborted = partition.aborted_transactions(asked.fetch_offset, records)
         except ApiError as error:
-            self._note_failure(partition, error)
-            return FetchAnswer(asked.partition, error.code, records=None)
+            return self._refusal(key, partition, error)
         if records is None and self._scope.has_said(key, partition.high_watermark, partition.log.log_start_offset):
             return None
         answer = self._answer(asked, partition)
@@ -306,11 +310,17 @@ class Reading:
             answer = answer._replace(aborted_transactions=[codec.AbortedTransaction(*transaction[:2]) for transaction in aborted])
         return answer if records is None else answer._replace(records=records)
 
-    def _note_failure(self, partition: Partition | ApiError, error: ApiError) -> None:
-        """Counts it once: what is read with an error is answered with it at once."""
+    def _refusal(self, key: Key, partition: Partition | ApiError, error: ApiError) -> FetchAnswer:
+        """The answer with an error, which is counted once: what is read with one is answered with it at once."""
         self._parts.meters.failed(_NAME if self._replica is None else FETCH_FOLLOWER, error.code)
         if self._replica is None and not isinstance(partition, ApiError):
             partition.fetch_failures += 1
+        named, index = key
+        leader = None
+        if self._context.api_version >= codec.CURRENT_LEADER_VERSION and isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
+            name = self._parts.metadata.topic_name(named) if isinstance(named, UUID) else named
+            leader = None if name is None else self._leaders.of(TopicPartition(name, index))
+        return FetchAnswer(index, error.code, records=None, current_leader=leader)
 
     def _answer(self, asked: FetchPartition, partition: Partition) -> FetchAnswer:
         return FetchAnswer(

@@ -1,4 +1,4 @@
-"""A partition as a client of one listener sees it: Metadata and DescribeTopicPartitions tell the same of it."""
+"""A partition as a client of one listener sees it: Metadata and DescribeTopicPartitions tell it alike, Produce and Fetch who leads it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
 from ottla.errors import NONE, LeaderNotAvailable, ListenerNotFound, ReplicaNotAvailable
-from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, PartitionState
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicPartition
+from ottla.protocol.fetch import NodeEndpoint
 from ottla.protocol.messages import MessageSchema
 
 
@@ -70,6 +71,32 @@ class PartitionView:
         if leader in self._alive and self._knows_listener_not_found:
             return ListenerNotFound.code
         return LeaderNotAvailable.code
+
+
+class CurrentLeaders:
+    """The leaders of partitions that this broker refused as it does not lead them, for one answer (KIP-951).
+
+    Args:
+        listener_name: the client's.
+    """
+
+    __slots__ = ("_listener_name", "_parts", "endpoints")
+
+    def __init__(self, parts: BrokerParts, listener_name: str) -> None:
+        self._parts = parts
+        self._listener_name = listener_name
+        self.endpoints: dict[BrokerId, NodeEndpoint] = {}
+
+    def of(self, key: TopicPartition) -> tuple[BrokerId, int] | None:
+        """A partition's leader and its epoch, None without one. `endpoints` has where the client reaches it, if it does."""
+        held = self._parts.replicas.partitions.get(key) or self._parts.metadata.partition(*key)
+        if held is None or held.leader == NO_LEADER:
+            return None
+        registration = self._parts.metadata.brokers.get(held.leader)
+        endpoint = None if registration is None else registration.endpoint(self._listener_name)
+        if registration is not None and endpoint is not None:
+            self.endpoints[held.leader] = NodeEndpoint(held.leader, endpoint.host, endpoint.port, registration.rack)
+        return held.leader, held.leader_epoch
 
 
 def reachable_brokers(parts: BrokerParts, context: RequestContext) -> dict[BrokerId, tuple[Endpoint, BrokerRegistration]]:

@@ -1,7 +1,8 @@
 """Produce (key 0), versions 3-11; 0-2 are advertised and refused (KAFKA-18659).
 
-v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible, v11 adds TRANSACTION_ABORTABLE (KIP-890). One batch
-per partition, stored as it came. Before the first batch of a transaction its coordinator is asked.
+v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible, v10 names the leader where it is another broker (KIP-951),
+v11 adds TRANSACTION_ABORTABLE (KIP-890). One batch per partition, stored as it came. Before the first batch of a transaction its
+coordinator is asked.
 Unlike Kafka: quotas are not enforced, so throttle_time_ms is always 0, and the records inside a batch are not opened
 (docs/decisions) but where a topic asks for it, so record_errors names records without a key on a compacted topic and those whose
 schema id is not registered where it is validated, at most a thousand, and no others.
@@ -15,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeGuard
 
+from ottla.broker.handlers.partition_view import CurrentLeaders
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.replication.partition import ACKS_ALL, Partition
 from ottla.broker.replication.schema_claims import PLAIN_BYTES, plain_frames, schema_claims
-from ottla.broker.request_meters import RequestMeters
 from ottla.broker.security.authorizer import Operation, Resource, ResourceKind, topic
 from ottla.config.topic import TopicSettings
 from ottla.errors import (
@@ -134,7 +135,17 @@ class ProducePartitionStatus:
 class DelayedProduce:
     """A request whose batches are written and not yet committed."""
 
-    __slots__ = ("_answer", "_answers", "_correlation_id", "_meters", "_repeated", "_requirements", "_version", "timeout_seconds")
+    __slots__ = (
+        "_answer",
+        "_answers",
+        "_correlation_id",
+        "_listener_name",
+        "_parts",
+        "_repeated",
+        "_requirements",
+        "_version",
+        "timeout_seconds",
+    )
 
     def __init__(
         self,
@@ -143,14 +154,16 @@ class DelayedProduce:
         timeout_ms: int,
         answers: dict[str, list[PartitionAnswer]],
         requirements: list[ProducePartitionStatus],
-        meters: RequestMeters,
+        parts: BrokerParts,
+        listener_name: str,
         repeated: RepeatedRequest | None = None,
     ) -> None:
         self._version = version
         self._correlation_id = correlation_id
         self._answers = answers
         self._requirements = requirements
-        self._meters = meters
+        self._parts = parts
+        self._listener_name = listener_name
         self._repeated = repeated  # encodes the answer when all is well
         self._answer: Answer | None = None
         self.timeout_seconds = timeout_ms / 1000
@@ -195,10 +208,21 @@ class DelayedProduce:
             answer, error = requirement.answer, requirement.outcome(otherwise)
             if error is not None:
                 answer = PartitionAnswer(answer.partition, error.code, error_message=error.message)
-                self._meters.failed(_NAME, error.code)
+                self._parts.meters.failed(_NAME, error.code)
                 requirement.partition.produce_failures += 1
             self._answers.setdefault(requirement.topic, []).append(answer)
-        self._answer(codec.encode_response(self._version, self._correlation_id, list(self._answers.items())))
+        self._answer(_encoded(self._version, self._correlation_id, self._answers, self._parts, self._listener_name))
+
+
+def _encoded(version: int, correlation_id: int, answers: dict[str, list[PartitionAnswer]], parts: BrokerParts, listener_name: str) -> bytes:
+    """The framed response, with the leaders of partitions that others lead where the version has a place for them."""
+    leaders = CurrentLeaders(parts, listener_name)
+    if version >= codec.CURRENT_LEADER_VERSION:
+        for name, of_topic in answers.items():
+            for position, answer in enumerate(of_topic):
+                if answer.error_code == NotLeaderOrFollower.code:
+                    of_topic[position] = answer._replace(current_leader=leaders.of(TopicPartition(name, answer.partition)))
+    return codec.encode_response(version, correlation_id, list(answers.items()), leaders.endpoints.values())
 
 
 def stage(
@@ -308,8 +332,8 @@ def _conclusion(
                 raise SilentFailure(f"{name}-{answer.partition}: {answer.error_message}")
         return None
     if requirements:
-        return DelayedProduce(version, context.correlation_id, request.timeout_ms, answers, requirements, parts.meters)
-    return codec.encode_response(version, context.correlation_id, list(answers.items()))
+        return DelayedProduce(version, context.correlation_id, request.timeout_ms, answers, requirements, parts, context.listener_name)
+    return _encoded(version, context.correlation_id, answers, parts, context.listener_name)
 
 
 def _note_failure(parts: BrokerParts, name: str, index: int, error: ApiError) -> None:
@@ -352,11 +376,12 @@ class Repeat:
     A partition that is taken away leads no more, so keeping it here cannot be worse than looking it up.
     """
 
-    __slots__ = ("partition", "request")
+    __slots__ = ("listener_name", "partition", "request")
 
-    def __init__(self, request: RepeatedRequest, partition: Partition) -> None:
+    def __init__(self, request: RepeatedRequest, partition: Partition, listener_name: str) -> None:
         self.request = request
         self.partition = partition
+        self.listener_name = listener_name
 
 
 def stage_repeated(
@@ -391,7 +416,7 @@ def stage_repeated(
         return request.encode_success(correlation_id, base_offset, log_append_time, partition.log.log_start_offset)
     answer = PartitionAnswer(request.partition, 0, base_offset, log_append_time, partition.log.log_start_offset)
     requirement = ProducePartitionStatus(request.topic, partition, acks, last_offset + 1, answer)
-    return DelayedProduce(request.version, correlation_id, request.timeout_ms, {}, [requirement], parts.meters, request)
+    return DelayedProduce(request.version, correlation_id, request.timeout_ms, {}, [requirement], parts, repeat.listener_name, request)
 
 
 def _unverified(

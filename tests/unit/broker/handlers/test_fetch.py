@@ -16,7 +16,7 @@ import pytest
 from tests.loops import until
 
 from ottla.broker.security.authorizer import Operation, Resource
-from ottla.model import BrokerId, Principal
+from ottla.model import BrokerId, BrokerRegistration, Endpoint, Principal
 from ottla.network import send
 from ottla.protocol.api import ApiKey
 from ottla.storage import log_reader
@@ -220,6 +220,32 @@ async def test_leader_epochs_of_the_client_are_compared(broker: Wired) -> None:
     partition.stop_leading()
     (found,) = await read(client, ("events", 0, 0), version=10)
     assert int(found.error_code) == NOT_LEADER
+
+
+@pytest.mark.parametrize("version", [15, 16, 17])
+async def test_a_refusal_says_who_leads_and_where_that_is(broker: Wired, version: int) -> None:
+    """KIP-951, and Kafka's `KafkaApisTest.testFetchResponseContainsNewLeaderOnNotLeaderOrFollower`: from v16 on."""
+    broker.topic("events")
+    asked = topic_id("events"), 0, 0
+    there = [BrokerRegistration(BrokerId(node), (Endpoint("PLAINTEXT", f"b{node}.test", 9092),), rack="r") for node in (1, 2)]
+    broker.parts.metadata.put_brokers(there)
+    client = await broker.connect()
+    broker.lead("events", epoch=5)
+    for epoch, code, leader in ((4, FENCED_EPOCH, (1, 5)), (-1, NOT_LEADER, (2, 6)), (-1, NOT_LEADER, (-1, -1))):
+        if leader[0] == 2:
+            broker.follow("events", BrokerId(2), epoch=6)
+        if leader[0] < 0:
+            broker.partition("events").stop_leading()
+        client.write(fetch(asked, version=version, current_leader_epoch=epoch))
+        _, response = await client.answer(ApiKey.FETCH, version)
+        ((found,),) = [topic.partitions for topic in response.responses]
+        assert int(found.error_code) == code
+        if version < 16:
+            assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == (-1, -1)
+            continue
+        assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == leader
+        nodes = [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints]
+        assert nodes == ([] if leader[0] < 0 else [(leader[0], f"b{leader[0]}.test", 9092, "r")])
 
 
 async def test_a_reader_whose_log_parted_from_ours_is_told_where(broker: Wired) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.loops import until
 
 from ottla.broker.security.authorizer import Operation, Resource
 from ottla.config.topic import TopicSettings
-from ottla.model import BrokerId, Principal
+from ottla.model import BrokerId, BrokerRegistration, Endpoint, Principal
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import HEADER, LOG_APPEND_TIME, BatchHeader, batches, check_batch, crc_of, read_header
 from ottla.record.codecs import codec_number
@@ -26,7 +27,7 @@ from ..wired import BROKER, NOW, Client, Wired, batch, fetch, produce, values, w
 
 CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, INVALID_ACKS, UNSUPPORTED_FORMAT, INVALID_TIMESTAMP = 2, 3, 10, 21, 43, 32
 OUT_OF_ORDER, INVALID_PRODUCER_EPOCH, STORAGE_ERROR, UNSUPPORTED_CODEC, INVALID_RECORD = 45, 47, 56, 76, 87
-TOPIC_DENIED, TXN_DENIED, LIST_TOO_LARGE, NOT_ENOUGH_REPLICAS = 29, 53, 18, 19
+TOPIC_DENIED, TXN_DENIED, LIST_TOO_LARGE, NOT_ENOUGH_REPLICAS, NOT_LEADER = 29, 53, 18, 19, 6
 
 
 async def one(client: Client, *args: Any, **options: Any) -> tuple[int, int]:
@@ -367,3 +368,26 @@ async def test_an_empty_request_has_an_empty_answer(broker: Wired) -> None:
     client = await broker.connect()
     client.write(produce())
     assert await client.produced() == (1, [])
+
+
+@pytest.mark.parametrize("version", [9, 10, 11])
+async def test_a_refusal_says_who_leads_and_where_that_is(broker: Wired, version: int) -> None:
+    """KIP-951, and Kafka's `KafkaApisTest.testProduceResponseContainsNewLeaderOnNotLeaderOrFollower`: from v10 on.
+
+    The first batch waits for the replicas when the leadership goes, the second comes after that.
+    """
+    broker.topic("events", isr=(BROKER, BrokerId(2)))
+    broker.parts.metadata.put_brokers([BrokerRegistration(BrokerId(2), (Endpoint("PLAINTEXT", "b2.test", 9092),))])
+    client = await broker.connect()
+    for _ in range(2):
+        client.write(produce(("events", 0, batch(b"a")), version=version, acks=-1))
+    await until(lambda: len(broker.produces) == 2)
+    broker.follow("events", BrokerId(2), epoch=6)
+    client.write(produce(("events", 0, batch(b"a")), version=version, acks=-1))
+    for _ in range(3):
+        _, response = await client.answer(ApiKey.PRODUCE, version)
+        ((found,),) = [topic.partition_responses for topic in response.responses]
+        assert int(found.error_code) == NOT_LEADER
+        if version >= 10:
+            assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == (2, 6)
+            assert [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints] == [(2, "b2.test", 9092, None)]
