@@ -152,22 +152,23 @@ def header_for_producer(
 def check_batch(batch: memoryview) -> BatchHeader:
     """Checks that `batch` is exactly one sound magic-2 batch and returns its header.
 
-    What is checked is what the header alone can tell (reference: Kafka's `LogValidator`): size, magic, CRC,
-    at least one record, and a record count that agrees with the last offset delta. The records are not opened.
+    What is checked is what the header alone can tell (reference: Kafka's `ProduceRequest.validateRecords` and `LogValidator`): size,
+    magic, CRC, at least one record, and a record count that agrees with the last offset delta. The records are not opened.
 
     Raises:
-        CorruptMessage: too short, a length that is not the buffer's, or a wrong checksum.
-        UnsupportedForMessageFormat: magic 0 or 1 or one not invented yet.
-        InvalidRecord: a count and a last offset delta that contradict each other, or a control batch.
+        CorruptMessage: a length below a header's, a magic not invented yet, or a wrong checksum. Clients send it again.
+        InvalidRecord: not one whole batch of magic 2, or a count and a last offset delta that contradict each other.
     """
     size = len(batch)
     if size < HEADER_SIZE:
-        raise CorruptMessage(f"a batch of {size} bytes is shorter than a batch header ({HEADER_SIZE} bytes)")
+        raise InvalidRecord(f"{size} bytes are no whole batch, of which the header alone has {HEADER_SIZE}")
     header = BatchHeader._make(HEADER.unpack_from(batch))
-    if header.magic != 2:
-        raise UnsupportedForMessageFormat(f"magic {header.magic} is not stored, only magic 2 is")
+    if header.magic in (0, 1):
+        raise InvalidRecord(f"magic {header.magic} is not stored, only magic 2 is")
+    if header.magic != 2 or header.length < SMALLEST_LENGTH:
+        raise CorruptMessage(f"a batch of magic {header.magic} and length {header.length}")
     if header.length + LOG_OVERHEAD != size:
-        raise CorruptMessage(f"the batch says {header.length + LOG_OVERHEAD} bytes and {size} came: one batch a partition is taken")
+        raise InvalidRecord(f"the batch says {header.length + LOG_OVERHEAD} bytes and {size} came: one whole batch a partition is taken")
     if crc32c(batch[CRC_START:]) != header.crc:
         raise CorruptMessage(f"CRC {crc32c(batch[CRC_START:]):#010x} computed, {header.crc:#010x} in the batch")
     if header.record_count < 1 or header.last_offset_delta + 1 != header.record_count:
@@ -180,8 +181,11 @@ def check_from_client(header: BatchHeader) -> None:
 
     Raises:
         UnsupportedCompressionType: a codec that does not exist.
-        InvalidRecord: a control batch, attributes that no one knows or that a broker sets, more records than the bytes can hold.
+        InvalidRecord: an offset of its own, a control batch, attributes that no one knows or that a broker sets, more records than
+            the bytes can hold.
     """
+    if header.base_offset:
+        raise InvalidRecord(f"a batch from a client begins at offset 0, this one at {header.base_offset}")
     if header.codec > HIGHEST_CODEC:
         raise UnsupportedCompressionType(f"codec {header.codec} is unknown, the highest is {HIGHEST_CODEC} (zstd)")
     if header.is_control:

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from ottla.errors import CorruptMessage, InvalidRecord, RequestTimedOut
+from ottla.errors import InvalidRecord, RequestTimedOut
 from ottla.lifecycle import ChildProcess, ThreadOffload, offload_nothing
 from ottla.record.batch import read_header
 from ottla.record.codecs import GZIP, ZSTD, DecompressedTooLarge, compress
@@ -44,7 +44,7 @@ async def test_small_batches_are_opened_in_a_thread_and_large_ones_in_a_process(
         assert os.getpriority(os.PRIO_PROCESS, opener._process.process_id) == 10
         if sys.platform == "linux":
             assert os.sched_getscheduler(opener._process.process_id) == os.sched_getscheduler(0), "or a busy machine would answer nothing"
-        with pytest.raises(CorruptMessage):
+        with pytest.raises(InvalidRecord):
             await opener.opened(LARGE[:-1], StoredAs(has_keys=True))
     finally:
         await opener.close()

@@ -175,7 +175,7 @@ class Partition(Replica):
         if size < HEADER_SIZE:
             check_batch(buffer[start:stop])
         header = HEADER.unpack_from(buffer, start)
-        _, length, _, magic, crc, attributes, last_offset_delta, first_timestamp, max_timestamp, producer_id, _, _, count = header
+        sent_offset, length, _, magic, crc, attributes, last_offset_delta, first_timestamp, max_timestamp, producer_id, _, _, count = header
         if (
             magic != 2
             or length + LOG_OVERHEAD != size
@@ -184,9 +184,9 @@ class Partition(Replica):
             or crc32c(buffer[start + CRC_START : stop]) != crc
         ):
             check_batch(buffer[start:stop])
-        # From the header alone: no bit but the codec's (4 is zstd), and no more records than fit behind the 61 bytes of the header at
-        # 7 bytes each, is what nearly all have. `check_from_client` has names for these; to look them up would cost as much again.
-        if not 0 <= attributes <= 4 or count * 7 > size - 61:
+        # From the header alone: no offset, no bit but the codec's (4 is zstd), and no more records than fit behind the 61 bytes of the
+        # header at 7 bytes each, is what nearly all have. `check_from_client` has names for these; to look them up would cost as much.
+        if sent_offset or not 0 <= attributes <= 4 or count * 7 > size - 61:
             self._check_kind(BatchHeader._make(header), in_transaction)
         log = self.log
         appender = log.appender

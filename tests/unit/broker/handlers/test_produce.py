@@ -25,7 +25,7 @@ from ottla.storage.batch_opener import BatchOpener
 
 from ..wired import BROKER, NOW, Client, Wired, batch, fetch, produce, values, wired
 
-CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, INVALID_ACKS, UNSUPPORTED_FORMAT, INVALID_TIMESTAMP = 2, 3, 10, 21, 43, 32
+CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, INVALID_ACKS, INVALID_TIMESTAMP = 2, 3, 10, 21, 32
 OUT_OF_ORDER, INVALID_PRODUCER_EPOCH, STORAGE_ERROR, UNSUPPORTED_CODEC, INVALID_RECORD = 45, 47, 56, 76, 87
 TOPIC_DENIED, TXN_DENIED, LIST_TOO_LARGE, NOT_ENOUGH_REPLICAS, NOT_LEADER = 29, 53, 18, 19, 6
 
@@ -104,15 +104,17 @@ def damaged(**changes: Any) -> bytes:
     return bytes(data)
 
 
+# As from Kafka's `ProduceRequest.validateRecords`, `UnifiedLog` and `LogValidator`: what is worth sending again is CORRUPT.
 BAD_BATCHES = {
-    "null": (None, CORRUPT),
-    "nothing": (b"", CORRUPT),
-    "shorter than a header": (batch(b"a")[:60], CORRUPT),
-    "cut": (batch(b"a")[:-1], CORRUPT),
-    "followed by another batch": (batch(b"a") + batch(b"b"), CORRUPT),
+    "null": (None, INVALID_RECORD),
+    "nothing": (b"", INVALID_RECORD),
+    "shorter than a header": (batch(b"a")[:60], INVALID_RECORD),
+    "cut": (batch(b"a")[:-1], INVALID_RECORD),
+    "followed by another batch": (batch(b"a") + batch(b"b"), INVALID_RECORD),
     "a wrong checksum": (damaged(crc=1), CORRUPT),
-    "magic 1": (damaged(magic=1), UNSUPPORTED_FORMAT),
-    "magic 3": (damaged(magic=3), UNSUPPORTED_FORMAT),
+    "magic 1": (damaged(magic=1), INVALID_RECORD),
+    "magic 3": (damaged(magic=3), CORRUPT),
+    "an offset of its own": (damaged(base_offset=1), INVALID_RECORD),
     "a length below zero": (damaged(length=-5), CORRUPT),
     "no records": (damaged(record_count=0), INVALID_RECORD),
     "a count below zero": (damaged(record_count=-2), INVALID_RECORD),
@@ -120,7 +122,7 @@ BAD_BATCHES = {
     "offsets that go back": (damaged(last_offset_delta=-1, record_count=0), INVALID_RECORD),
     "a control batch": (batch(b"a", control=True), INVALID_RECORD),
     "a transactional batch": (batch(b"a", transactional=True, producer_id=1, producer_epoch=0, base_sequence=0), TXN_DENIED),
-    "zeros": (bytes(200), UNSUPPORTED_FORMAT),
+    "zeros": (bytes(200), INVALID_RECORD),
 }
 
 
@@ -247,7 +249,7 @@ async def test_a_topic_with_a_codec_of_its_own_stores_its_batches_in_it(broker: 
         (1, [(0, 0)]),
         (2, [(0, 0)]),
         (3, [(0, 2)]),
-        (4, [(UNSUPPORTED_FORMAT, -1)]),
+        (4, [(INVALID_RECORD, -1)]),
     ]
     correlation_id, [(_, records)] = await client.fetched()
     assert correlation_id == 5

@@ -15,7 +15,7 @@ from ottla.broker.handlers.produce import opened_for_topic
 from ottla.broker.replication.group_commit import LINGER_SECONDS
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
-from ottla.errors import CorruptMessage, InvalidRecord, NotLeaderOrFollower, UnknownTopicOrPartition
+from ottla.errors import InvalidRecord, NotLeaderOrFollower, UnknownTopicOrPartition
 from ottla.interbroker.calls import AllReplicas, PartitionAssignment, PartitionToStop
 from ottla.lifecycle import offload_nothing
 from ottla.model import BrokerId, PartitionState, TopicPartition
@@ -221,7 +221,7 @@ def test_a_compacted_topic_names_the_records_without_a_key(tmp_path: Path) -> No
     """In the words of Kafka's `LogValidator`, all of them counted and three of them in the message."""
     compacted = settings_of(tmp_path, cleanup_policy="compact,delete")
     assert as_stored(batch(b"a"), compacted) == batch(b"a")
-    with pytest.raises(CorruptMessage):
+    with pytest.raises(InvalidRecord):
         as_stored(batch(b"a")[:-1], compacted)
     complaint = "Compacted topic cannot accept message without key in topic partition table-3."
     keys = [None, b"k", None, b"", None, None]
