@@ -201,6 +201,7 @@ class Producer:
         self._moving: Final = threading.RLock()  # what a former client gives back goes before what is sent next
         self._addresses = set(servers.split(","))
         self._sender: _Sender | None = None
+        self._client: Any = None
         try:
             self._client = self._connected(servers)
             # librdkafka's own, for messages that nothing here has to look at or remember.
@@ -213,6 +214,7 @@ class Producer:
                 self._sender = _Sender(settings, callback_handler or CallbackHandler(), event_handler, self._hand_over, produce, self)
         except BaseException:
             self._end_discovery()
+            self._end_audit(self._client)
             raise
         _producers.add(self)
 
@@ -362,8 +364,7 @@ class Producer:
                 if client.flush(0):
                     client.purge()
                     client.flush(1)
-            if self._audit is not None:
-                self._client.audit_reporter.close()
+            self._end_audit(self._client)
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -564,6 +565,10 @@ class Producer:
         if self._discovery is not None:
             self._discovery.close()
 
+    def _end_audit(self, client: Any) -> None:
+        if self._audit is not None and client is not None:
+            client.audit_reporter.close()
+
     def _connected(self, servers: str) -> Any:
         import confluent_kafka
 
@@ -590,11 +595,13 @@ class Producer:
 
             kind = audited(kind)
             properties |= self._audit
+        client = None
         try:
             client = kind(properties, logger=log)
             if settings.transactional_id is not None:
                 client.init_transactions(_ASKING_SECONDS)
         except confluent_kafka.KafkaException as error:
+            self._end_audit(client)
             if error.args[0].code() == confluent_kafka.KafkaError._INVALID_ARG:
                 raise ConfigurationError(error.args[0].str()) from error
             raise DeliveryFailed(f"transactional.id: {error.args[0].str()}", error.args[0].code()) from error

@@ -16,6 +16,8 @@ from confluent_kafka.serialization import StringDeserializer, StringSerializer
 
 from ottla.client import Producer, ProducerSettings
 from ottla.client.audited_clients import audited
+from ottla.client.errors import DeliveryFailed
+from ottla.client.producer_handlers import CallbackHandler
 from ottla.record.audit_records import TOPIC, AuditRecord, Tally
 from ottla.testing.cluster import EmbeddedCluster
 
@@ -341,3 +343,20 @@ def test_the_final_word_is_said_at_the_end_of_a_with(cluster: EmbeddedCluster, t
         pass
     for ended in (producer, consumer):
         assert not ended.audit_reporter._thread.is_alive()
+
+
+@pytest.mark.parametrize("handler", [None, CallbackHandler()])
+def test_a_producer_that_cannot_be_made_leaves_no_reporter_behind(monkeypatch: pytest.MonkeyPatch, handler: CallbackHandler | None) -> None:
+    """Who tries again until there is a broker would have as many threads and connections as attempts."""
+    monkeypatch.setattr("ottla.client.producer._ASKING_SECONDS", 0.1)
+    settings = ProducerSettings(broker_list="127.0.0.1:1", producer_type="async", transactional_id=None if handler else "t")
+
+    def refuse(settings: ProducerSettings) -> None:
+        raise PermissionError
+
+    if handler is not None:
+        monkeypatch.setattr(handler, "init", refuse)
+    before = set(threading.enumerate())
+    with pytest.raises(PermissionError if handler else DeliveryFailed):
+        Producer(settings, audit=True, callback_handler=handler)
+    assert "ottla-audit" not in {thread.name for thread in set(threading.enumerate()) - before}
