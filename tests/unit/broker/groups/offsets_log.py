@@ -101,14 +101,14 @@ def shard_of(
     epoch: int = 0,
     seed: int = 1,
     topics: KnownTopics | None = None,
-    settings: ShardSettings = SETTINGS,
+    settings: ShardSettings | None = None,
 ) -> GroupShard:
     random = Random(seed)
 
     def unique() -> UUID:
         return UUID(int=random.getrandbits(128), version=4)
 
-    return GroupShard(KEY, epoch, log, clock or ManualClock(), unique, settings, topics or TOPICS)  # type: ignore[arg-type]
+    return GroupShard(KEY, epoch, log, clock or ManualClock(), unique, settings or SETTINGS, topics or TOPICS)  # type: ignore[arg-type]
 
 
 async def loaded(log: OffsetsLog, clock: ManualClock | None = None, epoch: int = 0, topics: KnownTopics | None = None) -> GroupShard:
