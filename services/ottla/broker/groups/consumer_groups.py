@@ -17,7 +17,7 @@ from typing import Final
 from ottla.broker.groups.classic import rebalancing
 from ottla.broker.groups.classic.effects import Effect, Joined, Token
 from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts
-from ottla.broker.groups.classic.joining import Join, check_request
+from ottla.broker.groups.classic.joining import Join
 from ottla.broker.groups.classic.membership import Leaver
 from ottla.broker.groups.consumer import classic_members
 from ottla.broker.groups.consumer.advancing import refresh
@@ -199,7 +199,6 @@ class ConsumerGroups:
 
     def join(self, entry: GroupEntry, group: ConsumerGroup, request: Join, token: Token) -> tuple[Joined, list[Effect]]:
         """JoinGroup; gives the answer that is to be given when the group is committed. Raises why it is refused."""
-        check_request(group.group_id, request, self._settings.limits)
         static = None if request.instance_id is None else group.static_member(request.instance_id)
         downgrades = static is not None and becomes_classic_without(group, static.member_id, self._settings.limits, is_replaced=True)
         if not downgrades:

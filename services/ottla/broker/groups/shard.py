@@ -21,7 +21,7 @@ from ottla.broker.coordinator.state_partition import reading_seconds
 from ottla.broker.groups.classic import joining, membership, rebalancing
 from ottla.broker.groups.classic.effects import Effect, Joined, ReplacementOf, StoreGroup, Synced
 from ottla.broker.groups.classic.group import NEVER_MS, Group, GroupCounts
-from ottla.broker.groups.classic.joining import Join
+from ottla.broker.groups.classic.joining import Join, check_request
 from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.commits import Commits
 from ottla.broker.groups.consumer import classic_members
@@ -211,6 +211,7 @@ class GroupShard:
     def join(self, group_id: str, request: Join) -> asyncio.Future[Joined]:
         """JoinGroup; the answer waits for as long as the rebalance takes."""
         self._check()
+        check_request(group_id, request, self._settings.limits)
         entry = self._groups.get(group_id)
         if request.member_id and (entry is None or (isinstance(entry.group, ConsumerGroup) and not entry.group.members)):
             raise UnknownMemberId(f"group {group_id} is not known, and so is {request.member_id}")

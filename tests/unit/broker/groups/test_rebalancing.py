@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tests.unit.broker.groups.members import RANGE, REBALANCE_MS, ROUND_ROBIN, SESSION_MS, Coordinator, error_of
 
 from ottla.broker.groups.classic import rebalancing
 from ottla.broker.groups.classic.group import GroupLimits
-from ottla.broker.groups.classic.member import Protocol
 from ottla.broker.groups.classic.transitions import LEGAL_PREDECESSORS, GroupState, table
 from ottla.broker.groups.classic.validation import check_commit
 from ottla.errors import (
@@ -18,8 +15,6 @@ from ottla.errors import (
     GroupMaxSizeReached,
     IllegalGeneration,
     InconsistentGroupProtocol,
-    InvalidRequest,
-    InvalidSessionTimeout,
     MemberIdRequired,
     NotCoordinator,
     NotEnoughReplicas,
@@ -227,19 +222,6 @@ def test_a_member_without_a_common_protocol_is_refused(coordinator: Coordinator)
 def _joined_without_protocols():  # type: ignore[no-untyped-def]
     coordinator = Coordinator()
     return coordinator.joined[coordinator.join(protocols=[])]
-
-
-@pytest.mark.parametrize("session_timeout_ms", [5_999, 1_800_001, -1])
-def test_a_session_timeout_outside_of_the_brokers_bounds_is_refused(coordinator: Coordinator, session_timeout_ms: int) -> None:
-    assert error_of(coordinator.joined[coordinator.join(session_timeout_ms=session_timeout_ms)]) is InvalidSessionTimeout
-
-
-@pytest.mark.parametrize(
-    "more", [{"instance_id": "i" * 40_000}, {"protocols": (Protocol("é" * 20_000, b""),)}, {"protocol_type": "x" * 32_768}]
-)
-def test_what_fits_into_no_record_is_refused(coordinator: Coordinator, more: dict[str, Any]) -> None:
-    assert error_of(coordinator.joined[coordinator.join(**more)]) is InvalidRequest
-    assert not coordinator.group.members
 
 
 def test_group_max_size_holds_for_newcomers_only() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.loops import LoopClock, until
@@ -26,6 +27,8 @@ from ottla.errors import (
     GroupSubscribedToTopic,
     IllegalGeneration,
     InvalidCommitOffsetSize,
+    InvalidRequest,
+    InvalidSessionTimeout,
     MessageTooLarge,
     NonEmptyGroup,
     NotCoordinator,
@@ -117,6 +120,26 @@ async def test_nothing_is_served_before_the_partition_is_read_nor_after_it_is_gi
     assert isinstance(error, NotCoordinator)
     with pytest.raises(NotCoordinator):
         shard.heartbeat("g", leader.member_id, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "refusal"),
+    [
+        ({"session_timeout_ms": 5_999}, InvalidSessionTimeout),
+        ({"session_timeout_ms": 1_800_001}, InvalidSessionTimeout),
+        ({"session_timeout_ms": -1}, InvalidSessionTimeout),
+        ({"instance_id": "i" * 40_000}, InvalidRequest),
+        ({"protocols": (Protocol("é" * 20_000, b""),)}, InvalidRequest),
+        ({"protocol_type": "x" * 32_768}, InvalidRequest),
+    ],
+)
+async def test_a_session_timeout_out_of_bounds_and_what_fits_into_no_record_are_refused_and_leave_no_group(
+    more: dict[str, Any], refusal: type[Exception]
+) -> None:
+    shard = await loaded(OffsetsLog())
+    with pytest.raises(refusal):
+        shard.join("g", replace(join_request(), **more))
+    assert list(shard.groups()) == []
 
 
 async def test_a_commit_is_seen_and_answered_when_it_is_committed() -> None:

@@ -77,7 +77,7 @@ def join(group: Group, request: Join, token: Token, now_ms: int, unique: MakeUni
 
 
 def check_request(group_id: str, request: Join, limits: GroupLimits) -> None:
-    """What holds for a JoinGroup to a group of whatever kind. Raises InvalidSessionTimeout or InvalidRequest."""
+    """What holds for a JoinGroup to a group of whatever kind, before there is one. Raises InvalidSessionTimeout or InvalidRequest."""
     if not limits.min_session_timeout_ms <= request.session_timeout_ms <= limits.max_session_timeout_ms:
         raise InvalidSessionTimeout(
             f"group {group_id}: a session timeout of {request.session_timeout_ms} ms is not within"
@@ -96,7 +96,6 @@ def check_request(group_id: str, request: Join, limits: GroupLimits) -> None:
 
 
 def _check(group: Group, request: Join) -> None:
-    check_request(group.group_id, request, group.limits)
     if group.state is GroupState.DEAD:
         raise CoordinatorNotAvailable(f"group {group.group_id} is being taken down here")
     if not _has_room(group, request):
