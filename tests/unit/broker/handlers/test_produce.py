@@ -249,7 +249,7 @@ async def test_a_topic_with_a_codec_of_its_own_stores_its_batches_in_it(broker: 
         (1, [(0, 0)]),
         (2, [(0, 0)]),
         (3, [(0, 2)]),
-        (4, [(INVALID_RECORD, -1)]),
+        (4, [(CORRUPT, -1)]),
     ]
     correlation_id, [(_, records)] = await client.fetched()
     assert correlation_id == 5
