@@ -625,8 +625,9 @@ class Store:
 
     def sessions(self, only: str | None = None) -> list[SessionStanding]:
         """What sessions have said, of one topic or of all."""
-        rows = self._connection.execute(
-            "SELECT session, tier, topic, host, application, next_sequence, watermark_ms, is_final, is_dead, reported_ms, gaps"
+        rows = self._connection.execute(  # the clock of a session may be ahead
+            "SELECT session, tier, topic, host, application, next_sequence, watermark_ms, is_final, is_dead,"
+            " MIN(reported_ms, heard_ms), gaps"
             " FROM sessions" + (" WHERE topic = ?" if only is not None else ""),
             () if only is None else (only,),
         )

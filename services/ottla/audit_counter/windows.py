@@ -22,6 +22,7 @@ class SessionStanding:
     Attributes:
         next_sequence: of the record that is to come.
         is_dead: it has been silent for too long without a final word.
+        reported_ms: when it spoke last, by its own clock, and at the latest when it was heard.
         gaps: audit data that is missing: sequences from and to, and the times of messages that it may be of.
     """
 

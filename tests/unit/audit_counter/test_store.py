@@ -379,6 +379,15 @@ def test_windows_far_ahead_and_long_past_are_not_opened(store: Store) -> None:
     assert store.counters.windows_refused == 2
 
 
+def test_a_producer_whose_clock_is_ahead_keeps_no_log_from_being_read(store: Store) -> None:
+    """By its clock it spoke after the brokers for a day, so that what they have not come to was PENDING, and not looked for in the log."""
+    ahead = produced(0, ALL, watermark_ms=END, reported_ms=END + 24 * HOUR)
+    since = record("b", 1, "broker", {}, partition=NO_PARTITION, watermark_ms=END + MINUTE)
+    apply(store, ahead, appended(0, ALL[:50], watermark_ms=END), since)
+    (said,) = judge(store.books("clicks", START), ("producer", "broker"), reads_logs=True)
+    assert said.verdict is Verdict.PENDING and said.waits_for_log
+
+
 @pytest.mark.parametrize("first", ["producer", "broker"])
 def test_a_window_that_was_too_far_ahead_for_what_one_tier_said_first_is_no_loss(store: Store, first: str) -> None:
     """As of a host whose clock is a day ahead, and a little more: what the tier says of the window later counts, what it said does not."""
