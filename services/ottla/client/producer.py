@@ -185,6 +185,7 @@ class Producer:
         self._process_id = os.getpid()
         self._clock: Final = clock or SystemClock()
         self._is_usable = True  # neither closed, nor in a forked child
+        self._takes_more = True  # and not being closed
         # How a transaction ends, until that is answered: librdkafka begins no other one before.
         self._ending: Callable[[], None] | None = None
         self._unseen: set[Delivery] = set()
@@ -276,8 +277,9 @@ class Producer:
             if self._unpolled >= _POLLED_AFTER:
                 self.poll(0)
             return delivery
-        if not self._is_usable:
-            self._check_usable()
+        if not self._takes_more:
+            self._check_process()
+            raise ClientClosed("the producer is closed")
         if self._discovery is not None:
             self._discovery.uses(topic)
         values = messages if isinstance(messages, list | tuple) else (messages,)
@@ -353,6 +355,7 @@ class Producer:
         """Delivers what is on its way and closes. A second call does nothing. Raises as `flush`."""
         if not self._is_usable:
             return
+        self._takes_more, self._plain_produce = False, None  # else it would wait for what other threads send meanwhile
         try:
             if self._sender is not None:
                 self._sender.close(timeout_seconds)
@@ -437,7 +440,7 @@ class Producer:
 
     def leave(self) -> None:
         """It is closed, or this is a forked child: nothing is sent from now on."""
-        self._is_usable = False
+        self._is_usable = self._takes_more = False
         self._plain_produce = None
 
     def monotonic(self) -> float:

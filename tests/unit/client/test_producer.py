@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import confluent_kafka
@@ -309,6 +311,28 @@ def test_a_send_while_the_producer_is_closed_says_so(cluster: EmbeddedCluster, t
     producer = Producer(settings(cluster, "async"), callback_handler=Meanwhile())
     with pytest.raises(ClientClosed):
         producer.send(topic, b"a")
+
+
+def test_a_close_while_another_thread_goes_on_sending_refuses_that_and_delivers_what_was_sent(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
+) -> None:
+    """It waited for as long as messages came, and what came as it ended was lost."""
+    producer, sent, has_begun = Producer(settings(cluster, "async", queue_buffering_max_ms=5)), 0, threading.Event()
+
+    def go_on() -> None:
+        nonlocal sent
+        with suppress(ClientClosed):
+            while True:
+                producer.send(topic, b"x", partition=0)
+                sent += 1
+                has_begun.set()
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    assert has_begun.wait(60)
+    producer.close(30)
+    thread.join(60)
+    assert len(written(reader, topic, 0)) == sent
 
 
 def test_a_transaction_is_written_as_a_whole_or_not_at_all(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
