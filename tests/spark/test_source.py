@@ -114,6 +114,12 @@ def test_what_cannot_be_meant_fails_with_sparks_sentence(spark: SparkSession, cl
         read(spark, cluster, subscribe="a", startingOffsets="latest").count()
     with pytest.raises(PySparkException, match="there is no topic nowhere"):
         read(spark, cluster, subscribe="nowhere").count()
+    topic = cluster.create_topic("backwards")
+    fill(cluster, topic, 10)
+    for lost in ("true", "false"):  # which is no loss
+        start, end = json.dumps({topic: {"0": 7}}), json.dumps({topic: {"0": 3}})
+        with pytest.raises(PySparkException, match="The resolved start offset 7 is greater than the resolved end offset 3 for backwards-0"):
+            read(spark, cluster, subscribe=topic, startingOffsets=start, endingOffsets=end, failOnDataLoss=lost).count()
 
 
 def test_a_filter_is_pushed_where_spark_pushes_and_changes_no_row(spark: SparkSession, cluster: EmbeddedCluster) -> None:

@@ -168,7 +168,9 @@ class BatchReader(DataSourceReader):
             partitions = _existing(self.settings, reader)
             start = reader.resolve(self.settings.starting, partitions, is_start=True)
             end = reader.resolve(self.settings.ending, partitions, is_start=False)
-            report(vanished(start, end, {}), self.settings)
+            for key, offset in sorted(start.items()):
+                if offset > end[key]:
+                    raise OptionRefused(f"The resolved start offset {offset} is greater than the resolved end offset {end[key]} for {key}")
             ranges = [narrowed(one, self.conditions) for one in ranges_between(self._later(start, reader), end)]
             return _tasks(self.settings, [one for one in ranges if one is not None], reader)
 
