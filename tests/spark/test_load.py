@@ -74,7 +74,7 @@ def test_a_load_appends_what_is_new_and_one_that_finds_nothing_commits_nothing(c
     consumer.close()
 
 
-@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+@pytest.mark.parametrize("prefix", ["", "file:", "file://", "file://localhost"])
 def test_a_table_is_where_it_was_said_to_be_with_a_space_and_as_hadoop_writes_paths(
     cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
 ) -> None:

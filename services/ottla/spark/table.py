@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from ottla.clock import Clock, SystemClock
 from ottla.errors import OttlaError
@@ -299,7 +299,7 @@ def place_of(uri: str) -> tuple[Any, str]:
     from pyarrow import fs
 
     if uri.startswith("file:"):
-        return fs.LocalFileSystem(), unquote(uri.removeprefix("file:").removeprefix("//"))
+        return fs.LocalFileSystem(), unquote(urlsplit(uri).path)
     found: tuple[Any, str] = fs.FileSystem.from_uri(uri) if "://" in uri else (fs.LocalFileSystem(), uri)
     return found
 
