@@ -401,6 +401,20 @@ def test_defaults_and_overrides_of_the_config_become_part_of_a_schema() -> None:
     on_a_registry(test)
 
 
+def test_a_schema_that_is_registered_already_is_found_although_it_would_be_refused_as_a_new_one() -> None:
+    """Confluent looks it up before it validates (`registerOrForward`): it came by IMPORT, or when defaults were not looked at."""
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "string", "default": None}]})
+
+    async def test(client: Client) -> None:
+        assert (await client.put("/mode/s", {"mode": "IMPORT"})).status == 200
+        assert await client.register("s", text, id=5, version=1) == 5
+        await client.delete("/mode/s")
+        assert await client.register("s", text) == 5
+        assert (await client.post("/subjects/other/versions", {"schema": text})).code == 42201
+
+    on_a_registry(test)
+
+
 def test_the_version_becomes_part_of_the_metadata_when_it_is_asked_for() -> None:
     async def test(client: Client) -> None:
         first = (await client.post("/subjects/s/versions", {"schema": A, "version": -1})).json

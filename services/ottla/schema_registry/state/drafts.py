@@ -115,14 +115,21 @@ class Drafts:
         subject = request.subject
         seen, config = state.versions(subject), state.config_in_scope(subject)
         is_import = state.mode_in_scope(subject) in (IMPORT, FORWARD)
-        first, parsed = await self._first_draft(state, request, seen, config, is_new=not is_import)
+        normalize = not is_import and (request.normalize or bool(config.get("normalize")))
+        try:
+            first, parsed = await self._first_draft(state, request, seen, config, is_new=not is_import, normalize=normalize)
+        except InvalidSchema:
+            # A producer registers its schema at each start, and one that is there already may be of a time with fewer rules.
+            first, parsed = await self._first_draft(state, request, seen, config, is_new=False, normalize=normalize)
+            if existing(state, first) is None or _adds_metadata(config):
+                raise
         if existing(state, first) is not None and not _adds_metadata(config):
             return first  # registered already, whatever the mode is
         check_register_mode(state, request)
         filled = drafted(state, request)
         draft = first
         if filled is not request:
-            draft, parsed = await self._first_draft(state, filled, seen, config, is_new=not is_import)
+            draft, parsed = await self._first_draft(state, filled, seen, config, is_new=not is_import, normalize=normalize)
         if is_import or existing(state, draft) is not None:
             return draft
         assert parsed is not None, "a draft without a text is filled in, or refused"
@@ -130,11 +137,10 @@ class Drafts:
         return replace(draft, messages=tuple(messages)) if messages else draft
 
     async def _first_draft(
-        self, state: State, request: Registration, seen: tuple[Version, ...], config: Json, *, is_new: bool
+        self, state: State, request: Registration, seen: tuple[Version, ...], config: Json, *, is_new: bool, normalize: bool
     ) -> tuple[Draft, ParsedSchema | None]:
         if not (request.text or "").strip():
             return Draft(request, Schema.of(request.schema_type, ""), seen, config), None
-        normalize = is_new and (request.normalize or bool(config.get("normalize")))
         parsed, schema = await self._candidate(state, request, is_new=is_new, normalize=normalize)
         draft = Draft(request, schema, seen, config)
         if existing(state, draft) is None:
