@@ -16,7 +16,7 @@ from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices, milliseconds
 from ottla.broker.security.authorizer import Operation
 from ottla.config.broker import BrokerSettings
-from ottla.errors import NONE, ApiError, TopicAuthorizationFailed
+from ottla.errors import NONE, ApiError, InvalidRequest, TopicAuthorizationFailed
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import MessageSchema
 
@@ -35,6 +35,8 @@ def serves_consumer_groups(settings: BrokerSettings) -> bool:
 async def consumer_group_heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
     try:
+        if not request.group_id.strip():
+            raise InvalidRequest("GroupId can't be empty.")
         group = group_of(parts, context, Operation.READ, request.group_id)
         await _check_topics(frozenset(request.subscribed_topic_names or ()), context, parts)
         heartbeat = _heartbeat(request, await _owned(request), context, parts)

@@ -15,7 +15,6 @@ from ottla.errors import (
     ConfigurationError,
     GroupAuthorizationFailed,
     GroupIdNotFound,
-    InvalidGroupId,
     InvalidRegularExpression,
     InvalidRequest,
     StaleMemberEpoch,
@@ -64,7 +63,8 @@ async def test_a_member_joins_lives_and_leaves(broker: Any, version: int) -> Non
 async def test_bad_heartbeats_are_told_what_is_wrong(broker: Any) -> None:
     await prepared(broker)
     for more, error in (
-        ({"group_id": ""}, InvalidGroupId),
+        ({"group_id": ""}, InvalidRequest),
+        ({"group_id": " "}, InvalidRequest),
         ({"member_id": ""}, InvalidRequest),
         ({"server_assignor": "alphabetical"}, UnsupportedAssignor),
         ({"subscribed_topic_regex": "("}, InvalidRegularExpression),
