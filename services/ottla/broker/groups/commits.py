@@ -164,7 +164,8 @@ class Commits:
             check_consumer_commit(group, generation_id, member_id, knows_epochs=knows_epochs)
         else:
             check_commit(group, generation_id, member_id, instance_id)
-        self._hear_from(group, member_id)
+            if group.has(member_id):  # it lives; not so by what a producer commits for it, nor as a member of a consumer group
+                group.hear_from(group.get(member_id), monotonic_ms(self._clock))
         outcomes, records = self._records(group_id, offsets)
         accepted = [commit for commit, error in outcomes.items() if error is None]
         if not accepted:
@@ -210,7 +211,6 @@ class Commits:
                 raise IllegalGeneration(error.message) from error  # producers know no other
         else:
             check_commit(group, generation_id, member_id, instance_id, transactional=True)
-        self._hear_from(group, member_id)
         outcomes, records = self._records(group_id, offsets)
         accepted = [commit for commit, error in outcomes.items() if error is None]
         if not accepted:
@@ -359,11 +359,6 @@ class Commits:
                 raise unknown(f"group {group_id} is not known, and so is its generation {generation_id}")
             entry = self._entries.get_or_add(group_id)
         return entry
-
-    def _hear_from(self, group: Group | ConsumerGroup, member_id: str) -> None:
-        """A commit is a sign of life of a classic member. One of a consumer group lives by its heartbeats."""
-        if isinstance(group, Group) and group.has(member_id):
-            group.hear_from(group.get(member_id), monotonic_ms(self._clock))
 
     def _records(self, group_id: str, offsets: Offsets) -> tuple[Outcomes, list[KeyValue]]:
         outcomes: Outcomes = {}

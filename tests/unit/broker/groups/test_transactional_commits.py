@@ -8,6 +8,7 @@ import pytest
 from tests.unit.broker.groups.offsets_log import OffsetsLog, loaded, shard_of
 from tests.unit.broker.groups.test_shard import CLICKS, VIEWS, one_member
 
+from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.groups.shard import GroupShard
 from ottla.errors import (
@@ -23,6 +24,7 @@ from ottla.errors import (
 )
 from ottla.lifecycle import offload_nothing
 from ottla.record.control_records import ControlRecordType
+from ottla.testing.clock import ManualClock
 
 PRODUCER = 77
 OFFSETS = {CLICKS: CommittedOffset(5)}
@@ -107,6 +109,22 @@ async def test_who_commits_must_be_who_it_says() -> None:
     assert await shard.commit_in_transaction("g", PRODUCER, 0, generation, member, "copier-1", OFFSETS) == {CLICKS: None}
     # Before KIP-447 producers did not say who they are.
     assert await shard.commit_in_transaction("g", PRODUCER, 0, -1, "", None, OFFSETS) == {CLICKS: None}
+
+
+async def test_a_commit_in_a_transaction_is_a_sign_of_life_of_its_producer_and_not_of_the_member() -> None:
+    """A member's own commit is one, as its heartbeats are (Kafka's `doTxnCommitOffsets` and testCommitMaintainsSession)."""
+    clock = ManualClock()
+    shard = await loaded(OffsetsLog(), clock)
+    joined = await one_member(shard)
+    group = shard.group("g")
+    assert isinstance(group, Group)
+    member = group.get(joined.member_id)
+    ends = member.deadline_ms
+    clock.advance(seconds=5)
+    await shard.commit_in_transaction("g", PRODUCER, 0, joined.generation_id, joined.member_id, None, OFFSETS)
+    assert member.deadline_ms == ends
+    await shard.commit("g", joined.generation_id, joined.member_id, None, OFFSETS)
+    assert member.deadline_ms == ends + 5_000
 
 
 async def test_offsets_that_were_written_and_not_acknowledged_stay_undecided() -> None:
