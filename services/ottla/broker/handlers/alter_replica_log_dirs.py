@@ -1,7 +1,8 @@
 """AlterReplicaLogDirs (key 34), versions 1-2: replicas of this broker move to other log directories (KIP-113).
 
 v2 is flexible. The answer says that a move has begun; DescribeLogDirs shows it until it is done. A partition that has no
-replica here is answered with REPLICA_NOT_AVAILABLE, and will have it there when it gets one.
+replica here is answered with REPLICA_NOT_AVAILABLE, one that is not there with UNKNOWN_TOPIC_OR_PARTITION; each will have
+its replica there when it gets one.
 Unlike Kafka: a move that a stop of the broker interrupts is not taken up again.
 """
 
@@ -14,7 +15,7 @@ from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.security.authorizer import Operation
-from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed
+from ottla.errors import NONE, ApiError, ClusterAuthorizationFailed, ReplicaNotAvailable, UnknownTopicOrPartition
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
 
@@ -40,6 +41,9 @@ async def alter_replica_log_dirs(request: AlterReplicaLogDirsRequest, context: R
                 raise ClusterAuthorizationFailed(DENIED)
             parts.log_moves.move(topic_partition, path)
             error_codes[topic_partition] = NONE
+        except ReplicaNotAvailable as error:
+            is_known = parts.metadata.partition(*topic_partition) is not None
+            error_codes[topic_partition] = error.code if is_known else UnknownTopicOrPartition.code
         except ApiError as error:
             error_codes[topic_partition] = error.code
     answers = (

@@ -55,7 +55,7 @@ def describe_log_dirs(request: DescribeLogDirsRequest, context: RequestContext, 
             schema(
                 "DescribeLogDirsResult",
                 error_code=NONE if directory.error is None else KafkaStorageError.code,
-                log_dir=str(directory.path),
+                log_dir=str(directory.path.absolute()),
                 topics=[schema("DescribeLogDirsTopic", name=name, partitions=partitions) for name, partitions in topics.items()],
                 total_bytes=directory.total_bytes,
                 usable_bytes=directory.usable_bytes,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ottla.broker.security.authorizer import Operation
+from ottla.interbroker.calls import PartitionToStop
+from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
+
+from .conftest import without_sockets
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -55,6 +60,14 @@ async def test_log_directories_are_described(broker: Any, version: int) -> None:
     assert found == [("flights", 1)]
 
 
+async def test_a_log_directory_is_described_by_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kafka: a tool sends it back to have a replica moved, and may run elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    async with without_sockets(Path("logs"), {}) as broker:
+        everything = await broker.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, topics=None)
+        assert sorted(result.log_dir for result in everything.results) == [str(tmp_path / "logs" / "a"), str(tmp_path / "logs" / "b")]
+
+
 async def test_log_directories_need_describe_on_the_cluster(broker: Any) -> None:
     """The error for the whole request exists since v3."""
     broker.rules.denied.add((Operation.DESCRIBE, "kafka-cluster"))
@@ -71,7 +84,7 @@ async def test_a_replica_moves_to_another_log_directory(broker: Any, version: in
     partition = broker.parts.replicas.get("flights", 0)
     here = partition.log.directory.parent
     (there,) = set(broker.parts.settings.log_directories) - {here}
-    topics = [{"name": "flights", "partitions": [0]}, {"name": "unknown", "partitions": [4]}]
+    topics = [{"name": "flights", "partitions": [0]}]
     nowhere = {"path": "/nowhere", "topics": [{"name": "flights", "partitions": [1]}]}
     may_copy = asyncio.Event()
 
@@ -87,7 +100,6 @@ async def test_a_replica_moves_to_another_log_directory(broker: Any, version: in
         for partition in topic.partitions
     } == {
         ("flights", 0): 0,
-        ("unknown", 4): 9,
         ("flights", 1): 57,
     }
 
@@ -110,6 +122,17 @@ async def test_a_replica_moves_to_another_log_directory(broker: Any, version: in
     broker.publish("flights", 0, 5)
     assert partition.log.log_end_offset == partition.high_watermark == 5
     assert await described() == {(str(there), False): (partition.log.size, 0)}
+
+
+async def test_what_has_no_replica_here_cannot_be_moved_and_what_is_not_there_is_unknown(broker: Any) -> None:
+    """Kafka's AlterReplicaLogDirsRequestTest; a tool waits for the first to be here, and gives up the second."""
+    await broker.create("elsewhere")
+    stop = PartitionToStop(TopicPartition("elsewhere", 0), -1, delete=True, topic_id=broker.parts.metadata.topic_id("elsewhere"))
+    await broker.parts.replicas.stop([stop])
+    topics = [{"name": name, "partitions": [0]} for name in ("elsewhere", "unknown")]
+    path = str(broker.parts.settings.log_directories[0])
+    response = await broker.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, dirs=[{"path": path, "topics": topics}])
+    assert [(topic.topic_name, int(topic.partitions[0].error_code)) for topic in response.results] == [("elsewhere", 9), ("unknown", 3)]
 
 
 async def test_moving_replicas_needs_alter_on_the_cluster(broker: Any) -> None:
