@@ -40,6 +40,7 @@ from ottla.errors import (
     KafkaStorageError,
     ReassignmentInProgress,
     StaleBrokerEpoch,
+    TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownTopicOrPartition,
     reason_of,
@@ -327,6 +328,8 @@ class TopicOperations:
             new_topic = request.new_topic
             name = new_topic.name
             try:
+                if name in state.deletions:
+                    raise TopicAlreadyExists(f"Topic '{name}' is marked for deletion.")
                 for existing in (state.topics, state.unread_topics, made):
                     check_new_name(name, existing)
                 replicas = place_topic(

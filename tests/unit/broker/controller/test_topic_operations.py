@@ -174,6 +174,8 @@ async def test_a_deletion_does_not_wait_for_a_broker_that_goes_meanwhile(cluster
     await cluster.kill(TWO)
     await until(deletion.done)
     await deletion
+    with pytest.raises(TopicAlreadyExists, match="Topic 'a' is marked for deletion"):
+        await controller.create_topic(NewTopic("a"))
 
 
 async def test_deleting_can_be_switched_off() -> None:
