@@ -17,9 +17,9 @@ from ..wired import Wired, encode, framed, schema, wired
 VERSIONS = range(api_versions.MIN_VERSION, api_versions.MAX_VERSION + 1)
 
 
-def request(version: int) -> bytes:
+def request(version: int, name: str = "librdkafka", software_version: str = "2.0.2") -> bytes:
     made = schema(ApiKey.API_VERSIONS, version, "request").ApiVersionsRequest
-    named = {"client_software_name": "librdkafka", "client_software_version": "2.0.2"} if version >= 3 else {}
+    named = {"client_software_name": name, "client_software_version": software_version} if version >= 3 else {}
     return framed(ApiKey.API_VERSIONS, version, 7, encode(made(**named)))
 
 
@@ -42,6 +42,18 @@ async def test_every_handler_is_listed_with_its_versions(broker: Wired, version:
     wanted = {key: (each.min_version, each.max_version) for key, each in served.items()}
     assert found == {**wanted, 0: (0, produce.MAX_VERSION)}
     assert list(found) == sorted(found)
+
+
+@pytest.mark.parametrize("named", [("", "1"), ("client", ""), ("-a", "1"), ("a", "1."), ("a b", "1"), ("a", "1_2"), ("a", "1\n")])
+async def test_a_client_whose_name_or_version_is_none_is_refused(broker: Wired, named: tuple[str, str]) -> None:
+    """As by Kafka (KIP-511), so that who writes a client notices before it meets one."""
+    client = await broker.connect()
+    client.write(request(3, *named))
+    _, response = await client.answer(ApiKey.API_VERSIONS, 3)
+    assert (int(response.error_code), response.api_keys) == (42, ())
+    client.write(request(3, "c", "1.0-rc1"))
+    _, response = await client.answer(ApiKey.API_VERSIONS, 3)
+    assert int(response.error_code) == 0
 
 
 @pytest.mark.parametrize("version", [3, 4])
