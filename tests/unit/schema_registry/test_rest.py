@@ -415,6 +415,21 @@ def test_a_schema_that_is_registered_already_is_found_although_it_would_be_refus
     on_a_registry(test)
 
 
+def test_new_schemas_are_not_validated_where_a_config_says_so() -> None:
+    """`testRegisterSchemaWithInvalidDefault`: with validateNewSchemas=false a default need not fit its field."""
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "string", "default": None}]})
+
+    async def test(client: Client) -> None:
+        await client.put("/config", {"validateNewSchemas": False})
+        assert (await client.post("/compatibility/subjects/s/versions", {"schema": text})).json == {"is_compatible": True}
+        assert await client.register("s", text) == 1
+        await client.put("/config/t", {"validateNewSchemas": True})
+        for path in ("/subjects/t/versions", "/compatibility/subjects/t/versions"):
+            assert (await client.post(path, {"schema": text})).code == 42201
+
+    on_a_registry(test)
+
+
 def test_the_version_becomes_part_of_the_metadata_when_it_is_asked_for() -> None:
     async def test(client: Client) -> None:
         first = (await client.post("/subjects/s/versions", {"schema": A, "version": -1})).json
@@ -800,6 +815,25 @@ async def test_an_answer_that_was_overtaken_by_a_deletion_is_not_kept(monkeypatc
         may_go_on.set()
         assert (await asking).status == 200
         assert await kept_alive(path) == 404
+
+
+def test_a_new_schema_does_not_refer_to_a_version_that_was_deleted() -> None:
+    """As with Confluent's since 7.9 (`testDeleteAndCreateWithDanglingReference`); what is there already is found all the same."""
+
+    async def test(client: Client) -> None:
+        await client.register("r", A)
+        await client.register("r", B_DEFAULTS)
+        text = json.dumps({"type": "record", "name": "S", "fields": [{"name": "r", "type": "R"}]})
+        body: dict[str, object] = {"schema": text, "references": [{"name": "R", "subject": "r", "version": 1}]}
+        assert (await client.post("/subjects/s/versions", body)).status == 200
+        assert (await client.delete("/subjects/s")).status == (await client.delete("/subjects/r/versions/1")).status == 200
+        for path in ("/subjects/s/versions", "/subjects/t/versions", "/compatibility/subjects/s/versions"):
+            assert (await client.post(path, body)).code == 42201, path
+        assert (await client.post("/subjects/s?deleted=true", body)).json["version"] == 1
+        await client.put("/mode/t", {"mode": "IMPORT"})
+        assert (await client.post("/subjects/t/versions", {**body, "id": 3, "version": 1})).status == 200
+
+    on_a_registry(test)
 
 
 async def test_a_version_that_refers_to_the_latest_of_another_subject_is_undeleted() -> None:

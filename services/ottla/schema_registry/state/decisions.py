@@ -57,7 +57,6 @@ from ottla.schema_registry.state.replay import (
     READONLY_OVERRIDE,
     READWRITE,
     State,
-    target_of,
 )
 from ottla.schema_registry.state.schemas import (
     CONFLUENT_VERSION,
@@ -174,6 +173,11 @@ def check_register_mode(state: State, request: Registration) -> None:
         raise OperationNotPermitted(f"{place} is not in import mode")
 
 
+def is_validated(state: State, subject: str, config: Json) -> bool:
+    """Whether defaults must fit and what is referred to must not be deleted: not for what is imported, nor where it is switched off."""
+    return state.mode_in_scope(subject) not in (IMPORT, FORWARD) and config.get("validateNewSchemas") is not False
+
+
 def drafted(state: State, request: Registration) -> Registration:
     """The request with what it leaves out: text, metadata and rules of the latest version, defaults and overrides of the config.
 
@@ -259,7 +263,7 @@ def register(state: State, draft: Draft, batch: Batch) -> Registered:
     if found is not None:
         return Registered(found)
     check_register_mode(state, request)
-    _check_references(state, subject, schema)
+    _check_references(state, subject, schema, with_deleted=not is_validated(state, subject, draft.config))
     is_import = state.mode_in_scope(subject) in (IMPORT, FORWARD)
     if draft.messages and not is_import and not request.force:
         details = ", ".join(draft.messages)
@@ -299,11 +303,9 @@ def _next_id(state: State, batch: Batch, context: str) -> int:
     return found
 
 
-def _check_references(state: State, subject: str, schema: Schema) -> None:
+def _check_references(state: State, subject: str, schema: Schema, *, with_deleted: bool) -> None:
     for reference in schema.references:
-        target = target_of(subject, reference)
-        found = state.latest(target) if reference.version == -1 else state.version(target, reference.version)
-        if found is None:
+        if state.referenced(subject, reference, with_deleted=with_deleted) is None:
             raise missing_reference(reference)
 
 

@@ -31,11 +31,12 @@ from ottla.schema_registry.state.decisions import (
     compared_versions,
     drafted,
     existing,
+    is_validated,
     missing_reference,
     with_metadata_of,
 )
 from ottla.schema_registry.state.errors import InvalidSchema, RegistryError, SchemaTooLarge
-from ottla.schema_registry.state.replay import FORWARD, IMPORT, State, target_of
+from ottla.schema_registry.state.replay import FORWARD, IMPORT, State
 from ottla.schema_registry.state.schemas import CONFLUENT_VERSION, Json, Reference, Schema, Version, with_confluent_version
 
 PARSED_KEPT: Final = 2_000
@@ -100,7 +101,7 @@ class Drafts:
         if kind is None:
             raise InvalidSchema(f"Invalid schema type {schema_type}")
         resolved: dict[str, str] = {}
-        _resolve(state, subject, references, resolved, set())
+        _resolve(state, subject, references, resolved, set(), with_deleted=not is_new)
         try:
             return await self._formats.parse(kind, text, resolved, is_new=is_new, normalize=normalize)
         except UnreadableSchema as error:
@@ -115,9 +116,10 @@ class Drafts:
         subject = request.subject
         seen, config = state.versions(subject), state.config_in_scope(subject)
         is_import = state.mode_in_scope(subject) in (IMPORT, FORWARD)
+        is_new = is_validated(state, subject, config)
         normalize = not is_import and (request.normalize or bool(config.get("normalize")))
         try:
-            first, parsed = await self._first_draft(state, request, seen, config, is_new=not is_import, normalize=normalize)
+            first, parsed = await self._first_draft(state, request, seen, config, is_new=is_new, normalize=normalize)
         except InvalidSchema:
             # A producer registers its schema at each start, and one that is there already may be of a time with fewer rules.
             first, parsed = await self._first_draft(state, request, seen, config, is_new=False, normalize=normalize)
@@ -129,7 +131,7 @@ class Drafts:
         filled = drafted(state, request)
         draft = first
         if filled is not request:
-            draft, parsed = await self._first_draft(state, filled, seen, config, is_new=not is_import, normalize=normalize)
+            draft, parsed = await self._first_draft(state, filled, seen, config, is_new=is_new, normalize=normalize)
         if is_import or existing(state, draft) is not None:
             return draft
         assert parsed is not None, "a draft without a text is filled in, or refused"
@@ -197,7 +199,8 @@ class Drafts:
         """
         subject, config = request.subject, state.config_in_scope(request.subject)
         normalize = request.normalize or bool(config.get("normalize"))
-        parsed, schema = await self._candidate(state, request, is_new=True, normalize=normalize)
+        is_new = config.get("validateNewSchemas") is not False
+        parsed, schema = await self._candidate(state, request, is_new=is_new, normalize=normalize)
         return await self._messages(state, Draft(request, schema, state.versions(subject), config), parsed, versions)
 
     async def _messages(self, state: State, draft: Draft, new: ParsedSchema, versions: Sequence[Version]) -> list[str]:
@@ -246,7 +249,14 @@ def _reserved_by(schema: Schema | None) -> set[str]:
 
 
 def _resolve(
-    state: State, subject: str, references: Sequence[Reference], resolved: dict[str, str], visited: set[str], depth: int = 0
+    state: State,
+    subject: str,
+    references: Sequence[Reference],
+    resolved: dict[str, str],
+    visited: set[str],
+    depth: int = 0,
+    *,
+    with_deleted: bool,
 ) -> None:
     if depth > REFERENCES_DEEP:
         raise InvalidSchema(f"references are more than {REFERENCES_DEEP} deep")
@@ -254,9 +264,8 @@ def _resolve(
         if reference.name in visited:
             continue
         visited.add(reference.name)
-        target = target_of(subject, reference)
-        version = state.latest(target) if reference.version == -1 else state.version(target, reference.version)
+        version = state.referenced(subject, reference, with_deleted=with_deleted)
         if version is None:
             raise missing_reference(reference)
-        _resolve(state, target, version.schema.references, resolved, visited, depth + 1)
+        _resolve(state, version.subject, version.schema.references, resolved, visited, depth + 1, with_deleted=with_deleted)
         resolved.setdefault(reference.name, version.schema.text)

@@ -347,6 +347,12 @@ class State:
         """The latest version that is not deleted."""
         return next((version for version in reversed(self.versions(subject)) if not version.is_deleted), None)
 
+    def referenced(self, subject: str, reference: Reference, *, with_deleted: bool = True) -> Version | None:
+        """The version that a reference of a subject's schema means; -1 is the latest, which is never a deleted one."""
+        target = target_of(subject, reference)
+        found = self.latest(target) if reference.version == -1 else self.version(target, reference.version)
+        return None if found is None or (found.is_deleted and not with_deleted) else found
+
     def subjects_with_prefix(self, prefix: str) -> Iterator[str]:
         """Qualified names in the order of context and subject; `:*:` before a prefix looks in every context."""
         wanted = names.parse(prefix)
