@@ -261,12 +261,12 @@ def test_a_schema_with_references_is_read_with_them_in_it() -> None:
     async def test(client: Client) -> None:
         await client.register(":.c:a", A)
         using = {"type": "record", "name": "U", "fields": [{"name": "r", "type": "R"}]}
-        await client.register(":.c:u", using, references=[{"name": "R", "subject": "a", "version": -1}])
+        await client.register(":.c:u", using, references=[{"name": "R", "subject": "a", "version": 1}])
         resolved = (await client.get("/contexts/.c/schemas/ids/2?format=resolved")).json
         assert json.loads(resolved["schema"])["fields"][0]["type"]["name"] == "R"
         for name in ("referenceFormat", "reference_format"):
             found = (await client.get(f"/subjects/:.c:u/versions/1?{name}=qualified")).json
-            assert found["references"] == [{"name": "R", "subject": ":.c:a", "version": -1}]
+            assert found["references"] == [{"name": "R", "subject": ":.c:a", "version": 1}]
 
     on_a_registry(test)
 
@@ -815,6 +815,26 @@ async def test_an_answer_that_was_overtaken_by_a_deletion_is_not_kept(monkeypatc
         may_go_on.set()
         assert (await asking).status == 200
         assert await kept_alive(path) == 404
+
+
+def test_a_reference_to_the_latest_version_stays_one_to_what_was_the_latest_then() -> None:
+    """Confluent stores the number (`AbstractSchemaProvider.resolveReferences`), so an id means the same for ever."""
+
+    async def test(client: Client) -> None:
+        await client.register("r", A)
+        text = json.dumps({"type": "record", "name": "S", "fields": [{"name": "r", "type": "R"}]})
+        latest, first = ([{"name": "R", "subject": "r", "version": number}] for number in (-1, 1))
+        assert await client.register("s", text, references=latest) == 2
+        assert await client.register("s", text, references=first) == 2
+        assert (await client.get("/schemas/ids/2")).json["references"] == first
+        assert (await client.post("/subjects/s", {"schema": text, "references": latest})).json["version"] == 1
+        await client.register("r", B_DEFAULTS)
+        assert "b" not in (await client.get("/schemas/ids/2?format=resolved")).json["schema"].partition("fields")[2]
+        assert (await client.get("/subjects/r/versions/1/referencedby")).json == [2]
+        assert (await client.delete("/subjects/r/versions/1")).code == 42206
+        assert await client.register("s", text, references=latest) == 4
+
+    on_a_registry(test)
 
 
 def test_a_new_schema_does_not_refer_to_a_version_that_was_deleted() -> None:

@@ -153,7 +153,8 @@ class Drafts:
     async def _candidate(
         self, state: State, request: Registration, *, is_new: bool, normalize: bool = False
     ) -> tuple[ParsedSchema, Schema]:
-        references = tuple(sorted(set(request.references))) if normalize else request.references
+        references = _pinned(state, request.subject, request.references)
+        references = tuple(sorted(set(references))) if normalize else references
         text = request.text or ""
         parsed = await self._parse(state, request.subject, request.schema_type, text, references, is_new=is_new, normalize=normalize)
         return parsed, Schema.of(request.schema_type, parsed.canonical, references, request.metadata, request.rule_set)
@@ -169,10 +170,11 @@ class Drafts:
                 metadata = (
                     with_confluent_version(metadata, None) if CONFLUENT_VERSION in (metadata or {}).get("properties", {}) else metadata
                 )
-            if metadata != schema.metadata or (schema.references and sorted(other.references) != sorted(schema.references)):
+            references = _pinned(state, subject, other.references)
+            if metadata != schema.metadata or (schema.references and sorted(references) != sorted(schema.references)):
                 continue
             known = await self.parsed(state, subject, other)
-            if parsed.equivalent(known) if schema.references == other.references else parsed.canonical == known.formatted("resolved"):
+            if parsed.equivalent(known) if schema.references == references else parsed.canonical == known.formatted("resolved"):
                 return version
         return None
 
@@ -246,6 +248,12 @@ def _reserved_fields(parsed: ParsedSchema, schema: Schema, former: Schema | None
 def _reserved_by(schema: Schema | None) -> set[str]:
     text = (schema.metadata or {}).get("properties", {}).get(RESERVED, "") if schema is not None else ""
     return {field.strip() for field in text.split(",") if field.strip()}
+
+
+def _pinned(state: State, subject: str, references: Sequence[Reference]) -> tuple[Reference, ...]:
+    """References to the latest version as ones to its number: what an id stands for does not change with what comes later."""
+    found = [(reference, state.referenced(subject, reference) if reference.version == -1 else None) for reference in references]
+    return tuple(reference if version is None else replace(reference, version=version.version) for reference, version in found)
 
 
 def _resolve(
