@@ -430,6 +430,19 @@ def test_new_schemas_are_not_validated_where_a_config_says_so() -> None:
     on_a_registry(test)
 
 
+def test_a_path_that_names_the_default_context_lists_no_other() -> None:
+    """`testContextPaths`."""
+
+    async def test(client: Client) -> None:
+        for subject in ("a", ":.c:b"):
+            await client.register(subject, A)
+        assert (await client.get("/subjects")).json == ["a", ":.c:b"]
+        for path in ("/contexts/:.:/subjects", "/contexts/./subjects"):
+            assert (await client.get(path)).json == ["a"]
+
+    on_a_registry(test)
+
+
 def test_the_version_becomes_part_of_the_metadata_when_it_is_asked_for() -> None:
     async def test(client: Client) -> None:
         first = (await client.post("/subjects/s/versions", {"schema": A, "version": -1})).json

@@ -111,6 +111,7 @@ class Call:
     query: Mapping[str, Sequence[str]]
     body: Mapping[str, Any]
     context: str  # names.DEFAULT_CONTEXT unless the path began with /contexts/{context}
+    names_context: bool = False  # whether it began so, be it with the default one
 
     def _given(self, parameter: Parameter) -> Sequence[str]:
         return next((self.query[name] for name in (parameter.name, *parameter.aliases) if name in self.query), ())
@@ -352,7 +353,7 @@ class Api:
 
     def subjects(self, call: Call) -> list[str]:
         given = call.texts("subjectPrefix")
-        prefix = given[0] if given else "" if call.context != names.DEFAULT_CONTEXT else names.ANY_CONTEXT
+        prefix = given[0] if given else "" if call.names_context else names.ANY_CONTEXT
         found = self._state.subjects_with_prefix(names.within(call.context, prefix))
         if call.flag("deletedOnly"):
             listed = [subject for subject in found if not self._state.has_subjects(subject, with_deleted=False)]

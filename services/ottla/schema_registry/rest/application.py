@@ -278,7 +278,7 @@ class Application:
         except ValueError:
             raise MalformedRequest("the query has too many parameters") from None
         body = self._body(request) if route.body else {}
-        return Call(route, match.values, asked, body, context_of_path(match.context))
+        return Call(route, match.values, asked, body, context_of_path(match.context), match.context is not None)
 
     def _body(self, request: Request) -> Mapping[str, Any]:
         media_type = request.header(b"content-type").partition(";")[0].strip().lower()
