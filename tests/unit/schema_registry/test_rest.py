@@ -162,6 +162,8 @@ def test_what_is_answered_has_confluents_fields() -> None:
         ("GET", "/exporters", None, 404, 404),
         ("GET", "/dek-registry/v1/keks", None, 404, 404),
         ("GET", "/nowhere", None, 404, 404),
+        ("GET", "/contexts/a%3Ab/subjects", None, 400, 400),
+        ("DELETE", "/contexts/a%3Ab", None, 400, 400),
         ("PUT", "/subjects", None, 405, 405),
         ("PATCH", "/config", None, 405, 405),
         ("GET", "/compatibility/subjects/a/versions", None, 405, 405),
@@ -548,7 +550,7 @@ def test_each_context_has_ids_of_its_own() -> None:
             await client.delete(f"/subjects/{subject}?permanent=true")
         assert (await client.delete("/contexts/.c")).status == 204
         assert (await client.get("/contexts")).json == ["."]
-        assert (await client.get("/contexts/a:b/subjects")).status == 404
+        assert (await client.get("/contexts/a:b/subjects")).status == 400
 
     on_a_registry(test)
 

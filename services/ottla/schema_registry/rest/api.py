@@ -607,9 +607,7 @@ class Api:
         update = config_of(body)
         level, policy = update.get("compatibilityLevel"), update.get("compatibilityPolicy")
         if level is not None and level not in CompatibilityLevel.__members__:
-            raise InvalidCompatibilityLevel(
-                f"Invalid compatibility level. Valid values are {', '.join(CompatibilityLevel)}".lower().replace("invalid", "Invalid", 1)
-            )
+            raise InvalidCompatibilityLevel(f"Invalid compatibility level. Valid values are {', '.join(CompatibilityLevel).lower()}")
         if policy is not None and policy not in CompatibilityPolicy.__members__:
             raise InvalidCompatibilityLevel(f"compatibilityPolicy: one of {', '.join(CompatibilityPolicy)}, not {policy[:40]}")
         scope = self.scope(call)
@@ -740,13 +738,13 @@ def _context(text: str) -> str:
     try:
         return names.context_named(text)
     except ValueError:
-        raise NotFound(f"Context name '{text[:80]}' cannot contain a colon") from None
+        raise MalformedRequest(f"Context name '{text[:80]}' cannot contain a colon") from None
 
 
 def context_of_path(text: str | None) -> str:
     """The context that a path begins with.
 
     Raises:
-        NotFound: no context is called so.
+        MalformedRequest: no context is called so.
     """
     return names.DEFAULT_CONTEXT if text is None else _context(text)
