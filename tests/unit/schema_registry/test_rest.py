@@ -456,6 +456,28 @@ def test_the_version_becomes_part_of_the_metadata_when_it_is_asked_for() -> None
     on_a_registry(test)
 
 
+def test_a_version_that_is_asked_for_is_found_by_its_number_or_is_the_latest() -> None:
+    """`testConfluentVersion`: only one of two schemas needs the property; -1 is the latest version, whatever an earlier one has."""
+
+    async def test(client: Client) -> None:
+        async def registered(**more: Any) -> int:
+            return int((await client.post("/subjects/s/versions", {"schema": A, **more})).json["version"])
+
+        def numbered(number: int) -> dict[str, Any]:
+            return {"metadata": {"properties": {"confluent:version": str(number)}}}
+
+        assert await registered() == await registered(version=-1) == 1
+        assert await registered(version=2) == await registered(version=-1) == 2
+        for number in (1, 2):
+            assert (await client.post("/subjects/s", {"schema": A, **numbered(number)})).json["version"] == number
+        await client.delete("/subjects/s/versions/1")
+        assert await registered(metadata={}) == 2
+        assert await registered(metadata={"properties": {"k": "v"}}) == 3
+        assert await registered(version=-1) == 4
+
+    on_a_registry(test)
+
+
 def test_tags_are_written_into_the_schema_as_another_version() -> None:
     async def test(client: Client) -> None:
         await client.register("s", A)

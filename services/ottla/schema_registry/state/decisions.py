@@ -223,7 +223,10 @@ def next_version(versions: Sequence[Version]) -> int:
 
 
 def existing(state: State, draft: Draft) -> Version | None:
-    """The version that has this schema already, so that nothing is written: the same id, and the same version if one was asked for."""
+    """The version that has this schema already, so that nothing is written: the same id, and the same version if one was asked for.
+
+    Where -1 was asked for it is the latest, or none.
+    """
     request = draft.request
     wanted = request.schema_id
     for version in reversed(state.versions(request.subject)):
@@ -233,6 +236,8 @@ def existing(state: State, draft: Draft) -> Version | None:
             continue
         if version.schema.identity == draft.schema.identity or version == draft.equal:
             return version
+        if request.version == -1:
+            break
     return None
 
 

@@ -146,7 +146,8 @@ class Drafts:
         parsed, schema = await self._candidate(state, request, is_new=is_new, normalize=normalize)
         draft = Draft(request, schema, seen, config)
         if existing(state, draft) is None:
-            equal = await self._equal(state, request.subject, parsed, schema, [version for version in seen if not version.is_deleted])
+            live = [version for version in seen if not version.is_deleted]
+            equal = await self._equal(state, request.subject, parsed, schema, live[-1:] if request.version == -1 else live)
             draft = draft if equal is None else replace(draft, equal=equal)
         return draft, parsed
 
@@ -160,18 +161,13 @@ class Drafts:
         return parsed, Schema.of(request.schema_type, parsed.canonical, references, request.metadata, request.rule_set)
 
     async def _equal(self, state: State, subject: str, parsed: ParsedSchema, schema: Schema, versions: Sequence[Version]) -> Version | None:
-        """The latest version with an equal schema: in another notation, or with a `confluent:version` that this one does not have."""
+        """The latest version with an equal schema: in another notation, or with a `confluent:version` that only one of them has."""
         for version in reversed(versions):
             other = version.schema
             if other.schema_type != schema.schema_type or other.rule_set != schema.rule_set:
                 continue
-            metadata = other.metadata
-            if CONFLUENT_VERSION not in (schema.metadata or {}).get("properties", {}):
-                metadata = (
-                    with_confluent_version(metadata, None) if CONFLUENT_VERSION in (metadata or {}).get("properties", {}) else metadata
-                )
             references = _pinned(state, subject, other.references)
-            if metadata != schema.metadata or (schema.references and sorted(references) != sorted(schema.references)):
+            if not _is_same_metadata(version, schema.metadata) or (schema.references and sorted(references) != sorted(schema.references)):
                 continue
             known = await self.parsed(state, subject, other)
             if parsed.equivalent(known) if schema.references == references else parsed.canonical == known.formatted("resolved"):
@@ -236,6 +232,17 @@ class Drafts:
 
 def _adds_metadata(config: Json) -> bool:
     return any(field in config for field in ("defaultMetadata", "overrideMetadata", "defaultRuleSet", "overrideRuleSet"))
+
+
+def _is_same_metadata(version: Version, metadata: Json | None) -> bool:
+    """Whether a version has these metadata, but for a `confluent:version` that only one has; one that is asked for is its number."""
+    known = version.schema.metadata
+    asked, has = ((found or {}).get("properties", {}).get(CONFLUENT_VERSION) for found in (metadata, known))
+    if (asked is None) is (has is None):
+        return known == metadata
+    if asked not in (None, str(version.version)):
+        return False
+    return (with_confluent_version(metadata, None) or {}) == (with_confluent_version(known, None) or {})
 
 
 def _reserved_fields(parsed: ParsedSchema, schema: Schema, former: Schema | None) -> list[str]:
