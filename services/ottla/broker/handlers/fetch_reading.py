@@ -28,13 +28,14 @@ from ottla.config.cluster import RACK_AWARE_SELECTOR
 from ottla.errors import (
     ApiError,
     FencedLeaderEpoch,
+    InconsistentTopicId,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     TopicAuthorizationFailed,
     UnknownLeaderEpoch,
     UnknownTopicId,
 )
-from ottla.model import BrokerId, BrokerRegistration, TopicPartition
+from ottla.model import ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.protocol import fetch as codec
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import FetchAnswer, FetchPartition, FetchRequest
@@ -398,7 +399,10 @@ class Reading:
             name = named
         if not self._parts.authorizer.allows_all and not self._is_allowed(name):
             raise TopicAuthorizationFailed(f"{self._context.principal} may not read {name}")
-        return self._parts.partition(name, index)
+        found = self._parts.partition(name, index)
+        if isinstance(named, UUID) and found.topic_id not in (named, ZERO_TOPIC_ID):
+            raise InconsistentTopicId(f"{found.topic_partition}: topic id {named} is asked for, the replica here is of {found.topic_id}")
+        return found
 
     def _is_allowed(self, name: str) -> bool:
         if self._replica is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -23,7 +24,7 @@ from ottla.storage import log_reader
 
 from ..wired import BROKER, Client, Wired, batch, fetch, produce, topic_id, values, wired
 
-OUT_OF_RANGE, CORRUPT, UNKNOWN_TOPIC, NOT_LEADER, TOPIC_DENIED = 1, 2, 3, 6, 29
+OUT_OF_RANGE, CORRUPT, UNKNOWN_TOPIC, NOT_LEADER, TOPIC_DENIED, INCONSISTENT_TOPIC_ID = 1, 2, 3, 6, 29, 103
 SESSION_NOT_FOUND, BAD_SESSION_EPOCH, FENCED_EPOCH, UNKNOWN_EPOCH, UNKNOWN_TOPIC_ID, TOPIC_ID_ERROR = 70, 71, 74, 75, 100, 106
 
 
@@ -220,6 +221,20 @@ async def test_leader_epochs_of_the_client_are_compared(broker: Wired) -> None:
     partition.stop_leading()
     (found,) = await read(client, ("events", 0, 0), version=10)
     assert int(found.error_code) == NOT_LEADER
+
+
+async def test_the_records_of_a_former_topic_are_not_given_for_the_new_ones_id(broker: Wired) -> None:
+    """KIP-516, and Kafka's `ReplicaManagerTest.testFetchMessagesWithInconsistentTopicId`: the metadata is newer than the replica."""
+    broker.topic("events")
+    client = await broker.connect()
+    await publish(client, "events", batch(b"of the former one"))
+    (found,) = await read(client, (topic_id("events"), 0, 0), version=13)
+    assert (int(found.error_code), values(bytes(found.records))) == (0, [(0, b"of the former one")])
+    known = broker.parts.metadata.topic("events")
+    assert known is not None
+    broker.parts.metadata.put_topic(replace(known, topic_id=UUID(int=8)))
+    (found,) = await read(client, (UUID(int=8), 0, 0), version=13)
+    assert (int(found.error_code), bytes(found.records)) == (INCONSISTENT_TOPIC_ID, b"")
 
 
 @pytest.mark.parametrize("version", [15, 16, 17])
