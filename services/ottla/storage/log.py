@@ -247,7 +247,7 @@ class Log:
         deleted = 0
         # The active segment counts too, also while the high watermark lies in it.
         kept_bytes = self.size - sum(fact.size for fact in facts)
-        for policy in policies_of(self.settings, self.log_start_offset, kept_bytes):
+        for policy in policies_of(self.settings, min(self.log_start_offset, self.appender.active.base_offset), kept_bytes):
             count = policy.expired(facts[deleted:], now_ms)
             if count:
                 log.info(

@@ -82,13 +82,17 @@ class SizeRetention:
 
 @dataclass(frozen=True, slots=True)
 class StartOffsetRetention:
-    """A segment goes when all of it lies before the log start offset, which DeleteRecords moves."""
+    """A segment goes when all of it lies before the log start offset, which DeleteRecords moves.
+
+    Attributes:
+        log_start_offset: or where the active segment begins, which is not judged by this, if that is earlier.
+    """
 
     log_start_offset: int
 
     def expired(self, segments: Sequence[SegmentFacts], now_ms: int) -> int:
         count = 0
-        for segment in segments[:-1]:
+        for segment in segments:
             if segment.next_base_offset > self.log_start_offset:
                 break
             count += 1
@@ -99,7 +103,7 @@ class StartOffsetRetention:
 
 
 def policies_of(settings: TopicSettings, log_start_offset: int, kept_bytes: int) -> list[RetentionPolicy]:
-    """The policies that a topic's settings ask for; `kept_bytes` as of `SizeRetention`."""
+    """The policies that a topic's settings ask for; `log_start_offset` as of `StartOffsetRetention`, `kept_bytes` as of `SizeRetention`."""
     policies: list[RetentionPolicy] = [StartOffsetRetention(log_start_offset)]
     if "delete" in settings.cleanup_policy:
         if settings.retention_ms >= 0:

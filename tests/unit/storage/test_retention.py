@@ -48,10 +48,9 @@ def test_size_takes_segments_as_long_as_enough_remains() -> None:
 
 
 def test_the_log_start_offset_takes_segments_that_end_before_it() -> None:
-    """DeleteRecords (KIP-107); the last segment is not judged by it."""
+    """DeleteRecords (KIP-107)."""
     assert StartOffsetRetention(20).expired(facts((1, 0), (1, 0), (1, 0)), 0) == 2
     assert StartOffsetRetention(19).expired(facts((1, 0), (1, 0), (1, 0)), 0) == 1
-    assert StartOffsetRetention(99).expired(facts((1, 0), (1, 0)), 0) == 1
 
 
 def test_old_segments_leave_the_list_and_their_files_are_renamed(make_log: LogMaker, clock: ManualClock) -> None:
@@ -130,6 +129,19 @@ def test_deleted_records_take_their_segments_with_them(make_log: LogMaker, clock
     log.advance_log_start_offset(5)
     assert log.delete_old_segments(clock.time_ms()) == 2
     assert (base_offsets(log), log.log_start_offset) == ([4], 5)
+    log.advance_log_start_offset(6)
+    assert log.delete_old_segments(clock.time_ms()) == 0, "the active one is not judged by it"
+
+
+def test_deleted_records_take_their_segments_with_them_while_the_high_watermark_lies_in_the_last_one(
+    make_log: LogMaker, clock: ManualClock
+) -> None:
+    """As a partition that is written to all the time has it. Kafka's `deleteLogStartOffsetBreachedSegments` looks at the next segment."""
+    log = make_log(segment_bytes=2 * SIZE, retention_ms=-1)
+    fill(log, 6)
+    log.advance_log_start_offset(4)
+    assert log.delete_old_segments(clock.time_ms(), 5) == 2
+    assert (base_offsets(log), log.log_start_offset) == ([4], 4)
 
 
 def test_a_compacted_topic_keeps_what_is_old(make_log: LogMaker, clock: ManualClock) -> None:
