@@ -369,7 +369,7 @@ class Partition(Replica):
         return self.log.available(offset, self.log.appender.log_end_offset)
 
     def delete_records(self, offset: int) -> int:
-        """Moves the log's start to `offset` (-1: the high watermark) and gives the low watermark (KIP-107).
+        """Moves the log's start to `offset` (-1: the high watermark), which it gives: all replicas are to begin there or later (KIP-107).
 
         Raises:
             OffsetOutOfRange: beyond the high watermark.
@@ -378,7 +378,7 @@ class Partition(Replica):
         if not 0 <= target <= self.high_watermark:
             raise OffsetOutOfRange(f"{self.topic_partition}: offset {target} is not in [0, {self.high_watermark}]")
         self.log.advance_log_start_offset(target)
-        return self.log.log_start_offset
+        return target
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """The largest epoch not above the one asked for and where it ended (KIP-101); (-1, -1) when unknown."""

@@ -116,6 +116,17 @@ async def test_the_answer_waits_for_all_living_replicas(broker: Any) -> None:
     assert len(broker.parts.replicas.deletes) == 0
 
 
+async def test_the_answer_waits_for_what_was_asked_and_not_for_what_was_deleted_before(broker: Any) -> None:
+    """Kafka's `Partition.deleteRecordsOnLeader`: a replica that begins where it was asked need not begin where the leader does."""
+    await broker.create("flights")
+    partition = replicated(broker, 1, 2)
+    broker.publish("flights", 0, 1, 2, 3)
+    for number in (2, 3):
+        follow(broker, number, 1)
+    partition.delete_records(3)
+    assert await asyncio.wait_for(delete(broker, 1), 10) == (0, 1)
+
+
 async def test_replicas_that_do_not_follow_in_time_are_told_with_the_low_watermark(broker: Any) -> None:
     await broker.create("flights")
     replicated(broker, 1, 2, 3)
