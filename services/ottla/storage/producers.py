@@ -49,7 +49,7 @@ NO_COORDINATOR_EPOCH: Final = -1
 
 
 class EarlierBatchNotWritten(KafkaStorageError):
-    """A producer's batch could not be written, and this one comes after it.
+    """A producer's batch was not written, as the disk or its transaction's coordinator failed, and this one comes after it.
 
     As a gap in the sequences it would end the producer's epoch: librdkafka then sends again, under new sequences, also what
     other partitions may have already. As what it is, both are sent again in their order.
@@ -138,7 +138,7 @@ class ProducerState:
         self.producer_id: Final = producer_id
         self.producer_epoch = NO_PRODUCER_EPOCH
         self.next_sequence = 0
-        # The epoch of a batch that has been here and could not be written; it comes next, as the first of a newer epoch too.
+        # The epoch of a batch that has been here and was not written; it comes next, as the first of a newer epoch too.
         self.unwritten_epoch: int | None = None
         # (base_sequence, last_sequence, base_offset, last_offset, timestamp): plain tuples, a named one costs 0.2 µs more
         self.batches: deque[tuple[int, int, int, int, int]] = deque(maxlen=REMEMBERED_BATCHES)
@@ -367,6 +367,15 @@ class ProducerStates:
                 self._note_first_open(producer_id, transaction)
             if not verification.waiting:
                 del self._verifying[producer_id]
+
+    def note_refused(self, header: BatchHeader) -> None:
+        """The coordinator could not say whether it knows of the transaction: a producer's first batch here is to be sent again.
+
+        What it has sent behind that must not overtake it. Of a producer that is known here the sequences show that.
+        """
+        if header.base_sequence == 0 and header.producer_id not in self._states:
+            state = self._states[header.producer_id] = ProducerState(header.producer_id)
+            state.producer_epoch = state.unwritten_epoch = header.producer_epoch
 
     # Whether a marker comes late.
 

@@ -47,7 +47,7 @@ from ottla.model import INTERNAL_TOPICS, TopicPartition
 from ottla.protocol import produce as codec
 from ottla.protocol.api import ApiKey
 from ottla.protocol.produce import PartitionAnswer, PartitionData, ProduceRequest, RepeatedRequest, TopicData
-from ottla.record.batch import HEADER_SIZE, read_header
+from ottla.record.batch import HEADER_SIZE, BatchHeader, read_header
 from ottla.record.codecs import CODEC_NAMES, codec_number
 from ottla.record.opening import StoredAs
 from ottla.storage.batch_opener import BatchOpener
@@ -421,9 +421,9 @@ def stage_repeated(
 
 def _unverified(
     request: ProduceRequest, buffer: memoryview, context: RequestContext, parts: BrokerParts
-) -> list[tuple[Partition, int, int]]:
-    """The partitions in which a transaction is about to begin, with the producer's id and epoch: its coordinator is to be asked."""
-    found: list[tuple[Partition, int, int]] = []
+) -> list[tuple[Partition, BatchHeader]]:
+    """The partitions in which a transaction is about to begin, with the header of its batch: its coordinator is to be asked."""
+    found: list[tuple[Partition, BatchHeader]] = []
     if _refusal(request, context, parts) is not None:
         return found
     for name, partitions in request.topics:
@@ -432,23 +432,29 @@ def _unverified(
             if partition is None or stop - start < HEADER_SIZE or _topic_refusal(name, context, parts) is not None:
                 continue
             header = read_header(buffer, start)
-            producer_id, epoch = header.producer_id, header.producer_epoch
-            if header.is_transactional and not partition.log.producers.may_write_in_transaction(producer_id, epoch):
-                found.append((partition, producer_id, epoch))
+            producers = partition.log.producers
+            if header.is_transactional and not producers.may_write_in_transaction(header.producer_id, header.producer_epoch):
+                found.append((partition, header))
     return found
 
 
 async def _verified(
-    transactional_id: str, unverified: list[tuple[Partition, int, int]], context: RequestContext, parts: BrokerParts
+    transactional_id: str, unverified: list[tuple[Partition, BatchHeader]], context: RequestContext, parts: BrokerParts
 ) -> dict[tuple[str, int], ApiError]:
     """Asks the coordinator, and gives the producer's error where it does not know of the transaction."""
     refused: dict[tuple[str, int], ApiError] = {}
-    for producer_id, epoch in {entry[1:] for entry in unverified}:
-        partitions = [entry[0] for entry in unverified if entry[1:] == (producer_id, epoch)]
-        refusals = await parts.transactions.verification.refusals(transactional_id, producer_id, epoch, partitions)
-        for key, error in refusals.items():
+    for producer in {(header.producer_id, header.producer_epoch) for _, header in unverified}:
+        of_producer = [entry for entry in unverified if (entry[1].producer_id, entry[1].producer_epoch) == producer]
+        partitions = [partition for partition, _ in of_producer]
+        refusals = await parts.transactions.verification.refusals(transactional_id, *producer, partitions)
+        for partition, header in of_producer:
+            key = partition.topic_partition
+            error = refusals.get(key)
+            if error is None:
+                continue
             if isinstance(error, _UNVERIFIABLE):
                 # The client asks for no metadata at this one, and sends the batch again.
+                partition.log.producers.note_refused(header)
                 refused[key] = NotEnoughReplicas(f"{key}: the transaction could not be verified: {error.message}")
             elif isinstance(error, InvalidTransactionState) and context.api_version >= TRANSACTION_ABORTABLE_VERSION:
                 refused[key] = TransactionAbortable(error.message)
@@ -463,7 +469,7 @@ async def _stage_opened(
     context: RequestContext,
     parts: BrokerParts,
     now_ms: int,
-    unverified: list[tuple[Partition, int, int]],
+    unverified: list[tuple[Partition, BatchHeader]],
 ) -> bytes | DelayedProduce | None:
     """As `_stage`, after what has to be waited for: a coordinator, and batches that are opened outside the loop.
 

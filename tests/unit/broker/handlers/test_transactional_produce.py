@@ -15,6 +15,7 @@ from ottla.broker.transactions.states import TransactionState
 from ottla.errors import (
     InvalidProducerEpoch,
     InvalidTransactionState,
+    KafkaStorageError,
     NotEnoughReplicas,
     OutOfOrderSequenceNumber,
     TransactionAbortable,
@@ -147,6 +148,22 @@ async def test_while_the_coordinator_can_not_say_the_batch_is_sent_again(broker:
     broker.lead("__transaction_state", epoch=1)
     await until(lambda: not broker.parts.transactions.coordinator.is_loading)
     assert await writer.send(b"a") == 0
+
+
+async def test_what_came_behind_a_first_batch_that_could_not_be_verified_does_not_overtake_it(broker: Wired) -> None:
+    """Kafka's `ReplicaManagerTest.testTransactionVerificationBlocksOutOfOrderSequence`. Both are sent again, in their order."""
+    writer = await producer(broker)
+    await writer.begin()
+    broker.parts.transactions.coordinator.resign(0)
+    assert await writer.send(b"a") == NotEnoughReplicas.code
+    broker.lead("__transaction_state", epoch=1)
+    await until(lambda: not broker.parts.transactions.coordinator.is_loading)
+    writer.sequence = 1
+    assert await writer.send(b"b") == KafkaStorageError.code
+    writer.sequence = 0
+    assert [await writer.send(value) for value in (b"a", b"b")] == [0, 0]
+    await writer.end(True)
+    assert await committed(broker) == [b"a", b"b"]
 
 
 async def test_a_transactional_batch_needs_a_transactional_id(broker: Wired) -> None:
