@@ -163,10 +163,10 @@ class Partition(Replica):
         Raises:
             ApiError: with Kafka's code for what is wrong with the batch, its producer or this partition.
         """
-        if not self.is_leader:
-            raise NotLeaderOrFollower(f"{self.topic_partition}: broker {self.broker_id} does not lead")
         if self.storage_error is not None:
             raise self.storage_error
+        if not self.is_leader:
+            raise NotLeaderOrFollower(f"{self.topic_partition}: broker {self.broker_id} does not lead")
         if acks == ACKS_ALL and self.is_under_min_isr:
             raise NotEnoughReplicas(f"{self.topic_partition}: {self.in_sync.too_few(self.min_insync_replicas)}")
         size = stop - start
@@ -277,10 +277,10 @@ class Partition(Replica):
         return self._stage_for_producer(memoryview(batch), read_header(batch), marker)
 
     def _check_may_commit(self) -> None:
-        if not self.is_leader:
-            raise NotLeaderOrFollower(f"{self.topic_partition}: broker {self.broker_id} does not lead")
         if self.storage_error is not None:
             raise self.storage_error
+        if not self.is_leader:
+            raise NotLeaderOrFollower(f"{self.topic_partition}: broker {self.broker_id} does not lead")
         if self.is_under_min_isr:
             raise NotEnoughReplicas(f"{self.topic_partition}: {self.in_sync.too_few(self.min_insync_replicas)}")
 

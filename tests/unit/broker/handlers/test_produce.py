@@ -5,6 +5,7 @@ Sources: Kafka's `LogValidator` and `ReplicaManager.appendRecords`, KIP-98 (idem
 
 from __future__ import annotations
 
+import errno
 import struct
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -393,3 +394,13 @@ async def test_a_refusal_says_who_leads_and_where_that_is(broker: Wired, version
         if version >= 10:
             assert (found.current_leader.leader_id, found.current_leader.leader_epoch) == (2, 6)
             assert [(node.node_id, node.host, node.port, node.rack) for node in response.node_endpoints] == [(2, "b2.test", 9092, None)]
+
+
+async def test_what_lies_on_a_disk_that_has_failed_is_a_storage_error_and_no_question_of_who_leads(broker: Wired) -> None:
+    """Kafka's `ReplicaManager.getPartitionOrException`: so an operator sees in the clients' logs which of both it is."""
+    broker.topic("events")
+    client = await broker.connect()
+    assert await one(client, ("events", 0, batch(b"a"))) == (0, 0)
+    broker.parts.logs.fail_directory(broker.partition("events").log.directory.parent, OSError(errno.EIO, "Input/output error"))
+    assert broker.parts.replicas.directory_failed()
+    assert await one(client, ("events", 0, batch(b"a"))) == (STORAGE_ERROR, -1)
