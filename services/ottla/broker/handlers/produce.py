@@ -429,7 +429,12 @@ def _unverified(
     for name, partitions in request.topics:
         for index, start, stop in partitions:
             partition = parts.replicas.partitions.get(TopicPartition(name, index))
-            if partition is None or stop - start < HEADER_SIZE or _topic_refusal(name, context, parts) is not None:
+            if (
+                partition is None
+                or not partition.is_leader
+                or stop - start < HEADER_SIZE
+                or _topic_refusal(name, context, parts) is not None
+            ):
                 continue
             header = read_header(buffer, start)
             producers = partition.log.producers

@@ -17,6 +17,7 @@ from ottla.errors import (
     InvalidTransactionState,
     KafkaStorageError,
     NotEnoughReplicas,
+    NotLeaderOrFollower,
     OutOfOrderSequenceNumber,
     TransactionAbortable,
     TransactionalIdAuthorizationFailed,
@@ -148,6 +149,15 @@ async def test_while_the_coordinator_can_not_say_the_batch_is_sent_again(broker:
     broker.lead("__transaction_state", epoch=1)
     await until(lambda: not broker.parts.transactions.coordinator.is_loading)
     assert await writer.send(b"a") == 0
+
+
+async def test_who_does_not_lead_says_so_whether_or_not_the_coordinator_can_say_something(broker: Wired) -> None:
+    """Kafka's `ReplicaManagerTest.testTransactionVerificationWhenNotLeader`: the client looks for the leader, and not here again."""
+    writer = await producer(broker)
+    await writer.begin()
+    broker.parts.transactions.coordinator.resign(0)
+    broker.partition("events").stop_leading()
+    assert await writer.send(b"a") == NotLeaderOrFollower.code
 
 
 async def test_what_came_behind_a_first_batch_that_could_not_be_verified_does_not_overtake_it(broker: Wired) -> None:
