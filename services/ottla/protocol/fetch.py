@@ -33,6 +33,7 @@ from ottla.protocol.primitives import (
 
 MIN_VERSION: Final = 4
 MAX_VERSION: Final = 17
+STORAGE_ERROR_VERSION: Final = 6  # below, clients need not know KAFKA_STORAGE_ERROR (KIP-112)
 FLEXIBLE_VERSION: Final = 12
 TOPIC_ID_VERSION: Final = 13
 REPLICA_STATE_VERSION: Final = 15

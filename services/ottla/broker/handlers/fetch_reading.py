@@ -29,6 +29,7 @@ from ottla.errors import (
     ApiError,
     FencedLeaderEpoch,
     InconsistentTopicId,
+    KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     TopicAuthorizationFailed,
@@ -317,11 +318,13 @@ class Reading:
         if self._replica is None and not isinstance(partition, ApiError):
             partition.fetch_failures += 1
         named, index = key
-        leader = None
-        if self._context.api_version >= codec.CURRENT_LEADER_VERSION and isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
+        version, code, leader = self._context.api_version, error.code, None
+        if code == KafkaStorageError.code and version < codec.STORAGE_ERROR_VERSION:
+            code = NotLeaderOrFollower.code
+        if version >= codec.CURRENT_LEADER_VERSION and isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
             name = self._parts.metadata.topic_name(named) if isinstance(named, UUID) else named
             leader = None if name is None else self._leaders.of(TopicPartition(name, index))
-        return FetchAnswer(index, error.code, records=None, current_leader=leader)
+        return FetchAnswer(index, code, records=None, current_leader=leader)
 
     def _answer(self, asked: FetchPartition, partition: Partition) -> FetchAnswer:
         return FetchAnswer(

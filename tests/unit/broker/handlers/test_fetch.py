@@ -6,6 +6,7 @@ Sources: KIP-74 (sizes), KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-5
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from ottla.storage import log_reader
 
 from ..wired import BROKER, Client, Wired, batch, fetch, produce, topic_id, values, wired
 
-OUT_OF_RANGE, CORRUPT, UNKNOWN_TOPIC, NOT_LEADER, TOPIC_DENIED, INCONSISTENT_TOPIC_ID = 1, 2, 3, 6, 29, 103
+OUT_OF_RANGE, CORRUPT, UNKNOWN_TOPIC, NOT_LEADER, TOPIC_DENIED, STORAGE_ERROR, INCONSISTENT_TOPIC_ID = 1, 2, 3, 6, 29, 56, 103
 SESSION_NOT_FOUND, BAD_SESSION_EPOCH, FENCED_EPOCH, UNKNOWN_EPOCH, UNKNOWN_TOPIC_ID, TOPIC_ID_ERROR = 70, 71, 74, 75, 100, 106
 
 
@@ -235,6 +236,17 @@ async def test_the_records_of_a_former_topic_are_not_given_for_the_new_ones_id(b
     broker.parts.metadata.put_topic(replace(known, topic_id=UUID(int=8)))
     (found,) = await read(client, (UUID(int=8), 0, 0), version=13)
     assert (int(found.error_code), bytes(found.records)) == (INCONSISTENT_TOPIC_ID, b"")
+
+
+@pytest.mark.parametrize(("version", "code"), [(4, NOT_LEADER), (5, NOT_LEADER), (6, STORAGE_ERROR), (12, STORAGE_ERROR)])
+async def test_a_failed_disk_sends_an_old_consumer_to_another_broker_in_words_that_it_knows(broker: Wired, version: int, code: int) -> None:
+    """Kafka's `KafkaApis.maybeDownConvertStorageError`: up to v5 a client need not know KAFKA_STORAGE_ERROR (KIP-112)."""
+    broker.topic("events")
+    client = await broker.connect()
+    broker.parts.logs.fail_directory(broker.partition("events").log.directory.parent, OSError(errno.EIO, "Input/output error"))
+    broker.parts.replicas.directory_failed()
+    (found,) = await read(client, ("events", 0, 0), version=version)
+    assert int(found.error_code) == code
 
 
 @pytest.mark.parametrize("version", [15, 16, 17])
