@@ -33,6 +33,7 @@ from ottla.errors import (
     InvalidTopic,
     InvalidTransactionState,
     KafkaStorageError,
+    MessageTooLarge,
     NotCoordinator,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -592,9 +593,12 @@ async def opened_for_topic(opener: BatchOpener, batch: bytes, topic_partition: T
     """The batch as its topic wants it stored.
 
     Raises:
+        MessageTooLarge: it is over the limit as it came. What becomes of it is measured when it is appended.
         InvalidRecord: records without a key on a compacted topic, which it names, or records that cannot be read.
         ApiError: what `record.opening.opened` finds.
     """
+    if len(batch) > settings.max_message_bytes:
+        raise MessageTooLarge(f"{topic_partition}: a batch of {len(batch)} bytes, max.message.bytes is {settings.max_message_bytes}")
     opened = await opener.opened(batch, wanted_by(settings))
     if opened.without_key_count:
         complaint = f"Compacted topic cannot accept message without key in topic partition {topic_partition}."

@@ -258,6 +258,17 @@ async def test_a_topic_with_a_codec_of_its_own_stores_its_batches_in_it(broker: 
     assert {header.codec for _, header in batches(broker.log_bytes("small"))} == {codec_number("zstd")}
 
 
+async def test_a_batch_over_the_limit_is_refused_as_it_came_whatever_would_become_of_it(broker: Wired) -> None:
+    """Kafka's `UnifiedLog.analyzeAndValidateRecords` measures before `LogValidator` compresses again, and `append` once more after it."""
+    broker.topic("small", compression_type="zstd", max_message_bytes="500")
+    broker.topic("plain", compression_type="uncompressed", max_message_bytes="500")
+    client = await broker.connect()
+    sent = batch(b"a" * 500)
+    assert await one(client, ("small", 0, sent)) == (TOO_LARGE, -1)
+    assert await one(client, ("plain", 0, batch(b"a" * 500, codec=codec_number("gzip")))) == (TOO_LARGE, -1)
+    assert await one(client, ("small", 0, batch(b"a" * 400))) == (0, 0)
+
+
 @pytest.mark.parametrize("codec", [0, 3])
 async def test_a_compacted_topic_takes_no_record_without_a_key(broker: Wired, codec: int) -> None:
     broker.topic("table", cleanup_policy="compact")
