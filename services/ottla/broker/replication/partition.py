@@ -202,12 +202,13 @@ class Partition(Replica):
             appender.stage(stamped, buffer[start + HEADER_SIZE : stop], last_offset, now_ms)
             first_timestamp = max_timestamp = log_append_time = now_ms
         else:
-            if max_timestamp != NO_TIMESTAMP and (
-                max_timestamp - now_ms > self._after_max_ms or now_ms - max_timestamp > self._before_max_ms
-            ):
+            # Of all records the header has the first one's time, which is mostly the oldest, and the largest.
+            oldest = max_timestamp if first_timestamp < 0 else first_timestamp
+            if max_timestamp != NO_TIMESTAMP and (max_timestamp - now_ms > self._after_max_ms or now_ms - oldest > self._before_max_ms):
                 raise InvalidTimestamp(
-                    f"{self.topic_partition}: timestamp {max_timestamp} is over message.timestamp.after.max.ms = {self._after_max_ms} "
-                    f"after, or over message.timestamp.before.max.ms = {self._before_max_ms} before, the broker's {now_ms}"
+                    f"{self.topic_partition}: timestamps from {oldest} to {max_timestamp}, and by the broker's {now_ms} they may be "
+                    f"message.timestamp.before.max.ms = {self._before_max_ms} older and message.timestamp.after.max.ms = "
+                    f"{self._after_max_ms} newer"
                 )
             log_append_time = -1
             appender.stage(

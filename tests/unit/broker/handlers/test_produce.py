@@ -234,6 +234,18 @@ async def test_timestamps_are_bounded_on_both_sides_and_no_timestamp_is_none(bro
     assert (await one(client, ("events", 0, batch(b"a", timestamp=timestamp))))[0] == code
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "code"), [(-1001, 0, INVALID_TIMESTAMP), (-1000, 0, 0), (0, 1001, INVALID_TIMESTAMP), (None, 0, 0)]
+)
+async def test_the_first_record_of_a_batch_may_be_as_old_as_a_topic_says_and_the_newest_as_new(
+    broker: Wired, first: int | None, last: int, code: int
+) -> None:
+    """Kafka's `LogValidator.validateTimestamp`, as far as the header tells: the first record's time, and the largest."""
+    broker.topic("events", message_timestamp_before_max_ms="1000", message_timestamp_after_max_ms="1000")
+    records = [Record(0, -1 if first is None else NOW + first, None, b"a"), Record(1, NOW + last, None, b"b")]
+    assert (await one(await broker.connect(), ("events", 0, build_batch(records))))[0] == code
+
+
 async def test_a_topic_with_a_codec_of_its_own_stores_its_batches_in_it(broker: Wired) -> None:
     broker.topic("small", compression_type="zstd")
     broker.topic("plain")
