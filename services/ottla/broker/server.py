@@ -390,7 +390,6 @@ class Broker:
         settings = self._settings
         if self._handover_attempts == 0 or self._is_killed or not settings.controlled_shutdown_enable:
             return
-        self._replicas.is_handing_over = True
         await self._observation.health.enter(Phase.DRAINING)
         pauses = settings.controlled_shutdown_max_retries * settings.controlled_shutdown_retry_backoff_ms / 1000
         try:

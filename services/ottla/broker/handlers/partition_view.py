@@ -88,13 +88,7 @@ class CurrentLeaders:
         self.endpoints: dict[BrokerId, NodeEndpoint] = {}
 
     def of(self, key: TopicPartition) -> tuple[BrokerId, int] | None:
-        """A partition's leader and its epoch, None without one. `endpoints` has where the client reaches it, if it does.
-
-        A broker that is about to stop names none. Its connections end in a moment, and a consumer of librdkafka 2.16 that is just then
-        on its way to the leader that was named, and has no other connection, may hang for good.
-        """
-        if self._parts.replicas.is_handing_over:
-            return None
+        """A partition's leader and its epoch, None without one. `endpoints` has where the client reaches it, if it does."""
         held = self._parts.replicas.partitions.get(key) or self._parts.metadata.partition(*key)
         if held is None or held.leader == NO_LEADER:
             return None

@@ -109,7 +109,6 @@ class ReplicaManager:
         self._leaders_before: dict[TopicPartition, BrokerId] = {}  # as the session that ended knew them, until the controller has said more
         self._isr_rounds = IsrRounds(broker_id, self.partitions, clock, lag_time_max_ms, self._waiting)
         self._one_at_a_time = asyncio.Lock()
-        self.is_handing_over = False  # what is led here is moved to others, as the broker is about to stop
         # False on most brokers, and then the produce path looks no further.
         self.some_open_batches = False
         self.group_commit = GroupCommit(self._waiting)

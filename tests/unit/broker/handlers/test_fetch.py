@@ -258,18 +258,11 @@ async def test_a_refusal_says_who_leads_and_where_that_is(broker: Wired, version
     broker.parts.metadata.put_brokers(there)
     client = await broker.connect()
     broker.lead("events", epoch=5)
-    nobody = -1, -1
-    for epoch, code, leader, is_stopping in (
-        (4, FENCED_EPOCH, (1, 5), False),
-        (-1, NOT_LEADER, nobody, True),
-        (-1, NOT_LEADER, (2, 6), False),
-        (-1, NOT_LEADER, nobody, False),
-    ):
-        if code == NOT_LEADER and leader == nobody and not is_stopping:
-            broker.partition("events").stop_leading()
-        elif code == NOT_LEADER:
+    for epoch, code, leader in ((4, FENCED_EPOCH, (1, 5)), (-1, NOT_LEADER, (2, 6)), (-1, NOT_LEADER, (-1, -1))):
+        if leader[0] == 2:
             broker.follow("events", BrokerId(2), epoch=6)
-        broker.parts.replicas.is_handing_over = is_stopping
+        if leader[0] < 0:
+            broker.partition("events").stop_leading()
         client.write(fetch(asked, version=version, current_leader_epoch=epoch))
         _, response = await client.answer(ApiKey.FETCH, version)
         ((found,),) = [topic.partitions for topic in response.responses]
