@@ -184,7 +184,7 @@ class AsyncSimpleConsumer:
         has_ids = all(topic_id is not None for topic_id in ids.values())
         version = connection.version(ApiKey.FETCH, MIN_VERSION, MAX_VERSION if has_ids else TOPIC_ID_VERSION - 1)
         keys: dict[str | UUID, str] = {(ids[name] or name) if version >= TOPIC_ID_VERSION else name: name for name in topics}
-        sizes = {partition: request.max_bytes for partition, request in asked.items()}
+        sizes = {partition: min(request.max_bytes, LARGEST_FETCH) for partition, request in asked.items()}
         found: dict[TopicPartition, _Taken | ApiError] = {}
         while sizes:
             wire_request = WireFetchRequest(

@@ -102,6 +102,14 @@ async def test_a_fetch_waits_at_the_end_as_long_as_it_is_to(tmp_path: Path) -> N
             assert list(await consumer.fetch("clicks", 0, 0, max_wait_ms=1_500)) == []
 
 
+async def test_as_many_bytes_as_one_likes_may_be_asked_for(tmp_path: Path) -> None:
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        await produce(cluster, CLICKS, batch(b"a"))
+        found = await AsyncSimpleConsumer(cluster=cluster).fetch("clicks", 0, 0, max_bytes=1 << 40)
+        assert [message.value for message in found] == [b"a"]
+
+
 async def test_offsets_before_a_time_begin_with_the_latest(tmp_path: Path) -> None:
     async with brokers(tmp_path) as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks")
