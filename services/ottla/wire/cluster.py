@@ -185,6 +185,8 @@ class Cluster:
     async def close(self) -> None:
         """Ends every connection; a caller that waits for an answer gets an error."""
         self._is_closed = True
+        for connection in (*self._open.values(), *self._retired):
+            connection.channel.abort()  # also for who gives up to wait for the rest
         tasks: list[asyncio.Task[Any]] = [*self._opening.values()]
         tasks += [task for task in (self._refreshing, self._next_refresh) if task is not None]
         for task in tasks:

@@ -194,6 +194,29 @@ async def test_who_waits_for_a_connection_or_for_metadata_when_all_is_closed_get
     assert given_up.cancelled()
 
 
+async def test_a_close_that_is_given_up_leaves_no_connection_open() -> None:
+    """As by a bound of time, while a connection that is being opened ends slowly."""
+    channels: list[FakeChannel] = []
+
+    async def connect(endpoint: Endpoint) -> FakeChannel:
+        if channels:
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                await asyncio.sleep(3600)
+        channels.append(FakeChannel(lambda asked: api_versions(asked) if asked.key is ApiKey.API_VERSIONS else one_partition(asked, None)))
+        return channels[0]
+
+    cluster = Cluster("broker:9092", connect=connect)
+    await cluster.refresh(())
+    opening = asyncio.ensure_future(cluster.connection(BrokerId(1), "slow"))
+    await until(lambda: cluster._opening)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(cluster.close(), 0.05)
+    assert channels[0].is_lost
+    await asyncio.wait([opening])
+
+
 async def test_what_is_on_its_way_when_a_sasl_session_ends_is_answered() -> None:
     """KIP-368: Kafka's clients say who they are once more, and lose nothing by it. A topic that was being made would be there already."""
     is_slow = False
