@@ -22,6 +22,7 @@ from ottla.record.batch import read_header
 from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.fetching import Fetched, Fetcher, FetchFailed
+from ottla.wire.offsets import LATEST
 
 CLICKS = TopicPartition("clicks", 0)
 TOPIC_ID = UUID(int=7)
@@ -284,3 +285,28 @@ async def test_of_two_topics_one_may_have_no_id_and_be_asked_for_later() -> None
             while not (arrived := await fetcher.poll(5.0)):
                 pass
         assert arrived[0].partition == CLICKS
+
+
+@pytest.mark.parametrize(("error_code", "offset"), [(0, -1), (1, -1)])
+async def test_a_broker_that_says_no_offset_of_a_logs_end_is_asked_again_after_a_pause(error_code: int, offset: int) -> None:
+    asked_times = 0
+
+    class Endless(Liar):
+        def __call__(self, asked: Asked) -> bytes | Exception | None:
+            nonlocal asked_times
+            if asked.key is not ApiKey.LIST_OFFSETS:
+                return super().__call__(asked)
+            asked_times += 1
+            numbers = {"partition_index": 0, "error_code": error_code, "timestamp": -1, "offset": offset, "leader_epoch": 5}
+            partition = asked.schema("ListOffsetsPartitionResponse", **numbers)
+            topic = asked.schema("ListOffsetsTopicResponse", name="clicks", partitions=[partition])
+            return asked.answer(throttle_time=0, topics=[topic])
+
+    endless = connecting(Endless(Random(1), 0.0))
+    async with (
+        Cluster("broker:9092", random=Random(1), connect=endless) as cluster,
+        Fetcher(cluster, out_of_range=lambda *_: LATEST) as fetcher,
+    ):
+        fetcher.assign(CLICKS, LATEST)
+        assert await fetcher.poll(0.5) == []
+    assert 1 < asked_times < 10
