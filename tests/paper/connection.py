@@ -1,4 +1,4 @@
-"""Requests as the guide tells of them: a header, a body, and answers in the order of the requests, over one socket."""
+"""Requests as the guide describes them: a header, a body, and answers in the order of the requests, over one socket."""
 
 from __future__ import annotations
 

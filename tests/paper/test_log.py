@@ -1,6 +1,6 @@
 """The design document's "Log", and "Physical storage" of *Kafka: The Definitive Guide*: a test for each statement about files.
 
-The statements are told in our own words, with the heading that they stand under. A partition has small segments here, which roll often.
+The statements are in our own words, with the heading that they stand under. A partition has small segments here, which roll often.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def test_the_oldest_segments_go_when_a_partition_is_larger_than_it_may_be(
 
 
 def test_readers_are_not_blocked_by_deletes(cluster: EmbeddedCluster, producer: Producer, reader: SimpleConsumer) -> None:
-    """ "Deletes" (S5): the list of segments is copied when it changes, and a read goes on with the list that it began with."""
+    """ "Deletes" (S5): the list of segments is copied when it changes, and a read continues with the list that it began with."""
     topic = cluster.create_topic("shrinking")
     values = numbered(200)
     send_one_by_one(producer, topic, values)
@@ -292,4 +292,4 @@ def test_a_compacted_topic_takes_no_message_without_a_key(cluster: EmbeddedClust
     """ "Compaction" (S11): it makes sense for messages with keys alone. Cleaning failed of others then; today they are refused."""
     topic = cluster.create_topic("keyed", settings=COMPACTED)
     with pytest.raises(DeliveryFailed, match="keyed"):
-        producer.send(topic, b"of nobody", partition=0)
+        producer.send(topic, b"without a key", partition=0)

@@ -1,6 +1,6 @@
 """The chapter "Inside the server" of *Kafka: The Definitive Guide*: a test for each statement about brokers and their requests.
 
-The statements are told in our own words, with the heading that they stand under. What the chapter says of files is in `test_log`.
+The statements are in our own words, with the heading that they stand under. What the chapter says of files is in `test_log`.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def test_a_client_asks_which_versions_a_broker_speaks_and_each_is_answered_in_it
 
 
 def test_any_broker_says_who_leads_and_only_the_leader_takes_and_gives_messages(cluster: EmbeddedCluster) -> None:
-    """ "Request processing" (R5): all brokers have the metadata; a client that asks another one is told to look there again."""
+    """ "Request processing" (R5): all brokers have the metadata; a client that asks another one gets an error, and looks there again."""
     topic = cluster.create_topic("asked", replication_factor=2)
     leader = cluster.leader(topic)
     for broker in BROKERS:

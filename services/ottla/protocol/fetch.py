@@ -10,7 +10,7 @@ the leader is (KIP-951).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, NamedTuple, Protocol
@@ -287,7 +287,7 @@ def encode_response(
     session_id: int,
     topics: list[tuple[str | UUID, list[FetchAnswer]]],
     inline_below: int = 0,
-    endpoints: Iterable[NodeEndpoint] = (),
+    endpoints: Collection[NodeEndpoint] = (),
 ) -> list[bytes | Region]:
     """The response's body as pieces that are sent one after the other.
 
@@ -367,10 +367,12 @@ def tagged_fields(fields: Sequence[tuple[int, bytes]]) -> bytes:
     return uvarint(len(fields)) + b"".join(uvarint(tag) + uvarint(len(value)) + value for tag, value in fields)
 
 
-def node_endpoints_field(endpoints: Iterable[NodeEndpoint]) -> bytes:
-    """The tagged fields of a whole answer to Fetch or Produce: where leaders are (KIP-951)."""
+def node_endpoints_field(endpoints: Collection[NodeEndpoint]) -> bytes:
+    """The tagged fields of a whole answer to Fetch or Produce: where leaders are (KIP-951). Nearly always there are none."""
+    if not endpoints:
+        return b"\0"
     nodes = [
         INT32.pack(node_id) + compact_string(host) + INT32.pack(port) + (b"\0" if rack is None else compact_string(rack)) + b"\0"
         for node_id, host, port, rack in endpoints
     ]
-    return tagged_fields([(_NODE_ENDPOINTS_TAG, uvarint(len(nodes) + 1) + b"".join(nodes))] if nodes else [])
+    return tagged_fields([(_NODE_ENDPOINTS_TAG, uvarint(len(nodes) + 1) + b"".join(nodes))])

@@ -9,7 +9,7 @@ v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible, v10 names 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from ottla.errors import InvalidRequest
@@ -155,7 +155,7 @@ def encode_success(
 
 
 def encode_response(
-    version: int, correlation_id: int, topics: list[tuple[str, list[PartitionAnswer]]], endpoints: Iterable[NodeEndpoint] = ()
+    version: int, correlation_id: int, topics: list[tuple[str, list[PartitionAnswer]]], endpoints: Collection[NodeEndpoint] = ()
 ) -> bytes:
     """The framed response for any number of topics and partitions; `endpoints` are those of the leaders that it names."""
     compact = version >= FLEXIBLE_VERSION

@@ -39,7 +39,7 @@ from ottla.errors import (
 from ottla.model import ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.protocol import fetch as codec
 from ottla.protocol.api import ApiKey
-from ottla.protocol.fetch import FetchAnswer, FetchPartition, FetchRequest
+from ottla.protocol.fetch import FetchAnswer, FetchPartition, FetchRequest, NodeEndpoint
 from ottla.storage.transaction_index import AbortedTransaction
 
 # Below this, reading a region that is in memory costs less than a system call of its own (measured on loopback:
@@ -93,7 +93,7 @@ class Reading:
         self._replica: BrokerId | None = BrokerId(request.replica_id) if request.replica_id >= 0 else None
         self._found: list[Partition | ApiError] = []  # of each partition asked for, what there is of it here
         self._is_recorded = False
-        self._leaders = CurrentLeaders(parts, context.listener_name)
+        self._leaders: CurrentLeaders | None = None  # once there is a refusal that names one
         self._now_ms = parts.replicas.now_ms()
         self._selects_replicas = (
             self._replica is None and bool(request.rack) and parts.settings.replica_selector_class == RACK_AWARE_SELECTOR
@@ -208,7 +208,7 @@ class Reading:
         self._count_sent()
         topics = list(by_topic.items())
         version, session_id = self._context.api_version, self._scope.session_id
-        pieces = codec.encode_response(version, 0, session_id, topics, INLINE_BELOW, self._leaders.endpoints.values())
+        pieces = codec.encode_response(version, 0, session_id, topics, INLINE_BELOW, self._endpoints())
         return EncodedBody(cast("Pieces", pieces))  # the regions among them are those that `_read` put in
 
     async def answer_in_slices(self) -> EncodedBody:
@@ -219,8 +219,8 @@ class Reading:
             await asyncio.sleep(0)
         self._count_sent()
         version, session_id = self._context.api_version, self._scope.session_id
-        endpoints = list(self._leaders.endpoints.values())
-        pieces = await self._parts.offload(codec.encode_response, version, 0, session_id, list(by_topic.items()), INLINE_BELOW, endpoints)
+        answered, endpoints = list(by_topic.items()), self._endpoints()
+        pieces = await self._parts.offload(codec.encode_response, version, 0, session_id, answered, INLINE_BELOW, endpoints)
         return EncodedBody(cast("Pieces", pieces))
 
     def _group(self, selected: Iterable[tuple[Key, FetchAnswer]], by_topic: ByTopic) -> None:
@@ -323,8 +323,12 @@ class Reading:
             code = NotLeaderOrFollower.code
         if version >= codec.CURRENT_LEADER_VERSION and isinstance(error, NotLeaderOrFollower | FencedLeaderEpoch):
             name = self._parts.metadata.topic_name(named) if isinstance(named, UUID) else named
+            self._leaders = self._leaders or CurrentLeaders(self._parts, self._context.listener_name)
             leader = None if name is None else self._leaders.of(TopicPartition(name, index))
         return FetchAnswer(index, code, records=None, current_leader=leader)
+
+    def _endpoints(self) -> list[NodeEndpoint]:
+        return [] if self._leaders is None else list(self._leaders.endpoints.values())
 
     def _answer(self, asked: FetchPartition, partition: Partition) -> FetchAnswer:
         return FetchAnswer(

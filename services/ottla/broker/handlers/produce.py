@@ -217,13 +217,14 @@ class DelayedProduce:
 
 def _encoded(version: int, correlation_id: int, answers: dict[str, list[PartitionAnswer]], parts: BrokerParts, listener_name: str) -> bytes:
     """The framed response, with the leaders of partitions that others lead where the version has a place for them."""
-    leaders = CurrentLeaders(parts, listener_name)
+    leaders = None
     if version >= codec.CURRENT_LEADER_VERSION:
         for name, of_topic in answers.items():
             for position, answer in enumerate(of_topic):
                 if answer.error_code == NotLeaderOrFollower.code:
+                    leaders = leaders or CurrentLeaders(parts, listener_name)
                     of_topic[position] = answer._replace(current_leader=leaders.of(TopicPartition(name, answer.partition)))
-    return codec.encode_response(version, correlation_id, list(answers.items()), leaders.endpoints.values())
+    return codec.encode_response(version, correlation_id, list(answers.items()), leaders.endpoints.values() if leaders else ())
 
 
 def stage(
