@@ -103,7 +103,7 @@ async def test_silence_is_not_the_sessions_while_audit_has_no_leader(tmp_path: P
 
 @in_a_loop
 async def test_a_window_of_a_partition_without_a_leader_is_not_complete(tmp_path: Path) -> None:
-    """One broker of two is killed before it has said what it had, and nobody leads its partition: the other one's word was enough."""
+    """One broker of two is killed before it has said what it had, and no broker leads its partition: the other one's word was enough."""
     second, window_ms = BrokerId(2), 10_000
     settings = CounterSettings(window_ms=window_ms, expected=("broker",), verify="never", session_timeout_ms=6_000, replication_factor=2)
     auditing = {"audit_enable": "true", "audit_report_interval_ms": "1000", "audit_window_ms": str(window_ms)}

@@ -7,9 +7,9 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
+from confluent_kafka.admin import BrokerMetadata, ClusterMetadata
 from tests.unit.wire.fakes import VERSIONS, Asked, api_versions
 from tests.unit.wire.test_broker_connection import SaslBroker
 
@@ -121,8 +121,10 @@ def test_a_coordinator_that_has_joined_since_the_brokers_were_listed_is_asked_wh
         return asked.answer(throttle_time=0, transaction_states=[state])
 
     with broker(found, described) as address:
-        metadata = SimpleNamespace(brokers={1: SimpleNamespace(host=address[0], port=address[1])})
-        known = Brokers(WHERE, metadata).describe("t")  # type: ignore[arg-type]
+        metadata, first = ClusterMetadata(), BrokerMetadata()
+        vars(first).update(host=address[0], port=address[1])
+        metadata.brokers[1] = first
+        known = Brokers(WHERE, metadata).describe("t")
         assert (known.coordinator, known.producer_id, known.state) == (2, 7, "Empty")
 
 
@@ -152,4 +154,4 @@ def test_a_way_to_connect_that_is_not_spoken_is_refused_before_anything_is_asked
     with pytest.raises(UsageError, match="GSSAPI is not one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"):
         security_for({"security.protocol": "SASL_SSL"})
     with pytest.raises(UsageError, match="ssl"):
-        Brokers(Connection("unused", {"security.protocol": "ssl", "ssl.ca.location": "/nowhere.pem"}), SimpleNamespace(brokers={}))  # type: ignore[arg-type]
+        Brokers(Connection("unused", {"security.protocol": "ssl", "ssl.ca.location": "/nowhere.pem"}), ClusterMetadata())
