@@ -27,7 +27,7 @@ from tests.unit.spark.test_exactly_once import committed, connected, task
 from tests.unit.spark.test_reading import KEPT, delete_before, fill
 from tests.waiting import until
 
-from ottla.errors import ApiError, ConfigurationError, OttlaError
+from ottla.errors import ApiError, OttlaError
 from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
 from ottla.testing import EmbeddedCluster
@@ -39,7 +39,7 @@ from ottla.spark import commits
 from ottla.spark.exactly_once import SinkCommits
 from ottla.spark.loading.driver import LoadSettings, LocalExecutor, Step, load
 from ottla.spark.loading.ranges import LoadIncomplete
-from ottla.spark.reading import ClusterReader, DataLost
+from ottla.spark.reading import ClusterReader, DataLost, ReadFailed
 from ottla.spark.table import Table, TableUnusable
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def test_an_end_that_went_back_is_asked_for_again_before_a_topic_is_taken_for_an
 
     monkeypatch.setattr(ClusterReader, "latest", latest)
     if is_refused:
-        with pytest.raises(ConfigurationError, match="ends at 3, and the table is at 5"):
+        with pytest.raises(ReadFailed, match="ends at 3, and the table is at 5, of this very topic"):
             load(settings, LocalExecutor())
     else:
         assert load(settings, LocalExecutor()).rows == 2
