@@ -118,4 +118,9 @@ REGRESSIONS: Final = (
         " it: acknowledged records were cut off everywhere.",
         "tests/unit/storage/test_last_stops.py",
     ),
+    Regression(
+        28112026213846,
+        "The last segment of a log was cut between two batches after a clean stop: its time index kept what it had of what was gone.",
+        "tests/unit/storage/test_recovery.py",
+    ),
 )

@@ -135,7 +135,7 @@ def load_log(
         _check_indexes(segments, names, index_interval_bytes)
         end = _end_of(segments[-1], leader_epochs)
         apart = first_apart(segments, cleaned_up_to)
-        unsound = end.reason if apart is None else apart[1]
+        unsound = end.reason or _lost_behind(end.next_offset, segments[-1], recovery_point) if apart is None else apart[1]
         if unsound is not None:
             log.warning("%s: clean shutdown, but the log is inconsistent; recovering it: %s", directory.name, unsound)
             clean, recovery_point = False, min(recovery_point, segments[-1].base_offset if apart is None else apart[0].base_offset)
@@ -524,6 +524,16 @@ def _end_of(segment: Segment, leader_epochs: LeaderEpochCache) -> Stop:
         if position != segment.size:
             reason = f"its last whole batch ends at {position} of {segment.size} bytes"
     return Stop(position, next_offset, reason)
+
+
+def _lost_behind(end_offset: int, segment: Segment, recovery_point: int) -> str | None:
+    """What says that a log which ends with a whole batch had more behind it; its last segment's indexes speak of that too."""
+    if end_offset < recovery_point:
+        return f"it ends at {end_offset}, before its recovery point {recovery_point}"
+    index = segment.time_index
+    if index.count and segment.base_offset + index.last_offset >= end_offset:
+        return f"it ends at {end_offset}, and its time index has an entry for offset {segment.base_offset + index.last_offset}"
+    return None
 
 
 def _check_indexes(segments: Sequence[Segment], names: set[str], index_interval_bytes: int) -> None:

@@ -173,8 +173,8 @@ def test_a_torn_end_beyond_what_was_committed_is_damage_too(tmp_path: Path, capl
 @pytest.mark.parametrize(
     ("lost", "says"),
     [
-        ("batch", "it ends at 3, and was closed at 4"),
-        ("content", "it ends at 0, and was closed at 4"),
+        ("batch", "it was closed cleanly and is not sound: it ends at 3, before its recovery point 4"),
+        ("content", "it was closed cleanly and is not sound: it ends at 0, before its recovery point 4"),
         ("file", "it ends at 0, and was closed at 4"),
         ("directory", "it has no directory, and it was closed at 4"),
     ],

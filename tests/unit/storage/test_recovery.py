@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import struct
 from contextlib import ExitStack
@@ -132,6 +133,24 @@ def test_a_segment_that_was_cut_between_two_batches_ends_the_log(make_log: LogMa
     fill(log, 2)
     log_file(log, 1).write_bytes(torn[0])
     check(make_log(), b"".join([*kept, torn[0]]), 3)
+
+
+@pytest.mark.parametrize("recovery_point", [5, 0])
+def test_nothing_is_indexed_of_what_was_cut_off_between_two_batches_after_a_clean_stop(make_log: LogMaker, recovery_point: int) -> None:
+    """The last batch has the largest timestamp and ends an aborted transaction; the checkpoint may be lost too."""
+    log = make_log()
+    ids = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
+    kept = [batch_of(offset, timestamp=1_000 + offset, base_sequence=offset, **ids) for offset in range(4)]
+    append(log, *kept)
+    end_transaction(log, ABORT, 7, timestamp=2_000)
+    asyncio.run(log.close())
+    os.truncate(log_file(log), len(b"".join(kept)))
+    log = make_log(clean=True, recovery_point=recovery_point)
+    segment = log.segments[-1]
+    assert [offset for _, offset in segment.time_index.entries() if offset > 3] == []
+    assert segment.max_timestamp == 1_003
+    assert not len(segment.transaction_index)
+    check(log, b"".join(kept), 4)
 
 
 def test_a_gap_below_the_recovery_point_is_a_compactions(make_log: LogMaker) -> None:
