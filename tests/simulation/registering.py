@@ -184,7 +184,7 @@ class Registries:
             leadership = Leadership(store, lambda: registry.address, changed=lambda: None)
 
             async def take_part(session: Coordination) -> None:
-                await leadership.join(session, "group", cluster.zookeeper.session_timeout_seconds)
+                await leadership.join(session, "group")
 
             sessions = CoordinationSessions(cluster.zookeeper.opener(), leadership.lost, take_part)
             await take_part(await sessions.open())

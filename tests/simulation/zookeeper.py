@@ -135,6 +135,10 @@ class SimulatedSession:
         return 0
 
     @property
+    def session_timeout_seconds(self) -> float:
+        return self._zookeeper.session_timeout_seconds
+
+    @property
     def silent_seconds(self) -> float:
         return 0.0
 

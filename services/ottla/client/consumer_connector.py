@@ -262,11 +262,11 @@ class AsyncConsumerConnector:
     async def _keep_watch_of_the_session(self) -> None:
         """Who hears nothing for a session's timeout has none: ZooKeeper ends it without being able to say so, and others take over."""
         # ZooKeeper counts from when it was asked, and we from its answer: hence not all of it.
-        timeout_seconds = _LEASE_SHARE * self.settings.zookeeper_session_timeout_ms / 1000
         is_lost = False
         while True:
             assert self._registry is not None
             session = self._registry.session
+            timeout_seconds = _LEASE_SHARE * min(self.settings.zookeeper_session_timeout_ms / 1000, session.session_timeout_seconds)
             left = timeout_seconds - session.silent_seconds
             if left <= 0:
                 self._session_lost()

@@ -34,6 +34,7 @@ from ottla.coordination.interface import (
 )
 from ottla.coordination.requests import validate_operations
 from ottla.coordination.znodes import validate_path
+from ottla.coordination.zookeeper import SESSION_TIMEOUT_SECONDS
 from ottla.lifecycle import Offload, ThreadOffload, offload_nothing
 
 log: Final = logging.getLogger(__name__)
@@ -124,6 +125,10 @@ class EmbeddedSession:
     @property
     def chroot_size(self) -> int:
         return 0
+
+    @property
+    def session_timeout_seconds(self) -> float:
+        return SESSION_TIMEOUT_SECONDS  # for no one counts
 
     @property
     def silent_seconds(self) -> float:

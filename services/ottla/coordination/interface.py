@@ -120,6 +120,11 @@ class Coordination(Protocol):
         ...
 
     @property
+    def session_timeout_seconds(self) -> float:
+        """How long the session lasts behind its last word, as the service granted it: not always what was asked for."""
+        ...
+
+    @property
     def silent_seconds(self) -> float:
         """For how long nothing was heard of the service. After a session's timeout it may have ended the session, and cannot say so."""
         ...

@@ -62,6 +62,10 @@ class BoundedCoordination:
         return self._session.chroot_size
 
     @property
+    def session_timeout_seconds(self) -> float:
+        return self._session.session_timeout_seconds
+
+    @property
     def silent_seconds(self) -> float:
         return self._session.silent_seconds
 

@@ -105,6 +105,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         self._first_answer_seconds = first_answer_seconds
         self._unheard: socket.socket | None = None  # the connection, until its server has said something
         self.heard_at = self._loop.time()  # when a server last said something
+        self.granted_seconds = 0.0  # the session's timeout, as the server has it
 
     def start(self) -> None:
         self._running = True
@@ -168,7 +169,7 @@ def make_client(options: ZooKeeperOptions, loop: asyncio.AbstractEventLoop) -> K
     logger.addFilter(_is_a_warning)
     if logger.level == logging.NOTSET:
         logger.setLevel(max(logging.WARNING, logger.getEffectiveLevel()))
-    return KazooClient(
+    client = KazooClient(
         hosts=options.connect.hosts,
         timeout=options.session_timeout_seconds,
         handler=handler,
@@ -177,6 +178,16 @@ def make_client(options: ZooKeeperOptions, loop: asyncio.AbstractEventLoop) -> K
         logger=logger,
         use_ssl=options.tls is not None,
     )
+    connect = client._connection._connect
+
+    def note_what_is_granted(*address: Any) -> tuple[float, float]:
+        # kazoo gives a silent connection up after two thirds of what the server answered, and keeps nothing else of it.
+        read_timeout_ms, connect_timeout_ms = connect(*address)
+        handler.granted_seconds = 1.5 * read_timeout_ms / 1000
+        return read_timeout_ms, connect_timeout_ms
+
+    client._connection._connect = note_what_is_granted
+    return client
 
 
 def _is_a_warning(record: logging.LogRecord) -> bool:

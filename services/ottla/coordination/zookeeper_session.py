@@ -126,6 +126,10 @@ class ZooKeeperSession:
         return len(self._chroot.encode())
 
     @property
+    def session_timeout_seconds(self) -> float:
+        return float(self._client.handler.granted_seconds)
+
+    @property
     def silent_seconds(self) -> float:
         return float(self._loop.time() - self._client.handler.heard_at)
 

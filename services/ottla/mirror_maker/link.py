@@ -190,9 +190,9 @@ class Link:
             await self._emitter.close(wait=False)
         self._schemas_offload.close()
 
-    async def join(self, coordination: Coordination, session_seconds: float) -> None:
-        """Shares the slots with other workers, in this session, which lasts so long behind the last word of ZooKeeper."""
-        membership = Shared(coordination, session_seconds, self.settings.name, self._worker, self._changed.set)
+    async def join(self, coordination: Coordination) -> None:
+        """Shares the slots with other workers, in this session."""
+        membership = Shared(coordination, self.settings.name, self._worker, self._changed.set)
         await membership.join()
         self._membership = membership
         self._changed.set()

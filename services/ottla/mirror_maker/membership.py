@@ -100,13 +100,11 @@ class Shared:
     """With ZooKeeper, in one session.
 
     Args:
-        session_seconds: how long the session lasts behind the last word of ZooKeeper.
         changed: called when a worker or a holder comes or goes, or what is paused changes.
     """
 
-    def __init__(self, coordination: Coordination, session_seconds: float, link: str, worker: str, changed: Callable[[], None]) -> None:
+    def __init__(self, coordination: Coordination, link: str, worker: str, changed: Callable[[], None]) -> None:
         self._coordination = coordination
-        self._session_seconds = session_seconds
         self._path = f"{ROOT}/{link}"
         self._worker = worker
         self._changed = changed
@@ -115,7 +113,7 @@ class Shared:
 
     @property
     def may_be_over(self) -> bool:
-        return self._coordination.silent_seconds >= self._session_seconds
+        return self._coordination.silent_seconds >= self._coordination.session_timeout_seconds
 
     async def join(self) -> None:
         """Is a worker from now on."""

@@ -171,7 +171,7 @@ class MirrorMaker:
     async def _take_part(self, session: Coordination) -> None:
         async with self._following:
             for link in self.links.values():
-                await link.join(session, self._settings.zookeeper_session_timeout_ms / 1000)
+                await link.join(session)
             self._session = session
         self._links_changed.set()
 
@@ -259,7 +259,7 @@ class MirrorMaker:
                     settings = self._settings.made_link(f"{said['source']}->{said['target']}", said["settings"])
                     async with AsyncExitStack() as stack:
                         link = self._add(stack, settings)
-                        await link.join(session, self._settings.zookeeper_session_timeout_ms / 1000)
+                        await link.join(session)
                         link.start()
                         stack.push_async_callback(link.stop)
                         self._made[name] = (said, stack.pop_all())

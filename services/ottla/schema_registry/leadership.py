@@ -18,6 +18,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from ottla.coordination.election import Election, Office, Term
@@ -152,16 +153,12 @@ class Leadership:
         await self._store.lead(1, lambda reason: log.error("another registry writes to the topic, so this one stops: %s", reason))
         self._set(self._address())
 
-    async def join(self, coordination: Coordination, group: str, session_timeout_seconds: float) -> None:
-        """Takes part in the election, with one session.
-
-        Args:
-            session_timeout_seconds: for how long it may live without a connection.
-        """
+    async def join(self, coordination: Coordination, group: str) -> None:
+        """Takes part in the election, with one session."""
         async with self._taking_part:
             await self.leave()
             self._joined = coordination, group
-            coordination.on_session_event(lambda event: self._session_happened(coordination, event, session_timeout_seconds))
+            coordination.on_session_event(partial(self._session_happened, coordination))
             await self._take_part()
 
     async def _take_part(self) -> None:
@@ -249,13 +246,13 @@ class Leadership:
             self._leader = leader
             self._changed()
 
-    def _session_happened(self, coordination: Coordination, event: SessionEvent, session_timeout_seconds: float) -> None:
+    def _session_happened(self, coordination: Coordination, event: SessionEvent) -> None:
         if self._joined is None or self._joined[0] is not coordination:
             return  # a former session's
         self._cancel_session_end()
         if event is SessionEvent.SUSPENDED:
             # ZooKeeper counts from what it heard last, and a lost connection may have been silent for long before it is given up.
-            left = session_timeout_seconds - coordination.silent_seconds
+            left = coordination.session_timeout_seconds - coordination.silent_seconds
             self._session_end = asyncio.get_running_loop().call_later(max(0.0, left), self._session_ended)
 
     def _session_ended(self) -> None:

@@ -228,8 +228,7 @@ class SchemaRegistry:
         stack.push_async_callback(sessions.stop_renewing)
 
     async def _take_part(self, session: Coordination) -> None:
-        seconds = self._settings.zookeeper_session_timeout_ms / 1000
-        await self.leadership.join(session, self._settings.schema_registry_group_id, seconds)
+        await self.leadership.join(session, self._settings.schema_registry_group_id)
 
     def _leader_changed(self) -> None:
         if self.leadership.leader is not None:

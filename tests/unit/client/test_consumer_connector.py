@@ -260,6 +260,17 @@ async def test_a_consumer_that_was_stopped_for_a_while_reads_on_though_its_conne
             await until(lambda: connector.owned == [CLICKS])
 
 
+async def test_a_session_lasts_as_long_as_zookeeper_granted_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its maxSessionTimeout may be below what was asked for, and others take over by that."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"0")
+        async with found.consumer("one", zookeeper_session_timeout_ms="30000") as connector:
+            await connector.create_message_streams({"clicks": 1})
+            monkeypatch.setattr(EmbeddedSession, "session_timeout_seconds", 4.0)
+            monkeypatch.setattr(EmbeddedSession, "silent_seconds", 4.0)
+            await until(lambda: connector.owned == [])
+
+
 async def test_a_session_timeout_that_zookeeper_makes_longer_loses_no_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """400 ms, as in Kafka 0.8's example of a consumer: a server takes 4 s for it at the least, and its client asks every third of that."""
     async with group(tmp_path) as found:

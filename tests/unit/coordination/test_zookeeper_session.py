@@ -209,6 +209,13 @@ async def test_a_session_that_is_silent_for_its_timeout_expires(zookeeper_server
             await session.exists("/live")
 
 
+@pytest.mark.parametrize(("asked", "granted"), [(0.1, 0.4), (2.5, 2.5), (3_600.0, 60.0)])
+async def test_a_session_lasts_as_long_as_the_server_grants_it(zookeeper_server: ZooKeeperServer, asked: float, granted: float) -> None:
+    """minSessionTimeout and maxSessionTimeout bound what is asked for."""
+    async with session_with(options_for(zookeeper_server.address, asked)) as session:
+        assert session.session_timeout_seconds == pytest.approx(granted)
+
+
 async def test_a_session_outlives_a_restart_of_the_server(own_zookeeper_server: ZooKeeperServer) -> None:
     """Ephemerals, watches and what was asked meanwhile: all are there when the server is."""
     async with session_with(options_for(own_zookeeper_server.address, 60)) as session:

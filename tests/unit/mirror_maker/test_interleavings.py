@@ -152,10 +152,10 @@ async def test_a_worker_whose_joining_was_answered_with_a_lost_connection_joins(
         session = Breaking(await zookeeper.session(), 10.0)
         for _ in range(2):
             try:
-                await Shared(session, 9.0, "A-B", "one", lambda: None).join()
+                await Shared(session, "A-B", "one", lambda: None).join()
             except ConnectionLoss:
                 continue
-        found = await Shared(session, 9.0, "A-B", "one", lambda: None).look()
+        found = await Shared(session, "A-B", "one", lambda: None).look()
         assert found.workers == {"one"}
     finally:
         await zookeeper.close()

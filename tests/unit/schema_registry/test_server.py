@@ -189,9 +189,10 @@ def test_a_leader_knows_nothing_of_a_session_that_was_silent_for_its_timeout(tmp
     """What is left of a session is counted from ZooKeeper's last answer, and not from when the connection was given up."""
 
     async def test(found: World) -> None:
-        node = await found.node(zookeeper_session_timeout_ms="3600000")
+        node = await found.node(zookeeper_session_timeout_ms="7200000")
         assert node.sessions is not None and node.leadership.is_leader
         session = node.sessions._session
+        monkeypatch.setattr(EmbeddedSession, "session_timeout_seconds", 3_600.0)  # as the server granted it
         monkeypatch.setattr(EmbeddedSession, "silent_seconds", 3_600.0)
         session._tell(SessionEvent.SUSPENDED)  # type: ignore[union-attr]
         await until(lambda: node.leadership.term_count == 2 and node.leadership.is_leader)  # it lives after all
