@@ -668,6 +668,9 @@ class _Lane:
         size = 0
         now = asyncio.get_running_loop().time()
         for row in list(self._ready.values()):
+            if row.ready_at > now:  # refused since it was woken, and to be woken again
+                self._ready.pop(row.partition)
+                continue
             if not row.in_flight:
                 self._producer.expire(row, now)
             # A broker takes any sequence of a producer that it does not know: one behind a first batch that was lost, too.

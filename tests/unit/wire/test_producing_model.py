@@ -185,6 +185,25 @@ def test_no_batch_gets_the_sequence_of_one_that_is_refused_and_may_be_written(se
     assert set(acknowledged) <= set(broker.log)
 
 
+async def test_many_batches_that_are_refused_at_once_are_sent_again_after_a_growing_pause() -> None:
+    """As Kafka's RecordAccumulatorTest.testExponentialRetryBackoff has it (KIP-580), also with more batches behind them."""
+    broker = ModelBroker(Random(1), CLEAN, 0.0)
+    async with (
+        Cluster("broker:9092", random=Random(1), connect=connecting(broker)) as cluster,
+        BatchProducer(cluster) as producer,
+    ):
+        send = [build_batch([Record(0, 0, None, b"%d" % index)]) for index in range(12)]
+        clicks = TopicPartition("clicks", 0)
+        assert await producer.send(clicks, send[0]) == 0
+        broker.answers.clear()
+        broker.share = 1.0
+        results = [producer.send(clicks, batch) for batch in send[1:]]
+        await asyncio.sleep(0.5)
+        assert len(broker.answers) <= 3 * ProduceSettings().max_in_flight
+        broker.share = 0.0
+        assert await asyncio.gather(*results) == list(range(1, 12))
+
+
 async def test_batches_behind_some_that_failed_as_their_topic_was_refused_are_written() -> None:
     """A sequence that was sent and is not in the log leaves a gap that no later batch may stand behind."""
 
