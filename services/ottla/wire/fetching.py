@@ -620,6 +620,7 @@ class _Lane:
                 self._fetcher.fail(place, error)
                 return
             self._fetcher.deliver(fetched)
+            self._places[place.partition] = self._places.pop(place.partition)  # a broker that keeps no session takes us by our order
 
     def _fetched(self, place: _Place, answer: FetchedPartition) -> Fetched:
         """What has come, after a look at each header.

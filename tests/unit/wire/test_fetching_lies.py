@@ -267,6 +267,26 @@ async def test_a_replica_that_has_less_than_was_read_says_nothing_of_the_log() -
     assert [bytes(fetched.records) for fetched in got] == LOG
 
 
+async def test_partitions_take_turns_where_a_broker_keeps_no_session_and_one_fills_each_answer() -> None:
+    """KIP-74: a broker fills `fetch.max.bytes` in the request's order, and Kafka's consumers put last what they were given."""
+
+    class Filling(Leading):
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            (topic, (first, *_)), *_ = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            batch = build_batch([Record(first.fetch_offset, 0, None, b"")], base_offset=first.fetch_offset, leader_epoch=5)
+            return self.answer(asked, [(topic, [FetchAnswer(0, 0, 1000, 1000, 0, records=batch)])])
+
+    filling = connecting(Filling())
+    async with Cluster("broker-1:9092", random=Random(1), connect=filling) as cluster, Fetcher(cluster) as fetcher:
+        for partition in (CLICKS, TopicPartition("views", 0)):
+            fetcher.assign(partition, 0)
+        got: list[str] = []
+        async with asyncio.timeout(120):
+            while len(got) < 20:
+                got += [fetched.partition.topic for fetched in await fetcher.poll(5.0)]
+        assert got[:20].count("clicks") == 10
+
+
 async def test_of_two_topics_one_may_have_no_id_and_be_asked_for_later() -> None:
     """As some brokers of a cluster that is being updated say ids and others do not."""
 
