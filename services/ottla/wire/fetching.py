@@ -32,9 +32,10 @@ from ottla.errors import (
     NONE,
     ApiError,
     CorruptMessage,
-    FencedLeaderEpoch,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     OttlaError,
+    UnknownServerError,
     UnknownTopicId,
     UnknownTopicOrPartition,
     error_of,
@@ -653,11 +654,15 @@ class _Lane:
             if not self._leaves_replica(place):
                 self._is_out_of_range(place, error)
             return
-        if not error.retriable or isinstance(error, CorruptMessage) or self._fetcher.is_refused_for_long(place, now, error):
+        is_unexplained = answer.error_code == UnknownServerError.code  # it may be answered the next time, as Kafka's consumers have it
+        is_final = not error.retriable and not is_unexplained
+        if is_final or isinstance(error, CorruptMessage) or self._fetcher.is_refused_for_long(place, now, error):
             self._fetcher.fail(place, error)
             return
+        if is_unexplained and place.refusals == 1:
+            log.warning("%s at offset %d, asking again: %s", place.partition, place.offset, reason_of(error))
         place.ready_at = now + self._cluster.pause_seconds(place.refusals - 1)
-        if asks_for_metadata(error) or isinstance(error, FencedLeaderEpoch):
+        if asks_for_metadata(error) or isinstance(error, OffsetNotAvailable):  # the latter of a replica that is behind, too
             place.preferred = None
             hinted = answer.current_leader is not None and self._take_hint(place, *answer.current_leader, nodes)
             if hinted:

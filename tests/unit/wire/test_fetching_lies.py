@@ -234,13 +234,17 @@ async def test_a_replica_is_read_from_for_a_time_and_then_the_leader_says_again_
         assert arrived[0].offset == 0 and "broker-2" in asked_brokers
 
 
-async def test_a_replica_that_has_less_than_was_read_says_nothing_of_the_log() -> None:
-    """One that has lost its end, as by a loss of power, finds that its log ends before: its leader knows (KIP-392, KIP-595)."""
+@pytest.mark.parametrize("said", [FetchAnswer(0, 0, 0, 0, 0, diverging_epoch=(5, 1)), FetchAnswer(0, 1), FetchAnswer(0, 78)])
+async def test_a_replica_that_has_less_than_was_read_says_nothing_of_the_log(said: FetchAnswer) -> None:
+    """One that has lost its end, as by a loss of power, finds that its log ends before: its leader knows (KIP-392, KIP-595).
+
+    OFFSET_NOT_AVAILABLE: as in Kafka's FetchCollectorTest.testFetchWithMetadataRefreshErrors.
+    """
 
     class Behind(Leading):
         def fetch(self, asked: Asked) -> bytes | Exception | None:
             ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
-            return self.answer(asked, [(topic, [FetchAnswer(0, 0, 0, 0, 0, diverging_epoch=(5, 1))])])
+            return self.answer(asked, [(topic, [said])])
 
     class Referring(Leading):
         has_referred = False
@@ -265,6 +269,25 @@ async def test_a_replica_that_has_less_than_was_read_says_nothing_of_the_log() -
                 got += await fetcher.poll(5.0)
     assert referring.has_referred
     assert [bytes(fetched.records) for fetched in got] == LOG
+
+
+async def test_a_partition_of_which_a_broker_says_that_something_has_failed_is_asked_for_again() -> None:
+    """Kafka's FetchCollectorTest.testFetchWithUnknownServerError."""
+    codes = iter((-1, -1))
+
+    class Failing(Liar):
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            topics = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            code = next(codes, 0) if topics else 0
+            return self.answer(asked, [(topics[0][0], [FetchAnswer(0, code)])]) if code else super().fetch(asked)
+
+    failing = connecting(Failing(Random(1), 0.0))
+    async with Cluster("broker:9092", random=Random(1), connect=failing) as cluster, Fetcher(cluster) as fetcher:
+        fetcher.assign(CLICKS, 0)
+        async with asyncio.timeout(120):
+            while not (arrived := await fetcher.poll(5.0)):
+                pass
+        assert arrived[0].offset == 0
 
 
 async def test_partitions_take_turns_where_a_broker_keeps_no_session_and_one_fills_each_answer() -> None:
