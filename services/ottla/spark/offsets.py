@@ -27,6 +27,7 @@ LATEST: Final = -1
 # Ranges of one leader that have no more than this together are one task's: a task costs a tenth of a second.
 SMALL_RANGE: Final = 10_000
 _MAXIMUM: Final = (1 << 63) - 1
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 
 
@@ -71,9 +72,11 @@ def read_assignment(text: str) -> list[TopicPartition]:
     return partitions
 
 
-def read_offsets(text: str) -> dict[TopicPartition, int]:
-    """The offsets of `{"clicks":{"0":23,"1":-1}}`. Raises ValueError."""
-    return _by_partition(_object(text, _EXAMPLE), EARLIEST)
+def read_offsets(text: str) -> tuple[dict[TopicPartition, int], dict[str, int]]:
+    """The offsets of `{"clicks":{"0":23,"1":-1},"orders":"earliest"}`, and those of whole topics (SPARK-58774). Raises ValueError."""
+    found = _object(text, _EXAMPLE)
+    whole = {topic: _WORDS[word.lower()] for topic, word in found.items() if isinstance(word, str) and word.lower() in _WORDS}
+    return _by_partition({topic: numbers for topic, numbers in found.items() if topic not in whole}, EARLIEST), whole
 
 
 def read_timestamps(text: str) -> dict[TopicPartition, int]:

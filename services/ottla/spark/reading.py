@@ -535,10 +535,13 @@ class ClusterReader:
                 what = f"{without[0]} has no record at or after {asked[without[0]]} ms"
                 raise OptionRefused(f"{what}: see startingOffsetsByTimestampStrategy")
             return {**found, **self.latest(without)}
-        if boundary.offsets:
-            _check_named(boundary.offsets, wanted, f"{side}Offsets")
-            asked = {partition: offset for partition, offset in boundary.offsets.items() if offset < 0}
-            return {**boundary.offsets, **self._list(asked)}
+        if boundary.offsets or boundary.topic_offsets:
+            if strangers := boundary.topic_offsets.keys() - {partition.topic for partition in wanted}:
+                raise OptionRefused(f"{side}Offsets names {', '.join(sorted(strangers))}, of which no partition is read")
+            whole = {one: boundary.topic_offsets[one.topic] for one in wanted if one.topic in boundary.topic_offsets}
+            named = {**boundary.offsets, **whole}
+            _check_named(named, wanted, f"{side}Offsets")
+            return {**named, **self._list({partition: offset for partition, offset in named.items() if offset < 0})}
         return self.earliest(wanted) if boundary.default == "earliest" else self.latest(wanted)
 
     def _list(self, asked: Offsets) -> dict[TopicPartition, int]:

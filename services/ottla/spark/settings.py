@@ -9,10 +9,10 @@ Pure: no I/O, no time, and no pyspark. A value of this can be pickled, so that a
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Final, Literal, NamedTuple, cast, get_args
+from typing import Final, Literal, NamedTuple, TypeVar, cast, get_args
 
 from ottla.errors import ConfigurationError
 from ottla.model import TopicPartition
@@ -21,6 +21,8 @@ from ottla.wire.broker_connection import Security
 from ottla.wire.client_security import security_of
 from ottla.wire.cluster import ClusterSettings, bootstrap_endpoints
 from ottla.wire.fetching import FetchSettings
+
+T = TypeVar("T")
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS: Final = "headers"
@@ -96,12 +98,14 @@ class Boundary:
         timestamp_ms: for all partitions.
         timestamps_ms: of each partition.
         offsets: of each partition; -1 is the latest, -2 the earliest.
+        topic_offsets: -1 or -2 of all partitions of a topic.
         default: of partitions that nothing else speaks of.
     """
 
     timestamp_ms: int | None = None
     timestamps_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    topic_offsets: Mapping[str, int] = field(default_factory=dict)
     default: Literal["earliest", "latest"] = "latest"
 
 
@@ -269,6 +273,7 @@ def _pattern(given: Mapping[str, str]) -> str | None:
 
 def _boundary(given: Mapping[str, str], side: Literal["starting", "ending"], default: str, is_stream: bool) -> Boundary:
     offsets: Mapping[TopicPartition, int] = {}
+    topic_offsets: Mapping[str, int] = {}
     by_timestamp = given.get(f"{side}offsetsbytimestamp")
     at = given.get(f"{side}timestamp")
     text = given.get(f"{side}offsets", default).strip() if at is None and by_timestamp is None else default
@@ -277,16 +282,17 @@ def _boundary(given: Mapping[str, str], side: Literal["starting", "ending"], def
     if word == wrong:
         raise OptionRefused(f"{side} offset can't be {wrong} for batch queries on Kafka")
     if word not in ("earliest", "latest"):
-        offsets = _json(read_offsets, text, f"{side}Offsets")
+        offsets, topic_offsets = _json(read_offsets, text, f"{side}Offsets")
         wrong_offset = -2 if side == "ending" else None if is_stream else -1
-        for partition, offset in offsets.items():
+        for what, offset in (*offsets.items(), *topic_offsets.items()):
             if offset == wrong_offset:
-                raise OptionRefused(f"{side}Offsets for {partition} can't be {wrong} for batch queries on Kafka")
+                raise OptionRefused(f"{side}Offsets for {what} can't be {wrong} for batch queries on Kafka")
         word = default
     return Boundary(
         timestamp_ms=None if at is None else _number(given, f"{side}Timestamp", 0, 0),
         timestamps_ms={} if by_timestamp is None else _json(read_timestamps, by_timestamp, f"{side}OffsetsByTimestamp"),
         offsets=offsets,
+        topic_offsets=topic_offsets,
         default=cast(Literal["earliest", "latest"], word),
     )
 
@@ -327,9 +333,9 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(by_name[name.lower()] for name in wanted))
 
 
-def _json(read: object, text: str, name: str) -> dict[TopicPartition, int]:
+def _json(read: Callable[[str], T], text: str, name: str) -> T:
     try:
-        return cast(dict[TopicPartition, int], read(text))  # type: ignore[operator]
+        return read(text)
     except ValueError as error:
         raise OptionRefused(f"{name}: {error}") from error
 

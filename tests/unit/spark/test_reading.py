@@ -480,6 +480,9 @@ def test_boundaries_are_resolved_by_offset_by_time_and_by_name(cluster: Embedded
         assert there == {first, second}
         assert reader.resolve(Boundary(default="latest"), there, is_start=True) == {first: 10, second: 0}
         assert reader.resolve(Boundary(offsets={first: -1, second: -2}), there, is_start=True) == {first: 10, second: 0}
+        assert reader.resolve(Boundary(topic_offsets={topic: -1}), there, is_start=True) == {first: 10, second: 0}
+        with pytest.raises(OptionRefused, match="startingOffsets names other, of which no partition is read"):
+            reader.resolve(Boundary(topic_offsets={topic: -1, "other": -2}), there, is_start=True)
         ending = Boundary(timestamp_ms=1_700_000_000_004)
         assert reader.resolve(ending, there, is_start=False) == {first: 4, second: 0}
         with pytest.raises(OptionRefused, match="bounds-1 has no record at or after"):

@@ -76,6 +76,9 @@ def test_offsets_timestamps_and_columns_are_read() -> None:
     )
     assert found.starting.offsets == {A0: 3, A1: -2}
     assert found.ending.timestamp_ms == 1000
+    whole = batch(startingOffsets='{"a":"Earliest","b":{"0":7}}', endingOffsets='{"a":"latest"}')
+    assert (whole.starting.offsets, whole.starting.topic_offsets) == ({TopicPartition("b", 0): 7}, {"a": -2})
+    assert whole.ending.topic_offsets == {"a": -1}
     assert found.columns == ("headers", "offset")
     assert found.read_committed
     assert batch(includeValue="false").columns == tuple(name for name in COLUMNS if name != "value")
@@ -92,6 +95,9 @@ def test_offsets_timestamps_and_columns_are_read() -> None:
         ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries on Kafka"),
         ({"startingOffsets": '{"a":{"0":-1}}'}, "startingOffsets for a-0 can't be latest"),
         ({"endingOffsets": '{"a":{"0":-2}}'}, "endingOffsets for a-0 can't be earliest"),
+        ({"startingOffsets": '{"a":"latest"}'}, "startingOffsets for a can't be latest"),
+        ({"endingOffsets": '{"a":"earliest"}'}, "endingOffsets for a can't be earliest"),
+        ({"startingOffsets": '{"a":"first"}'}, "'a' has a number for each partition, not 'first'"),
         ({"startingOffsets": "first"}, "startingOffsets: expected e.g."),
         ({"maxOffsetsPerTrigger": "1"}, "is not valid in a batch query"),
         ({"minPartitions": "0"}, "minPartitions must be at least 1"),
