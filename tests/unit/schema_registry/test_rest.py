@@ -139,6 +139,7 @@ def test_what_is_answered_has_confluents_fields() -> None:
             422,
             42210,
         ),
+        ("PUT", "/config", {"defaultRuleSet": {"domainRules": [{"name": "r", "type": "X", "kind": "NIX"}]}}, 400, 400),
         ("POST", "/compatibility/subjects/a/versions/7", {"schema": A}, 404, 40402),
         ("POST", "/compatibility/subjects/a/versions/x", {"schema": A}, 422, 42202),
         ("POST", "/compatibility/subjects/a/versions", {"schema": "{"}, 422, 42201),
@@ -386,7 +387,9 @@ def test_an_alias_stands_for_a_subject() -> None:
 
 
 def test_defaults_and_overrides_of_the_config_become_part_of_a_schema() -> None:
-    rule = {"name": "check", "kind": "CONDITION", "type": "CEL", "mode": "WRITE", "expr": "true"}
+    """A rule without kind and mode transforms what is written and read, as by the defaults of Confluent's `Rule`
+    (`RestApiRegisterSchemaTagsTest.testRegisterSchemaTagsIncrementalRuleSetDeprecated`)."""
+    rule = {"name": "check", "type": "CEL", "expr": "true"}
 
     async def test(client: Client) -> None:
         update = {"defaultMetadata": {"properties": {"a": "1", "b": "1"}}, "overrideMetadata": {"properties": {"b": "3"}}}
@@ -394,7 +397,7 @@ def test_defaults_and_overrides_of_the_config_become_part_of_a_schema() -> None:
         await client.register("s", A, metadata={"properties": {"b": "2", "c": "2"}})
         found = (await client.get("/subjects/s/versions/1")).json
         assert found["metadata"] == {"properties": {"a": "1", "b": "3", "c": "2"}}
-        assert found["ruleSet"] == {"domainRules": [{**rule, "disabled": False}]}
+        assert found["ruleSet"] == {"domainRules": [{**rule, "kind": "TRANSFORM", "mode": "WRITEREAD", "disabled": False}]}
         assert [version["subject"] for version in (await client.get("/schemas?ruleType=CEL")).json] == ["s"]
         assert (await client.get("/schemas?ruleType=JSONATA")).json == []
         again = await client.post("/subjects/s/versions", {"metadata": {"properties": {"c": "5"}}})  # the schema of the latest version

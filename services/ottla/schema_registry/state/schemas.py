@@ -30,6 +30,8 @@ _RULE_LISTS: Final = ("migrationRules", "domainRules", "encodingRules")
 _MIGRATION_MODES: Final = ("UPGRADE", "DOWNGRADE", "UPDOWN")
 _DOMAIN_MODES: Final = ("WRITE", "READ", "WRITEREAD")
 _MODES_WITH_TWO_ACTIONS: Final = ("UPDOWN", "WRITEREAD")
+_RULE_KINDS: Final = ("TRANSFORM", "CONDITION")
+_RULE_DEFAULTS: Final = {"kind": "TRANSFORM", "mode": "WRITEREAD"}  # part of the guid
 _INT32: Final = struct.Struct(">i")
 
 
@@ -221,6 +223,7 @@ def _rule_of(rule: Mapping[str, Any]) -> Json:
     found: dict[str, Any] = {}
     for field in _RULE_FIELDS:
         value = rule.get(field)
+        value = _RULE_DEFAULTS.get(field) if value is None else value
         if field == "disabled":
             found[field] = bool(value)
         elif value is None or value in ([], {}):
@@ -245,7 +248,9 @@ def _check_rule(rule: Json, field: str, names: set[str]) -> None:
     names.add(name)
     if "type" not in rule:
         raise InvalidRuleSet(f"rule '{name}': Missing rule type")
-    mode = rule.get("mode")
+    if rule["kind"] not in _RULE_KINDS:
+        raise MalformedRequest(f"rule '{name}': kind is one of {', '.join(_RULE_KINDS)}, not {rule['kind'][:40]}")
+    mode = rule["mode"]
     allowed = _MIGRATION_MODES if field == "migrationRules" else _DOMAIN_MODES
     if mode not in allowed:
         raise InvalidRuleSet(f"rule '{name}': {field} can only be {', '.join(allowed)}")
