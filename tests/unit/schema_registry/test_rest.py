@@ -485,7 +485,8 @@ def test_tags_are_written_into_the_schema_as_another_version() -> None:
     async def test(client: Client) -> None:
         await client.register("s", A)
         tags = [{"schemaEntity": {"entityPath": "R.a", "entityType": "sr_field"}, "tags": ["PII"]}]
-        tagged = (await client.post("/subjects/s/versions/latest/tags", {"tagsToAdd": tags})).json
+        dotted = [{"schemaEntity": {"entityPath": ".R.a", "entityType": "sr_field"}, "tags": ["PII"]}]  # `getNormalizedPath`
+        tagged = (await client.post("/subjects/s/versions/latest/tags", {"tagsToAdd": dotted})).json
         assert tagged["version"] == 2 and "confluent:tags" in tagged["schema"]
         assert tagged["metadata"] == {"properties": {"confluent:version": "2"}}
         found = (await client.get("/subjects/s/versions/2?findTags=PII")).json

@@ -727,7 +727,7 @@ def _tags_of(body: Mapping[str, Any], field: str) -> dict[SchemaEntity, frozense
             case {"schemaEntity": {"entityPath": str(path), "entityType": str(kind)}, "tags": list(tags)} if kind in (*EntityType,) and all(
                 isinstance(tag, str) for tag in tags
             ):
-                entity = SchemaEntity(path, EntityType(kind))
+                entity = SchemaEntity(path.removeprefix("."), EntityType(kind))
                 found[entity] = found.get(entity, frozenset()) | frozenset(tags)
             case _:
                 raise MalformedRequest(f"{field}: a list of schemaEntity (entityPath, entityType sr_record or sr_field) and tags")
