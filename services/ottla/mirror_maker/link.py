@@ -151,6 +151,7 @@ class Link:
         self._merge: MergeSettings | None = None
         self._wanted: dict[TopicPartition, Destination] = {}
         self._untranslated: dict[str, str] = {}  # groups, and why not
+        self._emitted: dict[str, set[MapRecord]] = {}  # by topic, MirrorMaker 2's records that were written or left out last
         self._sizes: dict[str, int] = {}
         self._refused_settings: dict[str, str] = {}  # by the target's topics, why they do not follow; empty where they do
         self._settings_at = 0.0
@@ -534,6 +535,7 @@ class Link:
         settings = self.settings
         maps = self._copied()
         if not maps or settings.partition_by == "key":
+            self._emitted.clear()  # what it was may be written by another worker meanwhile
             return
         await self._refresh_source(())
         records = []
@@ -551,10 +553,11 @@ class Link:
                     log.warning("%s: the offsets of group %s are not translated: %s", settings.name, group, why)
         self._untranslated = untranslated
         if settings.emit_checkpoints_enabled:
-            await self._emit(f"{settings.source}{self._dot}checkpoints{self._dot}internal", records)
+            await self._emit_changes(f"{settings.source}{self._dot}checkpoints{self._dot}internal", records)
         if settings.emit_offset_syncs_enabled:
             syncs = [OffsetSync(one, known.next_offset, known.translate(known.next_offset) or 0) for one, known in maps.items()]
-            await self._emit(f"mm2-offset-syncs{self._dot}{settings.source}{self._dot}internal", [offset_sync(sync) for sync in syncs])
+            topic = f"mm2-offset-syncs{self._dot}{settings.source}{self._dot}internal"
+            await self._emit_changes(topic, [offset_sync(sync) for sync in syncs])
         if errors:
             raise errors[0]
 
@@ -599,6 +602,12 @@ class Link:
     async def _beat(self) -> None:
         if 0 in self.slots and not self.failure:
             await self._emit(HEARTBEATS, [heartbeat(self.settings.source, self.settings.target, self._clock.time_ms())])
+
+    async def _emit_changes(self, topic: str, records: Sequence[MapRecord]) -> None:
+        """Without those that stand there: a group or a partition that rests writes nothing, as in MirrorMaker 2."""
+        known = self._emitted.get(topic, set()) if topic in self._target.metadata.topics else set()
+        await self._emit(topic, [record for record in records if record not in known])
+        self._emitted[topic] = set(records)
 
     async def _emit(self, topic: str, records: Sequence[MapRecord]) -> None:
         if not records:

@@ -503,14 +503,18 @@ async def test_heartbeats_whose_topic_cannot_be_made_yet_say_why_and_are_written
 
 
 async def test_mirror_maker_2s_records_are_in_the_target(tmp_path: Path) -> None:
-    """Heartbeats with a prefix, checkpoints and syncs: what RemoteClusterUtils asks for."""
+    """Heartbeats with a prefix, checkpoints and syncs: what RemoteClusterUtils asks for.
+
+    Of what rests nothing is written again (`MirrorCheckpointTask.checkpointIsMoreRecent`).
+    """
     async with two_sides(tmp_path) as (a, b):
         await create_topic(a.cluster, "clicks")
         await publish(a, CLICKS, b"0", b"1")
         await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(1)})
-        async with worker(a, b):
+        checkpoints, syncs = (TopicPartition(topic, 0) for topic in ("A.checkpoints.internal", "mm2-offset-syncs.A.internal"))
+        async with worker(a, b) as one:
             found = {}
-            for topic in ("heartbeats", "A.checkpoints.internal", "mm2-offset-syncs.A.internal"):
+            for topic in ("heartbeats", checkpoints.topic, syncs.topic):
                 partition = TopicPartition(topic, 0)
                 async with asyncio.timeout(SECONDS):
                     while not await values_of(b, partition):  # noqa: ASYNC110
@@ -520,6 +524,14 @@ async def test_mirror_maker_2s_records_are_in_the_target(tmp_path: Path) -> None
             assert found["A.checkpoints.internal"].key == b"\0\7readers\0\x08A.clicks\0\0\0\0"
             assert found["A.checkpoints.internal"].value == b"\0\0" + bytes(7) + b"\1" + bytes(7) + b"\1" + b"\0\0"
             assert found["mm2-offset-syncs.A.internal"].key == b"\0\6clicks\0\0\0\0"
+            counts = []
+            for _ in range(3):
+                await one.links["A-B"]._follow_groups()
+                counts.append([len(await values_of(b, partition)) for partition in (checkpoints, syncs)])
+            assert counts[1:] == counts[:2]
+            await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(2)})
+            await one.links["A-B"]._follow_groups()
+            assert (await values_of(b, checkpoints))[-1] == b"\0\0" + bytes(7) + b"\2" + bytes(7) + b"\2" + b"\0\0"
             settings = (await own_settings(b.cluster, ["ottla-mirror-A-B"], re.compile("(?!)")))["ottla-mirror-A-B"]
             assert settings.pop("cleanup.policy") == "compact"
             assert {"segment.bytes", "delete.retention.ms"} <= settings.keys(), "a new holder reads all of it"
