@@ -1,8 +1,8 @@
 """TxnOffsetCommit (key 28), versions 0-4: how far a group has come, if the producer's transaction is committed (KIP-98).
 
-v2 adds the leader epoch, v3 who the member is, so that one which has been replaced is refused (KIP-447), v4
-TRANSACTION_ABORTABLE, which does not occur here. As by a leader before the first batch of a transaction, the coordinator
-is asked whether the group's partition is part of it (KIP-890).
+v2 adds the leader epoch, v3 who the member is, so that one which has been replaced is refused (KIP-447). As by a leader
+before the first batch of a transaction, the coordinator is asked whether the group's partition is part of it (KIP-890); v4
+adds TRANSACTION_ABORTABLE for when it is not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from ottla.errors import (
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    InvalidTransactionState,
     NotCoordinator,
+    TransactionAbortable,
 )
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 # Below, producers of 0.11 would wait for ever on COORDINATOR_LOAD_IN_PROGRESS.
 FIRST_WITH_LOAD_IN_PROGRESS: Final = 2
+FIRST_WITH_TRANSACTION_ABORTABLE: Final = 4
 
 
 @handles(ApiKey.TXN_OFFSET_COMMIT, 0, 4)
@@ -71,7 +74,7 @@ async def _commit(
         request.transactional_id, request.producer_id, request.producer_epoch, [parts.replicas.get(*key)]
     )
     if refusals:
-        raise _as_commit_error(refusals[key])
+        raise _as_commit_error(refusals[key], context.api_version)
     outcomes: dict[TopicPartition, ApiError | None] = {}
     async for portion in in_slices(portions(offsets.items())):
         outcomes |= await shard.commit_in_transaction(
@@ -86,8 +89,10 @@ async def _commit(
     return outcomes
 
 
-def _as_commit_error(error: ApiError) -> ApiError:
+def _as_commit_error(error: ApiError, version: int) -> ApiError:
     """That the transaction's coordinator cannot say now is for the producer as if the group's could not."""
+    if isinstance(error, InvalidTransactionState) and version >= FIRST_WITH_TRANSACTION_ABORTABLE:
+        return TransactionAbortable(error.message)  # the other one ends a Java producer
     if isinstance(error, (ConcurrentTransactions, NotCoordinator, CoordinatorNotAvailable, CoordinatorLoadInProgress)):
         return CoordinatorLoadInProgress(f"the transaction could not be verified: {error.message}")
     return error
