@@ -299,6 +299,7 @@ class ProducerStates:
         self._remember_former(state)
         if producer_epoch != state.producer_epoch:
             state.begin_epoch(producer_epoch)
+        state.unwritten_epoch = None  # what was not written of the transaction comes no more
         self._verifying.pop(state.producer_id, None)
         self._verified.pop(state.producer_id, None)
         state.coordinator_epoch = marker.coordinator_epoch
@@ -369,7 +370,7 @@ class ProducerStates:
                 del self._verifying[producer_id]
 
     def note_refused(self, header: BatchHeader) -> None:
-        """The coordinator could not say whether it knows of the transaction: a producer's first batch here is to be sent again.
+        """A producer's first batch here in a transaction is to be sent again, as its coordinator could not be asked or the log refused it.
 
         What it has sent behind that must not overtake it. Of a producer that is known here the sequences show that.
         """

@@ -171,8 +171,12 @@ def test_open_transactions_hold_the_first_undecided_offset() -> None:
     assert states.first_unstable_offset is None
 
 
-def test_a_marker_of_a_transaction_that_wrote_nothing_here_completes_nothing() -> None:
+@pytest.mark.parametrize("was_refused", [False, True])
+def test_a_marker_of_a_transaction_that_wrote_nothing_here_completes_nothing(was_refused: bool) -> None:
+    """Kafka's `ProducerStateManagerTest.testAppendTxnMarkerWithNoProducerState`. What was refused before the marker comes no more."""
     states = ProducerStates()
+    if was_refused:
+        states.note_refused(batch(0, epoch=4))
     marker = batch(-1, epoch=4, attributes=TRANSACTIONAL_MASK | CONTROL_MASK)
     assert states.update(marker, 0, 0, 5, EndTransactionMarker(ControlRecordType.ABORT, 8)) is None
     state = states.get(7)

@@ -300,6 +300,8 @@ def _append(
             except ApiError as error:
                 if _has_lost_group(error) and (name, index) in parts.replicas.partitions:
                     parts.replicas.appends.failed(parts.replicas.get(name, index), error)
+                if in_transaction and (error.retriable or isinstance(error, MessageTooLarge)) and stop - start >= HEADER_SIZE:
+                    _note_refused(parts, TopicPartition(name, index), read_header(buffer, start))
                 record_errors = error.record_errors if isinstance(error, InvalidRecord) else ()
                 topic_answers.append(PartitionAnswer(index, error.code, error_message=error.message, record_errors=record_errors))
                 _note_failure(parts, name, index, error)
@@ -343,6 +345,15 @@ def _note_failure(parts: BrokerParts, name: str, index: int, error: ApiError) ->
     partition = parts.replicas.partitions.get(TopicPartition(name, index))
     if partition is not None:  # the name of no topic may be anything, and there are as many as a client likes
         partition.produce_failures += 1
+
+
+def _note_refused(parts: BrokerParts, key: TopicPartition, header: BatchHeader) -> None:
+    """A batch is to be sent again, as a whole or, where it was too large, in parts: what came behind the first must not overtake it."""
+    partition = parts.replicas.partitions.get(key)
+    if partition is not None and partition.is_leader and header.is_transactional:
+        producers = partition.log.producers
+        if producers.may_write_in_transaction(header.producer_id, header.producer_epoch):
+            producers.note_refused(header)
 
 
 def _has_lost_group(error: ApiError) -> TypeGuard[KafkaStorageError]:

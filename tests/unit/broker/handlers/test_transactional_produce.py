@@ -16,6 +16,7 @@ from ottla.errors import (
     InvalidProducerEpoch,
     InvalidTransactionState,
     KafkaStorageError,
+    MessageTooLarge,
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OutOfOrderSequenceNumber,
@@ -70,8 +71,8 @@ class Producer:
         await until(lambda: self.coordinator.describe("t").state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT))
 
 
-async def producer(broker: Wired, compression_type: str = "producer") -> Producer:
-    broker.topic("events", compression_type=compression_type)
+async def producer(broker: Wired, compression_type: str = "producer", max_message_bytes: str = "1000") -> Producer:
+    broker.topic("events", compression_type=compression_type, max_message_bytes=max_message_bytes)
     broker.topic("__transaction_state")
     await until(lambda: not broker.parts.transactions.coordinator.is_loading)
     return Producer(broker, await broker.connect())
@@ -168,6 +169,21 @@ async def test_what_came_behind_a_first_batch_that_could_not_be_verified_does_no
     assert await writer.send(b"a") == NotEnoughReplicas.code
     broker.lead("__transaction_state", epoch=1)
     await until(lambda: not broker.parts.transactions.coordinator.is_loading)
+    writer.sequence = 1
+    assert await writer.send(b"b") == KafkaStorageError.code
+    writer.sequence = 0
+    assert [await writer.send(value) for value in (b"a", b"b")] == [0, 0]
+    await writer.end(True)
+    assert await committed(broker) == [b"a", b"b"]
+
+
+async def test_what_came_behind_a_first_batch_that_was_refused_does_not_overtake_it(broker: Wired) -> None:
+    """Kafka's `ProducerStateManagerTest.testThrowOutOfOrderSequenceWithVerificationSequenceCheck`: a Java producer sends a batch that
+    is too large again in parts, and what was on its way behind it after them.
+    """
+    writer = await producer(broker, max_message_bytes="100")
+    await writer.begin()
+    assert await writer.send(b"a" * 100) == MessageTooLarge.code
     writer.sequence = 1
     assert await writer.send(b"b") == KafkaStorageError.code
     writer.sequence = 0
