@@ -269,7 +269,7 @@ async def open_connection(
         tls: for endpoints that speak TLS; see `network.tls.client_context`.
         usual_size, limit: bytes of answers, as `SocketConnection` has them.
         receive_buffer_bytes: of the socket; -1 leaves it to the system.
-        setup_seconds: how long all of it may take.
+        setup_seconds: how long it may take with one address of the host; with the next it begins again (KIP-601).
 
     Raises:
         OSError: no one accepts, or not in time, or the certificate is not trusted.
@@ -277,43 +277,52 @@ async def open_connection(
     peer = f"{endpoint.host}:{endpoint.port}"
     if endpoint.security_protocol.endswith("SSL") and tls is None:
         raise ConnectionError(f"{peer} speaks {endpoint.security_protocol}, and there are no TLS settings for it here")
-    try:
-        async with asyncio.timeout(setup_seconds):
-            return await _open(endpoint, SocketConnection(peer, usual_size, limit), tls, receive_buffer_bytes)
-    except TimeoutError:
-        raise TimeoutError(f"{peer} has not accepted a connection for {setup_seconds:g} s") from None
-
-
-async def _open(
-    endpoint: Endpoint, connection: SocketConnection, tls: ssl.SSLContext | None, receive_buffer_bytes: int
-) -> SocketConnection:
+    too_late = TimeoutError(f"{peer} has not accepted a connection for {setup_seconds:g} s")
     loop = asyncio.get_running_loop()
     errors: list[OSError] = []
     try:
-        addresses = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        async with asyncio.timeout(setup_seconds):
+            addresses = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except TimeoutError:
+        raise too_late from None
     except UnicodeError as error:  # with an empty label, or one of more than 63 letters
         raise ConnectionError(f"{endpoint.host!r} is no host name: {error}") from None
     for family, kind, protocol, _, address in addresses:
-        opened = socket.socket(family, kind, protocol)
         try:
-            opened.setblocking(False)
-            if receive_buffer_bytes > 0:
-                opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)  # before connecting, as it sets the window
-            await loop.sock_connect(opened, address)
-        except OSError as error:
-            opened.close()
-            errors.append(error)
-            continue
-        except BaseException:
-            opened.close()
-            raise
-        # From here on the socket is the transport's to close.
-        if endpoint.security_protocol.endswith("SSL"):
-            try:
-                await loop.create_connection(lambda: connection, sock=opened, ssl=tls, server_hostname=endpoint.host)
-            except ConnectionResetError:  # which asyncio raises without a word
-                raise ConnectionResetError(f"{endpoint.host}:{endpoint.port} closed the connection in the TLS handshake") from None
-        else:
-            await loop.create_connection(lambda: connection, sock=opened)
-        return connection
-    raise ConnectionError("; ".join(f"{endpoint.host}:{endpoint.port}: {error}" for error in errors) or f"{endpoint.host} has no address")
+            async with asyncio.timeout(setup_seconds):
+                try:
+                    opened = await _connected(socket.socket(family, kind, protocol), address, receive_buffer_bytes)
+                except OSError as error:
+                    errors.append(error)
+                    continue
+                # From here on the socket is the transport's to close.
+                return await _open(endpoint, SocketConnection(peer, usual_size, limit), opened, tls)
+        except TimeoutError:
+            errors.append(too_late)
+    if errors and all(error is too_late for error in errors):
+        raise too_late
+    raise ConnectionError("; ".join(f"{peer}: {error}" for error in errors) or f"{endpoint.host} has no address")
+
+
+async def _connected(opened: socket.socket, address: Any, receive_buffer_bytes: int) -> socket.socket:
+    try:
+        opened.setblocking(False)
+        if receive_buffer_bytes > 0:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)  # before connecting, as it sets the window
+        await asyncio.get_running_loop().sock_connect(opened, address)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+async def _open(endpoint: Endpoint, connection: SocketConnection, opened: socket.socket, tls: ssl.SSLContext | None) -> SocketConnection:
+    loop = asyncio.get_running_loop()
+    if endpoint.security_protocol.endswith("SSL"):
+        try:
+            await loop.create_connection(lambda: connection, sock=opened, ssl=tls, server_hostname=endpoint.host)
+        except ConnectionResetError:  # which asyncio raises without a word
+            raise ConnectionResetError(f"{endpoint.host}:{endpoint.port} closed the connection in the TLS handshake") from None
+    else:
+        await loop.create_connection(lambda: connection, sock=opened)
+    return connection

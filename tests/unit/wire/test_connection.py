@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import gc
 import itertools
+import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -248,6 +250,30 @@ async def test_nobody_listens() -> None:
     await server.wait_closed()
     with pytest.raises(ConnectionError, match=f"127.0.0.1:{port}"):
         await opened(Endpoint("INTERNAL", "127.0.0.1", port), Wire())
+
+
+async def test_an_address_of_a_host_that_does_not_answer_leaves_the_others_their_time(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's NetworkClientTest.testFailedConnectionToFirstAddress (KIP-302, KIP-601). A listener with a full queue answers no SYN."""
+    full = socket.create_server(("127.0.0.1", 0), backlog=0)
+    waiting = [socket.socket() for _ in range(3)]
+    for one in waiting:
+        one.setblocking(False)
+        one.connect_ex(full.getsockname())
+    async with leader(wire, echo) as endpoint:
+        places = [full.getsockname(), ("127.0.0.1", endpoint.port)]
+
+        async def addresses(*_: Any, **__: Any) -> list[Any]:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", place) for place in places]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
+        connection = await open_connection(endpoint, wire.client, usual_size=USUAL_SIZE, limit=LIMIT, setup_seconds=2.0)
+        assert bytes(await connection.exchange(b"there", 30.0)) == b"there"
+        await connection.close()
+        del places[1]
+        with pytest.raises(TimeoutError, match=rf"{endpoint.host}:{endpoint.port} has not accepted a connection for 0.1 s"):
+            await open_connection(endpoint, wire.client, usual_size=USUAL_SIZE, limit=LIMIT, setup_seconds=0.1)
+    for one in (*waiting, full):
+        one.close()
 
 
 @pytest.mark.parametrize("host", ["kafka..example", f"{'k' * 64}.example"])
