@@ -530,6 +530,12 @@ class UnstableOffsetCommit(ApiError):
     code, retriable = 88, True
 
 
+class ThrottlingQuotaExceeded(ApiError):
+    """The client has changed more topics and partitions than its quota lets it at once (KIP-599); it asks again."""
+
+    code, retriable = 89, True
+
+
 class ProducerFenced(ApiError):
     """A newer producer has the same transactional id."""
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from ottla.errors import NONE, ApiError, ElectionNotNeeded, UnknownTopicOrPartition, error_of
+from ottla.errors import NONE, ApiError, ElectionNotNeeded, UnknownServerError, UnknownTopicOrPartition, error_of
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import BrokerConnection
@@ -395,7 +395,10 @@ async def _controlled(
 
 
 def _take(left: set[K], refused: dict[K, ApiError], outcomes: Mapping[K, ApiError | None]) -> None:
-    """Has what has an outcome leave `left`, for `refused` or for good. Raises what time may heal, if there is such."""
+    """Has what has an outcome leave `left`, for `refused` or for good. Raises what time may heal, if there is such.
+
+    Where nothing is to be tried again, what has no outcome is refused: no one knows what became of it.
+    """
     again: ApiError | None = None
     for name, error in outcomes.items():
         if name not in left:
@@ -408,6 +411,8 @@ def _take(left: set[K], refused: dict[K, ApiError], outcomes: Mapping[K, ApiErro
             refused[name] = error
     if again is not None:
         raise again
+    for name in left:
+        refused[name] = UnknownServerError(f"{name}: the answer does not speak of it")
 
 
 def _is_worth_another_try(error: ApiError) -> bool:
