@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from ottla.errors import NONE, LeaderNotAvailable, UnknownTopicId, UnknownTopicOrPartition, error_of
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
+
+# Metadata 7 and 8 have a leader epoch too, but brokers before Kafka 2.4 said a former one while a partition was moved (KAFKA-9212).
+FIRST_WITH_RELIABLE_EPOCHS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ class PartitionMetadata(NamedTuple):
     """One partition; `leader` is -1 while there is none."""
 
     leader: BrokerId
-    leader_epoch: int  # -1 where the broker does not say (Metadata below 7)
+    leader_epoch: int  # -1 where the broker does not say, or not reliably
     replicas: tuple[BrokerId, ...] = ()
     isr: tuple[BrokerId, ...] = ()
 
@@ -87,7 +90,7 @@ class Metadata:
         self._errors.pop(name, None)
         topic_id = getattr(topic, "topic_id", None)
         known = self.topics.get(name)
-        if known is not None and known.topic_id != topic_id:
+        if known is not None and topic_id not in (None, known.topic_id):  # a broker that says no id says nothing of another topic
             self.forget(name)
             known = None
         partitions = {partition.partition_index: _partition(partition) for partition in topic.partitions}
@@ -164,7 +167,7 @@ class Metadata:
 def _partition(partition: Any) -> PartitionMetadata:
     return PartitionMetadata(
         BrokerId(partition.leader_id),
-        getattr(partition, "leader_epoch", -1),
+        partition.leader_epoch if partition.__version__ >= FIRST_WITH_RELIABLE_EPOCHS else -1,
         tuple(partition.replica_nodes),
         tuple(partition.isr_nodes),
     )

@@ -21,8 +21,11 @@ def answer(*topics: Any, brokers: tuple[int, ...] = (1, 2), controller_id: int =
     return SimpleNamespace(brokers=found, cluster_id="c", controller_id=controller_id, topics=topics)
 
 
-def topic(leader: int = 1, epoch: int = 5, *, topic_id: UUID | None = FIRST, error_code: int = 0, name: str = "clicks") -> Any:
-    partition = SimpleNamespace(partition_index=0, leader_id=leader, leader_epoch=epoch, replica_nodes=(1, 2), isr_nodes=(1,))
+def topic(
+    leader: int = 1, epoch: int = 5, *, topic_id: UUID | None = FIRST, error_code: int = 0, name: str = "clicks", version: int = 12
+) -> Any:
+    numbers = {"partition_index": 0, "leader_id": leader, "leader_epoch": epoch, "__version__": version}
+    partition = SimpleNamespace(**numbers, replica_nodes=(1, 2), isr_nodes=(1,))
     return SimpleNamespace(
         name=name, topic_id=topic_id, is_internal=False, error_code=error_code, partitions=() if error_code else (partition,)
     )
@@ -48,6 +51,19 @@ def test_a_topic_made_again_begins_with_new_epochs_and_a_new_id() -> None:
     assert metadata.name_of(SECOND) == "clicks"
     with pytest.raises(UnknownTopicId):
         metadata.name_of(FIRST)
+
+
+def test_a_broker_that_says_no_id_speaks_of_the_same_topic() -> None:
+    """As one that was not updated yet (Metadata 9): what it says may be older (Kafka's MetadataTest.testEpochUpdateOnChangedTopicIds)."""
+    metadata = heard(answer(topic(leader=2, epoch=6)), answer(topic(leader=1, epoch=5, topic_id=None, version=9)))
+    assert metadata.leader(CLICKS) == 2
+
+
+@pytest.mark.parametrize("version", [7, 8])
+def test_an_epoch_of_a_broker_that_may_say_a_former_one_is_not_believed(version: int) -> None:
+    """Kafka's MetadataTest.testIgnoreLeaderEpochInOlderMetadataResponse; a fetch in it would be refused without end."""
+    metadata = heard(*(answer(topic(leader, epoch, topic_id=None, version=version)) for leader, epoch in ((2, 6), (1, 5))))
+    assert metadata.partition(CLICKS)[:2] == (1, -1)
 
 
 def test_versions_without_epochs_and_ids_are_believed_as_they_come() -> None:
