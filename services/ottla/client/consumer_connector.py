@@ -183,8 +183,8 @@ class AsyncConsumerConnector:
     async def seek_to_timestamp(self, time_ms: int) -> None:
         """Continues, in all partitions that this consumer owns, at the first message that is not older; at the end if all are."""
         owned = dict.fromkeys(self._owned, time_ms)
+        ends = await list_offsets(self._connected(), dict.fromkeys(owned, LATEST))  # first: what is written meanwhile is no older
         found = await list_offsets(self._connected(), owned)
-        ends = await list_offsets(self._connected(), dict.fromkeys(owned, LATEST))
         for partition, listed in found.items():
             if partition in self._owned:
                 offset = listed.offset if listed.offset >= 0 else ends[partition].offset

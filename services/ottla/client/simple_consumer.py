@@ -165,9 +165,11 @@ class AsyncSimpleConsumer:
         first = (await list_offsets(self._cluster, {key: EARLIEST}))[key].offset
         found = [first]
         if time != EARLIEST:
-            offset = (await list_offsets(self._cluster, {key: time}, read_committed=self._read_committed))[key].offset
+            offset = end = (await list_offsets(self._cluster, {key: LATEST}, read_committed=self._read_committed))[key].offset
+            if time != LATEST:  # after that: else what is written meanwhile, and is no older, would lie before the end
+                offset = (await list_offsets(self._cluster, {key: time}, read_committed=self._read_committed))[key].offset
             if offset < 0:  # everything is older
-                offset = (await list_offsets(self._cluster, {key: LATEST}, read_committed=self._read_committed))[key].offset
+                offset = end
             if offset != first:
                 found.insert(0, offset)
         return found[:at_most]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,6 +26,7 @@ from ottla.coordination.errors import BadArguments, BadVersion, ConnectionLoss
 from ottla.coordination.interface import Coordination, Stat, Watch, WatchedEvent
 from ottla.errors import BrokerNotAvailable, ConfigurationError, CoordinatorNotAvailable, LeaderNotAvailable
 from ottla.model import TopicPartition
+from ottla.record.records import Record, build_batch
 from ottla.wire.admin import delete_topics
 from ottla.wire.cluster import Cluster
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
@@ -686,6 +688,24 @@ async def test_a_stream_without_a_message_times_out_and_can_be_read_on(tmp_path:
             assert await patiently(2) == [b"a", b"b"]
             await connector.seek_to_timestamp(1_000)
             assert await patiently(1) == [b"a"]
+
+
+async def test_a_seek_to_a_time_skips_nothing_that_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = itertools.count()
+
+    async def listed(*arguments: Any) -> Mapping[TopicPartition, ListedOffset]:
+        answer = await list_offsets(*arguments)
+        await produce(found.cluster, CLICKS, build_batch([Record(0, 9_000, None, b"%d" % next(numbers))]))
+        return answer
+
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a")
+        async with found.consumer("one") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            assert await take(stream, 1) == [b"a"]
+            monkeypatch.setattr("ottla.client.consumer_connector.list_offsets", listed)
+            await connector.seek_to_timestamp(9_000)
+            assert await take(stream, 1) == [b"0"]
 
 
 async def test_what_a_reader_had_before_does_not_say_where_a_partition_stands_that_was_assigned_again(tmp_path: Path) -> None:

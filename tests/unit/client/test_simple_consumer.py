@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from ottla.record.batch import check_fetched
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch, read_records
 from ottla.wire.cluster import Cluster, ClusterSettings
+from ottla.wire.offsets import ListedOffset, list_offsets
 from ottla.wire.transactions import TransactionalProducer
 
 CLICKS = TopicPartition("clicks", 0)
@@ -121,6 +123,20 @@ async def test_offsets_before_a_time_begin_with_the_latest(tmp_path: Path) -> No
         assert await consumer.offsets_before("clicks", 0, EARLIEST, 5) == [0]
         assert await consumer.offsets_before("clicks", 0, 5_000, 5) == [2, 0]
         assert await consumer.offsets_before("clicks", 0, 10_000, 5) == [3, 0]
+
+
+async def test_offsets_before_a_time_are_before_what_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def listed(cluster: Cluster, asked: Mapping[TopicPartition, int], **named: bool) -> Mapping[TopicPartition, ListedOffset]:
+        answer = await list_offsets(cluster, asked, **named)
+        if asked[CLICKS] != EARLIEST:
+            await produce(cluster, CLICKS, batch(b"new", first_ms=9_000))
+        return answer
+
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        await produce(cluster, CLICKS, batch(b"a", first_ms=1_000))
+        monkeypatch.setattr("ottla.client.simple_consumer.list_offsets", listed)
+        assert await AsyncSimpleConsumer(cluster=cluster).offsets_before("clicks", 0, 5_000) == [1]
 
 
 async def test_control_records_and_what_was_aborted_are_left_out(tmp_path: Path) -> None:
