@@ -406,7 +406,7 @@ def test_a_load_outlives_a_broker_that_is_cut_off(behind: Behind, tmp_path: Path
     assert loaded(tmp_path) == read(behind.cluster, topic, 2)
 
 
-@pytest.mark.parametrize("how", Cut)
+@pytest.mark.parametrize("how", [pytest.param(how, marks=pytest.mark.long if how is Cut.DROPPED else ()) for how in Cut])
 def test_a_stream_whose_broker_is_cut_off_goes_on_or_fails_with_its_name_and_has_every_row_once(
     spark: SparkSession, killing: Killing, behind: Behind, tmp_path: Path, how: Cut
 ) -> None:

@@ -240,6 +240,7 @@ def test_a_load_of_which_driver_machine_or_task_is_killed_has_every_row_once(
     tell(capsys, killing, len(wanted) + 1)
 
 
+@pytest.mark.long
 def test_a_stream_of_which_driver_or_machine_is_killed_has_every_row_once(
     spark: SparkSession, cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,6 +70,7 @@ def master(a_spark_to_start: None, killing: Killing, tmp_path: Path) -> Iterator
         yield address
 
 
+@pytest.mark.long
 def test_a_load_and_a_streams_batch_whose_task_is_run_twice_at_a_time_have_every_row_once(
     master: str, killing: Killing, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:

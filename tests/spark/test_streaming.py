@@ -150,6 +150,7 @@ def test_departures_are_joined_with_a_table_and_with_those_that_follow(run: Call
     assert run("next-departures") == sorted(pairs, key=repr)
 
 
+@pytest.mark.long
 def test_a_query_that_is_started_ten_times_from_its_checkpoint_gives_the_table_of_one(
     spark: SparkSession, cluster: EmbeddedCluster, flights: list[Flight], sent: list[Sent], tmp_path: Path
 ) -> None:
