@@ -313,6 +313,7 @@ class Broker:
         takeover = await check_before_start(coordination, settings, offload)  # before anything is written
         control_endpoint = await transport.serve(broker_id, applier, service.served)
         await service.load()
+        self._take_effect(service.settings)
         metadata.cluster_id = service.cluster_id
         stack.push_async_callback(service.close)
         await self._observation.health.enter(Phase.RECOVERING)
@@ -433,13 +434,18 @@ class Broker:
             case TopicConfigChanged(name, topic_settings):
                 self._replicas.update_settings(name, topic_settings)
             case BrokerConfigChanged(_, overrides, settings):
-                self._throttles.update(settings)
-                self._cleaner.update_settings(settings)
-                self._fetchers.update_settings(settings)
-                self._limits.update(*connection_bounds(settings), settings.connections_per_address)
+                self._take_effect(settings)
                 log.info("settings changed while running: %s", ", ".join(sorted(overrides)) or "none is overridden any more")
                 _log_settings_without_effect(overrides)
                 self._beside.begin(self._service.advertise(self._endpoints(settings)))
+
+    def _take_effect(self, settings: BrokerSettings) -> None:
+        """What may change while the broker runs, at the start too: it may have been changed in an earlier run."""
+        self._logs.update_settings(settings)
+        self._throttles.update(settings)
+        self._cleaner.update_settings(settings)
+        self._fetchers.update_settings(settings)
+        self._limits.update(*connection_bounds(settings), settings.connections_per_address)
 
     def _tls_between_brokers(self) -> ssl.SSLContext | None:
         listener = self._settings.inter_broker_listener

@@ -111,7 +111,7 @@ class LogManager:
         self.directory_failed: Callable[[Path, str], None] = lambda directory, reason: None
         self.counts: Final = LogCounts()
         self._paths: Final = tuple(directories)
-        self._settings: Final = settings
+        self._settings = settings
         self._clock: Final = clock
         self._offload: Final = offload
         self._opener: Final = opener or BatchOpener(offload, has_process=False)
@@ -765,6 +765,10 @@ class LogManager:
 
     def _known_high_watermarks(self) -> Mapping[TopicPartition, int]:
         return {**self._recorded_high_watermarks, **self.high_watermarks()}
+
+    def update_settings(self, settings: BrokerSettings) -> None:
+        """Continues with other settings."""
+        self._settings = settings
 
     def expire_producers(self) -> int:
         """Forgets idempotent producers that have been idle for `producer.id.expiration.ms`, and says how many."""

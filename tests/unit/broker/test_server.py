@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.loops import until
+from tests.unit.broker.wired import batch, produce
 
 from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
 from ottla.errors import OttlaError
+from ottla.interbroker.calls import NewTopic
 from ottla.protocol.api import ApiKey
 
 
@@ -111,6 +113,35 @@ async def test_the_broker_goes_on_with_one_directory_and_gives_up_with_none(tmp_
         reason = await asyncio.wait_for(failed, 120)
         assert str(tmp_path / "a") in reason
         assert str(tmp_path / "b") in reason
+    finally:
+        await broker.stop()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_what_is_changed_while_a_broker_runs_takes_effect_and_does_so_after_a_restart_too(tmp_path: Path, is_restarted: bool) -> None:
+    """Kafka's `ProducerIdExpirationTest.testDynamicProducerIdExpirationMs`, and a setting that no log has."""
+    broker = Broker(settings_for(tmp_path))
+    await broker.start()
+    try:
+        controller = broker.parts.controller
+        await controller.create_topic(NewTopic("events", 1, 1))
+        await controller.alter_broker_configs(None, {"producer.id.expiration.ms": "1", "max.connections": "1"})
+        await until(lambda: controller.settings.max_connections == 1)
+        if is_restarted:
+            await broker.stop()
+            broker = Broker(settings_for(tmp_path))
+            await broker.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port())
+        idle = batch(b"a", timestamp=broker.parts.clock.time_ms(), producer_id=9, producer_epoch=0, base_sequence=0)
+        writer.write(produce(("events", 0, idle)))
+        assert struct.unpack(">i", await reader.readexactly(4))[0] > 0
+        assert broker.parts.logs.expire_producers() == 0
+        await asyncio.sleep(0.01)
+        assert broker.parts.logs.expire_producers() == 1
+        second, other = await asyncio.open_connection("127.0.0.1", broker.port())
+        assert await second.read() == b""
+        for opened in (writer, other):
+            opened.close()
     finally:
         await broker.stop()
 
