@@ -224,6 +224,9 @@ class RegistrySchemaSettings(Settings):
     schema_validate_fields: bool = setting(
         "schema.validate.fields", "boolean", default=False, without_effect="Set validateFields in a config.", doc="Reserved fields."
     )
+    schema_validate_new_schemas: bool = setting(
+        "schema.validate.new.schemas", "boolean", default=True, without_effect="Set validateNewSchemas in a config.", doc="Defaults."
+    )
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

@@ -29,6 +29,7 @@ inter.instance.listener.name=https
 inter.instance.protocol=http
 response.http.headers.config=add X-XSS-Protection: 1; mode=block, "set X-Frame-Options: DENY"
 schema.registry.group.id=prod
+schema.validate.new.schemas=true
 kafkagroup.session.timeout.ms=10000
 debug=false
 ssl.keystore.location=/etc/ottla/registry.pem
@@ -50,7 +51,7 @@ def test_a_file_of_confluents_loads() -> None:
     assert found.bootstrap_servers == "broker-1:9092,broker-2:9092"
     assert found.response_headers == {"x-xss-protection": "1; mode=block", "x-frame-options": "DENY"}
     assert found.schema_compatibility_level == "full_transitive" and found.access_control_allow_origin == ("*",)
-    assert "kafkagroup.session.timeout.ms" in found.without_effect(found.given)
+    assert {"kafkagroup.session.timeout.ms", "schema.validate.new.schemas"} <= found.without_effect(found.given).keys()
 
 
 def test_a_header_with_commas_stands_in_quotation_marks() -> None:
@@ -86,6 +87,12 @@ def test_listeners_may_have_names() -> None:
         ("resource.extension.class=io.confluent.X", "Java"),
         ("schema.registry.resource.extension.class=io.confluent.X", "Java"),
         ("metadata.encoder.secret=abc", "not encrypted"),
+        ("kafkastore.topic.config.min.insync.replicas=2", "make it with more before"),
+        ("kafkastore.ssl.enabled.protocols=TLSv1.3", "TLS 1.2 and 1.3"),
+        ("schema.providers.avro.validate.defaults=true", "defaults have to fit"),
+        ("associations.enable=false", "no associations"),
+        ("leader.read.timeout.ms=1", "request.timeout.ms"),
+        ("schema.reject.empty.subject=true", "an empty subject"),
         ("confluent.license=abc", "licensed"),
         ("metric.reporters=x", "Java"),
         ("listeners=8081", "is not http://host:port"),
