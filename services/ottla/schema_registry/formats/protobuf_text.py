@@ -1,10 +1,10 @@
 """Writing a Protobuf file's descriptor as text, in the order and the layout of Confluent's canonical form.
 
 Syntax, package, imports, options, messages, enums, extensions, services; within a message reserved, options, fields, oneofs, extension
-ranges, extensions, nested messages, nested enums. No comments. A type is named as the text named it, or by its full name with a dot
-before it where there is no text or `normalize` is asked for; that also sorts what has no meaning by its order: imports, fields and
-values by number, oneofs by their first field, reserved ranges, options by name. The order of messages has a meaning, for the bytes of
-a record name a message by its index.
+ranges, extensions, nested messages, nested enums. No comments. Options stand as in the text. A type is named as the text named it, or by
+its full name with a dot before it where there is no text or `normalize` is asked for; that also sorts what has no meaning by its order:
+imports, fields and values by number, oneofs by their first field, reserved ranges, options by name. The order of messages has a meaning,
+for the bytes of a record name a message by its index.
 
 Options are read with the classes of the file's own pool, so that those which a schema has defined itself have their names.
 """
@@ -63,6 +63,7 @@ class Writer:
         self._normalize: Final = normalize
         self._extensions: Final = extensions
         self._spellings: Final = {} if normalize else dict(_spellings(file, text))
+        self._sequence: Final = {} if normalize or not text else _sequence(file)
 
     def write(self) -> str:
         """The text."""
@@ -75,7 +76,7 @@ class Writer:
         if self._normalize:
             plain, public = sorted(set(plain)), sorted(set(public))
         blocks.append([*(f'import "{_escaped(name)}";' for name in plain), *(f'import public "{_escaped(name)}";' for name in public)])
-        blocks.append(self._option_lines(file.options))
+        blocks.append(self._option_lines(file.options, (8,)))
         groups = _groups_of(file.extension)
         messages = [
             line
@@ -83,7 +84,7 @@ class Writer:
             if message.name not in groups
             for line in self._message(message, (4, index), f".{file.package}.{message.name}" if file.package else f".{message.name}")
         ]
-        blocks.append([*messages, *(line for enum in file.enum_type for line in self._enum(enum))])
+        blocks.append([*messages, *(line for index, enum in enumerate(file.enum_type) for line in self._enum(enum, (5, index)))])
         blocks.append(self._extends(file.extension, (7,)) if self._extensions else [])
         blocks.append([line for index in range(len(file.service)) for line in self._service(index)])
         return "\n".join("".join(f"{line}\n" for line in block) for block in blocks if block)
@@ -107,7 +108,7 @@ class Writer:
             if not inner.options.map_entry and inner.name not in groups
             for line in self._message(inner, (*place, 3, index), f"{full_name}.{inner.name}")
         ]
-        nested += [line for enum in message.enum_type for line in self._enum(enum)]
+        nested += [line for index, enum in enumerate(message.enum_type) for line in self._enum(enum, (*place, 4, index))]
         return _block(f"message {message.name}", [*self._body(message, place, full_name), nested])
 
     def _body(self, message: DescriptorProto, place: tuple[int, ...], full_name: str) -> list[list[str]]:
@@ -124,15 +125,18 @@ class Writer:
                 fields.append((field.number, lines))
         written = [(self._ordered(members)[0][0], index, self._ordered(members)) for index, members in oneofs.items()]
         blocks = [
-            _block(f"oneof {message.oneof_decl[index].name}", [self._option_lines(message.oneof_decl[index].options), _joined(members)])
+            _block(
+                f"oneof {message.oneof_decl[index].name}",
+                [self._option_lines(message.oneof_decl[index].options, (*place, 8, index, 2)), _joined(members)],
+            )
             for _, index, members in (sorted(written) if self._normalize else written)
         ]
         return [
             self._reserved(numbers, message.reserved_name, FIELD_NUMBER_END - 1),
-            self._option_lines(message.options),
+            self._option_lines(message.options, (*place, 7)),
             _joined(self._ordered(fields)),
             [line for block in blocks for line in block],
-            self._ranges(message) if self._extensions else [],
+            self._ranges(message, place) if self._extensions else [],
             self._extends(message.extension, (*place, 6), message) if self._extensions else [],
         ]
 
@@ -144,12 +148,12 @@ class Writer:
         quoted = [name if self._file.syntax == "editions" else f'"{_escaped(name)}"' for name in names]
         return lines + [f"reserved {name};" for name in (sorted(quoted) if self._normalize else quoted)]
 
-    def _ranges(self, message: DescriptorProto) -> list[str]:
+    def _ranges(self, message: DescriptorProto, place: tuple[int, ...]) -> list[str]:
         ranges = sorted(message.extension_range, key=lambda each: each.start) if self._normalize else message.extension_range
         lines: list[str] = []
-        for extensions in ranges:
+        for index, extensions in enumerate(ranges):
             numbers = _range(extensions.start, extensions.end - 1, FIELD_NUMBER_END - 1)
-            lines += _with_options(f"extensions {numbers}", self._options(extensions.options))
+            lines += _with_options(f"extensions {numbers}", self._options(extensions.options, (*place, 5, index, 3)))
         return lines
 
     def _extends(self, fields: Sequence[FieldDescriptorProto], place: tuple[int, ...], parent: DescriptorProto | None = None) -> list[str]:
@@ -176,7 +180,7 @@ class Writer:
             type_ = f"map<{SCALARS[key.type]}, {self._value_type(value, (*place, 6))}>"
         else:
             type_ = SCALARS.get(field.type) or self._spelling((*place, 6), field.type_name)
-        options = self._options(field.options)
+        options = self._options(field.options, (*place, 8))
         if field.HasField("default_value"):
             quoted = {F.TYPE_STRING: f'"{_escaped(field.default_value)}"', F.TYPE_BYTES: f'"{field.default_value}"'}
             options.append(("default", [quoted.get(field.type, field.default_value)]))
@@ -209,15 +213,19 @@ class Writer:
 
     # Enums and services
 
-    def _enum(self, enum: EnumDescriptorProto) -> list[str]:
+    def _enum(self, enum: EnumDescriptorProto, place: tuple[int, ...]) -> list[str]:
         numbers = [(reserved.start, reserved.end) for reserved in enum.reserved_range]
-        values: Iterable[EnumValueDescriptorProto] = enum.value
+        values: Iterable[tuple[int, EnumValueDescriptorProto]] = enumerate(enum.value)
         if self._normalize:
             is_open = self._file.syntax != "proto2" and enum.value[0].number == 0  # zero stays the first, before negative numbers too
-            values = sorted(values, key=lambda value: (is_open and value.number != 0, value.number, value.name))
-        lines = [line for value in values for line in _with_options(f"{value.name} = {value.number}", self._options(value.options))]
+            values = sorted(values, key=lambda pair: (is_open and pair[1].number != 0, pair[1].number, pair[1].name))
+        lines = [
+            line
+            for index, value in values
+            for line in _with_options(f"{value.name} = {value.number}", self._options(value.options, (*place, 2, index, 3)))
+        ]
         reserved = self._reserved(numbers, enum.reserved_name, ENUM_NUMBER_MAX)
-        return _block(f"enum {enum.name}", [[*reserved, *self._option_lines(enum.options), *lines]])
+        return _block(f"enum {enum.name}", [[*reserved, *self._option_lines(enum.options, (*place, 3)), *lines]])
 
     def _service(self, index: int) -> list[str]:
         service = self._file.service[index]
@@ -227,25 +235,26 @@ class Writer:
             asked = ("stream " if call.client_streaming else "") + self._spelling((*place, 2), call.input_type)
             answered = ("stream " if call.server_streaming else "") + self._spelling((*place, 3), call.output_type)
             head = f"rpc {call.name} ({asked}) returns ({answered})"
-            options = self._option_lines(call.options)
+            options = self._option_lines(call.options, (*place, 4))
             calls += [f"{head} {{", *(INDENT + line for line in options), "};"] if options else [f"{head};"]
-        return _block(f"service {service.name}", [self._option_lines(service.options), calls])
+        return _block(f"service {service.name}", [self._option_lines(service.options, (6, index, 3)), calls])
 
     # Options
 
-    def _option_lines(self, options: Message) -> list[str]:
+    def _option_lines(self, options: Message, place: tuple[int, ...]) -> list[str]:
         lines: list[str] = []
-        for name, value in self._options(options):
+        for name, value in self._options(options, place):
             lines += [f"option {name} = {value[0]}", *value[1:]]
             lines[-1] += ";"
         return lines
 
-    def _options(self, options: Message) -> list[tuple[str, list[str]]]:
-        """Names and values, each value as lines."""
+    def _options(self, options: Message, place: tuple[int, ...]) -> list[tuple[str, list[str]]]:
+        """Names and values, each value as lines, in the order of the text; those that it does not have come last."""
         found: list[tuple[str, list[str]]] = []
         if not options.ByteSize():
             return found
-        for field, value in own_options(self._pool, options).ListFields():
+        listed = own_options(self._pool, options).ListFields()
+        for field, value in sorted(listed, key=lambda pair: self._sequence.get((*place, pair[0].number), len(self._sequence))):
             if field.name == "map_entry" and not field.is_extension:
                 continue
             if field.is_extension and not self._extensions:
@@ -290,6 +299,16 @@ def _spellings(file: FileDescriptorProto, text: str) -> Iterator[tuple[tuple[int
         spelled = lines[line][begin:end].decode("utf-8", "replace") if line < len(lines) else ""
         if spelled and all(letter.isalnum() or letter in "._<>, " for letter in spelled):
             yield place, spelled
+
+
+def _sequence(file: FileDescriptorProto) -> dict[tuple[int, ...], int]:
+    """Places in the order in which the text has them first. An option's has up to three numbers behind its own."""
+    found: dict[tuple[int, ...], int] = {}
+    for location in file.source_code_info.location:
+        path = tuple(location.path)
+        for end in range(max(len(path) - 3, 0), len(path) + 1):
+            found.setdefault(path[:end], len(found))
+    return found
 
 
 def _value(field: FieldDescriptor, value: Any) -> list[str]:

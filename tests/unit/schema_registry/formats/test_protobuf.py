@@ -114,6 +114,32 @@ def test_the_canonical_form_has_confluents_order_and_no_comments() -> None:
     )
 
 
+def test_options_stand_in_the_order_of_the_text() -> None:
+    """Or the text, and so the guid, would not be Confluent's (`protobuf/rest/RestApiTest.testSchemaReferencesPkg`)."""
+    text = (
+        'syntax = "proto2";\npackage a;\n\nimport "google/protobuf/descriptor.proto";\n\n'
+        'option go_package = "x";\noption java_multiple_files = true;\noption (a.fs) = "F";\noption java_package = "j";\n\n'
+        'message M {\n  option (a.ms) = "1";\n  option deprecated = true;\n\n'
+        '  optional string f = 1 [\n    (a.fo) = {\n      f: "1"\n    },\n    deprecated = true,\n    ctype = CORD\n  ];\n\n'
+        '  oneof o {\n    option (a.oo) = "1";\n\n    string q = 4;\n  }\n\n'
+        "  enum E {\n    option deprecated = true;\n    option allow_alias = true;\n"
+        '    A = 0 [\n      (a.eo) = "1",\n      deprecated = true\n    ];\n    B = 0;\n  }\n}\n\n'
+        + "".join(
+            f"extend google.protobuf.{kind}Options {{\n  optional {type_} {name} = 50001;\n}}\n"
+            for kind, type_, name in (
+                *(("File", "string", "fs"), ("Message", "string", "ms"), ("Field", "M", "fo")),
+                *(("Oneof", "string", "oo"), ("EnumValue", "string", "eo")),
+            )
+        )
+        + "\nservice S {\n  rpc R (M) returns (M) {\n    option idempotency_level = IDEMPOTENT;\n    option deprecated = true;\n  };\n}\n"
+    )
+    schema = parsed(text)
+    assert schema.canonical == text
+    assert schema.equivalent(
+        parsed(text.replace('option go_package = "x";\n', "").replace("\nmessage", '\noption go_package = "x";\nmessage'))
+    )
+
+
 def test_what_is_written_means_the_same() -> None:
     """Everything of proto2 with options of its own: read, written and read, in both forms, it is the same file but for order."""
     schema = parsed(RICH)
