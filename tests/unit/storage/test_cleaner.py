@@ -17,6 +17,7 @@ from ottla.errors import KafkaStorageError
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.batch import HEADER_SIZE
+from ottla.record.control_records import ControlRecordType
 from ottla.storage.compaction.cleaner import CleanableLog, LogCleaner, filthiest, first_dirty_offset
 from ottla.storage.compaction.process import Pace
 from ottla.storage.compaction.runner import InlineRunner
@@ -26,7 +27,20 @@ from ottla.storage.recovery import load_log
 from ottla.testing import ManualClock
 
 from .brokers import Broker
-from .cleanings import COMPACTED, ObservedRunner, clean, cleaner_of, file_names, put, values_of
+from .cleanings import (
+    ABORT,
+    COMMIT,
+    COMPACTED,
+    ObservedRunner,
+    clean,
+    cleaner_of,
+    committed_records_of,
+    end_transaction,
+    file_names,
+    put,
+    records_of,
+    values_of,
+)
 from .failing_calls import failing
 from .logs import PARTITION, LogMaker, append, batch_of
 
@@ -156,7 +170,35 @@ async def test_a_map_that_fills_up_cleans_the_segments_that_fit_and_the_others_t
     assert {value for _, value in values_of(log).values()} == {"y"}
 
 
-async def test_a_map_too_small_for_one_segment_is_told_by_name_until_the_settings_change(
+@pytest.mark.parametrize("end", [None, COMMIT, ABORT])
+async def test_a_segment_with_more_keys_than_the_map_holds_is_cleaned_in_parts(
+    make_log: LogMaker, clock: ManualClock, end: ControlRecordType | None
+) -> None:
+    """Kafka's LogCleanerTest.testPartialSegmentClean. Of a transaction that is aborted nothing stays, whichever part has it."""
+    log = make_log(**COMPACTED)
+    ids = {} if end is None else {"producer_id": 7, "producer_epoch": 0, "transactional": True}
+    for value in ("old", "new"):
+        for number in range(5):
+            put(log, *((f"{number} {key}", value) for key in range(20)))
+            put(log, (f"{number}", value), (f"gone {number}", None), **({**ids, "base_sequence": 2 * number} if ids else {}))
+    if end is not None:
+        end_transaction(log, end, 7)
+    last_offset = log.log_end_offset
+    marks = []
+    while log.cleaned_up_to < last_offset:
+        await clean(log, clock, roll=not marks, log_cleaner_dedupe_buffer_size=24 * 60)
+        marks.append(log.cleaned_up_to)
+    assert len(marks) > 2
+    assert marks == sorted(set(marks))
+    assert len(log.segments) == 2
+    stay = {f"{number} {key}": "new" for number in range(5) for key in range(20)}
+    if end is not ABORT:
+        stay |= {f"{number}": "new" for number in range(5)} | {f"gone {number}": None for number in range(5)}
+    assert sorted(values_of(log).values()) == sorted(stay.items())
+    assert [record.key for record in committed_records_of(log)] == [record.key for record in records_of(log)]
+
+
+async def test_a_map_too_small_for_one_batch_is_told_by_name_until_the_settings_change(
     make_log: LogMaker, clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = make_log(**COMPACTED)
@@ -166,7 +208,7 @@ async def test_a_map_too_small_for_one_segment_is_told_by_name_until_the_setting
     await log.flush()
     cleaner = cleaner_of(log, clock, log_cleaner_dedupe_buffer_size=24 * 50)
     assert await cleaner.clean_filthiest() is None
-    assert "clicks-0: the offset map takes 42 keys, and the segment at 0 has more" in caplog.text
+    assert "clicks-0: the offset map takes 42 keys, and the batch at 0 has more" in caplog.text
     assert cleaner.uncleanable[PARTITION].startswith("OffsetMapTooSmall")
     assert (len(cleaner.uncleanable), cleaner.counts.crc_errors) == (1, 0)
     assert log.cleaned_up_to == 0

@@ -99,6 +99,9 @@ class BatchCleaner:
         """
         attributes, producer_id, count = fields[5], fields[9], fields[12]
         self.records_before += count
+        if fields[0] >= self._end_offset:  # the map has a part of this segment
+            self.records_after += count
+            return None
         if attributes & CONTROL_MASK:
             return self._cleaned_control(batch, fields, is_last)
         if attributes & TRANSACTIONAL_MASK:

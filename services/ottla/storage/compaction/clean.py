@@ -1,6 +1,7 @@
 """Cleaning a log: of every key only the last record stays.
 
-    1  the dirty segments, as many as the offset map holds the keys of: each key's last offset goes into the map
+    1  the dirty segments, as many as the offset map holds the keys of: each key's last offset goes into the map;
+       where not one fits, a part of the first: the next cleaning continues there
     2  all segments up to there, the clean ones too: what the map knows a later record of goes (`batch_cleaner`);
        small segments are joined, and each new one is reported as soon as it is on the disk
 
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, read_header
-from ottla.storage.batches import Progress, sound_batches
+from ottla.storage.batches import BatchFields, Progress, sound_batches
 from ottla.storage.compaction.batch_cleaner import GONE, BatchCleaner, opened
 from ottla.storage.compaction.job import (
     CleanedSegment,
@@ -66,7 +67,7 @@ def clean(job: CleaningJob, done: SegmentCleaned, progress: Progress) -> Cleanin
         progress: called with the number of bytes read or written; it may take its time, or raise.
 
     Raises:
-        OffsetMapTooSmall: not one dirty segment's keys fit into the map.
+        OffsetMapTooSmall: not one dirty batch's keys fit into the map.
         CorruptLog: a batch is not sound. What was reported before may be used: only what has a later record is missing from it.
         OSError: a file is gone, or the disk does not take more.
     """
@@ -76,7 +77,7 @@ def clean(job: CleaningJob, done: SegmentCleaned, progress: Progress) -> Cleanin
     filled = _fill(job, offsets, decisions, run)
     end_offset = filled.end_offset
     cleaner = BatchCleaner(job, offsets, decisions, end_offset, filled.last_of_producers)
-    sources = [source for source in job.sources if source.next_base_offset <= end_offset]
+    sources = [source for source in job.sources if source.base_offset < end_offset]
     bytes_after = 0
     for group in _groups(job, sources):
         cleaned = _clean_group(job, group, cleaner, run)
@@ -125,50 +126,52 @@ def _path(job: CleaningJob, source: SourceSegment, suffix: str = LOG_SUFFIX) -> 
 
 def _fill(job: CleaningJob, offsets: OffsetMap, decisions: Decisions, run: _Run) -> _Filled:
     """Puts the keys of dirty segments into the map."""
-    first_dirty_offset = job.first_dirty_offset
-    end_offset = first_dirty_offset
-    last_of_producers: dict[int, int] = {}
+    filled = _Filled(job.first_dirty_offset, {})
     for source in job.sources:
-        if source.next_base_offset <= first_dirty_offset:
+        if source.next_base_offset <= job.first_dirty_offset:
             continue
-        path = _path(job, source)
-        last_of_segment: dict[int, int] = {}
-        for chunk, at, after, fields in sound_batches(path, source.size, source.base_offset, job.buffer_bytes, run.read):
-            attributes, base_offset = fields[5], fields[0]
-            if attributes & CONTROL_MASK:
+        of_segment = _Filled(job.first_dirty_offset, {})  # as far as the map has it
+        for chunk, at, after, fields in sound_batches(_path(job, source), source.size, source.base_offset, job.buffer_bytes, run.read):
+            base_offset, last_offset = fields[0], fields[0] + fields[6]
+            if last_offset < job.first_dirty_offset:
                 continue
-            if fields[9] >= 0:
-                last_of_segment[fields[9]] = base_offset + fields[6]
-            if not fields[12]:
-                continue
-            if attributes & TRANSACTIONAL_MASK:
-                is_aborted = decisions.is_aborted(fields[9], base_offset)
+            if not fields[5] & CONTROL_MASK:
+                is_aborted = fields[12] and fields[5] & TRANSACTIONAL_MASK and decisions.is_aborted(fields[9], base_offset)
                 if is_aborted is None:
-                    if end_offset > first_dirty_offset:
-                        return _Filled(end_offset, last_of_producers)
+                    if filled.end_offset > job.first_dirty_offset:
+                        return filled
                     raise CleaningInterrupted(f"{job.name}: the transaction of producer {fields[9]} at offset {base_offset} is not decided")
-                if is_aborted:
-                    continue
-            try:
-                _, records = opened(memoryview(chunk)[at:after], fields)
-            except Unopened:
-                continue  # it stays as it is, and the second pass says so
-            if base_offset < first_dirty_offset:
-                records = [record for record in records if base_offset + record[2] >= first_dirty_offset]
-            keys = [record[3] for record in records]
-            if None in keys:
-                records = [record for record in records if record[3] is not None]
-                keys = [record[3] for record in records]
-            if not offsets.put(keys, [base_offset + record[2] for record in records]):  # type: ignore[arg-type]  # none is None
-                if end_offset > first_dirty_offset:
-                    return _Filled(end_offset, last_of_producers)  # what the map has of this segment already does no harm
-                raise OffsetMapTooSmall(
-                    f"{job.name}: the offset map takes {offsets.capacity} keys, and the segment at {source.base_offset} has more; "
-                    f"log.cleaner.dedupe.buffer.size gives it {job.map_bytes} bytes for each of log.cleaner.threads"
-                )
-        end_offset = source.next_base_offset
-        last_of_producers |= last_of_segment
-    return _Filled(end_offset, last_of_producers)
+                if fields[12] and not is_aborted and not _put(job, offsets, memoryview(chunk)[at:after], fields):
+                    # What the map has of it already does no harm.
+                    if filled.end_offset > job.first_dirty_offset:
+                        return filled
+                    if of_segment.end_offset > job.first_dirty_offset:
+                        return of_segment
+                    raise OffsetMapTooSmall(
+                        f"{job.name}: the offset map takes {offsets.capacity} keys, and the batch at {base_offset} has more; "
+                        f"log.cleaner.dedupe.buffer.size gives it {job.map_bytes} bytes for each of log.cleaner.threads"
+                    )
+                if fields[9] >= 0:
+                    of_segment.last_of_producers[fields[9]] = last_offset
+            of_segment = of_segment._replace(end_offset=last_offset + 1)
+        filled = _Filled(source.next_base_offset, filled.last_of_producers | of_segment.last_of_producers)
+    return filled
+
+
+def _put(job: CleaningJob, offsets: OffsetMap, batch: memoryview, fields: BatchFields) -> bool:
+    """Puts the keys of a batch into the map; False when one did not fit."""
+    try:
+        _, records = opened(batch, fields)
+    except Unopened:
+        return True  # it stays as it is, and the second pass says so
+    base_offset = fields[0]
+    if base_offset < job.first_dirty_offset:
+        records = [record for record in records if base_offset + record[2] >= job.first_dirty_offset]
+    keys = [record[3] for record in records]
+    if None in keys:
+        records = [record for record in records if record[3] is not None]
+        keys = [record[3] for record in records]
+    return offsets.put(keys, [base_offset + record[2] for record in records])  # type: ignore[arg-type]  # none is None
 
 
 def _groups(job: CleaningJob, sources: Sequence[SourceSegment]) -> list[list[SourceSegment]]:

@@ -24,7 +24,7 @@ class Unopened(OttlaError):
 
 
 class OffsetMapTooSmall(OttlaError):
-    """Not even the keys of one segment fit into the offset map: `log.cleaner.dedupe.buffer.size` has to be larger."""
+    """Not even the keys of one batch fit into the offset map: `log.cleaner.dedupe.buffer.size` has to be larger."""
 
 
 class CleaningInterrupted(OttlaError):

@@ -45,7 +45,7 @@ class CleaningRunner(Protocol):
             done: called with each cleaned segment, on the loop; what it raises ends the cleaning.
 
         Raises:
-            OffsetMapTooSmall: not even one segment's keys fit into the map.
+            OffsetMapTooSmall: not even one batch's keys fit into the map.
             CorruptLog: the log cannot be cleaned.
             CleaningInterrupted: this time it did not end.
         """
