@@ -38,7 +38,7 @@ NO_DOWN_CONVERSION: Final = "Records are stored as magic 2 only and never conver
 SUBJECT_NAME_STRATEGIES: Final = ("TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy")
 _STRATEGY_PACKAGE: Final = "io.confluent.kafka.serializers.subject."
 
-_THROTTLED: Final = re.compile(r"(\*|\d+:\d+(,\d+:\d+)*)?")
+_THROTTLED: Final = re.compile(r"\*|(\d+:\d+)?(,(\d+:\d+)?)*")  # Kafka has nothing against a comma too many
 
 
 def throttled_replicas_complaint(replicas: tuple[str, ...]) -> str:

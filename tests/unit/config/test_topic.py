@@ -87,7 +87,7 @@ def test_what_a_topic_may_not_have_is_an_invalid_config(overrides: dict[str, str
     assert complaint in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["", "*", "0:1", "0:1,1:2, 2:3"])
+@pytest.mark.parametrize("text", ["", "*", "0:1", "0:1,1:2, 2:3", "100:0,"])
 def test_throttled_replicas_are_partitions_and_brokers(text: str) -> None:
     assert TopicSettings.of(BrokerSettings(), {"leader.replication.throttled.replicas": text})
 
