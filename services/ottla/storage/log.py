@@ -611,10 +611,7 @@ class Log:
         for segment, end in zip(segments, ends, strict=True):
             if end > up_to or (segment is self.appender.active and not segment.size):
                 break
-            largest = segment.max_timestamp
-            if largest < 0:
-                largest = int(Path(segment.path()).stat().st_mtime * 1000)
-            facts.append(SegmentFacts(segment.base_offset, end, segment.size, largest))
+            facts.append(SegmentFacts(segment.base_offset, end, segment.size, segment.largest_timestamp))
         return facts
 
     def _views(self) -> list[SegmentView]:

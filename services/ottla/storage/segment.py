@@ -13,6 +13,7 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from ottla.record.region import OpenFile
@@ -129,6 +130,12 @@ class Segment:
         if self._max_timestamp == UNKNOWN:
             self._load_max_timestamp()
         return self._max_timestamp_offset
+
+    @property
+    def largest_timestamp(self) -> int:
+        """As `max_timestamp`; when the file was last written to, where its records have none. Raises OSError."""
+        largest = self.max_timestamp
+        return largest if largest >= 0 else int(Path(self.path()).stat().st_mtime * 1000)
 
     def note_max_timestamp(self, timestamp: int, offset: int) -> None:
         """Sets the largest timestamp, which the log knows as it appends."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,22 @@ async def test_records_younger_than_the_least_lag_stay(make_log: LogMaker, clock
     assert values_of(log) == {1: ("a", "2"), 2: ("a", "3")}
 
 
+@pytest.mark.parametrize(("age_ms", "cleaned_up_to"), [(MINUTE_MS - 1_000, 0), (MINUTE_MS + 1_000, 2)])
+async def test_records_without_timestamps_are_as_young_as_their_file(
+    make_log: LogMaker, clock: ManualClock, age_ms: int, cleaned_up_to: int
+) -> None:
+    """Kafka's `largestTimestamp`, by which its `cleanableOffsets` goes."""
+    log = make_log(**COMPACTED, min_compaction_lag_ms=MINUTE_MS)
+    for value in "12":
+        put(log, ("a", value), timestamp=-1)
+    log.appender.roll()
+    written = (clock.time_ms() - age_ms) / 1000
+    os.utime(log.segments[0].path(), (written, written))
+    await log.flush()
+    await cleaner_of(log, clock).clean_filthiest()
+    assert log.cleaned_up_to == cleaned_up_to
+
+
 async def test_a_record_that_has_waited_for_the_longest_lag_makes_its_log_due(make_log: LogMaker, clock: ManualClock) -> None:
     """And its segment is rolled by then, as by `segment.ms`: the active one is not cleaned."""
     log = make_log(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=MINUTE_MS)
@@ -184,14 +201,14 @@ async def test_a_segment_with_more_keys_than_the_map_holds_is_cleaned_in_parts(
     if end is not None:
         end_transaction(log, end, 7)
     last_offset = log.log_end_offset
-    marks = []
+    marks: list[int] = []
     while log.cleaned_up_to < last_offset:
         await clean(log, clock, roll=not marks, log_cleaner_dedupe_buffer_size=24 * 60)
         marks.append(log.cleaned_up_to)
     assert len(marks) > 2
     assert marks == sorted(set(marks))
     assert len(log.segments) == 2
-    stay = {f"{number} {key}": "new" for number in range(5) for key in range(20)}
+    stay: dict[str, str | None] = {f"{number} {key}": "new" for number in range(5) for key in range(20)}
     if end is not ABORT:
         stay |= {f"{number}": "new" for number in range(5)} | {f"gone {number}": None for number in range(5)}
     assert sorted(values_of(log).values()) == sorted(stay.items())

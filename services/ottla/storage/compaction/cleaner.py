@@ -389,11 +389,14 @@ def end_offset(segments: Sequence[Segment], first_dirty: int, limit: int, younge
         first_dirty: where the dirty part begins.
         limit: no segment that ends behind this offset is touched.
         youngest_ms: nor a dirty one with a later timestamp; None: whatever its time is.
+
+    Raises:
+        OSError: the time of one without timestamps cannot be looked up.
     """
     for segment, following in pairwise(segments):
         if following.base_offset > limit:
             return segment.base_offset
-        if youngest_ms is not None and following.base_offset > first_dirty and segment.max_timestamp > youngest_ms:
+        if youngest_ms is not None and following.base_offset > first_dirty and segment.largest_timestamp > youngest_ms:
             return segment.base_offset
     return segments[-1].base_offset
 
