@@ -697,17 +697,18 @@ class LogManager:
     # Rounds.
 
     async def run_retention_once(self) -> int:
-        """Deletes the segments that no topic's policy keeps, and says how many."""
+        """Deletes the segments that no topic's policy keeps, and says how many. What is not led or followed yet stays as it is."""
         deleted = 0
         high_watermarks = self.high_watermarks()
         now_ms = self._clock.time_ms()
         for index, partition_log in enumerate(list(self._logs.values())):
             if index % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await asyncio.sleep(0)
-            if partition_log.is_offline:
+            high_watermark = high_watermarks.get(partition_log.topic_partition)
+            if high_watermark is None or partition_log.is_offline:
                 continue
             try:
-                deleted += partition_log.delete_old_segments(now_ms, high_watermarks.get(partition_log.topic_partition))
+                deleted += partition_log.delete_old_segments(now_ms, high_watermark)
             except KafkaStorageError as error:
                 log.error("%s: retention failed: %s", partition_log.topic_partition, error)
         return deleted
