@@ -22,6 +22,7 @@ from ottla.record.batch import CRC_START, HEADER_SIZE, PREFIX_SIZE, BatchHeader,
 from ottla.storage.indexes import OFFSET_ENTRY_SIZE, TAIL, TIME_ENTRY_SIZE
 from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.log_files import UNKNOWN, LogFiles
+from ottla.storage.log_sync import PASSING
 from ottla.storage.producer_replay import aborted_transaction, note_batch
 from ottla.storage.producer_snapshots import encode_snapshot
 from ottla.storage.producers import CompletedTransaction, ProducerStates
@@ -225,7 +226,8 @@ class Appender:
             old.complete_time_index()  # for which files may have to be opened
             new = Segment.create(str(self._files.directory), self.next_offset)
         except OSError as error:
-            raise self._files.storage_error(f"no new segment at offset {self.next_offset}", error) from error
+            # That there is no directory for it is none of the errors that pass: others are to lead what was in it.
+            raise self._files.storage_error(f"no new segment at offset {self.next_offset}", error, PASSING) from error
         if old.size:
             old.is_active = False
             self._files.sealed.append(old)

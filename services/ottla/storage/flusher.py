@@ -22,8 +22,8 @@ from ottla.lifecycle import look_at_error
 from ottla.record.region import OpenFile
 from ottla.storage.appender import Appender
 from ottla.storage.file_names import OFFSET_INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, segment_file_name
-from ottla.storage.log_files import LogFiles
-from ottla.storage.log_sync import PASSING, FsyncFailed, SyncJob, bring_indexes, bring_snapshot, timed_sync, write_aside
+from ottla.storage.log_files import HARMLESS, LogFiles
+from ottla.storage.log_sync import FsyncFailed, SyncJob, bring_indexes, bring_snapshot, timed_sync, write_aside
 from ottla.storage.partition_metadata import PARTITION_METADATA
 from ottla.storage.segment import Segment
 from ottla.storage.transaction_index import TransactionIndex
@@ -106,7 +106,7 @@ class Flusher:
                     self.files.directory_changed = self.appender.leader_epochs.is_dirty = True
                 if truncations != self.files.truncations and isinstance(error, FileNotFoundError):
                     return  # what was to be synced was cut off
-                passing = frozenset[int]() if isinstance(error, FsyncFailed) else PASSING
+                passing = frozenset[int]() if isinstance(error, FsyncFailed) else HARMLESS
                 raise self.files.storage_error(f"flushing up to offset {end_offset}", error, passing) from error
             self.last_flush_ms = monotonic_ms(self.files.context.clock)
             if truncations != self.files.truncations:

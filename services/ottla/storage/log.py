@@ -39,7 +39,7 @@ from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.log_context import LogContext
 from ottla.storage.log_files import LogFiles
 from ottla.storage.log_reader import LogReader, locate_in_files
-from ottla.storage.log_sync import take_aside_back
+from ottla.storage.log_sync import PASSING, take_aside_back
 from ottla.storage.producer_replay import restore_producers
 from ottla.storage.producers import ProducerStates
 from ottla.storage.recovery import LoadedLog
@@ -385,7 +385,7 @@ class Log:
             new = gone[0] if gone[0].base_offset == offset else Segment.create(str(self.directory), offset)
             self.files.segments.replace([new])
         except OSError as error:
-            raise self.files.storage_error(f"no new segment at offset {offset}", error) from error
+            raise self.files.storage_error(f"no new segment at offset {offset}", error, PASSING) from error
         self._ends_at(offset, snapshots)
         self.files.forget_snapshots(snapshots)
         self.log_start_offset = offset

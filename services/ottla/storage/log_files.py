@@ -9,6 +9,7 @@ One event loop owns it. Only a log's own parts write to it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ from ottla.storage.segment import Segment, SegmentList
 
 log = logging.getLogger(__name__)
 
+# The file of a segment that was deleted meanwhile is gone, too.
+HARMLESS: Final = PASSING | {errno.ENOENT}
 UNKNOWN: Final = -1  # for `roll_at`: the active segment has not been looked at
 
 
@@ -166,10 +169,10 @@ class LogFiles:
         if self.failure is not None:
             raise KafkaStorageError(f"{self.topic_partition} is offline: {self.failure}")
 
-    def storage_error(self, doing: str, error: OSError, passing: frozenset[int] = PASSING) -> KafkaStorageError:
+    def storage_error(self, doing: str, error: OSError, passing: frozenset[int] = HARMLESS) -> KafkaStorageError:
         """The error to raise for one of the system's; the directory fails with it unless it is one that passes."""
         self.context.owner.refused(self.directory.parent, error)
-        if error.errno not in passing and not isinstance(error, FileNotFoundError):
+        if error.errno not in passing:
             self.fail_directory(error)
         return KafkaStorageError(f"{self.topic_partition}: {doing}: {error}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -167,6 +168,21 @@ async def test_a_directory_that_fails_later_takes_only_its_own_logs_down(tmp_pat
     await logs.write_checkpoints()
     await logs.shutdown()
     assert [(path / ".kafka_cleanshutdown").exists() for path in broker.directories] == [path != bad for path in broker.directories]
+
+
+@pytest.mark.parametrize("removed", ["clicks-0", "."])
+async def test_a_directory_that_is_removed_fails_when_its_log_needs_a_new_segment(tmp_path: Path, removed: str) -> None:
+    """Others are to lead then: nothing could be written here before a start. Kafka's LogDirFailureTest.testIOExceptionDuringLogRoll."""
+    broker = Broker(tmp_path / "a", tmp_path / "b")
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(CLICKS[0], None)
+    fill(log, 1)
+    shutil.rmtree(log.directory.parent / removed)
+    with pytest.raises(KafkaStorageError, match="No such file or directory"):
+        log.appender.roll()
+    assert list(logs.offline_directories) == [log.directory.parent]
+    await logs.shutdown()
 
 
 async def test_a_full_disk_takes_no_directory_down(tmp_path: Path) -> None:

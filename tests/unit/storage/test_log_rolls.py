@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
 from ottla.errors import KafkaStorageError, RecordListTooLarge
 from ottla.testing import ManualClock
 
+from .failing_calls import failing
 from .logs import LogMaker, append, batch_of, fill, offsets_of, stage, stored
 
 
@@ -123,14 +123,12 @@ def test_an_empty_log_that_is_filled_from_far_on_starts_there(make_log: LogMaker
     assert not (make_log.directory / "00000000000000000000.log").exists()
 
 
-def test_a_roll_that_can_not_make_files_changes_nothing(make_log: LogMaker, tmp_path: Path) -> None:
+def test_a_roll_that_can_not_make_files_changes_nothing(make_log: LogMaker) -> None:
     """The next append tries again."""
     log = make_log(segment_bytes=200)
     first = fill(log, 1)
-    make_log.directory.rename(tmp_path / "elsewhere")
-    with pytest.raises(KafkaStorageError):
+    with failing("open", lambda path: path.endswith("1.log")), pytest.raises(KafkaStorageError):
         stage(log)
-    (tmp_path / "elsewhere").rename(make_log.directory)
     assert log.log_end_offset == 1
     more = stage(log)
     log.appender.write_staged()
