@@ -271,7 +271,7 @@ class Producer:
             delivery = Delivery(self, 1)  # what programs send most, by the least of Python
             try:
                 produce(topic, messages, key, partition, delivery)
-            except BufferError:
+            except self.refusals:
                 self._produce(topic, key, messages, (), 0, partition, delivery)
             self._unpolled += 1
             if self._unpolled >= _POLLED_AFTER:
@@ -312,7 +312,7 @@ class Producer:
                             produce(topic, encoded, encoded_key, partition, told)
                         else:
                             produce(topic, encoded, encoded_key, partition, told, None, stamped)
-                    except BufferError:
+                    except self.refusals:
                         self._produce(topic, encoded_key, encoded, (), 0, partition, delivery)
                         if entered is not None:
                             entered.pop()
@@ -467,7 +467,7 @@ class Producer:
             try:
                 self._client.produce(record.topic, record.value, record.key, partition, delivery)
                 return
-            except BufferError:
+            except self.refusals:
                 pass  # below, with patience
         self._produce(record.topic, record.key, record.value, record.headers, record.timestamp_ms, partition, delivery)
 
@@ -481,6 +481,8 @@ class Producer:
         partition: int,
         delivery: Delivery,
     ) -> None:
+        from confluent_kafka import KafkaException
+
         told: Callable[[Any, Any], None] = delivery
         if self._discovery is not None:
             told = partial(self._delivered, delivery, (topic, key, value, headers, timestamp_ms, partition))
@@ -500,6 +502,9 @@ class Producer:
                 if timeout_ms >= 0 and now >= end:
                     raise QueueFull(f"the queue has {self.settings.queue_size} messages, for {timeout_ms} ms by now") from None
                 self._client.poll(_POLL_SECONDS if timeout_ms < 0 else min(_POLL_SECONDS, end - now))
+            except KafkaException as error:  # as of a message that is too large: it fails alone
+                delivery.failed(DeliveryFailed(f"{topic}: {error.args[0].str()}", error.args[0].code()))
+                return
 
     def _partition_count(self, topic: str) -> int:
         from confluent_kafka import KafkaException
@@ -592,6 +597,7 @@ class Producer:
         if settings.transactional_id is not None:
             properties["transactional.id"] = settings.transactional_id
             properties["transaction.timeout.ms"] = max(60_000, settings.message_timeout_ms)
+        self.refusals = (BufferError, confluent_kafka.KafkaException)  # of a message, by librdkafka; `_produce` says what that means
         kind: Any = confluent_kafka.Producer
         if self._audit is not None:
             from ottla.client.audited_clients import audited  # with numpy and Avro
@@ -795,7 +801,7 @@ class _Sender:
                     continue
                 try:  # the same, without a call of Python for each message
                     produce(topic, value, key, partition, delivery)
-                except BufferError:
+                except self._producer.refusals:
                     self._hand_over(record, delivery)
             except BaseException as error:
                 # librdkafka's, or the application's partitioner's, or it is no record. Those before it are on their way.

@@ -221,20 +221,20 @@ def test_a_batch_of_messages_is_counted(cluster: EmbeddedCluster, topic: str) ->
 
 
 def test_messages_that_ottlas_own_producer_sends_at_once_are_counted(cluster: EmbeddedCluster, topic: str) -> None:
-    """Those before one that librdkafka does not take are on their way, and that one never was; there is no room for all at once."""
+    """Those beside one that librdkafka does not take are on their way, and that one never was; there is no room for all at once."""
     settings = ProducerSettings(
         broker_list=cluster.bootstrap_servers, producer_type="async", queue_size=50, queue_enqueue_timeout_ms=-1, queue_buffering_max_ms=10
     )
     with Producer(settings, audit={"ottla.audit.report.interval.ms": 600_000}) as producer:
         producer.send(topic, [b"%d" % number for number in range(200)], key="k")
-        with pytest.raises(confluent_kafka.KafkaException):
-            producer.send(topic, [b"before", bytes(2_000_000), b"behind"])
+        with pytest.raises(DeliveryFailed, match="too large"):
+            producer.send(topic, [b"before", bytes(2_000_000), b"behind"]).result()
         producer.send(topic, b"one")
         producer.flush()
         client = producer._client
         sent = said(client)[topic]
-        assert counts(sent) == (202, 202, 0, 202)
-        assert evidence(sent) == evidence(had(cluster, topic, 202))
+        assert counts(sent) == (203, 203, 0, 203)
+        assert evidence(sent) == evidence(had(cluster, topic, 203))
         assert [record.windows for record in records_of(client, is_final=True)] == [{}]  # nothing is on its way
 
 
