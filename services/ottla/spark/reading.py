@@ -529,12 +529,13 @@ class ClusterReader:
                 asked = dict.fromkeys(wanted, boundary.timestamp_ms)
             else:
                 _check_named(asked, wanted, f"{side}OffsetsByTimestamp")
+            latest = self.latest(wanted)  # first: what is written meanwhile is no older
             found = self.at(asked)
             without = [partition for partition in wanted if found[partition] < 0]
             if without and is_start and self.settings.strategy == "error":
                 what = f"{without[0]} has no record at or after {asked[without[0]]} ms"
                 raise OptionRefused(f"{what}: see startingOffsetsByTimestampStrategy")
-            return {**found, **self.latest(without)}
+            return {**found, **{partition: latest[partition] for partition in without}}
         if boundary.offsets or boundary.topic_offsets:
             if strangers := boundary.topic_offsets.keys() - {partition.topic for partition in wanted}:
                 raise OptionRefused(f"{side}Offsets names {', '.join(sorted(strangers))}, of which no partition is read")

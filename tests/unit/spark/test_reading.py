@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -470,7 +470,7 @@ def test_a_sink_appends_and_does_nothing_else() -> None:
             make(schema, True)
 
 
-def test_boundaries_are_resolved_by_offset_by_time_and_by_name(cluster: EmbeddedCluster) -> None:
+def test_boundaries_are_resolved_by_offset_by_time_and_by_name(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = cluster.create_topic("bounds", partitions=2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     fill(cluster, topic, 10)
@@ -492,7 +492,16 @@ def test_boundaries_are_resolved_by_offset_by_time_and_by_name(cluster: Embedded
     lenient = settings(cluster, assign='{"bounds":[0]}', startingOffsetsByTimestampStrategy="latest")
     with ClusterReader(lenient) as reader:
         assert reader.partitions() == {first}
-        assert reader.resolve(Boundary(timestamps_ms={first: 1_800_000_000_000}), [first], is_start=True) == {first: 10}
+        later = Boundary(timestamps_ms={first: 1_800_000_000_000})
+        assert reader.resolve(later, [first], is_start=True) == {first: 10}
+
+        def and_written(times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+            found = ClusterReader.at(reader, times)
+            fill(cluster, topic, 1)
+            return found
+
+        monkeypatch.setattr(reader, "at", and_written)
+        assert reader.resolve(later, [first], is_start=True) == {first: 10}  # and not behind what was written meanwhile
 
 
 @pytest.mark.parametrize("since", [-1, -2, -3, -5_000])
