@@ -1,14 +1,18 @@
-"""DescribeProducers (key 61), version 0: who writes to partitions that this broker leads, and since when in a transaction (KIP-664)."""
+"""DescribeProducers (key 61), version 0: who writes to partitions that this broker has, and since when in a transaction (KIP-664).
+
+A follower says it too, of its own log: an operator may compare it with the leader's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.controller.topics import validate_topic_name
 from ottla.broker.handlers.authorization import topic_allowed
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, Sliced, handles
 from ottla.broker.security.authorizer import Operation
-from ottla.errors import NONE, ApiError, InvalidTopic, TopicAuthorizationFailed
+from ottla.errors import NONE, ApiError, TopicAuthorizationFailed
 from ottla.model import NO_PARTITION_LEADER_EPOCH, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import MessageSchema
@@ -49,12 +53,11 @@ def describe_producers(request: DescribeProducersRequest, context: RequestContex
 
 def _producers(key: TopicPartition, context: RequestContext, parts: BrokerParts, schema: MessageSchema) -> Generator[None, None, list[Any]]:
     topic, index = key
-    if not topic:
-        raise InvalidTopic("a topic has a name")
+    validate_topic_name(topic)
     if not topic_allowed(parts, context, Operation.READ, topic):
         raise TopicAuthorizationFailed(f"{context.principal} may not read {topic}")
     partition = parts.partition(topic, index)
-    partition.check_leader_epoch(NO_PARTITION_LEADER_EPOCH)
+    partition.check_leader_epoch(NO_PARTITION_LEADER_EPOCH, by_leader=False)
     found = []
     for producer in list(partition.log.producers):
         yield

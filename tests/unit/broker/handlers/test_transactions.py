@@ -17,6 +17,7 @@ from ottla.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRequest,
+    InvalidTopic,
     InvalidTransactionState,
     InvalidTransactionTimeout,
     NotCoordinator,
@@ -283,7 +284,9 @@ async def test_transactions_are_listed_and_described(broker: Any) -> None:
 
 
 async def test_producers_of_a_partition_are_described_and_hanging_transactions_ended(broker: Any) -> None:
-    """KIP-664: a marker from an operator, by what DescribeProducers says."""
+    """KIP-664: a marker from an operator, by what DescribeProducers says. Kafka's `KafkaApisTest.testDescribeProducers`, and
+    `ReplicaManagerTest.testActiveProducerState`: followers answer as well.
+    """
     await broker.create("events")
     publish(broker, (900, 3))
 
@@ -294,6 +297,7 @@ async def test_producers_of_a_partition_are_described_and_hanging_transactions_e
     (found,) = (await producers()).active_producers
     assert (found.producer_id, found.producer_epoch, found.last_sequence, found.current_txn_start_offset) == (900, 3, 0, 0)
     assert (await producers(index=5)).error_code == UnknownTopicOrPartition.code
+    assert (await producers("invalid;topic")).error_code == InvalidTopic.code
 
     async def mark(epoch: int, coordinator_epoch: int = 0) -> int:
         marker = {
@@ -312,7 +316,9 @@ async def test_producers_of_a_partition_are_described_and_hanging_transactions_e
     assert await mark(3, coordinator_epoch=3) == 52
     assert broker.parts.replicas.get("events", 0).last_stable_offset == 2
     broker.parts.replicas.get("events", 0).stop_leading()
-    assert await mark(3, coordinator_epoch=4) == (await producers()).error_code == NotLeaderOrFollower.code
+    assert await mark(3, coordinator_epoch=4) == NotLeaderOrFollower.code
+    (followed,) = (await producers()).active_producers
+    assert (followed.producer_id, followed.current_txn_start_offset) == (900, -1)
     broker.rules.denied |= {(Operation.CLUSTER_ACTION, "kafka-cluster"), (Operation.READ, "events")}
     assert await mark(3) == ClusterAuthorizationFailed.code
     assert (await producers()).error_code == TopicAuthorizationFailed.code
