@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @handles(ApiKey.WRITE_TXN_MARKERS, 1, 1)
 async def write_txn_markers(request: WriteTxnMarkersRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
-    is_allowed = cluster_allowed(parts, context, Operation.CLUSTER_ACTION)
+    is_allowed = any(cluster_allowed(parts, context, operation) for operation in (Operation.ALTER, Operation.CLUSTER_ACTION))
     markers = []
     async for requested in in_slices(request.markers):
         named = (TopicPartition(topic.name, index) for topic in requested.topics for index in topic.partition_indexes)

@@ -320,6 +320,8 @@ async def test_producers_of_a_partition_are_described_and_hanging_transactions_e
     (followed,) = (await producers()).active_producers
     assert (followed.producer_id, followed.current_txn_start_offset) == (900, -1)
     broker.rules.denied |= {(Operation.CLUSTER_ACTION, "kafka-cluster"), (Operation.READ, "events")}
+    assert await mark(3) == NotLeaderOrFollower.code, "KAFKA-16513: who may alter the cluster may write markers"
+    broker.rules.denied |= {(Operation.ALTER, "kafka-cluster")}
     assert await mark(3) == ClusterAuthorizationFailed.code
     assert (await producers()).error_code == TopicAuthorizationFailed.code
 
