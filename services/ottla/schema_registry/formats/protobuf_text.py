@@ -94,7 +94,7 @@ class Writer:
         lines: list[str] = []
         if file.syntax == "editions":
             lines.append(f'edition = "{descriptor_pb2.Edition.Name(file.edition).removeprefix("EDITION_")}";')
-        else:
+        elif file.syntax or not self._sequence or (12,) in self._sequence:  # a text of proto2 may have no such line
             lines.append(f'syntax = "{file.syntax or "proto2"}";')
         return lines + ([f"package {file.package};"] if file.package else [])
 

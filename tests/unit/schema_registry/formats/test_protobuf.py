@@ -114,7 +114,7 @@ def test_the_canonical_form_has_confluents_order_and_no_comments() -> None:
     )
 
 
-def test_options_stand_in_the_order_of_the_text() -> None:
+def test_options_and_syntax_stand_as_in_the_text() -> None:
     """Or the text, and so the guid, would not be Confluent's (`protobuf/rest/RestApiTest.testSchemaReferencesPkg`)."""
     text = (
         'syntax = "proto2";\npackage a;\n\nimport "google/protobuf/descriptor.proto";\n\n'
