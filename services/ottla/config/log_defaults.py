@@ -33,6 +33,7 @@ class LogDefaults(Settings):
         "int",
         default=1,
         at_least=1,
+        dynamic="cluster-wide",
         doc="How many logs of one directory are loaded and recovered at a time when the broker starts.",
     )
     num_partitions: int = setting(

@@ -125,7 +125,8 @@ async def test_what_is_changed_while_a_broker_runs_takes_effect_and_does_so_afte
     try:
         controller = broker.parts.controller
         await controller.create_topic(NewTopic("events", 1, 1))
-        await controller.alter_broker_configs(None, {"producer.id.expiration.ms": "1", "max.connections": "1"})
+        changes = {"producer.id.expiration.ms": "1", "num.recovery.threads.per.data.dir": "2", "max.connections": "1"}
+        await controller.alter_broker_configs(None, changes)
         await until(lambda: controller.settings.max_connections == 1)
         if is_restarted:
             await broker.stop()
