@@ -93,7 +93,8 @@ class SettingDefinition:
         """The value that a text stands for; ConfigurationError, without a place, when it stands for none."""
         text = text.strip()
         try:
-            value = _PARSERS[self.kind](text)
+            # In any letters, as Kafka takes it (`ConfigDef.CaseInsensitiveValidString`).
+            value = _PARSERS[self.kind](text.upper() if self.name.endswith("security.protocol") else text)
         except ValueError:
             raise ConfigurationError(f"{self.name} = {self._shown(text)}: not {_KIND_IN_WORDS[self.kind]}") from None
         if complaint := self.complaint_about(value):

@@ -163,9 +163,12 @@ def test_checkpoints_and_offsets_of_groups_have_an_interval_each(given: dict[str
 
 
 def test_what_is_spoken_may_be_said_of_all_clusters_at_once() -> None:
-    """MirrorMaker 2's `MirrorMakerConfig.clusterProps`: a cluster's own goes before what has no alias."""
+    """MirrorMaker 2's `MirrorMakerConfig.clusterProps`: a cluster's own goes before what has no alias.
+
+    In any letters (`MirrorMakerConfigTest.testCaseInsensitiveSecurityProtocol`).
+    """
     jaas = 'sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="b";'
-    settings = read(EXAMPLE + f"security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n{jaas}\nB.security.protocol=SSL\n")
+    settings = read(EXAMPLE + f"security.protocol=sasl_ssl\nsasl.mechanism=SCRAM-SHA-512\n{jaas}\nB.security.protocol=SSL\n")
     assert [(side.security_protocol, side.sasl_mechanism) for side in settings.sides.values()] == [
         ("SASL_SSL", "SCRAM-SHA-512"),
         ("SSL", "SCRAM-SHA-512"),
