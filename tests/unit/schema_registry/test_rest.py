@@ -295,14 +295,25 @@ def test_compatibility_is_asked_of_one_version_or_all_and_says_why() -> None:
 
 
 def test_only_versions_of_the_same_compatibility_group_are_compared() -> None:
+    """By a question about one version too; which fields are reserved is a matter of all groups (`isCompatibleWithPrevious`)."""
+
     async def test(client: Client) -> None:
         await client.put("/config/a", {"compatibilityGroup": "major"})
         await client.register("a", A, metadata={"properties": {"major": "1"}})
         reply = await client.post("/subjects/a/versions", {"schema": A_AND_B, "metadata": {"properties": {"major": "1"}}})
         assert reply.code == 409
+        for major, is_compatible in (("1", False), ("2", True)):
+            body = {"schema": A_AND_B, "metadata": {"properties": {"major": major}}}
+            for version in ("", "/1", "/latest"):
+                asked = await client.post(f"/compatibility/subjects/a/versions{version}", body)
+                assert asked.json == {"is_compatible": is_compatible}
         await client.register("a", A_AND_B, metadata={"properties": {"major": "2"}})
         found = (await client.get("/subjects/a/metadata?key=major&value=1")).json
         assert found["version"] == 1
+        await client.register("a", A_AND_B, metadata={"properties": {"major": "2", "confluent:reserved": "z"}})
+        await client.put("/config/a", {"validateFields": True})
+        reply = await client.post("/subjects/a/versions", {"schema": A, "metadata": {"properties": {"major": "3"}}})
+        assert reply.code == 409 and "reserved field z removed" in reply.json["message"]
 
     on_a_registry(test)
 

@@ -543,8 +543,8 @@ class Api:
 
     async def check_all(self, call: Call) -> Json:
         subject = self.subject(call)
-        config, request = self._state.config_in_scope(subject), self._registration(call, subject)
-        return await self._check(call, request, decisions.compared_versions(self._state, subject, config, request.metadata))
+        live = [version for version in self._state.versions(subject) if not version.is_deleted]
+        return await self._check(call, self._registration(call, subject), live)
 
     async def check_one(self, call: Call) -> Json:
         subject, number = self.subject(call), self._number(call)

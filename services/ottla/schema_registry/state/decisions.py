@@ -241,16 +241,15 @@ def existing(state: State, draft: Draft) -> Version | None:
     return None
 
 
-def compared_versions(state: State, subject: str, config: Json, metadata: Json | None) -> list[Version]:
-    """The versions that a new one is to be compatible with, oldest first: of its compatibility group, if there are groups."""
+def compared_versions(versions: Sequence[Version], config: Json, metadata: Json | None) -> Sequence[Version]:
+    """Those of the versions that a new one is to be compatible with: of its compatibility group, if there are groups."""
     group = config.get("compatibilityGroup")
 
     def group_of(found: Json | None) -> str | None:
         value: str | None = (found or {}).get("properties", {}).get(group)
         return value
 
-    versions = [version for version in state.versions(subject) if not version.is_deleted]
-    return [version for version in versions if group is None or group_of(version.schema.metadata) == group_of(metadata)]
+    return versions if group is None else [version for version in versions if group_of(version.schema.metadata) == group_of(metadata)]
 
 
 def register(state: State, draft: Draft, batch: Batch) -> Registered:

@@ -135,7 +135,7 @@ class Drafts:
         if is_import or existing(state, draft) is not None:
             return draft
         assert parsed is not None, "a draft without a text is filled in, or refused"
-        messages = await self._messages(state, draft, parsed, compared_versions(state, subject, config, draft.schema.metadata))
+        messages = await self._messages(state, draft, parsed, [version for version in seen if not version.is_deleted])
         return replace(draft, messages=tuple(messages)) if messages else draft
 
     async def _first_draft(
@@ -203,6 +203,8 @@ class Drafts:
 
     async def _messages(self, state: State, draft: Draft, new: ParsedSchema, versions: Sequence[Version]) -> list[str]:
         subject, schema, config = draft.request.subject, draft.schema, draft.config
+        latest = versions[-1].schema if versions else None
+        versions = compared_versions(versions, config, schema.metadata)
         if not versions and not config.get("validateFields"):
             return []
         level = CompatibilityLevel(config["compatibilityLevel"])
@@ -211,7 +213,7 @@ class Drafts:
         if not level.transitive:
             versions = versions[-1:]
         former = [await self.parsed(state, subject, version.schema) for version in versions]
-        messages = _reserved_fields(new, schema, versions[-1].schema if versions else None) if config.get("validateFields") else []
+        messages = _reserved_fields(new, schema, latest) if config.get("validateFields") else []
         policy = (
             CompatibilityPolicy.LENIENT if config.get("compatibilityPolicy") == CompatibilityPolicy.LENIENT else CompatibilityPolicy.STRICT
         )
