@@ -194,6 +194,7 @@ class _Row:
         "ready_at",
         "refusals",
         "renews",
+        "timer",
     )
 
     def __init__(self, partition: TopicPartition, producer_epoch: int) -> None:
@@ -211,6 +212,7 @@ class _Row:
         self.next_sequence = 0
         self.refusals = 0  # in a row
         self.ready_at = 0.0
+        self.timer: asyncio.TimerHandle | None = None  # for the first deadline that has not come
 
 
 class BatchProducer:
@@ -299,6 +301,8 @@ class BatchProducer:
             row = self._rows[partition] = _Row(partition, epoch)
         waiting = _Batch(next(row.numbers), view, count, deadline, loop.create_future())
         row.batches.append(waiting)
+        if row.timer is None:
+            row.timer = loop.call_at(deadline, self._is_due, row)
         self._waiting_bytes += len(view)
         self._has_changed()
         self.go_on(row)
@@ -381,12 +385,28 @@ class BatchProducer:
         """Fails what has waited for too long. Nothing of the row is on its way."""
         while row.batches and row.batches[0].deadline <= now:
             batch = row.batches[0]
-            seconds = self.settings.delivery_timeout_seconds
-            error = RequestTimedOut(f"{row.partition}: a batch could not be written within {seconds:g} s, in {batch.attempts} attempts")
+            error = self._too_late(row, batch)
             self._fail(row, batch, error)
             if batch.attempts and self.settings.idempotent:  # it may be in the log
                 self._renew_epoch(row, error)
                 self._drain(row)
+
+    def _is_due(self, row: _Row) -> None:
+        """Time is over for the first batches, wherever they wait. What is answered to them later changes nothing for their callers."""
+        loop = asyncio.get_running_loop()
+        row.timer = None
+        if not row.in_flight:
+            self.expire(row, loop.time())
+        for batch in row.batches:
+            if batch.deadline > loop.time():
+                row.timer = row.timer or loop.call_at(batch.deadline, self._is_due, row)
+                break
+            if not batch.result.done():
+                batch.result.set_exception(self._too_late(row, batch))
+
+    def _too_late(self, row: _Row, batch: _Batch) -> RequestTimedOut:
+        seconds = self.settings.delivery_timeout_seconds
+        return RequestTimedOut(f"{row.partition}: a batch could not be written within {seconds:g} s, in {batch.attempts} attempts")
 
     # Answers.
 
@@ -553,6 +573,9 @@ class BatchProducer:
                     batch.result.set_exception(error)
                 self._waiting_bytes -= len(batch.batch)
             row.batches.clear()
+            if row.timer is not None:
+                row.timer.cancel()
+                row.timer = None
         self._homeless.clear()
         self._has_changed()
 
@@ -680,6 +703,9 @@ class _Lane:
                 self._ready.pop(row.partition, None)
                 continue
             batch = row.batches[row.in_flight]
+            if batch.deadline <= now:  # it has failed, and leaves the row when nothing of it is on its way
+                self._ready.pop(row.partition)
+                continue
             if chosen and size + len(batch.batch) > self._producer.settings.max_request_bytes:
                 break
             self._ready[row.partition] = self._ready.pop(row.partition)

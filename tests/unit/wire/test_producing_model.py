@@ -10,10 +10,10 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.wire.fakes import Asked, api_versions, connecting, one_partition
+from tests.unit.wire.fakes import Asked, FakeChannel, api_versions, connecting, one_partition
 
-from ottla.errors import ApiError, MessageTooLarge, OutOfOrderSequenceNumber, TopicAuthorizationFailed
-from ottla.model import TopicPartition
+from ottla.errors import ApiError, MessageTooLarge, OutOfOrderSequenceNumber, RequestTimedOut, TopicAuthorizationFailed
+from ottla.model import Endpoint, TopicPartition
 from ottla.protocol import produce
 from ottla.protocol.api import ApiKey
 from ottla.protocol.produce import PartitionAnswer
@@ -202,6 +202,37 @@ async def test_many_batches_that_are_refused_at_once_are_sent_again_after_a_grow
         assert len(broker.answers) <= 3 * ProduceSettings().max_in_flight
         broker.share = 0.0
         assert await asyncio.gather(*results) == list(range(1, 12))
+
+
+async def test_a_batch_that_is_not_answered_fails_in_its_time_and_those_behind_it_go_on_in_a_new_epoch() -> None:
+    """Kafka's SenderTest.testInflightBatchesExpireOnDeliveryTimeout (KIP-91); the request itself may take longer than that."""
+    channels: list[FakeChannel] = []
+    broker = ModelBroker(Random(1), (), 0.0)
+    silent: list[ApiKey] = []
+
+    async def connect(endpoint: Endpoint) -> FakeChannel:
+        channels.append(FakeChannel(lambda asked: None if asked.key in silent else broker(asked)))
+        return channels[-1]
+
+    send = [build_batch([Record(0, 0, None, b"%d" % index)]) for index in range(3)]
+    clicks = TopicPartition("clicks", 0)
+    quick = ClusterSettings(retry_backoff_seconds=0.01)
+    async with Cluster("broker:9092", quick, random=Random(1), connect=connect) as cluster:
+        async with BatchProducer(cluster) as first:  # so that nothing has to be loaded within the time
+            await first.send(clicks, send[0])
+        broker.log.clear()
+        broker.states.clear()
+        silent.append(ApiKey.PRODUCE)
+        async with BatchProducer(cluster, ProduceSettings(delivery_timeout_seconds=1.0)) as producer:
+            results = [producer.send(clicks, batch) for batch in send[:2]]
+            async with asyncio.timeout(20):
+                said = await asyncio.gather(*results, return_exceptions=True)
+            assert all(isinstance(error, RequestTimedOut) for error in said)
+            silent.clear()
+            later = producer.send(clicks, send[2])
+            channels[-1].abort()
+            assert await later == 0
+            assert (broker.log, broker.states[7].epoch) == ([b"2"], 1)
 
 
 async def test_batches_behind_some_that_failed_as_their_topic_was_refused_are_written() -> None:
