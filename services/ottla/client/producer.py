@@ -284,6 +284,8 @@ class Producer:
             self._discovery.uses(topic)
         values = messages if isinstance(messages, list | tuple) else (messages,)
         encoded_key = key if key is None or self._key_encoder is None else self._key_encoder(key)
+        if isinstance(encoded_key, str):  # as librdkafka has it; a partitioner and the handlers see it, too
+            encoded_key = encoded_key.encode()
         delivery = Delivery(self, len(values))
         unread = iter(values)
         encode = self._encoder

@@ -89,6 +89,8 @@ def test_encoder_and_partitioner_are_the_program_s(cluster: EmbeddedCluster, rea
         assert written(reader, topic, 1) == [b"1", b"2"]
         with pytest.raises(InvalidPartition, match="gives 3"):
             producer.send(topic, 3, key="xyz")
+    with Producer(settings(cluster), partitioner=lambda key, count: murmur2_partition(key or b"", count)) as producer:
+        assert producer.send(topic, b"by a str", key="d").result()[0][0].partition == 1
     for wrong, error in ((lambda key, count: -1, InvalidPartition), (lambda key, count: 1 // 0, ZeroDivisionError)):
         with Producer(settings(cluster), partitioner=wrong) as producer, pytest.raises(error):
             producer.send(topic, b"a")
