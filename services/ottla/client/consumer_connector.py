@@ -40,7 +40,7 @@ from ottla.coordination import znodes
 from ottla.coordination.errors import BadVersion, CoordinationError, SessionExpired
 from ottla.coordination.interface import Coordination, SessionEvent, WatchedEvent
 from ottla.coordination.sessions import CoordinationSessions, OpenSession
-from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, OttlaError
+from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, OttlaError, UnsupportedVersion
 from ottla.lifecycle import LoopThread, all_to_their_end, is_cancelled, to_its_end
 from ottla.model import TopicPartition
 from ottla.wire.broker_connection import Security
@@ -426,7 +426,11 @@ class AsyncConsumerConnector:
         settings = self.settings
         starts = dict(claimed)
         if settings.offsets_storage == KAFKA:
-            committed = await committed_offsets(self._connected(), settings.group_id, claimed)
+            ask = partial(committed_offsets, self._connected(), settings.group_id, claimed)
+            try:  # what a transaction is committing for the group is waited for (KIP-447), as Kafka's consumers do
+                committed = await ask(require_stable=settings.isolation_level == "read_committed")
+            except UnsupportedVersion:  # by a broker before Kafka 2.5
+                committed = await ask()
             for partition, offset in claimed.items():
                 found = committed[partition].offset if partition in committed else -1
                 starts[partition] = max(found, offset) if settings.dual_commit_enabled else found

@@ -690,6 +690,25 @@ async def test_a_stream_without_a_message_times_out_and_can_be_read_on(tmp_path:
             assert await patiently(1) == [b"a"]
 
 
+@pytest.mark.parametrize("last_version", [6, 9])
+async def test_a_group_continues_behind_what_an_open_transaction_commits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_version: int
+) -> None:
+    """Kafka's ConsumerCoordinatorTest.testRefreshOffsetWithPendingTransactions (KIP-447); before OffsetFetch 7 no one could say so."""
+    monkeypatch.setattr("ottla.wire.groups.FETCH_VERSIONS", (1, last_version))
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a", b"b", b"c")
+        async with await TransactionalProducer.open(found.cluster, "loader") as producer:
+            producer.begin()
+            await producer.commit_offsets("g", {CLICKS: CommittedOffset(2)})
+            async with found.consumer("one", offsets_storage="kafka", dual_commit_enabled="false") as connector:
+                joining = asyncio.create_task(connector.create_message_streams({"clicks": 1}))
+                await asyncio.wait([joining], timeout=0.5 if last_version >= 7 else 60)
+                await producer.commit()
+                (stream,) = (await joining)["clicks"]
+                assert await take(stream, 1) == [b"c" if last_version >= 7 else b"a"]
+
+
 async def test_a_seek_to_a_time_skips_nothing_that_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = itertools.count()
 
@@ -764,10 +783,10 @@ async def test_a_first_attempt_that_fails_is_followed_by_another(tmp_path: Path,
         await some_clicks(found, 1, b"a")
         refusals = [CoordinatorNotAvailable("not yet")]
 
-        async def refused_once(*arguments: Any) -> dict[TopicPartition, CommittedOffset]:
+        async def refused_once(*arguments: Any, require_stable: bool = False) -> dict[TopicPartition, CommittedOffset]:
             if refusals:
                 raise refusals.pop()
-            return await committed_offsets(*arguments)
+            return await committed_offsets(*arguments, require_stable=require_stable)
 
         monkeypatch.setattr("ottla.client.consumer_connector.committed_offsets", refused_once)
         async with found.consumer("one", offsets_storage="kafka", dual_commit_enabled="false") as connector:
