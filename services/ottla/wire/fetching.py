@@ -712,7 +712,7 @@ class _Lane:
                 listed = found.get(place.partition)
                 # A log has an end always, and no offset was named that could be out of range: to ask again at once would be without end.
                 if listed is None or listed.error_code == OffsetOutOfRange.code or (timestamp, *listed[:2]) == (LATEST, NONE, -1):
-                    raise MalformedResponse(f"{connection.endpoint.host}:{connection.endpoint.port} lists no offset of {place.partition}")
+                    listed = ListedOffset(UnknownServerError.code, -1)
                 if self._places.get(place.partition) is not place or place.look_up != timestamp:
                     continue
                 if listed.error_code != NONE:

@@ -330,26 +330,36 @@ async def test_of_two_topics_one_may_have_no_id_and_be_asked_for_later() -> None
         assert arrived[0].partition == CLICKS
 
 
-@pytest.mark.parametrize(("error_code", "offset"), [(0, -1), (1, -1)])
-async def test_a_broker_that_says_no_offset_of_a_logs_end_is_asked_again_after_a_pause(error_code: int, offset: int) -> None:
+@pytest.mark.parametrize(("error_code", "name"), [(0, "clicks"), (1, "clicks"), (0, "another")])
+async def test_a_broker_that_says_no_offset_of_a_logs_end_is_asked_again_after_a_pause(error_code: int, name: str) -> None:
+    """And its other partitions are read (Kafka's KafkaConsumerTest.testFetchProgressWithMissingPartitionPosition)."""
     asked_times = 0
 
-    class Endless(Liar):
+    class Endless(Leading):
         def __call__(self, asked: Asked) -> bytes | Exception | None:
             nonlocal asked_times
             if asked.key is not ApiKey.LIST_OFFSETS:
                 return super().__call__(asked)
             asked_times += 1
-            numbers = {"partition_index": 0, "error_code": error_code, "timestamp": -1, "offset": offset, "leader_epoch": 5}
+            numbers = {"partition_index": 0, "error_code": error_code, "timestamp": -1, "offset": -1, "leader_epoch": 5}
             partition = asked.schema("ListOffsetsPartitionResponse", **numbers)
-            topic = asked.schema("ListOffsetsTopicResponse", name="clicks", partitions=[partition])
+            topic = asked.schema("ListOffsetsTopicResponse", name=name, partitions=[partition])
             return asked.answer(throttle_time=0, topics=[topic])
 
-    endless = connecting(Endless(Random(1), 0.0))
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            return super().fetch(asked) or self.answer(asked, [(topic, [FetchAnswer(0, 0, COUNT, COUNT, 0)])])
+
+    endless = connecting(Endless())
     async with (
-        Cluster("broker:9092", random=Random(1), connect=endless) as cluster,
+        Cluster("broker-1:9092", random=Random(1), connect=endless) as cluster,
         Fetcher(cluster, out_of_range=lambda *_: LATEST) as fetcher,
     ):
         fetcher.assign(CLICKS, LATEST)
-        assert await fetcher.poll(0.5) == []
+        fetcher.assign(TopicPartition("views", 0), 0)
+        end = asyncio.get_running_loop().time() + 0.5
+        got: list[Fetched] = []
+        while (left := end - asyncio.get_running_loop().time()) > 0:
+            got += await fetcher.poll(left)
+    assert [bytes(fetched.records) for fetched in got] == LOG
     assert 1 < asked_times < 10
