@@ -66,6 +66,7 @@ class BrokerConnection:
         endpoint: where the broker is.
         versions: what it serves, by the API's key.
         expires_at: the loop's time after which the broker takes no more requests from who we are; None: never.
+        has_timed_out: whether it was lost because no answer came in time.
     """
 
     endpoint: Endpoint
@@ -73,6 +74,7 @@ class BrokerConnection:
     client_id: bytes
     versions: Mapping[int, VersionRange] = field(default_factory=dict)
     expires_at: float | None = None
+    has_timed_out: bool = False
     _correlation_id: int = 0
     _unanswered: int = 0
     _is_retired: bool = False
@@ -126,8 +128,10 @@ class BrokerConnection:
         answer.add_done_callback(self._answered)
         return answer
 
-    def _answered(self, _: asyncio.Future[memoryview]) -> None:
+    def _answered(self, answer: asyncio.Future[memoryview]) -> None:
         self._unanswered -= 1
+        if not answer.cancelled() and isinstance(answer.exception(), TimeoutError):
+            self.has_timed_out = True
         if self._is_retired:
             self.retire()
 

@@ -107,6 +107,7 @@ def bootstrap_endpoints(text: str) -> tuple[tuple[str, int], ...]:
         host, colon, port = part.rpartition(":")
         if not colon or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise ValueError(f"bootstrap.servers: {part!r} is not host:port")
+        host = host.rpartition("://")[2]  # a listener's protocol may stand before it, as at Kafka's clients
         found.append((host.removeprefix("[").removesuffix("]"), int(port)))
     if not found:
         raise ValueError("bootstrap.servers: none is given")
@@ -168,6 +169,7 @@ class Cluster:
         self._open: dict[Place, BrokerConnection] = {}
         self._opening: dict[Place, asyncio.Task[BrokerConnection]] = {}
         self._retired: list[BrokerConnection] = []
+        self._silent: set[tuple[str, int]] = set()  # hosts and ports that did not answer in time, and have not since
         self._coordinators: dict[tuple[CoordinatorKind, str], BrokerId] = {}
         self._heard: dict[str, float] = {}  # when, of each topic
         self._refreshing: asyncio.Task[None] | None = None
@@ -288,21 +290,34 @@ class Cluster:
             settings = self.settings
             endpoint = Endpoint("", place[0], place[1], settings.security.protocol)
             channel = await self._connect(endpoint)
-            self._open = {open_place: connection for open_place, connection in self._open.items() if not connection.channel.is_lost}
+            self._forget_lost()
             connection = self._open[place] = await introduce(
                 endpoint, channel, settings.client_id, settings.security.credentials, self._offload, settings.request_timeout_seconds
             )
+            self._silent.discard(place[:2])
             return connection
+        except TimeoutError:
+            self._silent.add(place[:2])
+            raise
         finally:
             del self._opening[place]
+
+    def _forget_lost(self) -> None:
+        lost = {place: connection for place, connection in self._open.items() if connection.channel.is_lost}
+        self._silent |= {place[:2] for place, connection in lost.items() if connection.has_timed_out}
+        self._open = {place: connection for place, connection in self._open.items() if place not in lost}
 
     async def any_connection(self) -> BrokerConnection:
         """A connection to some broker: one that is open, or else the first of those known, or of the bootstrap list, that answers.
 
+        One that did not answer in time, by whichever connection, is the last.
+
         Raises:
             OSError: none of them does.
         """
-        usable = [connection for (_, _, lane), connection in self._open.items() if connection.is_usable and not lane]
+        self._forget_lost()
+        open_places = [place for place, connection in self._open.items() if connection.is_usable and not place[2]]
+        usable = [self._open[place] for place in open_places if place[:2] not in self._silent]
         if usable:
             return self.random.choice(usable)
         brokers = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
@@ -313,7 +328,7 @@ class Cluster:
         # Who is registered is there; at an address that is only remembered there may be another cluster by now.
         order = (*brokers, *bootstrap) if self._knows_brokers is None else (*bootstrap, *brokers)
         errors = []
-        for host, port in dict.fromkeys(order):
+        for host, port in sorted(dict.fromkeys(order), key=self._silent.__contains__):
             try:
                 return await self._connection((host, port, ""))
             except (OSError, MalformedResponse) as error:

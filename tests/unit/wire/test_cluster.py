@@ -15,7 +15,7 @@ from ottla.errors import CoordinatorNotAvailable, UnknownTopicOrPartition, Unsup
 from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import BrokerConnection
-from ottla.wire.cluster import Cluster, ClusterSettings, CoordinatorKind, bootstrap_endpoints
+from ottla.wire.cluster import METADATA_VERSIONS, Cluster, ClusterSettings, CoordinatorKind, bootstrap_endpoints
 
 
 async def test_leader_coordinator_and_controller_are_found_and_asked(tmp_path: Path) -> None:
@@ -277,11 +277,34 @@ async def test_a_coordinator_that_is_not_it_any_more_is_looked_for_again(tmp_pat
         assert await cluster.with_coordinator(CoordinatorKind.TRANSACTION, "orders", attempt) == 3
 
 
+async def test_metadata_is_not_asked_of_a_broker_that_has_not_answered_in_time(tmp_path: Path) -> None:
+    """As Kafka's clients ask the least loaded one (NetworkClientTest.testLeastLoadedNode): who waits for a fetch would wait twice."""
+    async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
+        first = await cluster.any_connection()
+        await cluster.refresh(())
+        (broker_id,) = (broker.broker_id for broker in cluster.metadata.brokers.values() if broker.port == first.endpoint.port)
+        lane = await cluster.connection(broker_id, "lane")
+        assert await cluster.any_connection() is first
+        api = lane.message(ApiKey.METADATA, *METADATA_VERSIONS)
+        with pytest.raises(TimeoutError):
+            await lane.ask(api, cluster._metadata_request(api, ()), 0.0)
+        second = await cluster.any_connection()
+        assert second is not first
+        for _ in range(20):
+            assert await cluster.any_connection() is second
+        await second.close()
+        await running.stop_broker(BrokerId(3 - broker_id))
+        assert await cluster.any_connection() is first  # there is no other
+        await cluster.connection(broker_id, "lane")
+        assert await cluster.any_connection() is first
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
         ("a:9092", (("a", 9092),)),
         (" a:1 , [::1]:2,", (("a", 1), ("::1", 2))),
+        ("PLAINTEXT://a:1,SSL://[::1]:2", (("a", 1), ("::1", 2))),
     ],
 )
 def test_bootstrap_servers_are_read(text: str, found: tuple[tuple[str, int], ...]) -> None:
