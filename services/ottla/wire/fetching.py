@@ -367,6 +367,8 @@ class Fetcher:
 
     def _seek_home(self, place: _Place) -> None:
         self._homeless[place.partition] = place
+        if not self._is_unknown(place) and self._find_home(place):
+            return  # without waiting for an answer about others
         if self._placing is None or self._placing.done():
             self._placing = self._begin(self._find_homes())
 
@@ -375,7 +377,7 @@ class Fetcher:
         failures = 0
         while self._homeless:
             places = list(self._homeless.values())
-            unknown = {place.partition.topic for place in places if place.is_stale or place.partition.topic not in cluster.metadata.topics}
+            unknown = {place.partition.topic for place in places if self._is_unknown(place)}
             try:
                 if unknown:
                     await cluster.refresh(unknown)
@@ -393,6 +395,9 @@ class Fetcher:
             failures = failures + 1 if waiting else 0
             if waiting:
                 await asyncio.sleep(cluster.pause_seconds(failures))
+
+    def _is_unknown(self, place: _Place) -> bool:
+        return place.is_stale or place.partition.topic not in self.cluster.metadata.topics
 
     def _find_home(self, place: _Place) -> bool:
         """Gives the partition to the lane of who is to be asked for it; False if that is to be tried again."""

@@ -499,6 +499,10 @@ class BatchProducer:
 
     def _seek_home(self, row: _Row) -> None:
         self._homeless[row.partition] = row
+        if not self._is_unknown(row) and (self.identity is not None or not self.settings.idempotent):
+            self._find_home(row)  # without waiting for an answer about others
+            if row.partition not in self._homeless:
+                return
         if self._placing is None or self._placing.done():
             self._placing = self._begin(self._find_homes())
 
@@ -507,7 +511,7 @@ class BatchProducer:
         failures = 0
         while self._homeless:
             rows = list(self._homeless.values())
-            unknown = {row.partition.topic for row in rows if row.is_stale or row.partition.topic not in cluster.metadata.topics}
+            unknown = {row.partition.topic for row in rows if self._is_unknown(row)}
             due = min((row.batches[0].deadline for row in rows if row.batches and not row.in_flight), default=None)
             try:
                 async with asyncio.timeout_at(due):
@@ -532,6 +536,9 @@ class BatchProducer:
                 for row in list(self._homeless.values()):
                     if not row.in_flight:
                         self.expire(row, now)
+
+    def _is_unknown(self, row: _Row) -> bool:
+        return row.is_stale or row.partition.topic not in self.cluster.metadata.topics
 
     def _find_home(self, row: _Row) -> None:
         """Gives the row to the lane of its leader, if there is one."""

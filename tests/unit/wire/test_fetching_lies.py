@@ -15,14 +15,16 @@ from tests.unit.wire.fakes import Asked, FakeChannel, api_versions, connecting, 
 
 from ottla.errors import TopicAuthorizationFailed
 from ottla.model import Endpoint, TopicPartition
-from ottla.protocol import fetch
+from ottla.protocol import fetch, produce
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import FetchAnswer
+from ottla.protocol.produce import PartitionAnswer
 from ottla.record.batch import read_header
 from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.fetching import Fetched, Fetcher, FetchFailed
 from ottla.wire.offsets import LATEST
+from ottla.wire.producing import BatchProducer, ProduceSettings
 
 CLICKS = TopicPartition("clicks", 0)
 TOPIC_ID = UUID(int=7)
@@ -308,6 +310,37 @@ async def test_partitions_take_turns_where_a_broker_keeps_no_session_and_one_fil
             while len(got) < 20:
                 got += [fetched.partition.topic for fetched in await fetcher.poll(5.0)]
         assert got[:20].count("clicks") == 10
+
+
+async def test_what_is_known_is_read_and_written_while_metadata_of_another_topic_is_waited_for() -> None:
+    """Kafka's KafkaConsumerTest.testFetchProgressWithMissingPartitionPosition; the broker that is asked may hang."""
+
+    class Hanging(Liar):
+        def __call__(self, asked: Asked) -> bytes | Exception | None:
+            match asked.key:
+                case ApiKey.METADATA if [topic.name for topic in asked.read().topics] != ["clicks"]:
+                    return None
+                case ApiKey.PRODUCE:
+                    answers = [("clicks", [PartitionAnswer(0, 0, COUNT)])]
+                    return produce.encode_response(asked.version, asked.correlation_id, answers)[4:]
+                case _:
+                    return super().__call__(asked)
+
+    hanging = connecting(Hanging(Random(1), 0.0))
+    other, settings = TopicPartition("views", 0), ProduceSettings(acks=1, idempotent=False)
+    async with Cluster("broker:9092", random=Random(1), connect=hanging) as cluster, Fetcher(cluster) as fetcher:
+        await cluster.refresh(("clicks",))
+        producer = BatchProducer(cluster, settings)
+        unknown = producer.send(other, LOG[0])
+        fetcher.assign(other, 0)
+        await asyncio.sleep(0.01)
+        fetcher.assign(CLICKS, 0)
+        async with asyncio.timeout(60):
+            assert await producer.send(CLICKS, LOG[0]) == COUNT
+            assert (await fetcher.poll(60.0))[0].partition == CLICKS
+        assert not unknown.done()
+        await producer.close(wait=False)
+        assert unknown.exception() is not None
 
 
 async def test_of_two_topics_one_may_have_no_id_and_be_asked_for_later() -> None:
