@@ -494,6 +494,7 @@ class Broker:
                 open_receiver=dispatcher.open,
                 tls=server_context(TlsSettings.of(settings.for_listener(accepted_listener.name))) if accepted_listener.is_tls else None,
                 complaints=complaints,
+                is_protected=len(settings.accepted_listeners) > 1 and accepted_listener == settings.inter_broker_listener,
             )
             try:
                 await listener.bind(

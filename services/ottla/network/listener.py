@@ -2,8 +2,9 @@
 
 Kafka stops accepting at `max.connections`; here one connection too many is accepted and closed without an answer, with a
 line in the log that names the bound: a client that waits for ever in a backlog finds out nothing. A connection counts from
-the moment it is accepted, its handshake included. Sockets are accepted here and not by asyncio's server, which answers a full
-table of descriptors with fifty tracebacks a second.
+the moment it is accepted, its handshake included. As in Kafka (KIP-402), brokers are let in beyond that bound where they have a
+listener of their own, and the client that has sent nothing for the longest time goes. Sockets are accepted here and not by
+asyncio's server, which answers a full table of descriptors with fifty tracebacks a second.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Final, Protocol
 
 from ottla.errors import reason_of
@@ -47,14 +49,19 @@ class ConnectionLimits:
         self.total = 0
 
     def update(self, most: int, most_per_host: int, overrides: Mapping[str, int]) -> None:
-        """Takes other bounds; connections that are open already stay open."""
+        """Takes other bounds. Of those that are open already, listeners close what is beyond `most`."""
         self._most = most
         self._most_per_host = most_per_host
         self._overrides = dict(overrides)
 
-    def enter(self, host: str) -> str | None:
+    @property
+    def excess(self) -> int:
+        """How many are open beyond `max.connections`, or less than 0."""
+        return self.total - self._most
+
+    def enter(self, host: str, *, is_protected: bool = False) -> str | None:
         """Counts a new connection; gives the reason when it is one too many, and then does not count it."""
-        if self.total >= self._most:
+        if self.total >= self._most and not is_protected:
             return f"max.connections is {self._most}"
         allowed = self._overrides.get(host, self._most_per_host)
         if self._by_host[host] >= allowed:
@@ -103,6 +110,7 @@ class Listener:
         complaints: the broker's log lines about its peers; by default this listener's own.
         idle_seconds: a connection without a request for that long is closed (`connections.max.idle.ms`).
         stall_seconds: a send without progress for that long ends its connection.
+        is_protected: whether its connections come in beyond `max.connections`, for which those of other listeners go.
     """
 
     def __init__(
@@ -118,8 +126,10 @@ class Listener:
         open_receiver: Callable[[Connection], FrameReceiver],
         tls: ssl.SSLContext | None = None,
         complaints: Complaints | None = None,
+        is_protected: bool = False,
     ) -> None:
         self.name = name
+        self._is_protected = is_protected
         self.traffic = Traffic()
         self._limits = limits
         self._buffers = buffers
@@ -205,7 +215,7 @@ class Listener:
                 self._wait_for_descriptors(error)
                 return
             host = str(address[0])
-            reason = self._limits.enter(host)
+            reason = self._limits.enter(host, is_protected=self._is_protected)
             if reason is not None:
                 accepted.close()
                 self.traffic.opened += 1
@@ -298,7 +308,7 @@ class Listener:
             self._emptied.set()
 
     def _sweep(self) -> None:
-        """Ends connections that have been idle, or have not taken what was sent, for too long."""
+        """Ends connections that have been idle, or have not taken what was sent, for too long, or are too many."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in list(self._connections):
@@ -335,4 +345,9 @@ class Listener:
                     now - connection.last_active,
                 )
                 connection.abort("idle")
+        if self._limits.excess > 0 and not self._is_protected:
+            for connection in sorted(self._connections, key=attrgetter("last_active"))[: self._limits.excess]:
+                peer = connection.peer
+                self._complaints.warn(log, peer.host, "%s:%d on %s closed: too many for max.connections", peer.host, peer.port, self.name)
+                connection.abort("refused")
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)

@@ -147,6 +147,45 @@ async def test_what_is_changed_while_a_broker_runs_takes_effect_and_does_so_afte
         await broker.stop()
 
 
+async def test_clients_that_have_all_connections_do_not_lock_brokers_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-402, as Kafka's `ConnectionQuotasTest.testMaxBrokerWideConnectionLimit`: followers are let in, and a client's connection goes.
+
+    Which one: that which has sent nothing for the longest time (`SelectorTest.testLowestPriorityChannel`).
+    """
+    monkeypatch.setattr("ottla.network.listener.SWEEP_SECONDS", 0.01)
+    names = {"listener.security.protocol.map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT", "inter.broker.listener.name": "BROKERS"}
+    names |= {"listeners": "CLIENTS://127.0.0.1:0,BROKERS://127.0.0.1:0", "max.connections": "2"}
+    asks = struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 1, 0)
+
+    async def is_served(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bool:
+        reader, writer = connection
+        writer.write(asks)
+        return await reader.read(1) != b""
+
+    broker = Broker(settings_for(tmp_path, **names))
+    await broker.start()
+    try:
+        clients, brokers = (broker._listeners[name].port for name in ("CLIENTS", "BROKERS"))
+        opened = [await asyncio.open_connection("127.0.0.1", port) for port in (clients, clients)]
+        assert [await is_served(client) for client in reversed(opened)] == [True, True]  # the second one is silent for longer
+        opened.append(await asyncio.open_connection("127.0.0.1", brokers))
+        assert await is_served(opened[2])
+        while await opened[1][0].read(1000):
+            pass
+        assert await is_served(opened[0])
+        opened.append(await asyncio.open_connection("127.0.0.1", clients))
+        assert not await opened[3][0].read()
+        # As with Kafka, those that are one too many go also when the bound is lowered.
+        await broker.parts.controller.alter_broker_configs(None, {"max.connections": "1"})
+        while await opened[0][0].read(1000):
+            pass
+        assert await is_served(opened[2])
+        for _, writer in opened:
+            writer.close()
+    finally:
+        await broker.stop()
+
+
 async def test_by_default_half_requests_of_one_address_take_a_part_of_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 16 MiB requests have 4 and those of one address 1: who has that much half sent keeps its next large one waiting, and no small one.
 
