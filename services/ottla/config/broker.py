@@ -129,18 +129,16 @@ class BrokerSettings(
     @cached_property
     def inter_broker_listener(self) -> Listener:
         """The listener that other brokers use."""
-        wanted = self.inter_broker_listener_name
-        for accepted_listener in self.accepted_listeners:
-            if (
-                accepted_listener.name == wanted.upper()
-                if wanted
-                else accepted_listener.security_protocol == self.security_inter_broker_protocol
-            ):
+        wanted, protocol = self.inter_broker_listener_name, self.security_inter_broker_protocol
+        if wanted and "security.inter.broker.protocol" in self.given:
+            raise ConfigurationError("inter.broker.listener.name: security.inter.broker.protocol is set too; set only one of them")
+        for accepted_listener in sorted(self.accepted_listeners, key=lambda listener: listener.name != protocol):
+            if accepted_listener.name == wanted.upper() if wanted else accepted_listener.security_protocol == protocol:
                 return accepted_listener
         raise ConfigurationError(
             f"inter.broker.listener.name: {wanted} is not one of listeners"
             if wanted
-            else f"security.inter.broker.protocol: no listener speaks {self.security_inter_broker_protocol}; set inter.broker.listener.name"
+            else f"security.inter.broker.protocol: no listener speaks {protocol}; set inter.broker.listener.name"
         )
 
     @cached_property
@@ -231,7 +229,7 @@ class BrokerSettings(
             ("listeners", lambda: self.check_overridden([*(one.name for one in self.accepted_listeners), control_module.LISTENER_NAME])),
             ("inter.broker.listener.name", lambda: self.inter_broker_listener),
             ("advertised.listeners", self._check_advertised_to_brokers),
-            ("max.connections.per.ip.overrides", lambda: self.connections_per_address),
+            ("max.connections.per.ip.overrides", self._check_connections_per_address),
             ("log.dirs", self._check_directories),
             ("broker.id", self._check_broker_id),
             ("zookeeper.connect", self.check_zookeeper),
@@ -250,6 +248,10 @@ class BrokerSettings(
             raise ConfigurationError(
                 f"advertised.listeners = {self.advertised_listeners!r}: {wanted} is missing, by which other brokers reach this one"
             )
+
+    def _check_connections_per_address(self) -> None:
+        if not self.connections_per_address and self.max_connections_per_ip == 0:
+            raise ConfigurationError("max.connections.per.ip = 0: no client could connect without max.connections.per.ip.overrides")
 
     def _check_directories(self) -> None:
         if not self.log_directories:

@@ -164,12 +164,16 @@ def _entries(text: str) -> list[str]:
 
 
 def _refuse_repetition(setting_name: str, text: str, listeners: list[Listener]) -> None:
-    names: set[str] = set()
-    addresses: set[tuple[str, int]] = set()
-    for listener in listeners:
-        if listener.name in names:
-            raise ConfigurationError(f"{setting_name} = {text!r}: {listener.name} is there twice")
-        if setting_name == "listeners" and listener.port and (listener.host, listener.port) in addresses:
-            raise ConfigurationError(f"{setting_name} = {text!r}: two listeners at {listener.host}:{listener.port}")
-        names.add(listener.name)
-        addresses.add((listener.host, listener.port))
+    for index, listener in enumerate(listeners):
+        for former in listeners[:index]:
+            if listener.name == former.name:
+                raise ConfigurationError(f"{setting_name} = {text!r}: {listener.name} is there twice")
+            if setting_name == "listeners" and listener.port and _is_one_address(listener, former):
+                raise ConfigurationError(f"{setting_name} = {text!r}: two listeners at {listener.host}:{listener.port}")
+
+
+def _is_one_address(one: Listener, other: Listener) -> bool:
+    """Whether both cannot be bound: no host is every interface of IPv4."""
+    if one.port != other.port or (":" in one.host) != (":" in other.host):
+        return False
+    return one.host == other.host or not ANY_HOST.isdisjoint({one.host, other.host})

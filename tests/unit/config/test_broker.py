@@ -181,6 +181,7 @@ def test_an_address_can_have_a_bound_of_its_own() -> None:
             {"log.cleaner.threads": "200"},
             "log.cleaner.dedupe.buffer.size = 134217728: must be at least 1048576 for each of log.cleaner.threads",
         ),
+        ({"max.connections.per.ip": "0"}, "no client could connect without max.connections.per.ip.overrides"),
         ({"log.cleaner.dedupe.buffer.size": "1048575"}, "must be at least 1048576 for each of log.cleaner.threads = 1"),
     ],
 )

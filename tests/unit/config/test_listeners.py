@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from ottla.config.broker import BrokerSettings
@@ -103,6 +105,35 @@ def test_the_inter_broker_listener_is_the_one_named_or_the_one_of_the_protocol()
     assert BrokerSettings.from_properties({**names, "inter.broker.listener.name": "b"}).inter_broker_listener.name == "B"
     with pytest.raises(ConfigurationError, match="C is not one of listeners"):
         BrokerSettings.from_properties({**names, "inter.broker.listener.name": "C"})
+
+
+def test_the_inter_broker_listener_is_kafkas() -> None:
+    """Without a name it is the one that is called as the protocol; `KafkaConfigTest.testInterBrokerListenerNameAndSecurityProtocolSet`."""
+    names = {"listeners": "OUT://:1,PLAINTEXT://:2", MAP: "OUT:PLAINTEXT,PLAINTEXT:PLAINTEXT"}
+    assert BrokerSettings.from_properties(names).inter_broker_listener.name == "PLAINTEXT"
+    with pytest.raises(ConfigurationError, match=r"security\.inter\.broker\.protocol is set too"):
+        BrokerSettings.from_properties({**names, "inter.broker.listener.name": "OUT", "security.inter.broker.protocol": "SSL"})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_refused"),
+    [
+        ("", "0.0.0.0", True),
+        ("127.0.0.1", "", True),
+        ("[::]", "[::1]", True),
+        ("127.0.0.1", "127.0.0.2", False),
+        ("", "[::1]", False),
+        ("[::]", "0.0.0.0", False),
+    ],
+)
+def test_two_listeners_that_cannot_be_bound_are_refused_at_once(first: str, second: str, is_refused: bool) -> None:
+    """`KafkaConfigTest.testIPv4AndIPv6SamePortListeners`; a broker became the controller before it found out.
+
+    Unlike Kafka: two addresses of one family may do.
+    """
+    given = {"listeners": f"A://{first}:9092,B://{second}:9092", MAP: "A:PLAINTEXT,B:PLAINTEXT"}
+    with pytest.raises(ConfigurationError, match="two listeners at") if is_refused else contextlib.nullcontext():
+        BrokerSettings.from_properties(given)
 
 
 TLS = {"listeners": "SSL://:9093", "security.inter.broker.protocol": "SSL"}
