@@ -56,7 +56,7 @@ from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration
 from ottla.network.buffers import ReceiveBuffers, memory_of_process
 from ottla.network.complaints import Complaints
 from ottla.network.listener import AnyListener, ConnectionLimits, Listener
-from ottla.network.tls import TlsSettings, client_context, server_context
+from ottla.network.tls import TlsSettings, check_between_brokers, client_context, server_context
 from ottla.storage.batch_opener import BatchOpener
 from ottla.storage.compaction.cleaner import LogCleaner
 from ottla.storage.compaction.runner import InlineRunner, ProcessRunner
@@ -452,6 +452,8 @@ class Broker:
         if not listener.is_tls:
             return None
         settings = self._settings.for_listener(listener.name)
+        if settings.zookeeper_connect is not None:
+            check_between_brokers(TlsSettings.of(settings))
         return client_context(TlsSettings.of(settings), check_host_name=bool(settings.ssl_endpoint_identification_algorithm))
 
     def _over_sockets(self) -> Connect:

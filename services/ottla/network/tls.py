@@ -157,6 +157,25 @@ def client_context(settings: TlsSettings, *, check_host_name: bool) -> ssl.SSLCo
     return context
 
 
+def check_between_brokers(settings: TlsSettings) -> None:
+    """Has one side of a listener shake hands with the other, as Kafka does at the start: brokers of one cluster have the same authorities.
+
+    Raises:
+        ConfigurationError: no other broker would reach this one.
+    """
+    theirs, ours = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context(settings, check_host_name=False).wrap_bio(ours, theirs)
+    sides = [client, server_context(settings).wrap_bio(theirs, ours, server_side=True)]
+    while sides:
+        side = sides.pop(0)
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            sides.append(side)
+        except ssl.SSLError as error:
+            raise ConfigurationError(f"ssl.truststore: with it a broker does not trust one with the same ssl.keystore: {error}") from error
+
+
 def cluster_context(settings: config.ClusterTlsSettings) -> ssl.SSLContext:
     """The context that a service connects to brokers with.
 

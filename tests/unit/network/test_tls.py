@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from tests.loops import until
 
+from ottla.broker.server import Broker
+from ottla.config.broker import BrokerSettings
 from ottla.errors import ConfigurationError
 from ottla.network.tls import ServerTls, TlsSettings, client_context, server_context
+from ottla.testing.certificates import Authority
 
 from .serving import Wire, frame, rest, serving
 
@@ -140,6 +144,23 @@ def test_a_keystore_given_as_text_leaves_no_file(certificate: Path, tmp_path: Pa
 async def test_a_broker_shows_its_keystore_to_other_brokers_and_trusts_their_authority(certificate: Path) -> None:
     settings = TlsSettings(keystore_location=str(certificate), truststore_location=str(certificate), client_auth="required")
     assert await talk(Wire(server_context(settings), client_context(settings, check_host_name=True))) == "TLSv1.3"
+
+
+@pytest.mark.parametrize("client_auth", ["none", "required"])
+@pytest.mark.parametrize("protocol", ["TLSv1.2", "TLSv1.3"])
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_broker_that_the_others_would_not_trust_does_not_start(
+    certificate: Path, tmp_path: Path, client_auth: str, protocol: str, is_other: bool
+) -> None:
+    """`SslTransportLayerTest.testInterBrokerSslConfigValidationFailure`; it started, and no follower of it or at it replicated."""
+    trusted = tmp_path / "authority.pem"
+    trusted.write_bytes(Authority("another").pem if is_other else certificate.read_bytes())
+    files = {"ssl.keystore.location": str(certificate), "ssl.truststore.location": str(trusted), "ssl.enabled.protocols": protocol}
+    files |= {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM", "ssl.client.auth": client_auth}
+    listener = {"listeners": "SSL://127.0.0.1:0", "security.inter.broker.protocol": "SSL", "zookeeper.connect": "zookeeper:2181"}
+    broker = Broker(BrokerSettings.from_properties({"broker.id": "1", "log.dirs": str(tmp_path), **listener, **files}))
+    with pytest.raises(ConfigurationError, match=r"ssl\.truststore: .*certificate verify failed") if is_other else nullcontext():
+        assert broker._tls_between_brokers()
 
 
 async def test_without_a_truststore_a_broker_trusts_the_systems_authorities_only(certificate: Path) -> None:
