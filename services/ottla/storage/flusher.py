@@ -190,7 +190,8 @@ class Flusher:
         while self._flushing is not None:
             await self._flush_with_others()
         unsynced = self.recovery_point < appender.log_end_offset or files.snapshots or files.sealed or files.condemned
-        if unsynced or self._owes or appender.leader_epochs.is_dirty or files.directory_changed:
+        # What was cut into takes appends again, and its indexes may lack what was only in memory, though all of it has been synced since.
+        if unsynced or self._owes or appender.leader_epochs.is_dirty or files.directory_changed or files.truncations:
             try:
                 appender.active.complete_time_index()
             except OSError as error:

@@ -246,3 +246,18 @@ def test_a_gap_that_a_compaction_left_is_sound(make_log: LogMaker) -> None:
         index.unlink()
     loaded = load_log(log.directory, index_interval_bytes=INTERVAL, clean=True, cleaned_up_to=third)
     assert (loaded.unsound, loaded.log_end_offset, len(loaded.segments)) == (None, end, 3)
+
+
+async def test_a_log_that_is_cut_back_into_a_rolled_segment_is_closed_with_the_time_of_its_newest_record(make_log: LogMaker) -> None:
+    """By which retention goes: no index entry has it, and a flush has come between the cut and the stop."""
+    log = make_log(index_interval_bytes=200)
+    append(log, *(batch_of(offset, timestamp=1_000 * offset) for offset in range(6)))
+    await log.offset_for_timestamp(0)  # for which the entries go to the files
+    log.appender.roll()
+    append(log, batch_of(6))
+    await truncate(log, 4)
+    await log.flush()
+    await log.close()
+    again = make_log(clean=True, recovery_point=4)
+    assert again.segments[-1].time_index.entries() == [(2_000, 2), (3_000, 3)]
+    assert again.segments[-1].max_timestamp == 3_000
