@@ -17,7 +17,6 @@ One event loop owns a log: no locks. Everything here that waits for the disk is 
 from __future__ import annotations
 
 import logging
-import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,9 +26,9 @@ from uuid import UUID
 from ottla.config.topic import TopicSettings
 from ottla.errors import CorruptMessage, InvalidRecord, KafkaStorageError, OffsetOutOfRange
 from ottla.model import TopicPartition
-from ottla.record.batch import HEADER_SIZE, read_header
 from ottla.record.region import FileRegion
 from ottla.storage.appender import Appender
+from ottla.storage.batches import headers
 from ottla.storage.checkpoints import sync_directory
 from ottla.storage.compaction.job import CleaningInterrupted
 from ottla.storage.compaction.swap import SwapNotBegun, swap
@@ -345,16 +344,17 @@ class Log:
 
     def _end_within(self, kept: Sequence[Segment], offset: int) -> None:
         """Keeps these segments alone, and of the last one what lies before the batch that has `offset`. Raises OSError."""
-        snapshots, last, end = self.files.snapshot_offsets(), kept[-1], offset
-        position = last.locate(end, self.files.context.file_pool)
-        if position < last.size:
-            # Half a batch cannot be kept, and a hole where it was could never be filled.
-            end = min(end, read_header(os.pread(last.open(self.files.context.file_pool).fd, HEADER_SIZE, position)).base_offset)
+        snapshots, last, pool = self.files.snapshot_offsets(), kept[-1], self.files.context.file_pool
+        position = last.locate(offset, pool)
+        # Half a batch cannot be kept, and a hole where it was could never be filled. Nor does a start know of an end behind the last
+        # batch, where a gap was that the leader's cleaning had left.
+        begin = last.offset_index.position_of(max(offset - 1 - last.base_offset, 0))
+        end = max((header.last_offset + 1 for _, header in headers(last.open(pool).fd, begin, position)), default=last.base_offset)
         take_aside_back(self.directory)
         last.truncate(position, end)
         last.is_active = True
         self.files.segments.replace(kept)
-        self.files.context.file_pool.forget(last)  # opened again, to be written to
+        pool.forget(last)  # opened again, to be written to
         self._ends_at(end, snapshots)
         self.log_start_offset = min(self.log_start_offset, end)
         self.leader_epochs.truncate_from_end(end)

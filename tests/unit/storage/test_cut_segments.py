@@ -21,7 +21,7 @@ from ottla.storage.recovery import LoadedLog, load_log
 
 from .crashes import crash_after
 from .failing_calls import failing
-from .logs import INTERVAL, LogMaker, append, batch_of, fill, stored, truncate
+from .logs import INTERVAL, LogMaker, append, batch_of, fill, offsets_of, stored, truncate
 
 
 def epochs_of(log: Log) -> list[tuple[int, int]]:
@@ -261,3 +261,15 @@ async def test_a_log_that_is_cut_back_into_a_rolled_segment_is_closed_with_the_t
     again = make_log(clean=True, recovery_point=4)
     assert again.segments[-1].time_index.entries() == [(2_000, 2), (3_000, 3)]
     assert again.segments[-1].max_timestamp == 3_000
+
+
+@pytest.mark.parametrize("offset", [3, 4])
+async def test_a_log_that_is_cut_within_a_gap_ends_where_its_last_batch_does(make_log: LogMaker, offset: int) -> None:
+    """The leader's cleaning has left it. A start after a clean stop finds the same end. Kafka's LogSegmentTest has the cut of it."""
+    log = make_log()
+    append(log, batch_of(0, 2), batch_of(5), batch_of(6, 3))
+    await truncate(log, offset)
+    assert (log.log_end_offset, offsets_of(stored(log))) == (2, [(0, 1)])
+    await log.close()
+    loaded = load_log(log.directory, index_interval_bytes=INTERVAL, clean=True, recovery_point=log.recovery_point)
+    assert (loaded.unsound, loaded.log_end_offset) == (None, 2)
