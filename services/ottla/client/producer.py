@@ -260,7 +260,7 @@ class Producer:
             partition: -1 leaves the choice to the partitioner.
 
         Raises:
-            DeliveryFailed: (sync) one of them at least is not written.
+            DeliveryFailed: (sync) one of them at least is not written; or none can be any more, or not outside a transaction.
             QueueFull: (async) there was no room within `queue.enqueue.timeout.ms`; those before it are sent.
             InvalidPartition: the partitioner gave a number that no partition has.
             ClientClosed: closed, or a forked child.
@@ -483,7 +483,7 @@ class Producer:
         partition: int,
         delivery: Delivery,
     ) -> None:
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaError, KafkaException
 
         told: Callable[[Any, Any], None] = delivery
         if self._discovery is not None:
@@ -504,8 +504,11 @@ class Producer:
                 if timeout_ms >= 0 and now >= end:
                     raise QueueFull(f"the queue has {self.settings.queue_size} messages, for {timeout_ms} ms by now") from None
                 self._client.poll(_POLL_SECONDS if timeout_ms < 0 else min(_POLL_SECONDS, end - now))
-            except KafkaException as error:  # as of a message that is too large: it fails alone
-                delivery.failed(DeliveryFailed(f"{topic}: {error.args[0].str()}", error.args[0].code()))
+            except KafkaException as error:
+                failure = DeliveryFailed(f"{topic}: {error.args[0].str()}", error.args[0].code())
+                if failure.code in (KafkaError._STATE, KafkaError._FATAL, KafkaError._FENCED):  # of which no other would be taken either
+                    raise failure from error
+                delivery.failed(failure)  # as of a message that is too large: it fails alone
                 return
 
     def _partition_count(self, topic: str) -> int:

@@ -356,6 +356,9 @@ def test_a_transaction_is_written_as_a_whole_or_not_at_all(cluster: EmbeddedClus
         with pytest.raises(RuntimeError, match="changed my mind"), producer.transaction():
             producer.send(topic, [b"never"], partition=0)
             raise RuntimeError("changed my mind")
+        for messages in (b"outside", [b"outside", b"of it"]):
+            with pytest.raises(DeliveryFailed, match="state"):
+                producer.send(topic, messages)
         with producer.transaction():
             producer.send(topic, [b"a", b"b"], partition=0)
     wait_until_all_ended(cluster.bootstrap_servers)
