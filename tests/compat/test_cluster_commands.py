@@ -250,6 +250,30 @@ def test_a_slow_move_is_listed_waits_for_nobody_and_is_taken_back(cluster: Embed
     assert ottla(cluster, "reassign", "cancel", "--all") == "No partition is on its way.\n"
 
 
+def test_what_is_on_its_way_gets_another_throttle(cluster: EmbeddedCluster, ottla: Ottla, tmp_path: Path) -> None:
+    """Kafka's ReassignPartitionsCommandTest, testAlterReassignmentThrottle (KIP-455); whatever moves counts, as in testMoveMap."""
+    cluster.create_topic("clicks", partitions=1)
+    cluster.create_topic("views", partitions=1)
+    publish(cluster, "clicks", 6_000_000)
+    leader = cluster.leader("clicks")
+    target = next(number for number in (1, 2, 3) if number != leader)
+    plan, other = tmp_path / "plan.json", tmp_path / "other.json"
+    for file, topic in ((plan, "clicks"), (other, "views")):
+        file.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 0, "replicas": [target]}]}))
+    ottla(cluster, "reassign", "execute", str(plan), "--throttle", "1kB", "--no-wait")
+    for additional, rate in ((other, "2000"), (plan, "100000000")):
+        ottla(cluster, "reassign", "execute", str(additional), "--additional", "--throttle", rate, "--no-wait")
+        for broker in (leader, target):
+            found = overridden(cluster, ResourceType.BROKER, str(broker))
+            assert {found.get(key) for key in THROTTLED} == {rate}
+    until(lambda: cluster.isr("clicks") == [target], "it has moved")
+    until(lambda: "No partition" in ottla(cluster, "reassign", "list"), "both have")
+    for file in (plan, other):
+        ottla(cluster, "reassign", "status", str(file))
+    for topic in ("clicks", "views"):
+        assert overridden(cluster, ResourceType.TOPIC, topic) == {}
+
+
 def test_a_plan_that_can_not_be_is_refused_before_anything_moves(cluster: EmbeddedCluster, ottla: Ottla, tmp_path: Path) -> None:
     cluster.create_topic("clicks")
     plan = tmp_path / "plan.json"

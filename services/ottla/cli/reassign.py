@@ -122,19 +122,22 @@ def execute(
     ongoing = cluster.ongoing()
     if ongoing and not additional:
         raise CommandFailed(f"{count_of(len(ongoing), 'partition is', 'partitions are')} on their way already; --additional moves more")
-    say(_summary(plan, cluster.replicas))
+    before = {partition: _without(replicas, ongoing.get(partition)) for partition, replicas in cluster.replicas.items()}
+    say(_summary(plan, before))
     if rollback is not None:
-        _write_new(rollback, plan_text({partition: _without(cluster.replicas[partition], ongoing.get(partition)) for partition in plan}))
+        _write_new(rollback, plan_text({partition: before[partition] for partition in plan}))
         say(f"The way back: ottla reassign execute {rollback}")
+    # A broker's rate counts for what is on its way already, too, whose copying so far may have had another rate or none.
+    moving = {partition: _target(found) for partition, found in ongoing.items() if partition in before} | plan
     try:
         if bytes_per_second is not None:
             # One that is away has no leaderships, copies nothing, and cannot be told.
-            brokers = [broker for broker in moving_brokers(plan, cluster.replicas) if broker in cluster.broker_ids]
-            throttle(cluster.admin, cluster.where, bytes_per_second, brokers, throttled(plan, cluster.replicas))
+            brokers = [broker for broker in moving_brokers(moving, before) if broker in cluster.broker_ids]
+            throttle(cluster.admin, cluster.where, bytes_per_second, brokers, throttled(moving, before))
         refused = alter_reassignments(cluster.where, cluster.address, plan) if plan else {}
         begun = {partition: replicas for partition, replicas in plan.items() if partition not in refused}
         if begun and wait:
-            _wait(cluster, begun)
+            wait_for(cluster.where, cluster.metadata, begun, before, lambda: cluster.ongoing_of(begun))
     except KeyboardInterrupt:
         note("The reassignment continues; `ottla reassign list` shows it.")
         raise
@@ -142,7 +145,7 @@ def execute(
         if bytes_per_second is not None:
             note("The throttle stays; `ottla reassign status PLAN` removes it when nothing is on its way any more.")
         raise
-    if bytes_per_second is not None and (wait or not begun) and not _end_throttle(cluster, plan):
+    if bytes_per_second is not None and (wait or not begun) and not _end_throttle(cluster, moving):
         note("Other partitions are on their way, so the throttle stays; `ottla reassign status` removes it later.")
     if refused:
         raise CommandFailed(_refusals(refused))
@@ -272,6 +275,11 @@ def _without(replicas: tuple[int, ...], ongoing: Ongoing | None) -> tuple[int, .
     return replicas if ongoing is None else tuple(replica for replica in replicas if replica not in ongoing.adding)
 
 
+def _target(ongoing: Ongoing) -> tuple[int, ...]:
+    """Where a partition on its way is to be."""
+    return tuple(replica for replica in ongoing.replicas if replica not in ongoing.removing)
+
+
 def _summary(plan: Plan, current: Mapping[TopicPartition, tuple[int, ...]]) -> str:
     copies = sum(len(set(replicas) - set(current[partition])) for partition, replicas in plan.items())
     leaders = sum(replicas[0] != current[partition][0] for partition, replicas in plan.items())
@@ -309,12 +317,6 @@ def _ongoing_json(partition: TopicPartition, ongoing: Ongoing) -> dict[str, obje
         "adding": ongoing.adding,
         "removing": ongoing.removing,
     }
-
-
-def _wait(cluster: ReassigningCluster, plan: Plan) -> None:
-    from ottla.cli.reassign import wait_for
-
-    wait_for(cluster.where, cluster.metadata, plan, cluster.replicas, lambda: cluster.ongoing_of(plan))
 
 
 def _end_throttle(cluster: ReassigningCluster, plan: Iterable[TopicPartition]) -> bool:
