@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.client.partitioners import murmur2_partition
 from ottla.testing import EmbeddedCluster
 
 Ottla = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -70,6 +71,15 @@ def test_keys_headers_timestamps_codecs_and_nulls(ottla: Ottla, ottla_topic: str
         f"{ottla_topic}-0@2\t{time_and_headers}\tNULL\tv",
     ]
     assert ottla("consume", ottla_topic, "-f", r"%o:%K:%S|").stdout == "0:1:1|1:1:-1|2:-1:1|"
+
+
+def test_a_key_goes_where_java_s_producer_sends_it(ottla: Ottla) -> None:
+    """A tombstone that lay in another partition would delete nothing."""
+    ottla("topics", "create", "keyed-by-hand", "-p", "12")
+    keys = [f"key-{number}" for number in range(40)]
+    ottla("produce", "keyed-by-hand", "-K", ":", "-Z", given="".join(f"{key}:\n" for key in keys))
+    printed = ottla("consume", "keyed-by-hand", "-f", r"%k %p\n").stdout.split()
+    assert dict(zip(printed[::2], map(int, printed[1::2]), strict=True)) == {key: murmur2_partition(key.encode(), 12) for key in keys}
 
 
 def test_each_start_and_end(ottla: Ottla, ottla_topic: str) -> None:

@@ -175,6 +175,7 @@ class Publisher:
                 "compression.type": codec,
                 "acks": acks,
                 "enable.idempotence": acks in ("all", "-1"),
+                "partitioner": "murmur2_random",  # Java's: the same key lies in the same partition, no matter who publishes
                 "message.timeout.ms": DELIVERY_MS,
                 "delivery.report.only.error": True,
             }
