@@ -177,7 +177,8 @@ def test_a_broker_that_is_gone_is_seen_at_a_glance(cluster: EmbeddedCluster, ott
     wrong = ["1 of 9 partitions offline", "3 of 9 partitions under min.insync.replicas", "6 of 9 partitions under-replicated"]
     assert f"{'; '.join(wrong)}; no sign of broker {gone}" in complaint
     described = json.loads(ottla(cluster, "topics", "describe", "--under-replicated", "--json"))
-    assert {topic["topic"]: len(topic["partitions"]) for topic in described}["copied"] == 3
+    partition_counts = {topic["topic"]: len(topic["partitions"]) for topic in described}
+    assert partition_counts.keys() == {"copied", *INTERNAL_TOPICS} and partition_counts["copied"] == 3
     assert "alone-" not in ottla(cluster, "topics", "describe", "alone")  # a partition without a leader is shown, and hides nothing
 
     cluster.start_broker(gone)
@@ -234,6 +235,10 @@ def test_a_slow_move_is_listed_waits_for_nobody_and_is_taken_back(cluster: Embed
     ottla(cluster, "reassign", "execute", str(plan), "--throttle", "1kB", "--no-wait")
     (ongoing,) = json.loads(ottla(cluster, "reassign", "list", "--json"))
     assert (ongoing["topic"], ongoing["partition"], ongoing["adding"], ongoing["removing"]) == ("clicks", 0, [target], [leader])
+    ottla(cluster, "cluster", "--check")  # what is yet to come is missing nowhere, as to Kafka's tool (TopicCommandIntegrationTest)
+    assert ottla(cluster, "topics", "describe", "--under-replicated") == "Every replica is in sync.\n"
+    (described,) = json.loads(ottla(cluster, "topics", "describe", "clicks", "--json"))
+    assert (described["replication_factor"], described["partitions"][0]["adding"]) == (1, [target])
     assert "1 of 1 partition not where the plan wants it" in ottla(cluster, "reassign", "status", str(plan), code=1)
     assert "--additional" in ottla(cluster, "reassign", "execute", str(plan), code=1)
     assert overridden(cluster, ResourceType.TOPIC, "clicks") == {

@@ -15,6 +15,7 @@ from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, c
 from ottla.cli.errors import CommandFailed
 from ottla.cli.log_directories import log_directory_states
 from ottla.cli.output import count_of, say, say_json, table
+from ottla.cli.reassignment_requests import adding_replicas
 from ottla.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -126,13 +127,14 @@ class BrokerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a partition is. `min_insync_replicas` is None where it is not known."""
+    """Where a partition is. `min_insync_replicas` is None where it is not known; `adding` are replicas that a reassignment brings."""
 
     topic_partition: TopicPartition
     leader: int | None
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     min_insync_replicas: int | None = None
+    adding: tuple[int, ...] = ()
 
     @property
     def is_offline(self) -> bool:
@@ -141,7 +143,7 @@ class Placed:
 
     @property
     def is_under_replicated(self) -> bool:
-        return len(self.isr) < len(self.replicas)
+        return not {*self.isr, *self.adding}.issuperset(self.replicas)
 
     @property
     def is_under_min_isr(self) -> bool:
@@ -242,6 +244,7 @@ def gather_cluster(where: Connection) -> ClusterFacts:
     with told_plainly(where.bootstrap_server):
         described = admin.describe_cluster(request_timeout=ANSWER_SECONDS).result(ANSWER_SECONDS + 5)
     metadata = cluster_metadata(admin, where.bootstrap_server)
+    adding = adding_replicas(where, metadata)
     minima = _min_insync_replicas(admin, where, sorted(metadata.topics))
     partitions = tuple(
         Placed(
@@ -250,6 +253,7 @@ def gather_cluster(where: Connection) -> ClusterFacts:
             tuple(found.replicas),
             tuple(found.isrs),
             minima.get(name),
+            adding.get(TopicPartition(name, number), ()),
         )
         for name, topic in sorted(metadata.topics.items())
         for number, found in sorted(topic.partitions.items())

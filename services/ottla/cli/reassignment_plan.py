@@ -40,7 +40,11 @@ def parsed_plan(text: str, source: str) -> Plan:
         document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{source} is no JSON: {error}") from None
-    if not isinstance(document, dict) or document.get("version", FORMAT_VERSION) != FORMAT_VERSION or not isinstance(document.get("partitions"), list):
+    if (
+        not isinstance(document, dict)
+        or document.get("version", FORMAT_VERSION) != FORMAT_VERSION
+        or not isinstance(document.get("partitions"), list)
+    ):
         raise UsageError(f'{source} is no plan: it has to be {{"version": {FORMAT_VERSION}, "partitions": [...]}}')
     plan: Plan = {}
     for number, entry in enumerate(document["partitions"], start=1):

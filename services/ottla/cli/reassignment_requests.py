@@ -6,10 +6,11 @@ They are sent to the controller: Ottla's brokers pass them on from anywhere, Kaf
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.cli.broker_call import call
+from ottla.cli.broker_call import TIMEOUT_SECONDS, call
 from ottla.cli.connection import Connection
 from ottla.cli.errors import CommandFailed
 from ottla.model import TopicPartition
@@ -77,7 +78,15 @@ def alter_reassignments(
     }
 
 
-def list_reassignments(where: Connection, address: tuple[str, int]) -> dict[TopicPartition, Ongoing]:
+def adding_replicas(where: Connection, metadata: ClusterMetadata) -> dict[TopicPartition, tuple[int, ...]]:
+    """The replicas that partitions on their way are yet to get; none where the controller may not be asked, or does not answer."""
+    with suppress(CommandFailed):
+        ongoing = list_reassignments(where, controller_address(metadata), TIMEOUT_SECONDS)
+        return {partition: found.adding for partition, found in ongoing.items()}
+    return {}
+
+
+def list_reassignments(where: Connection, address: tuple[str, int], timeout_seconds: float = CALL_SECONDS) -> dict[TopicPartition, Ongoing]:
     """All partitions that are on their way."""
     answer = call(
         address,
@@ -86,7 +95,7 @@ def list_reassignments(where: Connection, address: tuple[str, int]) -> dict[Topi
         0,
         lambda api: api.build("ListPartitionReassignmentsRequest", topics=None),
         "does not tell of reassignments",
-        CALL_SECONDS,
+        timeout_seconds,
     )
     _check(answer)
     return {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
 from ottla.cli.errors import CommandFailed
 from ottla.cli.log_directories import partition_sizes
+from ottla.cli.reassignment_requests import adding_replicas
 from ottla.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """One partition. An offset is None when no leader tells it, the size when it cannot be asked."""
+    """One partition. An offset is None when no leader tells it, the size when it cannot be asked.
+
+    Replicas that a reassignment is adding are `adding`, too: until they have caught up they are missing nowhere (KIP-455).
+    """
 
     partition: int
     leader: int | None
@@ -27,10 +31,11 @@ class PartitionFacts:
     start_offset: int | None
     end_offset: int | None
     size: int | None
+    adding: tuple[int, ...] = ()
 
     @property
     def is_under_replicated(self) -> bool:
-        return len(self.isr) < len(self.replicas)
+        return not {*self.isr, *self.adding}.issuperset(self.replicas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class TopicFacts:
 
     @property
     def replication_factor(self) -> int:
-        return max((len(partition.replicas) for partition in self.partitions), default=0)
+        return max((len(set(partition.replicas) - set(partition.adding)) for partition in self.partitions), default=0)
 
     @property
     def message_count(self) -> int:
@@ -69,13 +74,14 @@ class TopicFacts:
         }
 
 
-def gather(connection: Connection, names: Sequence[str]) -> list[TopicFacts]:
-    """The facts of these topics, or of all that are not internal when none is named; a name that is not there fails."""
+def gather(connection: Connection, names: Sequence[str], *, internal: bool = False) -> list[TopicFacts]:
+    """The facts of these topics, or of all when none is named, the internal ones if asked for; a name that is not there fails."""
     admin = connection.admin()
     metadata = cluster_metadata(admin, connection.bootstrap_server)
+    adding = adding_replicas(connection, metadata)
     for name in names:
         cluster_metadata_has(metadata.topics, name, connection.bootstrap_server)
-    chosen = sorted(names) if names else sorted(name for name in metadata.topics if not name.startswith("__"))
+    chosen = sorted(names) if names else sorted(name for name in metadata.topics if internal or not name.startswith("__"))
     partitions = [TopicPartition(name, partition) for name in chosen for partition in sorted(metadata.topics[name].partitions)]
     # Only of those that have a leader: librdkafka would wait for the others to get one.
     led = [partition for partition in partitions if metadata.topics[partition.topic].partitions[partition.partition].leader >= 0]
@@ -96,6 +102,7 @@ def gather(connection: Connection, names: Sequence[str]) -> list[TopicFacts]:
                     start_offset=offsets.get(TopicPartition(name, partition.id), (None, None))[0],
                     end_offset=offsets.get(TopicPartition(name, partition.id), (None, None))[1],
                     size=sizes.get(TopicPartition(name, partition.id)),
+                    adding=adding.get(TopicPartition(name, partition.id), ()),
                 )
                 for _, partition in sorted(metadata.topics[name].partitions.items())
             ),

@@ -88,9 +88,11 @@ def list_topics(
 @connects
 def describe(
     where: Connection,
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="All topics when none is named.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="All when none is named, but those that begin with `__`.")
+    ] = None,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated", help="Only partitions with a replica that is not in sync.")
+        bool, typer.Option("--under-replicated", help="Only partitions with a replica that is not in sync, of internal topics too.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -101,7 +103,7 @@ def describe(
     - `ottla topics describe clicks`
     - `ottla topics describe --under-replicated`
     """
-    topics = gather(where, names or ())
+    topics = gather(where, names or (), internal=under_replicated)
     if under_replicated:
         topics = [topic for topic in topics if topic.shown(under_replicated)]
     if as_json:
