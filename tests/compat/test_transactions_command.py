@@ -7,6 +7,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
@@ -16,6 +17,7 @@ from tests.unit.broker.wired import batch, produce
 from tests.waiting import until
 
 from ottla.cli.main import run
+from ottla.cli.transactions import Described, Listed, Writer, _unknown
 from ottla.testing import EmbeddedCluster
 
 
@@ -117,6 +119,18 @@ def test_a_transaction_whose_coordinator_is_away_does_not_hang(capfd: pytest.Cap
         cluster.start_broker(coordinator)
         producer.commit_transaction(120)
         assert read_committed(address, topic, 0, 120.0) == [b"paid"]
+
+
+def test_a_transaction_that_is_being_ended_with_the_next_epoch_does_not_hang() -> None:
+    """TransactionsCommandTest: the partitions count that a coordinator has yet to mark. Kafka 4 commits with the next epoch (KIP-890)."""
+    committing = Described("paying", 1, 7, 4, "PrepareCommit", 60_000, 0, (("payments", 0),))
+    brokers: Any = SimpleNamespace(
+        check_coordinators=lambda: None,
+        transactions=lambda producer_ids: [Listed("paying", 7, "PrepareCommit", 1)],
+        describe=lambda transactional_id: committing,
+    )
+    marked_later, unknown = (Writer(("payments", partition), 7, 3, 0, 0, 10) for partition in (0, 1))
+    assert _unknown(brokers, [marked_later, unknown]) == [unknown]
 
 
 def send(address: str, frame: bytes) -> None:

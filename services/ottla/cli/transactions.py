@@ -174,6 +174,8 @@ def _partitions(topics: Any) -> list[Partition]:
 def _unknown(brokers: Brokers, writers: list[Writer]) -> list[Writer]:
     """Those of which their producers' coordinators know nothing.
 
+    An epoch says nothing of that: a coordinator that ends a transaction may have raised it already (Kafka 4 does so for a commit, too).
+
     Raises:
         CommandFailed: not every coordinator can be asked.
     """
@@ -188,9 +190,7 @@ def _unknown(brokers: Brokers, writers: list[Writer]) -> list[Writer]:
     return [
         writer
         for writer in writers
-        if writer.producer_id not in described
-        or described[writer.producer_id].producer_epoch != writer.producer_epoch
-        or writer.partition not in described[writer.producer_id].partitions
+        if writer.producer_id not in described or writer.partition not in described[writer.producer_id].partitions
     ]
 
 
