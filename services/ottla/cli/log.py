@@ -30,14 +30,17 @@ def _group() -> None:
 
 @app.command()
 def dump(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help=".log, .index, .timeindex, .snapshot, leader-epoch-checkpoint.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help=".log, .index, .timeindex, .txnindex, .snapshot, leader-epoch-checkpoint.")
+    ],
     records: Annotated[bool, typer.Option("--records", "-r", help="Also each record: offset, time, key, value, headers.")] = False,
     index_check: Annotated[bool, typer.Option("--index-check/--no-index-check", help="Compare a segment with its indexes.")] = True,
     as_json: Annotated[bool, typer.Option("--json", "-J", help="A line of JSON for each batch, damage, index or entry.")] = False,
 ) -> None:
     """Print the batches of a segment with their checksums, and check its indexes.
 
-    Also prints an index, a producer snapshot or a leader-epoch-checkpoint. Exit code 1: something is wrong with a file.
+    Also prints an index, aborted transactions, a producer snapshot or a leader-epoch-checkpoint. Exit code 1: something is
+    wrong with a file.
 
     Examples:
 
@@ -71,9 +74,10 @@ def _lines(path: Path, records: bool, index_check: bool) -> Iterator[Line]:
         ".log": lambda segment: segment_text.segment(segment, records, index_check),
         ".index": segment_text.offset_index,
         ".timeindex": segment_text.time_index,
+        ".txnindex": segment_text.transaction_index,
         ".snapshot": segment_text.snapshot,
     }
     printer = segment_text.leader_epochs if path.name == "leader-epoch-checkpoint" else printers.get(path.suffix)
     if printer is None:
-        raise UsageError(f"{path}: not a .log, .index, .timeindex or .snapshot file, nor a leader-epoch-checkpoint")
+        raise UsageError(f"{path}: not a .log, .index, .timeindex, .txnindex or .snapshot file, nor a leader-epoch-checkpoint")
     yield from printer(path)

@@ -198,6 +198,17 @@ def snapshot(path: Path) -> Iterator[Line]:
     yield _end(path, len(dumped.entries), "producer", dumped.problem)
 
 
+def transaction_index(path: Path) -> Iterator[Line]:
+    """Each aborted transaction of a `.txnindex`, and what its segment says to them."""
+    from ottla.storage.inspect import dump_transaction_index
+
+    dumped = dump_transaction_index(path)
+    for entry in dumped.entries:
+        fields = entry._asdict()
+        yield Line(("  ".join(f"{name} {value}" for name, value in fields.items()),), {"kind": "aborted_transaction", **fields})
+    yield _end(path, len(dumped.entries), "aborted transaction", dumped.problem)
+
+
 def leader_epochs(path: Path) -> Iterator[Line]:
     """Each line of a leader-epoch-checkpoint."""
     from ottla.storage.inspect import dump_leader_epochs

@@ -23,6 +23,7 @@ from ottla.storage.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX
 from ottla.storage.indexes import OFFSET_ENTRY, TIME_ENTRY
 from ottla.storage.producer_snapshots import read_snapshot
 from ottla.storage.producers import ProducerSnapshotEntry
+from ottla.storage.transaction_index import ENTRY_SIZE, AbortedTransaction, TransactionIndex
 
 # A dump shows the first contradictions of an index; after those the rest says nothing new.
 MOST_PROBLEMS: Final = 20
@@ -90,6 +91,15 @@ class LeaderEpochsDump:
 
     path: Path
     entries: tuple[tuple[int, int], ...]
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionIndexDump:
+    """A `.txnindex` file; `problem` says why its entries cannot be believed."""
+
+    path: Path
+    entries: tuple[AbortedTransaction, ...]
     problem: str | None
 
 
@@ -177,6 +187,19 @@ def dump_leader_epochs(path: Path) -> LeaderEpochsDump:
     except OSError as error:
         return LeaderEpochsDump(path, (), f"{path}: cannot be read: {error.strerror}")
     return LeaderEpochsDump(path, entries, None)
+
+
+def dump_transaction_index(path: Path) -> TransactionIndexDump:
+    """The aborted transactions of a segment, compared with its offsets where it lies beside."""
+    try:
+        index, size = TransactionIndex(str(path)), path.stat().st_size
+    except OSError as error:
+        return TransactionIndexDump(path, (), f"{path}: cannot be read: {error.strerror}")
+    end_offset = max((header.last_offset + 1 for _, header in _headers(path)), default=None)
+    problem = index.problem(offset_in(path.name) or 0, end_offset)
+    if problem is None and size % ENTRY_SIZE:
+        problem = f"{size} bytes are no multiple of an entry's {ENTRY_SIZE}"
+    return TransactionIndexDump(path, tuple(index), problem)
 
 
 def _batches(file: BinaryIO, *, whole: bool) -> Iterator[tuple[int, BatchHeader, bytes | str]]:

@@ -1,6 +1,7 @@
 """`ottla log dump` on real segment files, sound and damaged."""
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,17 @@ def test_indexes_and_checkpoints_are_shown_too(segment: Path, capsys: pytest.Cap
     assert "offset +2  @" in out
     assert "2013-07-04T12:00:00.002Z  offset +2" in out
     assert "leader epoch 4 from offset 0" in out
+
+
+def test_aborted_transactions_are_shown_and_compared_with_their_segment(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The segment has the offsets 0 to 2, and so has the marker of whatever was aborted in it."""
+    path = segment.with_suffix(".txnindex")
+    for last_offset, torn, code, end in ((2, b"", 0, "1 aborted transaction"), (2, b"x", 1, "no multiple"), (3, b"", 1, "a marker at 3")):
+        path.write_bytes(struct.pack(">hqqqq", 0, 424242, 0, last_offset, 1) + torn)
+        assert run(["log", "dump", str(path)]) == code
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == f"producer_id 424242  first_offset 0  last_offset {last_offset}  last_stable_offset 1"
+        assert end in lines[1]
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
