@@ -16,9 +16,8 @@ import typer
 from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, commands, connects, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, note, say, say_json, table
-from ottla.cli.reassignment_cluster import ReassigningCluster
 from ottla.cli.reassignment_plan import Plan, Throttled, complaints, even_plan, moving_brokers, parsed_plan, plan_text, throttled
-from ottla.cli.reassignment_requests import Ongoing, alter_reassignments
+from ottla.cli.reassignment_requests import Ongoing, ReassigningCluster, alter_reassignments
 from ottla.cli.topic_facts import cluster_metadata_has
 from ottla.model import TopicPartition
 
