@@ -66,6 +66,8 @@ SPACE_TICK_MS: Final = 1000
 LOGGED_AGAIN_SECONDS: Final = 60.0  # what fails again and again, for the same reason in the same directory
 MOST_WANTED: Final = 10_000  # directories asked for, for partitions that may never come
 DELETE_TICK_MS: Final = 500
+# As Kafka's `log.initial.task.delay.ms`: a broker that is started again and again deletes what is too old all the same.
+FIRST_RETENTION_MS: Final = 30_000
 
 Work: TypeAlias = Callable[[], Awaitable[object]]
 
@@ -782,7 +784,7 @@ class LogManager:
     def _begin_rounds(self) -> None:
         settings = self._settings
         every = self._periodic.every
-        every(settings.log_retention_check_interval_ms, "retention", self.run_retention_once)
+        every(settings.log_retention_check_interval_ms, "retention", self.run_retention_once, FIRST_RETENTION_MS)
         every(min(settings.log_flush_scheduler_interval_ms, MOST_FLUSH_TICK_MS), "flushes by age", self.flush_due_logs)
         every(settings.log_flush_offset_checkpoint_interval_ms, "checkpoints", self._minute)
         every(settings.replica_high_watermark_checkpoint_interval_ms, "high watermarks", self.write_high_watermarks)
@@ -869,13 +871,15 @@ class Periodic:
         self._at_work: set[asyncio.Task[None]] = set()
         self._stopping = False
 
-    def every(self, interval_ms: int, name: str, work: Work) -> None:
-        """Does the work, waits, and does it again; the first wait comes first."""
+    def every(self, interval_ms: int, name: str, work: Work, first_ms: int | None = None) -> None:
+        """Does the work, waits, and does it again; the first wait comes first, and may be a shorter one."""
 
         async def rounds() -> None:
+            wait_ms = interval_ms if first_ms is None else min(first_ms, interval_ms)
             while not self._stopping:
-                await asyncio.sleep(max(interval_ms, 1) / 1000)
+                await asyncio.sleep(max(wait_ms, 1) / 1000)
                 await self._one_round(task, name, work)
+                wait_ms = interval_ms
 
         task = asyncio.create_task(rounds(), name=name)
         self._tasks.append(task)

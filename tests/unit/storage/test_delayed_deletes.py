@@ -105,3 +105,19 @@ async def test_a_round_that_is_at_work_is_waited_for_and_is_the_last_one() -> No
     go_on.set()
     await stopping
     assert done == ["written"]
+
+
+async def test_the_first_round_may_come_sooner_than_those_after_it() -> None:
+    """As that of retention does after a start."""
+    rounds, begun, count = Periodic(), asyncio.Event(), 0
+
+    async def work() -> None:
+        nonlocal count
+        count += 1
+        begun.set()
+
+    rounds.every(600_000, "the work", work, 1)
+    await begun.wait()
+    await asyncio.sleep(0.01)
+    await rounds.stop()
+    assert count == 1
