@@ -63,6 +63,7 @@ class Log:
         "directory",
         "files",
         "flusher",
+        "is_being_cleaned",
         "leader_epochs",
         "log_start_offset",
         "producers",
@@ -87,6 +88,7 @@ class Log:
         self.log_start_offset = loaded.log_start_offset
         # What lies before has been cleaned; `cleaner-offset-checkpoint` has it.
         self.cleaned_up_to = loaded.cleaned_up_to
+        self.is_being_cleaned = False
         # A truncation could not read what their batches are now: nothing can be concluded from the producers' states.
         self.producers_unknown = False
         # The checkpointed recovery point lies beyond the end that a truncation left, in this life or in the one before.

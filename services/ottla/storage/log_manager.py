@@ -699,7 +699,10 @@ class LogManager:
     # Rounds.
 
     async def run_retention_once(self) -> int:
-        """Deletes the segments that no topic's policy keeps, and says how many. What is not led or followed yet stays as it is."""
+        """Deletes the segments that no topic's policy keeps, and says how many.
+
+        What is not led or followed yet stays as it is, and what is being cleaned: that would end it, again and again for a large log.
+        """
         deleted = 0
         high_watermarks = self.high_watermarks()
         now_ms = self._clock.time_ms()
@@ -707,7 +710,7 @@ class LogManager:
             if index % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
                 await asyncio.sleep(0)
             high_watermark = high_watermarks.get(partition_log.topic_partition)
-            if high_watermark is None or partition_log.is_offline:
+            if high_watermark is None or partition_log.is_offline or partition_log.is_being_cleaned:
                 continue
             try:
                 deleted += partition_log.delete_old_segments(now_ms, high_watermark)

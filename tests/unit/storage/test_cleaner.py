@@ -20,6 +20,7 @@ from ottla.model import TopicPartition
 from ottla.record.batch import HEADER_SIZE
 from ottla.record.control_records import ControlRecordType
 from ottla.storage.compaction.cleaner import CleanableLog, LogCleaner, filthiest, first_dirty_offset
+from ottla.storage.compaction.job import CleanedSegment, CleaningJob, CleaningResult
 from ottla.storage.compaction.process import Pace
 from ottla.storage.compaction.runner import InlineRunner
 from ottla.storage.log import Log
@@ -390,6 +391,37 @@ async def test_delete_records_inside_a_segment_lets_the_cleaning_go_on(make_log:
     assert await cleaner_of(log, clock, runner).clean_filthiest() == PARTITION
     assert values_of(log) == {1: ("b", "1"), 2: ("a", "2")}
     assert log.log_start_offset == 1
+
+
+async def test_retention_waits_for_the_end_of_a_cleaning_and_comes_before_the_next_one(tmp_path: Path) -> None:
+    """Kafka's LogCleanerManagerTest.testLogsUnderCleanupIneligibleForCompaction: one that takes long would never come to its end."""
+    broker = Broker(tmp_path / "a", log_cleaner_min_cleanable_ratio="0.0")
+    broker.overrides = {"cleanup.policy": "compact,delete", "segment.bytes": "300", "retention.ms": "1000"}
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(PARTITION, None)
+    logs.high_watermarks = lambda: {PARTITION: log.log_end_offset}
+    deleted = []
+
+    class Retaining(InlineRunner):
+        async def run(self, job: CleaningJob, done: Callable[[CleanedSegment], None]) -> CleaningResult:
+            broker.clock.advance(seconds=2)
+            deleted.append(await logs.run_retention_once())
+            return await super().run(job, done)
+
+    cleaner = LogCleaner(logs.logs, logs.high_watermarks, broker.settings, broker.clock, offload_nothing, Retaining(offload_nothing))
+    for cleaned_up_to in (8, 16):
+        for number in range(9):
+            put(log, (f"key {number % 3}", "x" * 60), timestamp=broker.clock.time_ms())
+        await log.flush()
+        await log.flusher.flush_sealed()
+        begin = log.log_start_offset
+        assert await cleaner.clean_filthiest() == PARTITION
+        assert log.cleaned_up_to >= cleaned_up_to
+        assert (log.log_start_offset > begin) == (cleaned_up_to == 16)
+    assert deleted == [0, 0]
+    assert await logs.run_retention_once() > 0
+    await logs.shutdown()
 
 
 async def test_a_compacted_and_deleted_topic_also_loses_what_is_old(make_log: LogMaker, clock: ManualClock) -> None:

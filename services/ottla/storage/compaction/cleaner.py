@@ -236,9 +236,11 @@ class LogCleaner:
     async def _clean(self, key: TopicPartition, each: Log, chosen: CleanableLog) -> bool:
         """Cleans a log; says whether it did."""
         began, truncations = self._clock.monotonic(), each.truncations
-        segments = each.segments
-        sources = [segment for segment, after in pairwise(segments) if after.base_offset <= chosen.end_offset]
+        each.is_being_cleaned = True
         try:
+            # Retention comes again when this has ended, or here.
+            each.delete_old_segments(self._clock.time_ms(), self._high_watermarks().get(key, 0))
+            sources = [segment for segment, after in pairwise(each.segments) if after.base_offset <= chosen.end_offset]
             await each.checkpoint()
             result = await self._run(key, each, self._job_of(each, chosen), sources, truncations)
             await each.note_clean(result.end_offset)
@@ -260,6 +262,7 @@ class LogCleaner:
             _tell(key, result, seconds)
             return True
         finally:
+            each.is_being_cleaned = False
             try:
                 await self._offload(remove_cleaned, each.directory)
             except OSError as error:
