@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.compat.quiet import quiet
 from tests.compat.test_command import COMMAND
+from tests.waiting import until
 
 from ottla.testing import EmbeddedCluster
 
@@ -274,7 +275,7 @@ def test_administration_lists_types_and_deletes(cluster: EmbeddedCluster) -> Non
 def test_the_command_shows_types_and_assignments(cluster: EmbeddedCluster) -> None:
     address = cluster.bootstrap_servers
     cluster.create_topic("shown", partitions=2)
-    consumer = member(address, "showing")
+    consumer, other = member(address, "showing"), member(address, "showing")
     try:
         consumer.subscribe(["shown"])
         poll_until([consumer], lambda: shares([consumer]) == [2])
@@ -293,8 +294,14 @@ def test_the_command_shows_types_and_assignments(cluster: EmbeddedCluster) -> No
         assert (found["type"], found["assignor"], len(found["members"][0]["partitions"])) == ("consumer", "uniform", 2)
         assert found["members"][0]["target"] == found["members"][0]["partitions"]
         assert "showing: Stable, consumer protocol, assignor uniform" in ottla("groups", "describe", "showing", "--members")
+
+        # As long as the first one does not poll, it gives nothing up; of that state librdkafka has no name (ListConsumerGroupTest).
+        other.subscribe(["shown"])
+        until(lambda: "showing" in ottla("groups", "list", "--state", "reconciling"), "it waits for its member")
+        assert ottla("groups", "describe", "showing").startswith("showing: Reconciling, consumer protocol, 2 members")
     finally:
         consumer.close()
+        other.close()
 
 
 def test_a_group_rides_through_the_death_of_its_coordinator() -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from ottla.cli.broker_call import call
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of
+from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from confluent_kafka import TopicPartition
@@ -85,8 +87,9 @@ def list_groups(where: Connection) -> tuple[list[GroupRow], list[str]]:
         raise CommandFailed(f"the groups cannot be listed: {found.errors[0]}")
     silent = [str(error) for error in found.errors]
     silent += leaderless(cluster_metadata(admin, where.bootstrap_server), OFFSETS_TOPIC)
+    states = states_of(where, admin, {group.group_id: group.state for group in found.valid})
     rows = (
-        GroupRow(group.group_id, type_name(group.type), state_name(group.state), group.is_simple_consumer_group) for group in found.valid
+        GroupRow(group.group_id, type_name(group.type), states[group.group_id], group.is_simple_consumer_group) for group in found.valid
     )
     return sorted(rows, key=_by_id), silent
 
@@ -113,6 +116,24 @@ def state_name(state: Any) -> str:
     }.get(name, name.capitalize())
 
 
+def states_of(where: Connection, admin: AdminClient, states: Mapping[str, Any]) -> dict[str, str]:
+    """The state of each group; in its coordinator's words where the client has none, as for one that rebalances by KIP-848."""
+    names = {group_id: state_name(state) for group_id, state in states.items()}
+    if "Unknown" in names.values():
+        for broker in cluster_metadata(admin, where.bootstrap_server).brokers.values():
+            with suppress(CommandFailed):  # one that may not be asked in this way, or has just gone, hides nothing
+                answer = call(
+                    (str(broker.host), broker.port),
+                    where.properties,
+                    ApiKey.LIST_GROUPS,
+                    4,
+                    lambda api: api.build("ListGroupsRequest", states_filter=()),
+                    "does not list its groups",
+                )
+                names.update((group.group_id, group.group_state) for group in answer.groups if names.get(group.group_id) == "Unknown")
+    return names
+
+
 def type_name(group_type: Any) -> str:
     """`classic` or `consumer`, as Kafka's tools write it; `unknown` of a broker that does not say."""
     return str(group_type.name).lower()
@@ -126,7 +147,7 @@ def members_of(where: Connection, admin: AdminClient, group_id: str) -> tuple[in
     """How many members a group has, and its state; none for a group that does not exist."""
     with told_plainly(where.bootstrap_server, f"group {group_id!r}"):
         described = admin.describe_consumer_groups([group_id], request_timeout=ANSWER_SECONDS)[group_id].result(ANSWER_SECONDS + 5)
-    return len(described.members), state_name(described.state)
+    return len(described.members), states_of(where, admin, {group_id: described.state})[group_id]
 
 
 def describe_group(where: Connection, group_id: str, *, with_seconds: bool = True) -> GroupFacts:
@@ -168,7 +189,7 @@ def describe_group(where: Connection, group_id: str, *, with_seconds: bool = Tru
         for key in keys
     )
     coordinator = -1 if described.coordinator is None else described.coordinator.id
-    state, assignor = state_name(described.state), described.partition_assignor or ""
+    state, assignor = states_of(where, admin, {group_id: described.state})[group_id], described.partition_assignor or ""
     return GroupFacts(group_id, type_name(described.type), state, assignor, coordinator, members, rows)
 
 
