@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from pathlib import Path
 
-from confluent_kafka import Consumer
+import pytest
+from confluent_kafka import Consumer, Producer
 from tests.compat.test_command import Ottla, ottla
 from tests.compat.test_groups import publish, read_with_confluent
+
+from ottla.cli.main import run
+from ottla.testing import EmbeddedCluster
 
 __all__ = ["ottla"]  # the fixture
 
@@ -53,6 +59,56 @@ def test_what_can_not_be_meant_is_refused(ottla: Ottla) -> None:
         rows = json.loads(ottla("groups", "reset-offsets", "g", "-t", "of-no-time:0", "--to-datetime", zero, "--json").stdout)
         assert [offset["after"] for offset in rows["offsets"]] == [0]
     assert "has committed nothing" in ottla("groups", "reset-offsets", "unheard-of", "--to-latest", code=1).stderr
+
+
+def test_where_a_group_is_goes_into_a_file_of_kafkas_and_back(
+    ottla_cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ResetConsumerGroupOffsetTest (plans with the group in front and without), DeleteOffsetsConsumerGroupCommandIntegrationTest."""
+    topic, group, address = ottla_cluster.create_topic("planned", partitions=2), "planning", ottla_cluster.bootstrap_servers
+    producer = Producer({"bootstrap.servers": address})
+    for partition, age in ((0, 7200), (0, 7200), (0, 0), (1, 0), (1, 0), (1, 0)):
+        producer.produce(topic, b"x", partition=partition, timestamp=int((time.time() - age) * 1000))
+    assert producer.flush(120) == 0
+
+    def called(*arguments: str, code: int = 0) -> str:
+        assert run(["groups", *arguments, "-b", address]) == code
+        printed = capsys.readouterr()
+        return printed.err if code else printed.out
+
+    def reset(*arguments: str, code: int = 0) -> str:
+        return called("reset-offsets", group, *arguments, code=code)
+
+    assert reset("-t", topic, "--by-duration", "PT1H30M", "--execute", "--export") == f"{topic},0,2\n{topic},1,0\n"
+    assert reset("-t", topic, "--by-duration", "P1D", "--export") == f"{topic},0,0\n{topic},1,0\n"
+    called("delete-offsets", group, "-t", f"{topic}:1")
+    exported = reset("-t", topic, "--to-current", "--export")
+    assert exported == f"{topic},0,2\n{topic},1,3\n"
+    plan = tmp_path / "plan.csv"
+    for text in (exported, f'other,{topic},0,5\n\n"{group}",{topic},0,2\n{group},{topic},1,99\n'):
+        reset("-t", topic, "--to-earliest", "--execute")
+        plan.write_text(text)
+        reset("--from-file", str(plan), "--execute")
+        assert reset("--to-current", "--export") == exported
+    for text, code, complaint in (
+        (f"other,{topic},0,5\n", 2, f"has nothing of group '{group}'"),
+        (f"{topic},0\n", 2, f"{plan}:1: '{topic},0' is not topic,partition,offset"),
+        (f"{topic},0,all\n", 2, f"{plan} cannot be read: "),
+        (f"{topic},7,1\n", 1, f"{topic}-7 does not say where it begins and ends"),
+    ):
+        plan.write_text(text)
+        assert complaint in reset("--from-file", str(plan), code=code)
+
+    assert called("delete-offsets", group, "-t", topic) == f"Deleted the offsets of group '{group}' for 2 partitions.\n"
+    assert "unheard-of" in called("delete-offsets", "unheard-of", "-t", topic, code=1)
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group})
+    consumer.subscribe([topic])
+    try:
+        while not consumer.assignment():
+            consumer.poll(0.1)
+        assert f"{topic}-0" in called("delete-offsets", group, "-t", topic, code=1)
+    finally:
+        consumer.close()
 
 
 def test_a_group_reads_on_where_the_last_command_stopped(ottla: Ottla, ottla_bootstrap_servers: str) -> None:

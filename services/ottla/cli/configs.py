@@ -79,7 +79,7 @@ def describe(
             if everything or entry.source is not ConfigSource.DEFAULT
         }
 
-    settings = _asked(where, _subject(kind, name), ask)
+    settings = asked(where, _subject(kind, name), ask)
     if as_json:
         say_json(
             [
@@ -133,7 +133,7 @@ def alter(
         for error in (await alter_configs(cluster, {resource: changes}, validate_only=validate_only)).values():
             raise error
 
-    _asked(where, _subject(kind, name), change)
+    asked(where, _subject(kind, name), change)
     say(f"{_subject(kind, name)}: {'the change is valid' if validate_only else 'altered'}.")
 
 
@@ -172,7 +172,7 @@ def _subject(kind: Kind, name: str | None) -> str:
             return f"loggers of broker {name}"
 
 
-def _asked(where: Connection, subject: str, ask: Callable[[Cluster], Awaitable[T]]) -> T:
+def asked(where: Connection, subject: str, ask: Callable[[Cluster], Awaitable[T]]) -> T:
     """The answer of the cluster; a refusal is one sentence."""
     from ottla.cli.connection import ANSWER_SECONDS
     from ottla.errors import OttlaError

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import logging
+import re
+import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from ottla.cli.configs import asked
 from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, commands, connects, each_deleted, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.group_facts import (
@@ -216,6 +221,14 @@ def reset_offsets(
         str | None,
         typer.Option("--to-datetime", metavar="WHEN", help="To the first message since then: ISO 8601, UTC when it does not say."),
     ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="DURATION", help="To the first message since so long ago: P7D, PT1H30M.")
+    ] = None,
+    to_current: Annotated[bool, typer.Option("--to-current", help="To where it is, or to the end where it has committed nothing.")] = False,
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", metavar="FILE", help="To what --export printed, or kafka-consumer-groups.")
+    ] = None,
+    export: Annotated[bool, typer.Option("--export", help="Print topic,partition,offset for --from-file.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
     zookeeper: Annotated[
         str | None,
@@ -229,23 +242,34 @@ def reset_offsets(
 
     - `ottla groups reset-offsets billing --to-earliest`
     - `ottla groups reset-offsets billing --topic clicks:0,1 --to-datetime 2026-01-31T08:00 --execute`
+    - `ottla groups reset-offsets billing --to-current --export > billing.csv`
     """
     from confluent_kafka import ConsumerGroupTopicPartitions
 
     if not group:  # as a script's variable may be, and the client does not take it
         raise UsageError("GROUP is empty")
-    chosen = [to_earliest or None, to_latest or None, to_offset, shift_by, to_datetime]
-    if sum(option is not None for option in chosen) != 1:
-        raise UsageError("give one of --to-earliest, --to-latest, --to-offset, --shift-by and --to-datetime")
+    flags = [to_earliest, to_latest, to_current]
+    if sum(flags) + sum(option is not None for option in (to_offset, shift_by, to_datetime, by_duration, from_file)) != 1:
+        raise UsageError(
+            "give one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, --to-datetime, --by-duration and --from-file"
+        )
+    if from_file is not None and topics:
+        raise UsageError("--from-file says whose offsets: --topic contradicts it")
+    if export and as_json:
+        raise UsageError("--export and --json contradict each other")
+    since_ms = None if to_datetime is None else _milliseconds(to_datetime)
+    if by_duration is not None:
+        since_ms = max(int(time.time() * 1000 - _seconds_of(by_duration) * 1000), 0)
+    planned = {} if from_file is None else _planned(from_file, group)
     admin = where.admin()
     in_zookeeper = None if zookeeper is None else ZooKeeperGroup(zookeeper, group)
     before = committed_offsets(admin, where, group) if in_zookeeper is None else in_zookeeper.offsets()
-    keys = partitions_of(where, admin, topics) if topics else sorted(before)
+    keys = partitions_of(where, admin, topics) if topics else sorted(planned or before)
     if not keys:
         raise CommandFailed(f"group {group!r} has committed nothing; say with --topic whose offsets to set")
     first = earliest_offsets(admin, where, keys)
     last = latest_offsets(admin, where, keys)
-    found = dict.fromkeys(keys, 0) if to_datetime is None else offsets_since(admin, where, keys, _milliseconds(to_datetime))
+    found = dict.fromkeys(keys, 0) if since_ms is None else offsets_since(admin, where, keys, since_ms)
     if silent := [key for key in keys if not (key in first and key in last and key in found)]:
         raise CommandFailed(
             f"{silent[0][0]}-{silent[0][1]} does not say where it begins and ends: has it a leader? Nothing was changed; "
@@ -257,8 +281,12 @@ def reset_offsets(
             wanted[key] = first[key]
         elif to_latest:
             wanted[key] = last[key]
+        elif to_current:
+            wanted[key] = before.get(key, last[key])
         elif to_offset is not None:
             wanted[key] = to_offset
+        elif planned:
+            wanted[key] = planned[key]
         elif shift_by is not None:
             if key not in before:
                 raise CommandFailed(f"group {group!r} has committed nothing of {key[0]}-{key[1]}, so there is nothing to shift")
@@ -287,7 +315,10 @@ def reset_offsets(
         names = ("topic", "partition", "before", "after")
         say_json({"group": group, "executed": execute, "offsets": [dict(zip(names, row, strict=True)) for row in rows]})
         return
-    say(table(("topic", "partition", "before", "after"), rows))
+    if export:
+        say("\n".join(f"{topic},{partition},{after}" for topic, partition, _, after in rows))
+    else:
+        say(table(("topic", "partition", "before", "after"), rows))
     if not execute:
         note("Nothing was changed; --execute does it.")
 
@@ -337,6 +368,48 @@ def _milliseconds(text: str) -> int:
     except ValueError:
         raise UsageError(f"--to-datetime takes ISO 8601, for instance 2026-01-31T08:00:00+01:00, and {text!r} is not that") from None
     return max(int((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000), 0)  # -1 asks for the end
+
+
+def _seconds_of(text: str) -> float:
+    """Of a duration in ISO 8601."""
+    found = re.fullmatch(r"P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", text, re.ASCII | re.IGNORECASE)
+    if found is None:
+        raise UsageError(f"--by-duration takes ISO 8601, for instance P7D or PT1H30M, and {text!r} is not that")
+    return sum(float(number or 0) * size for number, size in zip(found.groups(), (86_400, 3_600, 60, 1), strict=True))
+
+
+def _planned(file: Path, group: str) -> dict[tuple[str, int], int]:
+    """What a file of Kafka's form has for a group: its lines are topic,partition,offset, or have the group in front."""
+    planned: dict[tuple[str, int], int] = {}
+    try:
+        with file.open(encoding="utf-8", newline="") as opened:
+            for number, cells in enumerate(csv.reader(opened), start=1):
+                if len(cells) in (3, 4) and cells[:-3] in ([], [group]):
+                    planned[cells[-3], int(cells[-2])] = int(cells[-1])
+                elif cells and len(cells) != 4:
+                    raise UsageError(f"{file}:{number}: {','.join(cells)!r} is not topic,partition,offset")
+    except (OSError, ValueError, csv.Error) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    if not planned:
+        raise UsageError(f"{file} has nothing of group {group!r}")
+    return planned
+
+
+@app.command("delete-offsets")
+@connects
+def delete_offsets(
+    where: Connection,
+    group: Group,
+    topics: Annotated[list[str], typer.Option("--topic", "-t", metavar="NAME[:0,1]", help="Whose offsets; may be repeated.")],
+) -> None:
+    """Forget what a group has committed of topics that it is not subscribed to."""
+    from ottla.wire.groups import delete_offsets as deleted
+
+    partitions = [TopicPartition(*key) for key in partitions_of(where, where.admin(), topics)]
+    failures = asked(where, f"group {group!r}", lambda cluster: deleted(cluster, group, partitions))
+    say(f"Deleted the offsets of group {group!r} for {count_of(len(partitions) - len(failures), 'partition')}.")
+    if failures:
+        raise CommandFailed("; ".join(str(error) for error in failures.values()))
 
 
 @app.command()

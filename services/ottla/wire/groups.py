@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ottla.errors import NONE, error_of
+from ottla.errors import NONE, ApiError, error_of
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.cluster import Cluster, CoordinatorKind
@@ -107,6 +107,40 @@ async def committed_offsets(
         return offsets
 
     return await cluster.with_coordinator(CoordinatorKind.GROUP, group, attempt, timeout_seconds=timeout_seconds)
+
+
+async def delete_offsets(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ApiError]:
+    """Forgets what a group has committed of partitions (KIP-496), and gives those that were refused, with the reason.
+
+    Raises:
+        ApiError: GroupIdNotFound, or NonEmptyGroup of one that is no consumers', and what else the coordinator says.
+        OSError: no coordinator in time.
+    """
+    topics = by_topic(partitions, lambda key: key.partition)
+
+    async def attempt(coordinator: BrokerId) -> dict[TopicPartition, ApiError]:
+        def build(api: Any) -> Any:
+            asked = [
+                api.build(
+                    "OffsetDeleteRequestTopic",
+                    name=topic,
+                    partitions=[api.build("OffsetDeleteRequestPartition", partition_index=index) for index in indexes],
+                )
+                for topic, indexes in topics
+            ]
+            return api.build("OffsetDeleteRequest", group_id=group, topics=asked)
+
+        answer = await cluster.ask(coordinator, ApiKey.OFFSET_DELETE, (0, 0), build)
+        if answer.error_code:
+            raise error_of(int(answer.error_code), f"group {group}")
+        return {
+            (key := TopicPartition(topic.name, partition.partition_index)): error_of(int(partition.error_code), str(key))
+            for topic in answer.topics
+            for partition in topic.partitions
+            if partition.error_code
+        }
+
+    return await cluster.with_coordinator(CoordinatorKind.GROUP, group, attempt)
 
 
 def offset_to_commit(api: Any, kind: str, key: TopicPartition, offset: CommittedOffset) -> Any:
