@@ -74,9 +74,9 @@ class ServerTls(_SslProtocol):  # type: ignore[misc]  # Any, as said above
             super().connection_lost(self._lost[0])
         elif not self._transport.is_closing():
             self._transport.resume_reading()
-            if isinstance(error, ssl.SSLWantReadError):
-                self._process_outgoing()
-            else:
+            if error is not None:
+                self._process_outgoing()  # the answer, or the alert that says why there is none
+            if not isinstance(error, ssl.SSLWantReadError):
                 self._on_handshake_complete(error)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -7,6 +7,7 @@ import socket
 import ssl
 import tempfile
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +70,31 @@ async def test_a_client_must_show_a_trusted_certificate_where_that_is_required(c
     known = client_of(certificate)
     known.load_cert_chain(certificate)
     assert await talk(Wire(server, known))
-    async with serving(Wire(server, client_of(certificate))) as listening:
-        with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):
-            peer = await listening.connect()
-            await peer.send(frame(b"hello"))
-            assert await peer.read(1)
+
+
+@pytest.mark.parametrize(
+    ("version", "certificate_of", "alert"),
+    [
+        ("TLSv1.2", "", "SSLV3_ALERT_HANDSHAKE_FAILURE"),
+        ("TLSv1.3", "", "TLSV13_ALERT_CERTIFICATE_REQUIRED"),
+        ("TLSv1.2", "another", "TLSV1_ALERT_UNKNOWN_CA"),
+        ("TLSv1.3", "another", "TLSV1_ALERT_UNKNOWN_CA"),
+    ],
+)
+async def test_a_client_hears_why_its_handshake_failed(
+    certificate: Path, tmp_path: Path, version: str, certificate_of: str, alert: str
+) -> None:
+    """`SslTransportLayerTest.testPeerNotifiedOfHandshakeFailure`: without the alert clients try again for ever and do not say why."""
+    trusting = TlsSettings(truststore_location=str(certificate), client_auth="required", enabled_protocols=(version,))
+    server = server_context(replace(trusting, keystore_location=str(certificate)))
+    client = client_of(certificate)
+    if certificate_of:
+        path = tmp_path / "client.pem"
+        path.write_bytes(Authority(certificate_of).issue("a client"))
+        client.load_cert_chain(path)
+    async with serving(Wire(server, client)) as listening:
+        with pytest.raises(ssl.SSLError, match=alert):
+            await (await listening.connect()).read(1)
         assert listening.receivers == []
 
 
