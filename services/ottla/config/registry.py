@@ -295,7 +295,7 @@ class RegistryStoreSettings(Settings):
         "kafkastore.ssl.endpoint.identification.algorithm",
         "string",
         default="https",
-        choices=["https", ""],
+        choices=["https", "HTTPS", ""],
         doc="Whether a broker's certificate must be for its host: `https`, or empty for no.",
     )
     kafkastore_write_max_retries: int = setting(

@@ -76,7 +76,7 @@ class TlsSettings(Settings):
         "ssl.endpoint.identification.algorithm",
         "string",
         default="https",
-        choices=["https", ""],
+        choices=["https", "HTTPS", ""],
         doc="Whether a broker that connects to another one checks its host name against the certificate: `https`, or empty for no.",
     )
     ssl_principal_mapping_rules: str = setting(
@@ -115,7 +115,7 @@ class ClusterTlsSettings(Settings):
         "ssl.endpoint.identification.algorithm",
         "string",
         default="https",
-        choices=["https", ""],
+        choices=["https", "HTTPS", ""],
         doc="Whether a broker's certificate must be for its host: `https`, or empty for no.",
     )
 

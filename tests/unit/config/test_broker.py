@@ -190,6 +190,11 @@ def test_what_kafka_refuses_at_its_start_is_refused(values: dict[str, str], comp
     assert complaint in refusal(values)
 
 
+def test_the_algorithm_that_compares_names_is_taken_as_java_calls_it() -> None:
+    """Kafka hands it to Java, whose own name is HTTPS and which takes it in any letters."""
+    assert BrokerSettings.from_properties({"ssl.endpoint.identification.algorithm": "HTTPS"}).ssl_endpoint_identification_algorithm
+
+
 def test_what_is_dynamic_changes_in_a_new_object_and_the_rest_is_refused() -> None:
     """KIP-226: a cluster-wide setting can be changed for one broker as well, a read-only one for none."""
     before = BrokerSettings.from_properties({"log.segment.bytes": "1000"})
