@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
+from ottla.broker.controller.znode_reader import load_brokers
 from ottla.clock import Clock
 from ottla.coordination import znodes
 from ottla.coordination.election import Office, Term, read_own_epochs
@@ -68,6 +69,31 @@ async def generate_broker_id(coordination: Coordination, reserved_broker_max_id:
     await make_skeleton(coordination)
     stat = await retried(lambda: coordination.set(path, b""))  # one that took place twice only leaves a number out
     return BrokerId(reserved_broker_max_id + stat.version)
+
+
+async def wait_for_addresses(coordination: Coordination, registration: BrokerRegistration, session_timeout_seconds: float) -> None:
+    """Waits until no other broker is registered at an address of this one: clients and brokers would find one of the two only.
+
+    One that was killed is there until its session times out, so we wait that long, as for our own id.
+
+    Raises:
+        ConfigurationError: it is still there then.
+    """
+    deadline = asyncio.get_running_loop().time() + session_timeout_seconds
+    own = {(endpoint.host, endpoint.port) for endpoint in registration.endpoints}
+    while True:
+        changed = asyncio.Event()
+        brokers = await retried(lambda: load_brokers(coordination, lambda _: changed.set()))  # noqa: B023
+        others = (broker for broker in brokers if broker.broker_id != registration.broker_id)
+        taken = [(other.broker_id, at) for other in others for at in other.endpoints if (at.host, at.port) in own]
+        if not taken:
+            return
+        broker_id, endpoint = taken[0]
+        log.warning("%s of advertised.listeners is registered by broker %d; waiting for its session to end", endpoint, broker_id)
+        try:
+            await asyncio.wait_for(changed.wait(), deadline - asyncio.get_running_loop().time())
+        except TimeoutError:
+            raise ConfigurationError(f"advertised.listeners: {endpoint} is registered by broker {broker_id} already") from None
 
 
 async def register_broker(

@@ -158,11 +158,12 @@ class ControllerService(ClusterOperations):
             registration: this broker, with the endpoints that clients and brokers can reach.
 
         Raises:
-            ConfigurationError: another broker lives under this id.
+            ConfigurationError: another broker lives under this id, or at this address.
             CoordinationError: it cannot be read or written.
         """
         if not self.cluster_id:
             await self.load()
+        await membership.wait_for_addresses(self._coordination, registration, self._session_timeout_seconds)
         return await self._join(registration)
 
     def session_lost(self) -> None:

@@ -6,6 +6,7 @@ Source: traps.md, 'Controller and replication'; C1 and C3 of the checklist.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -19,7 +20,7 @@ from ottla.coordination.interface import Coordination, SessionEvent, SessionList
 from ottla.errors import ConfigurationError
 from ottla.interbroker.calls import NewTopic
 
-from .clusters import ONE, REGISTRATION, Cluster
+from .clusters import ONE, REGISTRATION, TWO, Cluster
 
 
 async def test_the_first_start_makes_kafkas_znodes(cluster: Cluster) -> None:
@@ -82,6 +83,24 @@ async def test_a_second_broker_with_the_same_id_is_refused(cluster: Cluster) -> 
     await cluster.start()
     with pytest.raises(ConfigurationError, match=r"broker\.id 1 is taken: /brokers/ids/1 .* after 0\.02 s"):
         await cluster.start(timeout=0.02)
+
+
+async def test_a_second_broker_at_the_same_address_waits_for_the_session_of_the_first_and_is_refused(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`ServerStartupTest.testConflictBrokerStartupWithSamePort`: with a copied advertised.listeners clients found one of the two only."""
+    await cluster.start()
+    first = cluster.session
+    copied = replace(REGISTRATION, broker_id=TWO)
+    second, _ = await cluster.make(TWO, timeout=0.02)
+    with pytest.raises(ConfigurationError, match=r"PLAINTEXT://broker\.test:9092 is registered by broker 1 already"):
+        await second.start(copied)
+    third, _ = await cluster.make(TWO, timeout=60)
+    caplog.clear()
+    starting = asyncio.ensure_future(third.start(copied))
+    await until(lambda: "is registered by broker 1; waiting" in caplog.text)
+    await cluster.zookeeper.expire(first)
+    assert (await starting).broker_id == TWO
 
 
 class Shaky:
