@@ -117,7 +117,7 @@ class KafkaLeft:
             if name.startswith("group-") and not only:
                 consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap_servers, "group.id": name.removeprefix("group-")})
                 wanted = [confluent_kafka.TopicPartition(topic, partition) for topic, partition, _ in value]
-                found = [[partition.topic, partition.partition, partition.offset] for partition in consumer.committed(wanted, timeout=120)]
+                found = [[partition.topic, partition.partition, partition.offset] for partition in _committed(consumer, wanted)]
                 consumer.close()
                 assert found == value, name
             elif name.startswith("acknowledged-"):
@@ -136,6 +136,18 @@ class KafkaLeft:
         settings["transaction.abort.timed.out.transaction.cleanup.interval.ms"] = "3600000"
         settings |= {name.replace("_", "."): text for name, text in properties.items()}
         return EmbeddedCluster(brokers=3, settings=settings, data_directory=self.directory)
+
+
+def _committed(consumer: confluent_kafka.Consumer, wanted: list[confluent_kafka.TopicPartition]) -> list[confluent_kafka.TopicPartition]:
+    """Preferred leaders are elected soon after a start, and librdkafka says NOT_COORDINATOR to its caller."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            return consumer.committed(wanted, timeout=120)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() != confluent_kafka.KafkaError.NOT_COORDINATOR or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 @cache
