@@ -185,6 +185,8 @@ async def _several_offsets(asked: PartitionV0, replica_id: int, partition: Parti
     partition.check_leader_epoch(NO_PARTITION_LEADER_EPOCH)
     if asked.max_num_offsets < 0:
         raise InvalidRequest(f"{asked.max_num_offsets} offsets are asked for")
+    if asked.timestamp < EARLIEST:
+        raise UnsupportedVersion(f"ListOffsets v0 has no timestamp {asked.timestamp}")
     end = last_fetchable_offset(partition, replica_id, 0)
     segments = [(segment.base_offset, segment.path()) for segment in partition.log.segments]
     starts = await parts.offload(_last_written, segments)

@@ -127,15 +127,15 @@ async def test_after_delete_records_the_earliest_offset_is_the_new_start(broker:
 
 
 async def test_version_0_gives_the_latest_offset_and_the_starts_of_segments_before_it(broker: Any) -> None:
-    """Kafka 0.8's getOffsetsBefore."""
+    """Kafka 0.8's getOffsetsBefore. `KafkaApisTest.testListOffsetNegativeTimestampWithZeroVersion`: -3 is of a later version."""
     await broker.create("flights")
     broker.publish("flights", 0, 1_000, 2_000)
     broker.parts.replicas.get("flights", 0).log.appender.roll()
     broker.publish("flights", 0, 3_000)
-    for timestamp, count, expected in ((-1, 1, [3]), (-1, 9, [3, 2, 0]), (-2, 9, [0]), (1_000, 9, [])):
+    for timestamp, count, code, expected in ((-1, 1, 0, [3]), (-1, 9, 0, [3, 2, 0]), (-2, 9, 0, [0]), (1_000, 9, 0, []), (-3, 9, 35, [])):
         body = struct.pack(">iih7siiqi", -1, 1, 7, b"flights", 1, 0, timestamp, count)
         response = await broker.ask_bytes(ApiKey.LIST_OFFSETS, 0, body)
-        offsets = struct.pack(f">ih7siihi{len(expected)}q", 1, 7, b"flights", 1, 0, 0, len(expected), *expected)
+        offsets = struct.pack(f">ih7siihi{len(expected)}q", 1, 7, b"flights", 1, 0, code, len(expected), *expected)
         assert response == offsets
 
 
