@@ -273,8 +273,8 @@ def test_what_is_on_its_way_gets_another_throttle(cluster: EmbeddedCluster, ottl
             assert {found.get(key) for key in THROTTLED} == {rate}
     until(lambda: cluster.isr("clicks") == [target], "it has moved")
     until(lambda: "No partition" in ottla(cluster, "reassign", "list"), "both have")
-    for file in (plan, other):
-        ottla(cluster, "reassign", "status", str(file))
+    ottla(cluster, "reassign", "status", str(other))
+    assert ottla(cluster, "reassign", "cancel", str(plan)) == "No partition of the plan is on its way.\n"  # and its throttle goes
     for topic in ("clicks", "views"):
         assert overridden(cluster, ResourceType.TOPIC, topic) == {}
 

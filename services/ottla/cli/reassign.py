@@ -210,7 +210,10 @@ def cancel(
     plan_file: Annotated[str | None, typer.Argument(metavar="[PLAN]", help="Only the partitions of this plan.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Whatever is on its way.")] = False,
 ) -> None:
-    """Take reassignments back: partitions stay where they were, and what was copied is deleted."""
+    """Take reassignments back: partitions stay where they were, and what was copied is deleted.
+
+    The throttle is removed when nothing is on its way any more.
+    """
     if (plan_file is None) != everything:
         raise UsageError("say what to cancel: a PLAN, or --all")
     plan = None if plan_file is None else _read(plan_file)
@@ -218,6 +221,8 @@ def cancel(
     ongoing = cluster.ongoing()
     chosen = [reassignment for reassignment in ongoing if plan is None or reassignment in plan]
     if not chosen:
+        if plan is not None:
+            _end_throttle(cluster, plan)
         say(f"No partition{'' if plan is None else ' of the plan'} is on its way.")
         return
     refused = alter_reassignments(cluster.where, cluster.address, dict.fromkeys(chosen))
