@@ -47,6 +47,7 @@ class ConnectionLimits:
         self.update(most, most_per_host, overrides)
         self._by_host: Counter[str] = Counter()
         self.total = 0
+        self._protected = 0  # of them, those that others go for; strangers may find that listener too, so they have the same bound
 
     def update(self, most: int, most_per_host: int, overrides: Mapping[str, int]) -> None:
         """Takes other bounds. Of those that are open already, listeners close what is beyond `most`."""
@@ -61,18 +62,20 @@ class ConnectionLimits:
 
     def enter(self, host: str, *, is_protected: bool = False) -> str | None:
         """Counts a new connection; gives the reason when it is one too many, and then does not count it."""
-        if self.total >= self._most and not is_protected:
+        if (self._protected if is_protected else self.total) >= self._most:
             return f"max.connections is {self._most}"
         allowed = self._overrides.get(host, self._most_per_host)
         if self._by_host[host] >= allowed:
             return f"max.connections.per.ip is {allowed} for {host}"
         self.total += 1
+        self._protected += is_protected
         self._by_host[host] += 1
         return None
 
-    def leave(self, host: str) -> None:
+    def leave(self, host: str, *, is_protected: bool = False) -> None:
         """Counts a connection that has ended."""
         self.total -= 1
+        self._protected -= is_protected
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
@@ -242,7 +245,7 @@ class Listener:
     def _unless_made(self, accepted: socket.socket, connection: Connection, _: object) -> None:
         if not connection.is_made:
             accepted.close()
-            self._limits.leave(connection.peer.host)
+            self._limits.leave(connection.peer.host, is_protected=self._is_protected)
 
     async def _connect(self, accepted: socket.socket, connection: Connection) -> None:
         """Makes an accepted socket a connection, after its handshake if there is one."""
@@ -303,7 +306,7 @@ class Listener:
         self.traffic.closed[connection.close_reason] += 1
         if connection in self._connections:
             self._connections.remove(connection)
-            self._limits.leave(connection.peer.host)
+            self._limits.leave(connection.peer.host, is_protected=self._is_protected)
         if self._emptied is not None and not self._connections:
             self._emptied.set()
 

@@ -31,6 +31,11 @@ def test_limits_are_counted_in_all_and_by_address() -> None:
     limits.leave("10.0.0.9")
     assert [limits.enter("10.0.0.8") for _ in range(2)] == [None, None]
     assert limits.total == 3
+    assert [limits.enter("10.0.0.8", is_protected=True) for _ in range(3)] == [None] * 3
+    assert limits.enter("10.0.0.8", is_protected=True) == "max.connections is 3"
+    assert limits.excess == 3
+    limits.leave("10.0.0.8", is_protected=True)
+    assert limits.enter("10.0.0.8", is_protected=True) is None
 
 
 @pytest.mark.parametrize(
