@@ -21,6 +21,7 @@ from typing import Any, Final
 from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import Connect
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
@@ -178,15 +179,16 @@ def make_client(options: ZooKeeperOptions, loop: asyncio.AbstractEventLoop) -> K
         logger=logger,
         use_ssl=options.tls is not None,
     )
-    connect = client._connection._connect
+    invoke = client._connection._invoke
 
-    def note_what_is_granted(*address: Any) -> tuple[float, float]:
-        # kazoo gives a silent connection up after two thirds of what the server answered, and keeps nothing else of it.
-        read_timeout_ms, connect_timeout_ms = connect(*address)
-        handler.granted_seconds = 1.5 * read_timeout_ms / 1000
-        return read_timeout_ms, connect_timeout_ms
+    def note_what_is_granted(seconds: float, request: Any, xid: int | None = None) -> Any:
+        """Before anyone hears of the connection. kazoo keeps nothing of it."""
+        answer = invoke(seconds, request, xid)
+        if isinstance(request, Connect) and answer[0].time_out > 0:  # or the session is over
+            handler.granted_seconds = answer[0].time_out / 1000
+        return answer
 
-    client._connection._connect = note_what_is_granted
+    client._connection._invoke = note_what_is_granted
     return client
 
 
