@@ -56,7 +56,7 @@ class _AuditCounterSettings(Settings):
 
     bootstrap_servers: str = setting("bootstrap.servers", "string", default="localhost:9092", doc="Brokers of the cluster: `host:port,…`.")
     security_protocol: str = setting(
-        "security.protocol", "string", default="PLAINTEXT", choices=["PLAINTEXT", "SSL"], doc="What these brokers speak."
+        "security.protocol", "string", default="PLAINTEXT", choices=["PLAINTEXT", "SSL"], in_capitals=True, doc="What these brokers speak."
     )
     rest_listener: str | None = setting(
         "rest.listener",

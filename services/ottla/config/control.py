@@ -36,6 +36,7 @@ class ControlSettings(Settings):
         "string",
         default=None,
         choices=["PLAINTEXT", "SSL"],
+        in_capitals=True,
         doc="Ottla's own: what `control.listener` speaks. Unset: SSL if brokers fetch from each other by SSL. SSL is mutual: a broker "
         "without a certificate that the truststore's authorities signed is turned away. Key and authorities are `ssl.…`, or "
         "`listener.name.control.ssl.…` for this listener alone. "

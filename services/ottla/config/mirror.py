@@ -429,6 +429,7 @@ class _ClusterSettings(Settings):
         "string",
         default="PLAINTEXT",
         choices=["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"],
+        in_capitals=True,
         doc="What its brokers speak.",
     )
     sasl_mechanism: str = setting(

@@ -267,7 +267,12 @@ class RegistryStoreSettings(Settings):
         doc="Ottla's own: records after which another snapshot is written.",
     )
     kafkastore_security_protocol: str = setting(
-        "kafkastore.security.protocol", "string", default="PLAINTEXT", choices=["PLAINTEXT", "SSL"], doc="What the brokers speak."
+        "kafkastore.security.protocol",
+        "string",
+        default="PLAINTEXT",
+        choices=["PLAINTEXT", "SSL"],
+        in_capitals=True,
+        doc="What the brokers speak.",
     )
     kafkastore_ssl_keystore_location: str | None = setting(
         "kafkastore.ssl.keystore.location", "string", default=None, doc="A PEM file with the private key and the certificate chain."

@@ -36,6 +36,7 @@ class RpcSettings(ServiceSettings):
         "string",
         default="PLAINTEXT",
         choices=["PLAINTEXT", "SSL"],
+        in_capitals=True,
         doc="Ottla's own: what `rpc.listener` speaks. SSL is mutual: a caller without a certificate that the truststore's authorities "
         "signed is turned away. Key and authorities are `listener.name.rpc.ssl.keystore.location` and "
         "`listener.name.rpc.ssl.truststore.location`.",
@@ -76,7 +77,12 @@ class RpcSettings(ServiceSettings):
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class _ProtocolSettings(ServiceSettings):
     security_protocol: str = setting(
-        "security.protocol", "string", default="PLAINTEXT", choices=["PLAINTEXT", "SSL"], doc="What `rpc.listener` speaks."
+        "security.protocol",
+        "string",
+        default="PLAINTEXT",
+        choices=["PLAINTEXT", "SSL"],
+        in_capitals=True,
+        doc="What `rpc.listener` speaks.",
     )
 
 

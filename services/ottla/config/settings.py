@@ -73,6 +73,7 @@ class SettingDefinition:
     synonyms: tuple[Synonym, ...] = ()  # of a topic's setting, first choice first
     without_effect: str = ""  # why it is accepted although it changes nothing
     check: Check | None = None
+    in_capitals: bool = False  # its choices; a text may have any letters, as Kafka takes it (`ConfigDef.CaseInsensitiveValidString`)
 
     @property
     def attribute(self) -> str:
@@ -93,8 +94,7 @@ class SettingDefinition:
         """The value that a text stands for; ConfigurationError, without a place, when it stands for none."""
         text = text.strip()
         try:
-            # In any letters, as Kafka takes it (`ConfigDef.CaseInsensitiveValidString`).
-            value = _PARSERS[self.kind](text.upper() if self.name.endswith("security.protocol") else text)
+            value = _PARSERS[self.kind](text.upper() if self.in_capitals else text)
         except ValueError:
             raise ConfigurationError(f"{self.name} = {self._shown(text)}: not {_KIND_IN_WORDS[self.kind]}") from None
         if complaint := self.complaint_about(value):
@@ -143,6 +143,7 @@ def setting(
     synonyms: Iterable[Synonym] = (),
     without_effect: str = "",
     check: Check | None = None,
+    in_capitals: bool = False,
 ) -> Any:
     """Declares a setting as a field of a dataclass of settings.
 
@@ -159,9 +160,22 @@ def setting(
         synonyms: for a topic's setting, the broker's that it falls back to.
         without_effect: why it changes nothing here, when it does not.
         check: gives what is wrong with a value, or an empty text.
+        in_capitals: its choices are; a text for them may have any letters.
     """
     definition = SettingDefinition(
-        name, kind, default, doc, at_least, at_most, tuple(choices), dynamic, tuple(aliases), tuple(synonyms), without_effect, check
+        name,
+        kind,
+        default,
+        doc,
+        at_least,
+        at_most,
+        tuple(choices),
+        dynamic,
+        tuple(aliases),
+        tuple(synonyms),
+        without_effect,
+        check,
+        in_capitals,
     )
     return dataclasses.field(default=default, metadata={_METADATA_KEY: definition})
 
