@@ -167,11 +167,10 @@ def _put(job: CleaningJob, offsets: OffsetMap, batch: memoryview, fields: BatchF
     base_offset = fields[0]
     if base_offset < job.first_dirty_offset:
         records = [record for record in records if base_offset + record[2] >= job.first_dirty_offset]
-    keys = [record[3] for record in records]
-    if None in keys:
+    keys = [key for record in records if (key := record[3]) is not None]
+    if len(keys) < len(records):
         records = [record for record in records if record[3] is not None]
-        keys = [record[3] for record in records]
-    return offsets.put(keys, [base_offset + record[2] for record in records])  # type: ignore[arg-type]  # none is None
+    return offsets.put(keys, [base_offset + record[2] for record in records])
 
 
 def _groups(job: CleaningJob, sources: Sequence[SourceSegment]) -> list[list[SourceSegment]]:
