@@ -151,7 +151,7 @@ def execute(
     if not wait and begun:
         say(f"{count_of(len(begun), 'partition is', 'partitions are')} on the way; `ottla reassign status PLAN` tells when all are there.")
         return
-    if differing := cluster.settled(begun):
+    if differing := cluster.misplaced(begun):
         found = (f"{partition} is on {_shown(replicas)}, not {_shown(begun[partition])}" for partition, replicas in differing.items())
         raise CommandFailed(f"not where the plan wants it: {'; '.join(found)}")
     say("Every partition is where the plan wants it.")

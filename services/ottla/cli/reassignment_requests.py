@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # The requests leave their own timeout at Kafka's 60 s; this is a little more.
 CALL_SECONDS: Final = 70.0
 # At the end of a move the controller has written it, and the broker that we ask hears of it a moment later.
-SETTLE_SECONDS: Final = 10.0
+_HEARD_SECONDS: Final = 10.0
 # How long a wait continues without an answer: another controller is found well within it.
 SILENCE_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.2
@@ -174,9 +174,9 @@ class ReassigningCluster:
         wanted = set(partitions)
         return {partition: found for partition, found in ongoing.items() if partition in wanted}
 
-    def settled(self, plan: Plan) -> dict[TopicPartition, Replicas | None]:
+    def misplaced(self, plan: Plan) -> dict[TopicPartition, Replicas | None]:
         """Partitions that are not where the plan wants them, after the brokers had time to hear of it; with where they are."""
-        deadline = time.monotonic() + SETTLE_SECONDS
+        deadline = time.monotonic() + _HEARD_SECONDS
         while True:
             self.refresh()
             differing = elsewhere(plan, self.replicas)
