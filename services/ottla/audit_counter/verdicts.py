@@ -178,6 +178,8 @@ def judge(
         said = _judge_edge(books, joined, log, *edge)
         if reads_logs and books.repeated is None and not books.is_log_gone and said.reason == f"{BROKER} {_BEHIND}" and _is_overdue(books):
             said = _waiting(said, _IS_OVERDUE)
+        if not reads_logs and said.missing and said.downstream == BROKER and not _is_overdue(books) and _has_unknown_offsets(books, joined):
+            said = _waiting(said, f"{BROKER} {_BEHIND}")
         former = (known or {}).get(said.edge)
         if log is None and former is not None:
             said = _as_the_log_told(former, said)
@@ -337,7 +339,7 @@ def _unknown(books: Books, above: Mapping[int, Tally], below: Mapping[int, Tally
         return "the log was not read"
     last = last_offsets(above)
     if downstream == BROKER and books.repeated is not None:
-        last = _in_the_log(books, last)
+        last = _in_the_log(books, above)
     if downstream != LOG and not has_come_to(books.positions.get(downstream, {}), last):
         return f"{downstream} {_BEHIND}"
     # A broker that died was read from before it could say what it had; the next leader counts that again.
@@ -365,10 +367,23 @@ def _is_overdue(books: Books) -> bool:
     return bool(books.sessions.get(BROKER)) and watermark_of(books.sessions[BROKER]) > max([books.end_ms, *writers])
 
 
-def _in_the_log(books: Books, last: Mapping[int, int]) -> dict[int, int]:
-    """Offsets that a broker can have come to: none behind the end of a log that was read, whatever a producer was told."""
-    ends = books.positions.get(LOG, {})
-    return {partition: min(offset, ends.get(partition, offset + 1) - 1) for partition, offset in last.items()}
+def _has_unknown_offsets(books: Books, joined: Mapping[str, Mapping[int, Tally]]) -> bool:
+    """Whether producers do not know where their messages are, so that no position of a broker tells whether it has come to them."""
+    return any(tally.offsets is None for tally in books.written(joined).values())
+
+
+def _in_the_log(books: Books, above: Mapping[int, Tally]) -> dict[int, int]:
+    """Offsets that a broker comes to: none behind the end of a log that was read, whatever a producer was told.
+
+    Where producers do not know where their messages are (acks=0), these are among those that the log has of the window.
+    """
+    ends, in_log = books.positions.get(LOG, {}), books.by_partition(LOG)
+    found = {}
+    for partition, offset in last_offsets(above).items():
+        if above[partition].offsets is None:
+            offset = max(offset, in_log.get(partition, _NOTHING).last_offset)
+        found[partition] = min(offset, ends.get(partition, offset + 1) - 1)
+    return found
 
 
 def _compare(upstream: Tally, downstream: Tally) -> _Comparison:

@@ -291,6 +291,31 @@ def test_what_a_tier_has_too_much_beside_a_log_is_pending_until_the_log_was_read
     assert judge(books, (LOG,))[0].reason == "the log was not read"
 
 
+@pytest.mark.parametrize("reads_logs", [True, False])
+def test_a_broker_that_has_yet_to_speak_has_lost_nothing_of_producers_that_wanted_no_answer(reads_logs: bool) -> None:
+    """acks=0: no one told the producer where its messages are, so the log tells how far the broker has to come, or the time does.
+
+    A sound topic had a LOSS, and was LATE for ever once the broker had spoken.
+    """
+    sent = Tally(count=2, size=20, offsets=None, content=0)
+    writing, log = session(PRODUCER, reported_ms=5 * MINUTE, is_final=True), _Log() if reads_logs else None
+
+    def books(has: list[int], in_log: list[int], broker_watermark_ms: int) -> Books:
+        found = books_of({PRODUCER: {0: sent}, BROKER: {0: headers(has)} if has else {}, LOG: {0: tally(in_log)}})
+        found.sessions = {PRODUCER: (writing,), BROKER: (session(BROKER, broker_watermark_ms),)}
+        found.positions = {BROKER: {0: len(has)}, LOG: {0: len(in_log)}}
+        found.repeated = 0 if reads_logs else None
+        return found
+
+    (said, *_) = judge(books([], [0, 1], 5 * MINUTE - 1), (PRODUCER, BROKER), None, log, reads_logs=reads_logs)
+    assert (said.verdict, said.reason, said.known) == (Verdict.PENDING, "broker has not come so far", None)
+    (whole, *_) = judge(books([0, 1], [0, 1], 5 * MINUTE - 1), (PRODUCER, BROKER), {said.edge: said}, reads_logs=reads_logs)
+    assert whole.verdict is Verdict.COMPLETE
+    # What is not there once brokers have spoken is lost.
+    (lost, *_) = judge(books([0], [0], 5 * MINUTE + 1), (PRODUCER, BROKER), None, log, reads_logs=reads_logs)
+    assert (lost.verdict, lost.missing) == (Verdict.LOSS, 1)
+
+
 class _Log:
     """A log with a thousand messages, of which all that is asked for was found at one place."""
 
