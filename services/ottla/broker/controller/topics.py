@@ -25,6 +25,9 @@ from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, BrokerRegistration, Par
 # As many as Kafka's newer controller makes at once. How many a topic can have in all its znode's size decides.
 MAX_NEW_PARTITIONS: Final = 10_000
 
+# A Kafka without ZooKeeper keeps its own state under this name, and any Kafka that finds such a directory leaves it unread.
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 Replicas = tuple[BrokerId, ...]
@@ -46,8 +49,11 @@ def validate_topic_name(name: str) -> None:
 
 
 def check_new_name(name: str, existing: Collection[str]) -> None:
-    """Raises TopicAlreadyExists, or InvalidTopic when only '.' and '_' tell the name from another's (metrics mix them up)."""
+    """Raises TopicAlreadyExists, InvalidRequest for the one name that no topic may have, or InvalidTopic when only '.' and '_' tell
+    the name from another's (metrics mix them up)."""
     validate_topic_name(name)
+    if name == CLUSTER_METADATA_TOPIC:
+        raise InvalidRequest(f"Creation of internal topic {name} is prohibited.")
     if name in existing:
         raise TopicAlreadyExists(f"Topic '{name}' already exists.")
     if "." not in name and "_" not in name:

@@ -80,6 +80,12 @@ def test_a_name_is_taken_once_and_one_that_differs_in_dots_and_underscores_only_
         check_new_name("a.b_c", ["a_b.c", "other", "a.b.c"])
 
 
+def test_no_topic_has_the_name_of_the_log_of_a_kafka_without_zookeeper() -> None:
+    """A Kafka that takes the directories over would leave its records unread (`LogManager.loadLogs`)."""
+    with pytest.raises(InvalidRequest, match=r"Creation of internal topic __cluster_metadata is prohibited\."):
+        check_new_name("__cluster_metadata", [])
+
+
 def test_followers_come_next_and_each_round_moves_them_on() -> None:
     """The table in the comment of Kafka's `AdminUtils`: five brokers, ten partitions, three replicas, from broker 0."""
     assert assign_replicas(brokers(0, 1, 2, 3, 4), 10, 3, start=0) == (

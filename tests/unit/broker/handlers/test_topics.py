@@ -76,6 +76,7 @@ async def test_what_kafka_refuses_is_refused_with_its_error_and_the_others_are_c
         (topic("a/b"), 17),
         (topic(""), 17),
         (topic("x" * 250), 17),
+        (topic("__cluster_metadata"), 42),  # Kafka's testCreateClusterMetadataTopic
         (topic("no-partitions", 0), 37),
         (topic("too-many-replicas", 1, 2), 38),
         (topic("no-replicas", 1, 0), 38),
