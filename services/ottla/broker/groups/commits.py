@@ -158,7 +158,9 @@ class Commits:
         self, group_id: str, generation_id: int, member_id: str, instance_id: str | None, offsets: Offsets, *, knows_epochs: bool
     ) -> Outcomes:
         """OffsetCommit; as `GroupShard.commit`."""
-        entry = self._group(group_id, generation_id, GroupIdNotFound if knows_epochs else IllegalGeneration)
+        # As Kafka's newer coordinator from v9 on. Its older one does not: to Java's classic consumer that error is an unexpected one.
+        tells_unknown = knows_epochs and self._settings.serves_consumer_groups
+        entry = self._group(group_id, generation_id, GroupIdNotFound if tells_unknown else IllegalGeneration)
         group = entry.group
         if isinstance(group, ConsumerGroup):
             check_consumer_commit(group, generation_id, member_id, knows_epochs=knows_epochs)

@@ -210,6 +210,7 @@ def group_coordinator(
             load_buffer_bytes=settings.offsets_load_buffer_size,
             codec=settings.offsets_topic_compression_codec,
             consumer_limits=consumer_limits,
+            serves_consumer_groups=settings.serves_consumer_groups,
             stores_topic_ids=settings.protocol_release >= TOPIC_IDS_WITH_OFFSETS,
         ),
         metadata,

@@ -29,6 +29,7 @@ class ShardSettings:
     load_buffer_bytes: int
     codec: int = 0
     consumer_limits: ConsumerLimits = field(default_factory=ConsumerLimits)
+    serves_consumer_groups: bool = True
     stores_topic_ids: bool = True  # with offsets, in version 4 of their records, which Kafka reads since 3.5
 
 

@@ -15,6 +15,7 @@ from ottla.errors import (
     ConfigurationError,
     GroupAuthorizationFailed,
     GroupIdNotFound,
+    IllegalGeneration,
     InvalidRegularExpression,
     InvalidRequest,
     StaleMemberEpoch,
@@ -113,6 +114,25 @@ async def test_a_group_is_described_with_what_members_have_and_are_to_have(broke
     broker.rules.denied |= {(Operation.DESCRIBE, "clicks")}
     denied = (await broker.ask(DESCRIBE, version, group_ids=("g",))).groups[0]
     assert (int(denied.error_code), denied.members) == (TopicAuthorizationFailed.code, ())
+
+
+@pytest.mark.parametrize(
+    "broker",
+    [{"group.coordinator.rebalance.protocols": protocols} for protocols in ("classic", "classic,consumer")],
+    indirect=True,
+    ids=["classic", "consumer"],
+)
+@pytest.mark.parametrize("version", [8, 9])
+async def test_a_commit_in_a_generation_of_a_group_that_is_gone_is_of_an_illegal_one_where_only_the_classic_protocol_is_served(
+    broker: Any, version: int
+) -> None:
+    """Kafka's `OffsetCommitRequestTest`. To a Java consumer ILLEGAL_GENERATION is a CommitFailedException, and it joins again."""
+    await prepared(broker)
+    offset = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1}
+    member = {"group_id": "g", "member_id": "m", "generation_id_or_member_epoch": 1}
+    committed = await broker.ask(ApiKey.OFFSET_COMMIT, version, **member, topics=[{"name": "clicks", "partitions": [offset]}])
+    expected = GroupIdNotFound if version == 9 and broker.parts.settings.serves_consumer_groups else IllegalGeneration
+    assert [partition.error_code for topic in committed.topics for partition in topic.partitions] == [expected.code]
 
 
 async def test_groups_are_listed_by_type_and_state(broker: Any) -> None:
