@@ -13,7 +13,7 @@ LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
-_RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.\d+)?(?:-IV\d+)?")
+_RELEASE: Final = re.compile(r"(\d+)\.(\d+)(?:\.\d+)*(?:-IV\d+)?")
 
 
 def release_of(text: str) -> tuple[int, int]:
@@ -24,7 +24,8 @@ def release_of(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _no_release(text: str) -> str:
+def release_complaint(text: str) -> str:
+    """Checks a release of Kafka."""
     try:
         release_of(text)
     except ValueError as error:
@@ -187,7 +188,7 @@ class ReplicationSettings(Settings):
         "inter.broker.protocol.version",
         "string",
         default="3.9-IV0",
-        check=_no_release,
+        check=release_complaint,
         doc="The oldest Kafka release that must be able to read what is written: below 3.5, committed offsets are stored without their "
         "topic's id. Brokers speak to each other by Kafka 3.9's protocol and by Ottla's own, whatever it is.",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from ottla.config.cluster import release_complaint
 from ottla.config.settings import DAY_MS, GIB, INT_MAX, KIB, LONG_MAX, MIB, MINUTE_MS, Password, Settings, setting
 from ottla.config.topic import COMPRESSION_TYPES, NO_DOWN_CONVERSION, gzip_level_complaint
 
@@ -221,6 +222,7 @@ class LogDefaults(Settings):
         "log.message.format.version",
         "string",
         default="3.0-IV1",
+        check=release_complaint,
         without_effect=NO_DOWN_CONVERSION,
         doc="The oldest Kafka release whose record format is stored.",
     )

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
+from ottla.config.cluster import release_complaint
 from ottla.config.refused import why_refused
 from ottla.config.settings import (
     DAY_MS,
@@ -303,6 +304,7 @@ class TopicSettings(Settings):
         "message.format.version",
         "string",
         default="3.0-IV1",
+        check=release_complaint,
         synonyms=[Synonym("log.message.format.version")],
         without_effect=NO_DOWN_CONVERSION,
         doc="The oldest Kafka release whose record format is stored.",

@@ -61,6 +61,11 @@ def test_the_file_that_kafka_comes_with_loads(tmp_path: Path) -> None:
     assert "socket.send.buffer.bytes" not in settings.without_effect(settings.given)
 
 
+@pytest.mark.parametrize("name", ["log.message.format.version", "inter.broker.protocol.version"])
+def test_what_is_no_release_of_kafka_is_refused(name: str) -> None:
+    assert "'newest' is no release of Kafka" in refusal({name: "newest"})
+
+
 def test_everything_that_is_wrong_is_told_at_once_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("broker.id=0\nlog.segment.byte=1\nlog.segment.bytes=13\nzookeeper.connect=localhost:x/a\nlisteners=SSL://:1\n")

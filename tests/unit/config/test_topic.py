@@ -78,6 +78,7 @@ def test_the_older_bound_of_timestamps_counts_where_the_newer_is_not_set() -> No
         ({"min.cleanable.dirty.ratio": "1.5"}, "must be at most 1"),
         ({"leader.replication.throttled.replicas": "0"}, "must be * or a list of partition:broker"),
         ({"remote.storage.enable": "true"}, "no tiered storage"),
+        ({"message.format.version": "invalid-value"}, "is no release of Kafka"),
     ],
 )
 def test_what_a_topic_may_not_have_is_an_invalid_config(overrides: dict[str, str], complaint: str) -> None:
@@ -90,6 +91,12 @@ def test_what_a_topic_may_not_have_is_an_invalid_config(overrides: dict[str, str
 @pytest.mark.parametrize("text", ["", "*", "0:1", "0:1,1:2, 2:3", "100:0,"])
 def test_throttled_replicas_are_partitions_and_brokers(text: str) -> None:
     assert TopicSettings.of(BrokerSettings(), {"leader.replication.throttled.replicas": text})
+
+
+@pytest.mark.parametrize("text", ["0.8.0", "0.10.2-IV0", "0.10.2.1", "2.8-IV1", "3.0", "3.9.1"])
+def test_a_record_format_is_a_release_of_kafka(text: str) -> None:
+    """As MetadataVersion.fromVersionString reads one."""
+    topic({"log.message.format.version": text, "inter.broker.protocol.version": text}, message_format_version=text)
 
 
 def test_topics_with_the_same_overrides_share_one_object() -> None:

@@ -83,6 +83,7 @@ async def test_what_kafka_refuses_is_refused_with_its_error_and_the_others_are_c
         (topic("unknown-setting", configs=configs(retention_mss="1")), 40),
         (topic("bad-value", configs=configs(retention_ms="soon")), 40),
         (topic("null-value", configs=configs(retention_ms=None)), 40),
+        (topic("bad-format", configs=configs(message_format_version="invalid-value")), 40),
         (topic("both", 1, 1, assignments=placed), 42),
         (topic("a-gap", -1, -1, assignments=[{"partition_index": 1, "broker_ids": [1]}]), 39),
         (topic("assigned-twice", -1, -1, assignments=placed * 2), 39),
