@@ -609,9 +609,13 @@ class _Lane:
             return
         place.refusals = 0
         if answer.preferred_read_replica >= 0 and answer.preferred_read_replica != self.broker_id:
-            until = asyncio.get_running_loop().time() + self._cluster.settings.metadata_max_age_seconds
-            place.preferred = (BrokerId(answer.preferred_read_replica), until)
-            self._fetcher.rehome(place, is_stale=False)
+            now = asyncio.get_running_loop().time()
+            replica = BrokerId(answer.preferred_read_replica)
+            place.preferred = (replica, now + self._cluster.settings.metadata_max_age_seconds)
+            is_known = replica in self._cluster.metadata.brokers
+            if not is_known:  # and where no one else has heard of it either, the leader names it again at once
+                place.ready_at = now + self._cluster.pause_seconds(0)
+            self._fetcher.rehome(place, is_stale=not is_known)
             return
         if answer.diverging_epoch is not None:
             if not self._leaves_replica(place):

@@ -236,6 +236,39 @@ async def test_a_replica_is_read_from_for_a_time_and_then_the_leader_says_again_
         assert arrived[0].offset == 0 and "broker-2" in asked_brokers
 
 
+async def test_a_replica_that_was_not_heard_of_is_looked_up_and_the_leader_asked_meanwhile_after_a_pause() -> None:
+    """KIP-392: as Kafka's Fetcher.selectReadReplica. The leader answers at once, so it was asked again thousands of times a second."""
+    asked_of: list[tuple[str, ApiKey]] = []
+
+    class Referring(Leading):
+        def __call__(self, asked: Asked) -> bytes | Exception | None:
+            if asked.key is ApiKey.METADATA and sum(key is ApiKey.METADATA for _, key in asked_of) < 4:
+                return one_partition(asked, TOPIC_ID)  # of which the second broker is none yet
+            return super().__call__(asked)
+
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            request = fetch.decode_request(asked.frame[asked.body_position :], asked.version)
+            key = request.topics[0].topic if request.topics else TOPIC_ID
+            return self.answer(asked, [(key, [FetchAnswer(0, preferred_read_replica=2)])])
+
+    async def connect(endpoint: Endpoint) -> FakeChannel:
+        broker: Leading = Leading() if endpoint.host == "broker-2" else Referring()
+
+        def answer(asked: Asked) -> bytes | Exception | None:
+            asked_of.append((endpoint.host, asked.key))
+            return broker(asked)
+
+        return FakeChannel(answer)
+
+    async with Cluster("broker:9092", random=Random(1), connect=connect) as cluster, Fetcher(cluster) as fetcher:
+        fetcher.assign(CLICKS, 0)
+        async with asyncio.timeout(20):
+            while not (arrived := await fetcher.poll(5.0)):
+                pass
+        assert arrived[0].offset == 0
+        assert sum(host != "broker-2" and key is ApiKey.FETCH for host, key in asked_of) < 8
+
+
 @pytest.mark.parametrize("said", [FetchAnswer(0, 0, 0, 0, 0, diverging_epoch=(5, 1)), FetchAnswer(0, 1), FetchAnswer(0, 78)])
 async def test_a_replica_that_has_less_than_was_read_says_nothing_of_the_log(said: FetchAnswer) -> None:
     """One that has lost its end, as by a loss of power, finds that its log ends before: its leader knows (KIP-392, KIP-595).
