@@ -34,6 +34,7 @@ from ottla.errors import (
     NotController,
     NotCoordinator,
     OttlaError,
+    RequestTimedOut,
     error_of,
     reason_of,
 )
@@ -508,7 +509,8 @@ class Cluster:
         """As `with_leader`, with who coordinates a group or a transactional id."""
 
         async def recover(error: Exception) -> None:
-            if isinstance(error, OSError | NotCoordinator | CoordinatorNotAvailable | BrokerNotAvailable):
+            # REQUEST_TIMED_OUT: it cannot write, as one that is cut off from its replicas and does not know yet who has taken over.
+            if isinstance(error, OSError | NotCoordinator | CoordinatorNotAvailable | BrokerNotAvailable | RequestTimedOut):
                 self.coordinator_moved(kind, name)
 
         return await self._retried(lambda: self.coordinator(kind, name), attempt, recover, timeout_seconds)

@@ -11,7 +11,7 @@ from tests.loops import until
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers, two_attempts_only
 from tests.unit.wire.fakes import Asked, FakeChannel, api_versions, connecting, one_partition
 
-from ottla.errors import CoordinatorNotAvailable, UnknownTopicOrPartition, UnsupportedVersion, error_of
+from ottla.errors import CoordinatorNotAvailable, RequestTimedOut, UnknownTopicOrPartition, UnsupportedVersion, error_of
 from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import BrokerConnection
@@ -275,6 +275,20 @@ async def test_a_coordinator_that_is_not_it_any_more_is_looked_for_again(tmp_pat
             return tried
 
         assert await cluster.with_coordinator(CoordinatorKind.TRANSACTION, "orders", attempt) == 3
+
+
+async def test_a_coordinator_that_cannot_write_in_time_is_looked_for_again(tmp_path: Path) -> None:
+    """One that is cut off from its replicas says that for ever. As Kafka's ConsumerCoordinator, for REQUEST_TIMED_OUT of a commit."""
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        named = await cluster.coordinator(CoordinatorKind.GROUP, "readers")
+        cluster._coordinators[CoordinatorKind.GROUP, "readers"] = former = BrokerId(7)
+
+        async def attempt(coordinator: BrokerId) -> BrokerId:
+            if coordinator == former:
+                raise RequestTimedOut("too few replicas have it")
+            return coordinator
+
+        assert await cluster.with_coordinator(CoordinatorKind.GROUP, "readers", attempt, timeout_seconds=5) == named
 
 
 async def test_metadata_is_not_asked_of_a_broker_that_has_not_answered_in_time(tmp_path: Path) -> None:
