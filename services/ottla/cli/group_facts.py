@@ -317,7 +317,7 @@ def partitions_of(where: Connection, admin: AdminClient, topics: Sequence[str]) 
         try:
             chosen = [int(number) for number in numbers.split(",")] if colon else there
         except ValueError:
-            raise UsageError(f"--topic takes NAME or NAME:0,1,2, and {topic!r} is neither") from None
+            raise UsageError(f"{topic!r} is neither NAME nor NAME:0,1,2") from None
         missing = [number for number in chosen if number not in there]
         if missing:
             raise CommandFailed(f"topic {name!r} has no partition {missing[0]}, only 0 to {there[-1]}")

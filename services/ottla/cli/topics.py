@@ -1,19 +1,35 @@
-"""`ottla topics`: create, list, describe, alter and delete, through the same admin client that any program would use."""
+"""`ottla topics`: create, list, describe, alter and delete topics, find offsets and delete records before one.
+
+All through the same admin client that any program would use.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from ottla.cli.configs import check_deleted
 from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, cluster_metadata, commands, connects, each_deleted, pairs, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.group_facts import partitions_of
+from ottla.cli.offsets import timestamp_ms
 from ottla.cli.output import bytes_of, count_of, note, say, say_json, table
+from ottla.cli.rendering import time_of
 from ottla.cli.topic_facts import TopicFacts, gather
 
-app = commands("Create, list, describe, alter and delete topics.")
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import ClusterMetadata, OffsetSpec
+
+app = commands("Create, list, describe, alter and delete topics; find offsets, and delete the records before one.")
+
+END: Final = -1  # Kafka's for "before the high watermark", and librdkafka's
 
 Configs = Annotated[
     list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting of the topic, Kafka's name; may be repeated.")
@@ -200,3 +216,188 @@ def delete(
     answers = admin.delete_topics(doomed, request_timeout=ANSWER_SECONDS) if doomed else {}
     for name in each_deleted(answers, where.bootstrap_server, "topic"):
         say(f"Deleted topic {name!r}.")
+
+
+@app.command()
+@connects
+def offsets(
+    where: Connection,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC[:0,1]]...", help="Names or regular expressions; all topics when none is given, but those that begin with `__`."
+        ),
+    ] = None,
+    at: Annotated[
+        str,
+        typer.Option("--time", metavar="WHEN", help="latest, earliest, max-timestamp, or a time: milliseconds since 1970 or ISO 8601."),
+    ] = "latest",
+    internal: Annotated[bool, typer.Option("--internal", help="Also those that begin with `__`.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the end of each partition, its beginning, its youngest record or the first one since a time.
+
+    A partition without such a record has no offset. Exit code 1 when a partition does not answer.
+
+    Examples:
+
+    - `ottla topics offsets clicks --time earliest`
+    - `ottla topics offsets 'click.*:0,1' --time 2026-01-31T08:00Z`
+    """
+    from confluent_kafka import KafkaException
+
+    spec = _offset_spec(at)
+    admin = where.admin()
+    metadata = cluster_metadata(admin, where.bootstrap_server)
+    asked = _matching(metadata, names or (), internal, where.bootstrap_server)
+    led = {partition: spec for partition in asked if metadata.topics[partition.topic].partitions[partition.partition].leader >= 0}
+    failures = [f"{partition.topic}-{partition.partition} has no leader at the moment" for partition in asked if partition not in led]
+    rows: list[tuple[str, int, int | None, int | None]] = []
+    with told_plainly(where.bootstrap_server):
+        answers = admin.list_offsets(led, request_timeout=ANSWER_SECONDS) if led else {}
+    for partition, answer in sorted(answers.items()):
+        try:
+            found = answer.result(ANSWER_SECONDS + 5)
+        except KafkaException as exception:
+            failures.append(f"{partition.topic}-{partition.partition}: {exception.args[0].str()}")
+            continue
+        offset, timestamp = (None if number < 0 else number for number in (found.offset, found.timestamp))
+        rows.append((partition.topic, partition.partition, offset, timestamp))
+    if as_json:
+        say_json([dict(zip(("topic", "partition", "offset", "timestamp"), row, strict=True)) for row in rows])
+    elif any(timestamp is not None for *_, timestamp in rows):
+        times = [(*row, None if timestamp is None else time_of(timestamp)) for *row, timestamp in rows]
+        say(table(("topic", "partition", "offset", "timestamp"), times))
+    elif rows:
+        say(table(("topic", "partition", "offset"), [row[:3] for row in rows]))
+    elif not failures:
+        say(f"No topics on {where.bootstrap_server}.")
+    if failures:
+        raise CommandFailed("; ".join(failures))
+
+
+def _offset_spec(text: str) -> OffsetSpec:
+    """What a person asks for with a word, with a time, or with one of Kafka's negative numbers."""
+    from confluent_kafka.admin import OffsetSpec
+
+    words: dict[str, Callable[[], OffsetSpec]] = {
+        "earliest": OffsetSpec.earliest,
+        "latest": OffsetSpec.latest,
+        "max-timestamp": OffsetSpec.max_timestamp,
+    }
+    word = {"-1": "latest", "-2": "earliest", "-3": "max-timestamp"}.get(text, text.lower())
+    if word.startswith("-"):
+        raise UsageError(f"--time takes earliest (-2), latest (-1), max-timestamp (-3) or a time, and not {text!r}")
+    return words[word]() if word in words else OffsetSpec.for_timestamp(timestamp_ms(text))
+
+
+def _matching(metadata: ClusterMetadata, names: Sequence[str], internal: bool, server: str) -> list[TopicPartition]:
+    """The partitions that patterns of topics stand for; each has to match one. What begins with `__` asks for internal topics."""
+    from confluent_kafka import TopicPartition
+
+    found: dict[TopicPartition, None] = {}
+    for name in names or (".*",):
+        parts = re.fullmatch(r"(.*?)(?::([0-9]+(?:,[0-9]+)*))?", name, re.DOTALL)
+        assert parts is not None
+        try:
+            pattern = re.compile(parts[1])
+        except re.error as error:
+            raise UsageError(f"{name!r} is no regular expression: {error}") from None
+        matched = [
+            TopicPartition(topic, partition)
+            for topic in sorted(metadata.topics)
+            if pattern.fullmatch(topic) and (internal or name.startswith("__") or not topic.startswith("__"))
+            for partition in sorted(metadata.topics[topic].partitions)
+            if parts[2] is None or str(partition) in parts[2].split(",")
+        ]
+        if names and not matched:
+            raise CommandFailed(f"{name!r} matches no partition on {server}")
+        found.update(dict.fromkeys(matched))
+    return list(found)
+
+
+@app.command("delete-records")
+@connects
+def delete_records(
+    where: Connection,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME[:0,1]]...", help="Of which partitions.")] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="OFFSET", help="The first offset to keep; `end` deletes all there is.")
+    ] = None,
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", metavar="FILE", help="An offset for each partition, in the JSON of kafka-delete-records.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Delete the records of partitions before an offset. There is no way back, and no question is asked.
+
+    Exit code 1 when a partition refuses, as one does that is only compacted or ends before that offset; the others are done.
+
+    Examples:
+
+    - `ottla topics delete-records clicks:0 --before 1000`
+    - `ottla topics delete-records --from-file offsets.json`
+    """
+    from confluent_kafka import KafkaException, TopicPartition
+
+    if (from_file is None) != bool(names) or bool(names) != (before is not None):
+        raise UsageError("say which records: NAME or NAME:0,1 and --before, or --from-file")
+    wanted = _wanted(from_file) if from_file is not None else {}
+    first_kept = None if before is None else _first_kept(before)
+    admin = where.admin()
+    there = cluster_metadata(admin, where.bootstrap_server).topics
+    if first_kept is not None:
+        wanted = dict.fromkeys(partitions_of(where, admin, names or ()), first_kept)
+    rows: list[tuple[str, int, int | None, str | None]] = []
+    led = []
+    for (topic, number), offset in sorted(wanted.items()):
+        found = there[topic].partitions.get(number) if topic in there else None
+        if found is not None and found.leader >= 0:
+            led.append(TopicPartition(topic, number, offset))
+        else:
+            rows.append((topic, number, None, "does not exist" if found is None else "has no leader at the moment"))
+    with told_plainly(where.bootstrap_server):
+        answers = admin.delete_records(led, request_timeout=ANSWER_SECONDS, operation_timeout=ANSWER_SECONDS) if led else {}
+    for partition, answer in answers.items():
+        try:
+            rows.append((partition.topic, partition.partition, answer.result(ANSWER_SECONDS + 5).low_watermark, None))
+        except KafkaException as exception:
+            rows.append((partition.topic, partition.partition, None, exception.args[0].str()))
+    rows.sort(key=lambda row: row[:2])
+    if as_json:
+        say_json([dict(zip(("topic", "partition", "start_offset", "error"), row, strict=True)) for row in rows])
+    elif done := [row[:3] for row in rows if row[3] is None]:
+        say(table(("topic", "partition", "start offset"), done))
+    if failures := [f"{topic}-{number}: {error}" for topic, number, _, error in rows if error is not None]:
+        raise CommandFailed("; ".join(failures))
+
+
+def _first_kept(text: str) -> int:
+    if text.lower() in ("end", "latest"):
+        return END
+    try:
+        return _offset(int(text))
+    except ValueError:
+        raise UsageError(f"--before takes an offset or `end`, and not {text!r}") from None
+
+
+def _offset(number: Any) -> int:
+    if type(number) is not int or not END <= number < 1 << 63:
+        raise ValueError(number)
+    return number
+
+
+def _wanted(file: Path) -> dict[tuple[str, int], int]:
+    """What a file of Kafka's form has: an offset for each partition, -1 for the end."""
+    try:
+        document: Any = json.loads(file.read_bytes())
+        if document.get("version", 1) != 1:
+            raise ValueError(f"version {document['version']}")
+        entries = [(str(entry["topic"]), int(entry["partition"]), _offset(entry["offset"])) for entry in document["partitions"]]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        form = '{"version": 1, "partitions": [{"topic": "…", "partition": 0, "offset": 1}]}'
+        raise UsageError(f"{file} cannot be read: {error}; it has to be {form}") from None
+    wanted = {(topic, partition): offset for topic, partition, offset in entries}
+    if len(wanted) < len(entries):
+        raise UsageError(f"{file} has a partition twice")
+    return wanted

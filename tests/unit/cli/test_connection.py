@@ -83,7 +83,7 @@ def test_a_message_without_a_time_says_nothing_of_how_far_a_group_is_behind(tmp_
         assert run([*reset, "-t", "clicks:0,0", "-t", "clicks", "--json"]) == 0
         assert len(json.loads(capsys.readouterr().out)["offsets"]) == 1
         assert run([*reset, "-t", "clicks:"]) == 2
-        assert "--topic takes NAME or NAME:0,1,2" in capsys.readouterr().err
+        assert "is neither NAME nor NAME:0,1,2" in capsys.readouterr().err
         assert run(["groups", "describe", "billing", "--json", *where]) == 0
     (partition,) = json.loads(capsys.readouterr().out)["partitions"]
     assert (partition["lag"], partition["lag_seconds"]) == (1, None)
