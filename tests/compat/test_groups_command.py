@@ -111,6 +111,65 @@ def test_where_a_group_is_goes_into_a_file_of_kafkas_and_back(
         consumer.close()
 
 
+def test_all_groups_are_described_reset_and_deleted_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """DescribeConsumerGroupTest, ResetConsumerGroupOffsetTest and DeleteConsumerGroupsTest with --all-groups or several groups."""
+    with EmbeddedCluster(topics={"clicks": 2}) as cluster:
+        address = cluster.bootstrap_servers
+
+        def called(*arguments: str, code: int = 0) -> str:
+            assert run(["groups", *arguments, "-b", address]) == code
+            printed = capsys.readouterr()
+            return printed.err if code else printed.out
+
+        def committed() -> dict[str, list[int]]:
+            found = json.loads(called("describe", "--all-groups", "--json"))
+            return {group["group"]: [partition["committed"] for partition in group["partitions"]] for group in found}
+
+        assert committed() == {} and called("describe", "--all-groups") == called("delete", "--all-groups") == f"No groups on {address}.\n"
+        producer = Producer({"bootstrap.servers": address})
+        for partition in (0, 0, 1):
+            producer.produce("clicks", b"x", partition=partition)
+        assert producer.flush(120) == 0
+        called("reset-offsets", "a", 'b,"', "-t", "clicks", "--to-latest", "--execute")
+        assert committed() == {"a": [2, 1], 'b,"': [2, 1]}
+        assert called("describe", "a", 'b,"').count(": Empty, classic protocol, ") == called("describe", "--all-groups").count("Empty") == 2
+        assert called("describe", "--all-groups", "--members") == (
+            'a: Empty, classic protocol, no members\n\nb,": Empty, classic protocol, no members\n'
+        )
+
+        exported = called("reset-offsets", "--all-groups", "--to-current", "--export")
+        assert exported == 'a,clicks,0,2\na,clicks,1,1\n"b,""",clicks,0,2\n"b,""",clicks,1,1\n'
+        shown = called("reset-offsets", "--all-groups", "--shift-by", "-1", "--execute")
+        assert [line.split() for line in shown.splitlines()[1:3]] == [["a", "clicks", "0", "2", "1"], ["a", "clicks", "1", "1", "0"]]
+        assert committed() == {"a": [1, 0], 'b,"': [1, 0]}
+        plan = tmp_path / "plan.csv"
+        plan.write_text(exported)
+        called("reset-offsets", "a", "--from-file", str(plan), "--execute")
+        assert committed() == {"a": [2, 1], 'b,"': [1, 0]}
+        called("reset-offsets", "--all-groups", "--from-file", str(plan), "--execute")
+        assert committed() == {"a": [2, 1], 'b,"': [2, 1]}
+        assert "has nothing of group 'c'" in called("reset-offsets", "a", "c", "--from-file", str(plan), code=2)
+        plan.write_text("clicks,0,1\n")
+        assert "'clicks,0,1' is not group,topic,partition,offset" in called("reset-offsets", "a", 'b,"', "--from-file", str(plan), code=2)
+
+        consumer = Consumer({"bootstrap.servers": address, "group.id": "a"})
+        consumer.subscribe(["clicks"])
+        try:
+            while not consumer.assignment():
+                consumer.poll(0.1)
+            complaint = called("reset-offsets", "--all-groups", "--to-earliest", "--execute", "--json", code=1)
+            assert complaint == "ottla: group 'a' has 1 member (Stable); stop its consumers first\n"
+            assert committed() == {"a": [2, 1], 'b,"': [0, 0]}
+            assert called("delete", "--all-groups", code=1).startswith("ottla: group 'a': ")
+            assert committed() == {"a": [2, 1]}
+            assert "group 'c' does not exist" in called("describe", "c", "a", code=1)
+        finally:
+            consumer.close()
+        for command in (["describe"], ["describe", "a", "--all-groups"], ["delete"], ["reset-offsets", "--to-latest"]):
+            assert "say which groups: " in called(*command, code=2)
+        assert "--zookeeper is for one GROUP" in called("reset-offsets", "--all-groups", "--to-latest", "--zookeeper", "x:1", code=2)
+
+
 def test_a_group_reads_on_where_the_last_command_stopped(ottla: Ottla, ottla_bootstrap_servers: str) -> None:
     topic = "read-by-a-group"
     ottla("topics", "create", topic, "-p", "6")

@@ -7,8 +7,10 @@ import csv
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -45,6 +47,8 @@ app = commands("List, describe and delete consumer groups, and set where they co
 GROUP_TYPES = ("classic", "consumer")
 STATES = ("Assigning", "CompletingRebalance", "Dead", "Empty", "PreparingRebalance", "Reconciling", "Stable")
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
+Groups = Annotated[list[str] | None, typer.Argument(metavar="[GROUP]...")]
+AllGroups = Annotated[bool, typer.Option("--all-groups", help="Every group of the cluster.")]
 
 
 @app.command("list")
@@ -79,24 +83,66 @@ def list_command(
 @connects
 def describe(
     where: Connection,
-    group: Group,
+    groups: Groups = None,
+    all_groups: AllGroups = False,
     members: Annotated[bool, typer.Option("--members", help="The members and what each reads, instead of the partitions.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show how far a group is in each partition: the lag in messages, and how old the first unread message is.
 
+    In JSON that is an object for one GROUP, and a list of them otherwise.
+
     Examples:
 
     - `ottla groups describe billing`
     - `ottla groups describe billing --members`
+    - `ottla groups describe --all-groups --json`
     """
-    facts = describe_group(where, group, with_seconds=not members)
-    if as_json:
-        say_json(_as_json(facts))
-    elif members:
-        say(_described_members(facts))
-    else:
-        say(_described(facts))
+    is_one = _is_one(groups, all_groups)
+    chosen, failures = _chosen(where, groups, all_groups)
+    found: list[GroupFacts] = []
+    for group in chosen:
+        with _noted(failures):
+            found.append(describe_group(where, group, with_seconds=not members))
+    if as_json and (found or not is_one):
+        documents = [_as_json(facts) for facts in found]
+        say_json(documents[0] if is_one else documents)
+    elif found:
+        say("\n\n".join(_described_members(facts) if members else _described(facts) for facts in found))
+    elif not failures:
+        say(f"No groups on {where.bootstrap_server}.")
+    if failures:
+        raise CommandFailed("; ".join(failures))
+
+
+def _is_one(groups: Sequence[str] | None, all_groups: bool) -> bool:
+    """Whether it is one group that was named.
+
+    Raises:
+        UsageError: it is not said which are meant.
+    """
+    if all_groups == bool(groups):
+        raise UsageError("say which groups: GROUP, or --all-groups")
+    return len(groups or ()) == 1
+
+
+def _chosen(where: Connection, groups: Sequence[str] | None, all_groups: bool) -> tuple[list[str], list[str]]:
+    """The groups that are meant; and of all groups, why some may be missing."""
+    if not all_groups:
+        return list(dict.fromkeys(groups or ())), []
+    rows, silent = list_groups(where)
+    return [row.group_id for row in rows], [f"groups may be missing: {reason}" for reason in silent[:1]]
+
+
+@contextmanager
+def _noted(failures: list[str]) -> Iterator[None]:
+    """What fails of one group does not keep the others from being done."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except CommandFailed as error:
+        failures.append(str(error))
 
 
 def _described(facts: GroupFacts) -> str:
@@ -208,7 +254,8 @@ def seconds(duration: float) -> str:
 @connects
 def reset_offsets(
     where: Connection,
-    group: Group,
+    groups: Groups = None,
+    all_groups: AllGroups = False,
     topics: Annotated[
         list[str] | None,
         typer.Option("--topic", "-t", metavar="NAME[:0,1]", help="Whose offsets; all that the group has committed by default."),
@@ -238,15 +285,18 @@ def reset_offsets(
 ) -> None:
     """Set where a group continues. It must have no members meanwhile.
 
+    Of several groups those that cannot be set stay where they are, and the exit code is 1. Their JSON is a list, and their CSV has the
+    group in front.
+
     Examples:
 
     - `ottla groups reset-offsets billing --to-earliest`
     - `ottla groups reset-offsets billing --topic clicks:0,1 --to-datetime 2026-01-31T08:00 --execute`
-    - `ottla groups reset-offsets billing --to-current --export > billing.csv`
+    - `ottla groups reset-offsets --all-groups --to-current --export > all.csv`
     """
     from confluent_kafka import ConsumerGroupTopicPartitions
 
-    if not group:  # as a script's variable may be, and the client does not take it
+    if "" in (groups or ()):  # as a script's variable may be, and the client does not take it
         raise UsageError("GROUP is empty")
     flags = [to_earliest, to_latest, to_current]
     if sum(flags) + sum(option is not None for option in (to_offset, shift_by, to_datetime, by_duration, from_file)) != 1:
@@ -257,69 +307,91 @@ def reset_offsets(
         raise UsageError("--from-file says whose offsets: --topic contradicts it")
     if export and as_json:
         raise UsageError("--export and --json contradict each other")
+    is_one = _is_one(groups, all_groups)
+    if zookeeper is not None and not is_one:
+        raise UsageError("--zookeeper is for one GROUP")
     since_ms = None if to_datetime is None else _milliseconds(to_datetime)
     if by_duration is not None:
         since_ms = max(int(time.time() * 1000 - _seconds_of(by_duration) * 1000), 0)
-    planned = {} if from_file is None else _planned(from_file, group)
+    plans = {} if from_file is None else _planned(from_file, groups or [])
+    chosen, failures = _chosen(where, groups, all_groups) if from_file is None else (list(plans), [])
     admin = where.admin()
-    in_zookeeper = None if zookeeper is None else ZooKeeperGroup(zookeeper, group)
-    before = committed_offsets(admin, where, group) if in_zookeeper is None else in_zookeeper.offsets()
-    keys = partitions_of(where, admin, topics) if topics else sorted(planned or before)
-    if not keys:
-        raise CommandFailed(f"group {group!r} has committed nothing; say with --topic whose offsets to set")
-    first = earliest_offsets(admin, where, keys)
-    last = latest_offsets(admin, where, keys)
-    found = dict.fromkeys(keys, 0) if since_ms is None else offsets_since(admin, where, keys, since_ms)
-    if silent := [key for key in keys if not (key in first and key in last and key in found)]:
-        raise CommandFailed(
-            f"{silent[0][0]}-{silent[0][1]} does not say where it begins and ends: has it a leader? Nothing was changed; "
-            "--topic NAME:0,1 sets the others"
-        )
-    wanted = {key: offset if offset >= 0 else last[key] for key, offset in found.items()}
-    for key in keys:
-        if to_earliest:
-            wanted[key] = first[key]
-        elif to_latest:
-            wanted[key] = last[key]
-        elif to_current:
-            wanted[key] = before.get(key, last[key])
-        elif to_offset is not None:
-            wanted[key] = to_offset
-        elif planned:
-            wanted[key] = planned[key]
-        elif shift_by is not None:
-            if key not in before:
-                raise CommandFailed(f"group {group!r} has committed nothing of {key[0]}-{key[1]}, so there is nothing to shift")
-            wanted[key] = before[key] + shift_by
-        bounded = min(max(wanted[key], first[key]), last[key])
-        if bounded != wanted[key]:
-            note(f"{key[0]}-{key[1]}: {wanted[key]:,} is not in [{first[key]:,}, {last[key]:,}]; {bounded:,} is taken")
-            wanted[key] = bounded
-    members, state = members_of(where, admin, group) if in_zookeeper is None else (len(in_zookeeper.consumers()), "in ZooKeeper")
-    if members:
-        advice = f"group {group!r} has {count_of(members, 'member')} ({state}); stop its consumers first"
-        if execute:
-            raise CommandFailed(advice)
-        note(advice)
-    if execute and in_zookeeper is not None:
-        in_zookeeper.set_offsets(wanted)
-    elif execute:
-        with told_plainly(where.bootstrap_server, f"group {group!r}"):
-            request = ConsumerGroupTopicPartitions(group, topic_partitions(wanted))
-            answer = admin.alter_consumer_group_offsets([request], request_timeout=ANSWER_SECONDS)[group].result(ANSWER_SECONDS + 5)
-        failed = [partition for partition in answer.topic_partitions if partition.error is not None]
-        if failed:
-            raise CommandFailed(f"{failed[0].topic}-{failed[0].partition} was not set: {failed[0].error}")
-    rows = [(*key, before.get(key), wanted[key]) for key in keys]
-    if as_json:
+    in_zookeeper = None if zookeeper is None else ZooKeeperGroup(zookeeper, chosen[0])
+    named = partitions_of(where, admin, topics) if topics else []
+
+    def reset(group: str) -> list[tuple[str, int, int | None, int]]:
+        """Topic, partition, where the group was and where it continues."""
+        planned = plans.get(group, {})
+        before = committed_offsets(admin, where, group) if in_zookeeper is None else in_zookeeper.offsets()
+        keys = named or sorted(planned or before)
+        if not keys and not all_groups:
+            raise CommandFailed(f"group {group!r} has committed nothing; say with --topic whose offsets to set")
+        first = earliest_offsets(admin, where, keys)
+        last = latest_offsets(admin, where, keys)
+        found = dict.fromkeys(keys, 0) if since_ms is None else offsets_since(admin, where, keys, since_ms)
+        if silent := [key for key in keys if not (key in first and key in last and key in found)]:
+            raise CommandFailed(
+                f"{silent[0][0]}-{silent[0][1]} does not say where it begins and ends: has it a leader? Nothing was changed"
+                f"{'; --topic NAME:0,1 sets the others' if is_one else f' of group {group!r}'}"
+            )
+        wanted = {key: offset if offset >= 0 else last[key] for key, offset in found.items()}
+        for key in keys:
+            if to_earliest:
+                wanted[key] = first[key]
+            elif to_latest:
+                wanted[key] = last[key]
+            elif to_current:
+                wanted[key] = before.get(key, last[key])
+            elif to_offset is not None:
+                wanted[key] = to_offset
+            elif planned:
+                wanted[key] = planned[key]
+            elif shift_by is not None:
+                if key not in before:
+                    raise CommandFailed(f"group {group!r} has committed nothing of {key[0]}-{key[1]}, so there is nothing to shift")
+                wanted[key] = before[key] + shift_by
+            bounded = min(max(wanted[key], first[key]), last[key])
+            if bounded != wanted[key]:
+                note(f"{key[0]}-{key[1]}: {wanted[key]:,} is not in [{first[key]:,}, {last[key]:,}]; {bounded:,} is taken")
+                wanted[key] = bounded
+        members, state = members_of(where, admin, group) if in_zookeeper is None else (len(in_zookeeper.consumers()), "in ZooKeeper")
+        if members:
+            advice = f"group {group!r} has {count_of(members, 'member')} ({state}); stop its consumers first"
+            if execute:
+                raise CommandFailed(advice)
+            note(advice)
+        if execute and in_zookeeper is not None:
+            in_zookeeper.set_offsets(wanted)
+        elif execute and wanted:
+            with told_plainly(where.bootstrap_server, f"group {group!r}"):
+                request = ConsumerGroupTopicPartitions(group, topic_partitions(wanted))
+                answer = admin.alter_consumer_group_offsets([request], request_timeout=ANSWER_SECONDS)[group].result(ANSWER_SECONDS + 5)
+            failed = [partition for partition in answer.topic_partitions if partition.error is not None]
+            if failed:
+                raise CommandFailed(f"{failed[0].topic}-{failed[0].partition} was not set: {failed[0].error}")
+        return [(*key, before.get(key), wanted[key]) for key in keys]
+
+    done: dict[str, list[tuple[str, int, int | None, int]]] = {}
+    for group in chosen:
+        with _noted(failures):
+            done[group] = reset(group)
+    if as_json and (done or not is_one):
         names = ("topic", "partition", "before", "after")
-        say_json({"group": group, "executed": execute, "offsets": [dict(zip(names, row, strict=True)) for row in rows]})
-        return
-    if export:
-        say("\n".join(f"{topic},{partition},{after}" for topic, partition, _, after in rows))
-    else:
-        say(table(("topic", "partition", "before", "after"), rows))
-    if not execute:
+        documents = [
+            {"group": group, "executed": execute, "offsets": [dict(zip(names, row, strict=True)) for row in rows]}
+            for group, rows in done.items()
+        ]
+        say_json(documents[0] if is_one else documents)
+    elif cells := [(*(() if is_one else (group,)), *row) for group, rows in done.items() for row in rows]:
+        if export:
+            lines = StringIO()
+            csv.writer(lines, lineterminator="\n").writerows((*row[:-2], row[-1]) for row in cells)
+            say(lines.getvalue().rstrip("\n"))
+        else:
+            say(table((*(() if is_one else ("group",)), "topic", "partition", "before", "after"), cells))
+    if failures:
+        raise CommandFailed("; ".join(failures))
+    if not execute and not as_json:
         note("Nothing was changed; --execute does it.")
 
 
@@ -378,21 +450,29 @@ def _seconds_of(text: str) -> float:
     return sum(float(number or 0) * size for number, size in zip(found.groups(), (86_400, 3_600, 60, 1), strict=True))
 
 
-def _planned(file: Path, group: str) -> dict[tuple[str, int], int]:
-    """What a file of Kafka's form has for a group: its lines are topic,partition,offset, or have the group in front."""
-    planned: dict[tuple[str, int], int] = {}
+def _planned(file: Path, groups: Sequence[str]) -> dict[str, dict[tuple[str, int], int]]:
+    """What a file of Kafka's form has for these groups, or for all that are in it.
+
+    Its lines are group,topic,partition,offset, or have no group in front where there is one only.
+    """
+    plans: dict[str, dict[tuple[str, int], int]] = {group: {} for group in groups}
     try:
         with file.open(encoding="utf-8", newline="") as opened:
             for number, cells in enumerate(csv.reader(opened), start=1):
-                if len(cells) in (3, 4) and cells[:-3] in ([], [group]):
-                    planned[cells[-3], int(cells[-2])] = int(cells[-1])
-                elif cells and len(cells) != 4:
-                    raise UsageError(f"{file}:{number}: {','.join(cells)!r} is not topic,partition,offset")
+                if len(cells) == 4 or (len(cells) == 3 and len(plans) == 1 and groups):
+                    group = cells[0] if len(cells) == 4 else groups[0]
+                    if group in plans or not groups:
+                        plans.setdefault(group, {})[cells[-3], int(cells[-2])] = int(cells[-1])
+                elif cells:
+                    form = "topic,partition,offset" if len(plans) == 1 and groups else "group,topic,partition,offset"
+                    raise UsageError(f"{file}:{number}: {','.join(cells)!r} is not {form}")
     except (OSError, ValueError, csv.Error) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
-    if not planned:
-        raise UsageError(f"{file} has nothing of group {group!r}")
-    return planned
+    if missing := [group for group, plan in plans.items() if not plan]:
+        raise UsageError(f"{file} has nothing of group {missing[0]!r}")
+    if not plans:
+        raise UsageError(f"{file} has no group")
+    return plans
 
 
 @app.command("delete-offsets")
@@ -416,10 +496,18 @@ def delete_offsets(
 @connects
 def delete(
     where: Connection,
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...")],
+    groups: Groups = None,
+    all_groups: AllGroups = False,
 ) -> None:
     """Delete groups that have no members, and what they have committed."""
+    _is_one(groups, all_groups)
+    chosen, failures = _chosen(where, groups, all_groups)
     admin = where.admin()
-    answers = admin.delete_consumer_groups(groups, request_timeout=ANSWER_SECONDS)
-    for group in each_deleted(answers, where.bootstrap_server, "group"):
-        say(f"Deleted group {group!r}.")
+    answers = admin.delete_consumer_groups(chosen, request_timeout=ANSWER_SECONDS) if chosen else {}
+    with _noted(failures):
+        for group in each_deleted(answers, where.bootstrap_server, "group"):
+            say(f"Deleted group {group!r}.")
+    if failures:
+        raise CommandFailed("; ".join(failures))
+    if not chosen:
+        say(f"No groups on {where.bootstrap_server}.")
