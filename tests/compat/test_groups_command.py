@@ -27,6 +27,8 @@ def test_a_group_is_listed_described_reset_and_deleted(ottla: Ottla, ottla_boots
 
     assert [group, "classic", "Empty"] in [line.split() for line in ottla("groups", "list").stdout.splitlines()]
     assert group not in ottla("groups", "list", "--state", "stable").stdout
+    assert group in ottla("groups", "list", "--state", "Stable, empty", "--type", "classic,consumer").stdout
+    assert "--state takes Assigning, " in ottla("groups", "list", "--state", "Stable,gone", code=2).stderr
     described = json.loads(ottla("groups", "describe", group, "--json").stdout)
     assert described["state"] == "Empty"
     assert [(partition["committed"], partition["end"], partition["lag"]) for partition in described["partitions"]] == [(2, 3, 1)] * 6

@@ -55,20 +55,16 @@ AllGroups = Annotated[bool, typer.Option("--all-groups", help="Every group of th
 @connects
 def list_command(
     where: Connection,
-    state: Annotated[str | None, typer.Option("--state", help="Only groups in this state, for instance Stable or Empty.")] = None,
-    group_type: Annotated[str | None, typer.Option("--type", help="Only groups of this type, classic or consumer.")] = None,
+    state: Annotated[str | None, typer.Option("--state", help="Only groups in this state, for instance Stable; more with commas.")] = None,
+    group_type: Annotated[
+        str | None, typer.Option("--type", help="Only groups of this type, classic or consumer; both with a comma.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the groups; exit code 1 when some may be missing, as their coordinator does not answer."""
+    states, types = _words("--state", state, STATES), _words("--type", group_type, GROUP_TYPES)
     rows, silent = list_groups(where)
-    if state is not None:
-        if state.lower() not in (name.lower() for name in STATES):
-            raise UsageError(f"--state takes one of {', '.join(STATES)}, and {state!r} is none")
-        rows = [row for row in rows if row.state.lower() == state.lower()]
-    if group_type is not None:
-        if group_type.lower() not in GROUP_TYPES:
-            raise UsageError(f"--type takes {' or '.join(GROUP_TYPES)}, and {group_type!r} is neither")
-        rows = [row for row in rows if row.type == group_type.lower()]
+    rows = [row for row in rows if (not states or row.state.lower() in states) and (not types or row.type in types)]
     if as_json:
         say_json([{"group": row.group_id, "type": row.type, "state": row.state, "is_simple": row.is_simple} for row in rows])
     elif rows:
@@ -77,6 +73,14 @@ def list_command(
         say(f"No groups on {where.bootstrap_server}.")
     if silent:
         raise CommandFailed(f"groups may be missing: {silent[0]}")
+
+
+def _words(option: str, text: str | None, known: Sequence[str]) -> set[str]:
+    """What is between the commas, in any letters."""
+    words = set() if text is None else {word.strip().lower() for word in text.split(",")}
+    if unknown := sorted(words - {name.lower() for name in known}):
+        raise UsageError(f"{option} takes {', '.join(known)}, and not {unknown[0]!r}")
+    return words
 
 
 @app.command()
