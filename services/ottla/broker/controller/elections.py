@@ -335,12 +335,7 @@ def elected_as_wanted(
 
 
 def lacking_preferred(state: ClusterState, percentage: int) -> list[TopicPartition]:
-    """The partitions to give back to preferred replicas that lead fewer than they should, by more than a percentage.
-
-    None while any reassignment is under way: it moves leaders itself.
-    """
-    if any(not state.topics[key.topic].is_deleting for key in state.reassigning()):
-        return []
+    """The partitions to give back to preferred replicas that lead fewer than they should, by more than a percentage."""
     availability = Availability(state)
     preferred: dict[BrokerId, int] = {}
     lacking: dict[BrokerId, list[TopicPartition]] = {}

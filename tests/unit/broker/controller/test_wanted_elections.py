@@ -132,12 +132,26 @@ def test_only_what_the_preferred_replica_can_lead_is_moved() -> None:
     assert cluster.perform(decisions.rebalance(cluster.state)) == []
 
 
-def test_nothing_is_balanced_while_a_reassignment_is_under_way() -> None:
-    """`partitionsBeingReassigned.isEmpty`."""
+def test_a_reassignment_that_takes_long_holds_up_no_balance() -> None:
+    """KAFKA-10149: a broker that is away can hold up a reassignment for days."""
     cluster = off_balance(4, 4)
     cluster.topic("b", (1, 2))
     cluster.join(3)
     cluster.perform([reassignments.altered(cluster.state, {partition_of("b-0"): ids(3)})])
-    assert cluster.perform(decisions.rebalance(cluster.state)) == []
-    cluster.set_isr("b-0", 1, 3)
-    assert cluster.perform(decisions.rebalance(cluster.state)) != []
+    cluster.leave(3)
+    cluster.perform(decisions.rebalance(cluster.state))
+    assert led_by_one(cluster) == 4
+    assert list(cluster.state.reassigning()) == [partition_of("b-0")]
+
+
+def test_a_partition_on_its_way_is_led_by_the_first_of_its_target_as_soon_as_that_can() -> None:
+    cluster = KnownCluster(1, 2, 3)
+    cluster.topic("a", (1, 2))
+    cluster.perform([reassignments.altered(cluster.state, {partition_of("a-0"): ids(2, 1, 3)})])
+    cluster.leave(3)
+    cluster.perform(decisions.rebalance(cluster.state))
+    assert cluster.leader_and_isr("a-0") == (2, (1, 2))
+    cluster.join(3)
+    cluster.set_isr("a-0", 1, 2, 3)
+    cluster.perform([reassignments.ready(cluster.state, [partition_of("a-0")])])
+    assert (cluster.of("a-0").leader, cluster.of("a-0").replicas, list(cluster.state.reassigning())) == (2, ids(2, 1, 3), [])
