@@ -105,6 +105,8 @@ def test_the_key_of_the_top_scope_is_read_in_older_forms(key: bytes) -> None:
         (b'{"keytype":"MODE","subject":"\\ud800","magic":0}', b'{"mode":"IMPORT"}'),
         (b'{"keytype":"ELSE","magic":0}', None),
         (b'{"keytype":"MODE","magic":0}', b"[]"),
+        (b'{"keytype":"MODE","magic":0}', b'{"mode":"FROZEN"}'),  # of a later release: the mode before stays
+        (b'{"keytype":"CONFIG","magic":0}', b'{"compatibilityLevel":"SIDEWAYS"}'),
     ],
 )
 def test_a_record_that_no_registry_writes_is_counted_and_skipped(key: bytes | None, value: bytes | None) -> None:

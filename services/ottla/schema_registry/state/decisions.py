@@ -48,18 +48,15 @@ from ottla.schema_registry.state.records import (
     RemoveVersion,
     encode,
 )
-from ottla.schema_registry.state.replay import (
+from ottla.schema_registry.state.replay import HIGHEST_IDS_HEADER, State
+from ottla.schema_registry.state.schemas import (
+    CONFLUENT_VERSION,
     FORWARD,
-    HIGHEST_IDS_HEADER,
     IMPORT,
     MODES,
     READONLY,
     READONLY_OVERRIDE,
     READWRITE,
-    State,
-)
-from ottla.schema_registry.state.schemas import (
-    CONFLUENT_VERSION,
     Json,
     Reference,
     Schema,

@@ -36,8 +36,17 @@ from ottla.schema_registry.state.decisions import (
     with_metadata_of,
 )
 from ottla.schema_registry.state.errors import InvalidSchema, RegistryError, SchemaTooLarge
-from ottla.schema_registry.state.replay import FORWARD, IMPORT, State
-from ottla.schema_registry.state.schemas import CONFLUENT_VERSION, Json, Reference, Schema, Version, with_confluent_version
+from ottla.schema_registry.state.replay import State
+from ottla.schema_registry.state.schemas import (
+    CONFLUENT_VERSION,
+    FORWARD,
+    IMPORT,
+    Json,
+    Reference,
+    Schema,
+    Version,
+    with_confluent_version,
+)
 
 PARSED_KEPT: Final = 2_000
 REFERENCES_DEEP: Final = 100

@@ -22,10 +22,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from ottla.errors import OttlaError
+from ottla.schema_registry.formats import CompatibilityLevel
 from ottla.schema_registry.state import names
 from ottla.schema_registry.state.schemas import (
     AVRO,
     CONFIG_FIELDS,
+    MODES,
     Json,
     Schema,
     Version,
@@ -263,7 +265,10 @@ def _decoded(key: Json, key_bytes: bytes, value: bytes | None, timestamp_ms: int
         case "CONFIG":
             return PutConfig(scope, None if value is None else _config_of(_object(value)))
         case "MODE":
-            return PutMode(scope, None if value is None else str(_object(value)["mode"]))
+            mode = None if value is None else _object(value)["mode"]
+            if mode is not None and mode not in MODES:
+                raise ValueError(f"mode {mode!r}")
+            return PutMode(scope, mode)
         case "CONTEXT":
             return PutContext(str(key["context"]), value is not None)
     if value is not None and keytype == "DELETE_SUBJECT":
@@ -277,6 +282,8 @@ def _decoded(key: Json, key_bytes: bytes, value: bytes | None, timestamp_ms: int
 
 def _config_of(value: Json) -> Json:
     config = config_of(value, is_new=False)
+    if config.get("compatibilityLevel") not in (None, *CompatibilityLevel):
+        raise ValueError(f"compatibilityLevel {config['compatibilityLevel']!r}")
     return {field: config[field] for field in CONFIG_FIELDS if config.get(field) is not None}
 
 

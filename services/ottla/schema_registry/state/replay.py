@@ -37,14 +37,12 @@ from ottla.schema_registry.state.records import (
     decode,
     key_of,
 )
-from ottla.schema_registry.state.schemas import Json, Reference, Schema, Version, config_in_scope
+from ottla.schema_registry.state.schemas import READWRITE, Json, Reference, Schema, Version, config_in_scope
 
 log: Final = logging.getLogger(__name__)
 
 EPOCH_HEADER: Final = "ottla.epoch"
 HIGHEST_IDS_HEADER: Final = "ottla.highest.ids"
-READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD = "READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT", "FORWARD"
-MODES: Final = (READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD)
 
 CONFLICTS_KEPT: Final = 1_000
 

@@ -22,6 +22,8 @@ from ottla.schema_registry.state.errors import InvalidRuleSet, MalformedRequest
 Json: TypeAlias = Mapping[str, Any]
 
 AVRO: Final = "AVRO"
+READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD = "READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT", "FORWARD"
+MODES: Final = (READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD)
 CONFLUENT_VERSION: Final = "confluent:version"
 
 _RULE_NAME: Final = re.compile(r"[^\W\d][\w-]{0,63}\Z")
