@@ -452,7 +452,7 @@ def test_a_path_that_names_the_default_context_lists_no_other() -> None:
     async def test(client: Client) -> None:
         for subject in ("a", ":.c:b"):
             await client.register(subject, A)
-        assert (await client.get("/subjects")).json == ["a", ":.c:b"]
+        assert (await client.get("/subjects")).json == [":.c:b", "a"]
         for path in ("/contexts/:.:/subjects", "/contexts/./subjects"):
             assert (await client.get(path)).json == ["a"]
 
@@ -567,9 +567,10 @@ def test_each_context_has_ids_of_its_own() -> None:
         assert (await client.post("/contexts/.c/subjects/b/versions", {"schema": A})).json["id"] == 2
         assert (await client.get("/contexts")).json == [".", ".c"]
         assert (await client.get("/contexts?contextPrefix=.c")).json == [".c"]
-        assert (await client.get("/subjects")).json == ["a", ":.c:a", ":.c:b"]
+        assert (await client.get("/subjects")).json == [":.c:a", ":.c:b", "a"]  # `RestApiContextTest`
         assert (await client.get("/subjects?subjectPrefix=")).json == ["a"]
-        assert (await client.get("/subjects?subjectPrefix=:*:a")).json == ["a", ":.c:a"]
+        assert (await client.get("/subjects?subjectPrefix=:*:a")).json == [":.c:a", "a"]
+        assert [version["subject"] for version in (await client.get("/schemas?subjectPrefix=:*:")).json] == [":.c:a", ":.c:b", "a"]
         assert (await client.get("/contexts/c/subjects")).json == [":.c:a", ":.c:b"]
         assert (await client.get("/contexts/:.c:/schemas/ids/1")).json["schema"] == B_DEFAULTS.replace(" ", "")
         assert (await client.get("/schemas/ids/1?subject=:.c:")).json["version"] == 1

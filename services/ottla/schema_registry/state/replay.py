@@ -352,15 +352,18 @@ class State:
         return None if found is None or (found.is_deleted and not with_deleted) else found
 
     def subjects_with_prefix(self, prefix: str) -> Iterator[str]:
-        """Qualified names in the order of context and subject; `:*:` before a prefix looks in every context."""
+        """Qualified names in alphabetical order, as Confluent lists them; `:*:` before a prefix looks in every context."""
         wanted = names.parse(prefix)
-        contexts = sorted({name.context for name in self._sorted_subjects}) if wanted.context == "*" else [wanted.context]
-        for context in contexts:
-            begin = bisect_left(self._sorted_subjects, names.Name(context, wanted.subject))
-            for name in itertools.islice(self._sorted_subjects, begin, None):
-                if name.context != context or not name.subject.startswith(wanted.subject):
-                    break
-                yield name.qualified
+        if wanted.context != "*":
+            return self._subjects_in(wanted.context, wanted.subject)
+        contexts = {name.context for name in self._sorted_subjects}
+        return iter(sorted(subject for context in contexts for subject in self._subjects_in(context, wanted.subject)))
+
+    def _subjects_in(self, context: str, prefix: str) -> Iterator[str]:
+        for name in itertools.islice(self._sorted_subjects, bisect_left(self._sorted_subjects, names.Name(context, prefix)), None):
+            if name.context != context or not name.subject.startswith(prefix):
+                break
+            yield name.qualified
 
     def versions_in(self, scope: str) -> Iterator[Version]:
         """The versions of a subject, or of all subjects of a context; of `:.__GLOBAL:` all there are."""
