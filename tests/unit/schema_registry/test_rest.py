@@ -397,6 +397,31 @@ def test_an_alias_stands_for_a_subject() -> None:
     on_a_registry(test)
 
 
+@pytest.mark.parametrize(
+    ("prefix", "listed"),
+    [
+        ("", [("a", ["one", "two"]), ("b", None)]),
+        ("t", [("a", ["two"])]),
+        ("b", [("b", None)]),
+        (":.c:", [(":.c:a", [":.c:two"])]),
+        (":*:", [(":.c:a", [":.c:two"]), ("a", ["one", "two"]), ("b", None)]),
+        (":*:tw", [(":.c:a", [":.c:two"]), ("a", ["two"])]),
+    ],
+)
+def test_aliases_are_listed_that_begin_with_the_prefix(prefix: str, listed: list[tuple[str, list[str] | None]]) -> None:
+    """`RestApiCompatibilityTest.testGetSchemasWithAliases`, `…AndContextWildcard`; `AbstractSchemaRegistry.getAliases`."""
+
+    async def test(client: Client) -> None:
+        for subject in ("a", "b", ":.c:a"):
+            await client.register(subject, A)
+        for alias in ("one", "two", ":.c:two"):
+            await client.put(f"/config/{alias}", {"alias": "a"})
+        found = (await client.get(f"/schemas?aliases=true&subjectPrefix={prefix}")).json
+        assert [(version["subject"], version.get("aliases")) for version in found] == listed
+
+    on_a_registry(test)
+
+
 def test_defaults_and_overrides_of_the_config_become_part_of_a_schema() -> None:
     """A rule without kind and mode transforms what is written and read, as by the defaults of Confluent's `Rule`
     (`RestApiRegisterSchemaTagsTest.testRegisterSchemaTagsIncrementalRuleSetDeprecated`)."""

@@ -283,11 +283,11 @@ class Api:
         state = self._state
         prefix = names.within(call.context, call.text("subjectPrefix"))
         with_deleted, latest_only, rule_type = call.flag("deleted"), call.flag("latestOnly"), call.text("ruleType")
-        aliases = state.aliases() if call.flag("aliases") else {}
-        subjects = dict.fromkeys(state.subjects_with_prefix(prefix))
-        for subject, called in aliases.items():
-            if any(alias.startswith(prefix) for alias in called):
-                subjects.setdefault(subject)
+        aliases: dict[str, list[str]] = {}
+        for subject, called in state.aliases().items() if call.flag("aliases") else ():
+            if named := [alias for alias in called if names.has_prefix(alias, prefix)]:
+                aliases[subject] = named
+        subjects = sorted({*state.subjects_with_prefix(prefix), *aliases})
 
         def found() -> Iterator[Version]:
             for subject in subjects:

@@ -86,6 +86,12 @@ def within(context: str, subject: str) -> str:
     return f":{context}:{subject}"
 
 
+def has_prefix(name: str, prefix: str) -> bool:
+    """Whether a name begins so; a prefix without a context is one of the default context, and `:*:` is any."""
+    (context, subject), wanted = parse(name), parse(prefix)
+    return wanted.context in ("*", context) and subject.startswith(wanted.subject)
+
+
 def is_valid(name: str, *, is_scope: bool = False) -> bool:
     """Whether a subject (or a scope of config and mode) may be called so. An empty subject may, as ever."""
     if len(name) > MAX_SUBJECT_CHARACTERS or (not name.isprintable() and _CONTROL.search(name)):
