@@ -72,7 +72,6 @@ _REASONS: Final = {
     "kafkastore.update.handlers": "Java classes cannot be loaded",
     "schema.providers": "Java classes cannot be loaded; Avro, JSON Schema and Protobuf are there",
     "schema.providers.": "schemas are read in one way: defaults have to fit, and nothing is fetched from elsewhere; remove it",
-    "schema.reject.empty.subject": "an empty subject may have schemas, as in Confluent's registry by default; remove it",
     "associations.enable": "this release has no associations; remove it",
     "leader.connect.timeout.ms": "request.timeout.ms is for forwarded requests too",
     "leader.read.timeout.ms": "request.timeout.ms is for forwarded requests too",

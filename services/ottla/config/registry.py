@@ -210,6 +210,12 @@ class RegistrySchemaSettings(Settings):
         doc="The compatibility level where none is configured.",
     )
     mode_mutability: bool = setting("mode.mutability", "boolean", default=True, doc="Whether modes can be changed.")
+    schema_reject_empty_subject: bool = setting(
+        "schema.reject.empty.subject",
+        "boolean",
+        default=False,
+        doc="Whether a registration is refused whose subject is empty or `*`, which is mostly an empty variable of a script; error 42208.",
+    )
     incompatible_schema_error_code: int = setting(
         "incompatible.schema.error.code",
         "int",

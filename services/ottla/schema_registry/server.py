@@ -176,7 +176,14 @@ class SchemaRegistry:
             (settings.subject_search_default_limit, settings.subject_search_max_limit),
             (settings.context_search_default_limit, settings.context_search_max_limit),
         )
-        api = Api(self.leadership, bounds, lambda: identity, may_change_mode=settings.mode_mutability, document=openapi(identity.version))
+        api = Api(
+            self.leadership,
+            bounds,
+            lambda: identity,
+            may_change_mode=settings.mode_mutability,
+            may_be_empty=not settings.schema_reject_empty_subject,
+            document=openapi(identity.version),
+        )
         forwarder = Forwarder(settings.request_timeout_ms / 1000, self._forwarding_tls())
         stack.push_async_callback(forwarder.close)
         application = Application(

@@ -21,6 +21,7 @@ kafkastore.security.protocol=PLAINTEXT
 leader.eligibility=true
 schema.compatibility.level=full_transitive
 mode.mutability=true
+schema.reject.empty.subject=false
 access.control.allow.methods=GET,POST,PUT,OPTIONS
 access.control.allow.origin=*
 access.control.allow.headers=Content-Type
@@ -92,7 +93,6 @@ def test_listeners_may_have_names() -> None:
         ("schema.providers.avro.validate.defaults=true", "defaults have to fit"),
         ("associations.enable=false", "no associations"),
         ("leader.read.timeout.ms=1", "request.timeout.ms"),
-        ("schema.reject.empty.subject=true", "an empty subject"),
         ("confluent.license=abc", "licensed"),
         ("metric.reporters=x", "Java"),
         ("listeners=8081", "is not http://host:port"),

@@ -212,6 +212,7 @@ async def node(
     timeout_seconds: float = TIMEOUT_SECONDS,
     address: Callable[[], Address] | None = None,
     may_change_mode: bool = True,
+    may_be_empty: bool = True,
     **options: Any,
 ) -> AsyncIterator[Node]:
     """A registry that runs.
@@ -227,7 +228,12 @@ async def node(
         store = Store(topic, Drafts(formats), State(), TIMEOUT_SECONDS)
         leadership = Leadership(store, address or (lambda: Address(f"http://127.0.0.1:{listener.port}")), changed=lambda: None)
         api = Api(
-            leadership, bounds, lambda: Identity("cluster-1", "group-1", "1.0"), may_change_mode=may_change_mode, document=openapi("1.0")
+            leadership,
+            bounds,
+            lambda: Identity("cluster-1", "group-1", "1.0"),
+            may_change_mode=may_change_mode,
+            may_be_empty=may_be_empty,
+            document=openapi("1.0"),
         )
         forwarder = Forwarder(TIMEOUT_SECONDS)
         stack.push_async_callback(forwarder.close)

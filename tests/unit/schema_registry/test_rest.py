@@ -585,6 +585,23 @@ def test_modes_are_left_alone_where_they_may_not_be_changed() -> None:
     on_a_registry(test, may_change_mode=False)
 
 
+def test_an_empty_subject_is_refused_where_the_setting_says_so() -> None:
+    """`RestApiRejectEmptySubjectTest`: `:.:` is the way to one, as no path has an empty part; `*` is refused with it."""
+
+    async def test(client: Client) -> None:
+        for subject in (":.:", "*", ":.c:"):
+            reply = await client.post(f"/subjects/{subject}/versions", {"schema": A})
+            assert (reply.status, reply.code) == (422, 42208)
+            assert subject in reply.json["message"]
+        assert await client.register("normal", A) == 1
+
+    async def by_default(client: Client) -> None:
+        assert await client.register(":.:", A) == await client.register("*", A) == 1
+
+    on_a_registry(test, may_be_empty=False)
+    on_a_registry(by_default)
+
+
 def test_each_context_has_ids_of_its_own() -> None:
     async def test(client: Client) -> None:
         assert await client.register("a", A) == 1

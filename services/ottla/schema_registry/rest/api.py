@@ -160,6 +160,7 @@ class Api:
         bounds: of pages.
         identity: for `/v1/metadata`.
         may_change_mode: `mode.mutability`.
+        may_be_empty: whether a subject may be called nothing or `*`, unless `schema.reject.empty.subject`.
         document: OpenAPI.
     """
 
@@ -170,12 +171,14 @@ class Api:
         identity: Callable[[], Identity] = Identity,
         *,
         may_change_mode: bool = True,
+        may_be_empty: bool = True,
         document: Json | None = None,
     ) -> None:
         self._registry = registry
         self._bounds = bounds or Bounds()
         self._identity = identity
         self._may_change_mode = may_change_mode
+        self._may_be_empty = may_be_empty
         self._document = document or {}
 
     @property
@@ -189,8 +192,8 @@ class Api:
         return self._state.replace_alias(names.normal(names.within(call.context, call.values["subject"])))
 
     @staticmethod
-    def _new_subject(call: Call) -> None:
-        if not names.is_valid(names.within(call.context, call.values["subject"])):
+    def _new_subject(call: Call, *, may_be_empty: bool = True) -> None:
+        if not names.is_valid(names.within(call.context, call.values["subject"]), may_be_empty=may_be_empty):
             raise InvalidSubject(f"The specified subject '{call.values['subject'][:200]}' is not a valid.")
 
     @staticmethod
@@ -457,7 +460,7 @@ class Api:
 
     async def new_registration(self, call: Call) -> Registration:
         """The registration that a call asks for, with the tags that it adds to the schema or takes from it."""
-        self._new_subject(call)
+        self._new_subject(call, may_be_empty=self._may_be_empty)
         subject = self.subject(call)
         request = self._registration(call, subject, is_new=True)
         add, remove = _tags_of(call.body, "schemaTagsToAdd"), _tags_of(call.body, "schemaTagsToRemove")

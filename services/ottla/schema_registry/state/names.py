@@ -92,11 +92,13 @@ def has_prefix(name: str, prefix: str) -> bool:
     return wanted.context in ("*", context) and subject.startswith(wanted.subject)
 
 
-def is_valid(name: str, *, is_scope: bool = False) -> bool:
-    """Whether a subject (or a scope of config and mode) may be called so. An empty subject may, as ever."""
+def is_valid(name: str, *, is_scope: bool = False, may_be_empty: bool = True) -> bool:
+    """Whether a subject (or a scope of config and mode) may be called so. Of `*` is said what is said of an empty one."""
     if len(name) > MAX_SUBJECT_CHARACTERS or (not name.isprintable() and _CONTROL.search(name)):
         return False
     context, subject = parse(name)
+    if not may_be_empty and subject in ("", "*"):
+        return False
     return subject not in _RESERVED and context != "*" and (is_scope or context != GLOBAL_CONTEXT)
 
 
