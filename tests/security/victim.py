@@ -12,6 +12,7 @@ import re
 import resource
 import shutil
 import socket
+import statistics
 import struct
 import subprocess
 import sys
@@ -32,6 +33,9 @@ from .watch import SECONDS, map_of
 MIB: Final = 1 << 20
 # When a wait is given up. A machine that is so busy that a broker takes longer for anything here is of no use for this.
 PATIENCE_SECONDS: Final = 600.0
+# Bounds of CPU time are those of a machine that takes so long for so many additions.
+ADDITIONS: Final = 200_000
+ADDITIONS_SECONDS: Final = 0.004
 
 
 class Succeeded(AssertionError):
@@ -51,6 +55,17 @@ def must(holds: bool, what: str) -> None:
     """Ends the attack as one that has succeeded unless the broker has held."""
     if not holds:
         raise Succeeded(what)
+
+
+def pace() -> float:
+    """How many times the CPU time of the machine of the bounds Python takes here and now; 1 at least. Others on its cores add to it."""
+    found = []
+    for _ in range(5):
+        began, total = time.thread_time(), 0
+        for number in range(ADDITIONS):
+            total += number
+        found.append(time.thread_time() - began)
+    return max(1.0, statistics.median(found) / ADDITIONS_SECONDS)
 
 
 class Victim:
@@ -149,18 +164,22 @@ class Victim:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def held_seconds(self, attack: Callable[[], Any]) -> float:
-        """The most that the broker worked, in CPU time, while someone had to wait for the event loop's turn during an attack."""
+        """The most that the broker worked while someone had to wait for the event loop's turn during an attack, in CPU time of the machine
+        of the bounds.
+        """
         return self.longest_waits(attack)[0]
 
     def longest_waits(self, attack: Callable[[], Any]) -> tuple[float, float]:
         """The same, and the most that the thread of the loop worked itself between two turns."""
         SECONDS.pack_into(self._longest_wait, 0, 0.0, 0.0)
+        before = pace()
         attack()
         # A turn that was waited for until now is noted when it comes.
         assert self.ask(request(ApiKey.API_VERSIONS, 0, b"")) is not None
         time.sleep(0.1)
         in_process, of_loop = SECONDS.unpack_from(self._longest_wait)
-        return in_process, of_loop
+        slower = max(before, pace())
+        return in_process / slower, of_loop / slower
 
     def descriptors(self) -> int:
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
