@@ -40,6 +40,7 @@ from typing import Any, Final, Self
 from ottla.errors import (
     NONE,
     ApiError,
+    ClusterAuthorizationFailed,
     CorruptMessage,
     DuplicateSequenceNumber,
     InvalidProducerEpoch,
@@ -524,6 +525,12 @@ class BatchProducer:
                 for row in rows:
                     self._find_home(row)
             except (OSError, OttlaError) as error:
+                if isinstance(error, ClusterAuthorizationFailed) and self.identity is None:  # nothing was sent; it may be allowed later
+                    self._homeless.clear()
+                    for row in self._rows.values():
+                        for batch in list(row.batches):
+                            self._fail(row, batch, error)
+                    return
                 if isinstance(error, ApiError) and not is_healed_by_time(error):
                     self.end(error)
                     return

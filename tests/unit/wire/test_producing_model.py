@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.wire.fakes import Asked, FakeChannel, api_versions, connecting, one_partition
 
-from ottla.errors import ApiError, MessageTooLarge, OutOfOrderSequenceNumber, RequestTimedOut, TopicAuthorizationFailed
+from ottla.errors import (
+    ApiError,
+    ClusterAuthorizationFailed,
+    MessageTooLarge,
+    OutOfOrderSequenceNumber,
+    RequestTimedOut,
+    TopicAuthorizationFailed,
+)
 from ottla.model import Endpoint, TopicPartition
 from ottla.protocol import produce
 from ottla.protocol.api import ApiKey
@@ -261,6 +268,31 @@ async def test_batches_behind_some_that_failed_as_their_topic_was_refused_are_wr
         broker.share = 0.0
         assert await producer.send(clicks, send[2]) == 1
         assert broker.log == [b"0", b"2"]
+
+
+async def test_a_producer_that_may_not_have_an_id_yet_fails_what_waits_and_asks_again_for_what_is_sent_later() -> None:
+    """Kafka's SenderTest.testClusterAuthorizationExceptionInInitProducerIdRequest: an ACL may be added, and the producer need not be made again."""
+
+    class Refusing(ModelBroker):
+        refuses = True
+
+        def __call__(self, asked: Asked) -> bytes | Exception | None:
+            if self.refuses and asked.key is ApiKey.INIT_PRODUCER_ID:
+                return asked.answer(throttle_time=0, error_code=31, producer_id=-1, producer_epoch=-1)
+            return super().__call__(asked)
+
+    broker = Refusing(Random(1), (), 0.0)
+    async with (
+        Cluster("broker:9092", random=Random(1), connect=connecting(broker)) as cluster,
+        BatchProducer(cluster) as producer,
+    ):
+        send = [build_batch([Record(0, 0, None, b"%d" % index)]) for index in range(3)]
+        clicks = TopicPartition("clicks", 0)
+        said = await asyncio.gather(*(producer.send(clicks, batch) for batch in send[:2]), return_exceptions=True)
+        assert all(isinstance(error, ClusterAuthorizationFailed) for error in said)
+        broker.refuses = False
+        assert await producer.send(clicks, send[2]) == 0
+        assert broker.log == [b"2"]
 
 
 async def test_when_what_was_acknowledged_is_gone_one_batch_fails_and_the_rest_goes_on_in_a_new_epoch() -> None:
