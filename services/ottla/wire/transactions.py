@@ -402,7 +402,8 @@ class TransactionalProducer:
         if self._unanswered:
             await asyncio.wait(self._unanswered)  # each fails by its delivery timeout
         if self._error is not None:
-            self.state = TransactionState.FENCED if _is_fencing(self._error) else TransactionState.FAILED
+            # INVALID_PRODUCER_EPOCH of a partition alone is no last word: the coordinator says at the abort who has the id (KIP-588).
+            self.state = TransactionState.FENCED if isinstance(self._error, ProducerFenced) else TransactionState.FAILED
             raise self._error
 
     async def abort(self) -> None:

@@ -169,6 +169,26 @@ async def test_a_producer_whose_id_was_taken_over_is_fenced_for_good(tmp_path: P
         assert await committed(cluster, CLICKS) == [b"latter"]
 
 
+async def test_a_stale_epoch_that_only_a_partition_says_is_asked_the_coordinator_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """INVALID_PRODUCER_EPOCH of Produce (KIP-588), as Kafka's TransactionManagerTest.testInvalidProducerEpochFromProduce: abort is next."""
+    async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
+        first = producer.identity
+        producer.begin()
+        await producer.send(CLICKS, batch(b"before"))
+        with monkeypatch.context() as patched:
+            refused = asyncio.get_running_loop().create_future()
+            refused.set_exception(InvalidProducerEpoch("it has a newer one"))
+            patched.setattr(producer._producer, "send", lambda partition, batch: refused)
+            await producer.send(CLICKS, batch(b"refused"))
+            with pytest.raises(InvalidProducerEpoch):
+                await producer.commit()
+        await producer.abort()
+        assert producer.identity.producer_epoch == first.producer_epoch + 1
+        async with producer.transaction():
+            await producer.send(CLICKS, batch(b"after"))
+        assert await committed(cluster, CLICKS) == [b"after"]
+
+
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_transaction_of_another_process_is_ended_by_who_knows_its_id_and_epoch(tmp_path: Path, commit: bool) -> None:
     """What a job's driver does with its tasks' transactions. To say it again does no harm; to say the opposite is refused."""
