@@ -404,6 +404,19 @@ class Cluster:
         for answer in await self._accounts(topics, timeout_seconds):
             self.metadata.take(answer, everything=False)
 
+    async def keep_current(self, partitions: Collection[TopicPartition], then: Callable[[], None]) -> None:
+        """Hears each `metadata_max_age_seconds`, until cancelled, of the topics of what is in a collection at that time.
+
+        A leader that is cut off and does not know that it leads no more refuses nothing.
+
+        Args:
+            then: called each time; who leads what may have changed.
+        """
+        while True:
+            await asyncio.sleep(self.settings.metadata_max_age_seconds)
+            await self._refresh_quietly(sorted({partition.topic for partition in partitions}))
+            then()
+
     async def topic_ids(self, name: str, timeout_seconds: float) -> set[UUID]:
         """The ids of the topic that has this name, by the account of each broker that answers in time: one may know a former topic still.
 

@@ -235,6 +235,7 @@ class Fetcher:
         self._lanes: dict[BrokerId, _Lane] = {}
         self._tasks: Final = Tasks()
         self._placing: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
         self._arrived: deque[Fetched | Exception] = deque()
         self._arrival = asyncio.Event()
         self._buffered = 0
@@ -275,6 +276,8 @@ class Fetcher:
         place = _Place(partition, offset, last_epoch, max_bytes or self.settings.max_partition_bytes)
         self._places[partition] = place
         self._seek_home(place)
+        if self._following is None:
+            self._following = self._begin(self.cluster.keep_current(self._places, self._follow_leaders))
 
     def unassign(self, partition: TopicPartition) -> None:
         """Reads the partition no more, and drops what waits to be polled of it."""
@@ -395,6 +398,14 @@ class Fetcher:
             failures = failures + 1 if waiting else 0
             if waiting:
                 await asyncio.sleep(cluster.pause_seconds(failures))
+
+    def _follow_leaders(self) -> None:
+        """Moves what is led in a later epoch by now."""
+        for partition, place in list(self._places.items()):
+            topic = self.cluster.metadata.topics.get(partition.topic)
+            known = topic.partitions.get(partition.partition) if topic is not None else None
+            if partition not in self._homeless and known is not None and known.leader_epoch > place.leader_epoch:
+                self.rehome(place, is_stale=False)
 
     def _is_unknown(self, place: _Place) -> bool:
         return place.is_stale or place.partition.topic not in self.cluster.metadata.topics

@@ -32,6 +32,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -544,6 +545,15 @@ class BatchProducer:
                     if not row.in_flight:
                         self.expire(row, now)
 
+    def _follow_leaders(self) -> None:
+        """Moves what another leads by now, once the former has answered for what is on its way."""
+        for row in self._rows.values():
+            with suppress(ApiError):
+                if row.home is not None and self.cluster.metadata.leader(row.partition) != row.home.broker_id:
+                    if row.in_flight:
+                        self._hold(row)
+                    self.rehome(row, is_stale=False)
+
     def _is_unknown(self, row: _Row) -> bool:
         return row.is_stale or row.partition.topic not in self.cluster.metadata.topics
 
@@ -566,6 +576,8 @@ class BatchProducer:
         row.is_stale = False
         self._homeless.pop(row.partition, None)
         lane = self._lanes.get(leader)
+        if not self._lanes:
+            self._begin(self.cluster.keep_current(self._rows, self._follow_leaders))
         if lane is None:
             lane = self._lanes[leader] = _Lane(self, leader)
             self._begin(lane.run())

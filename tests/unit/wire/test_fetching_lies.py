@@ -168,6 +168,8 @@ async def test_a_topic_that_was_refused_for_a_while_is_asked_for_again() -> None
 class Leading(Liar):
     """Broker 1 of two, leader of partition 0 of `clicks`, which has an id, and of `views`, which has none."""
 
+    leads = (1, 5)  # who, and in which leader epoch
+
     def __init__(self) -> None:
         super().__init__(Random(1), 0.0)
 
@@ -178,8 +180,8 @@ class Leading(Liar):
         partition = schema(
             "MetadataResponsePartition",
             partition_index=0,
-            leader_id=1,
-            leader_epoch=5,
+            leader_id=self.leads[0],
+            leader_epoch=self.leads[1],
             error_code=0,
             replica_nodes=(1, 2),
             isr_nodes=(1, 2),
@@ -429,3 +431,49 @@ async def test_a_broker_that_says_no_offset_of_a_logs_end_is_asked_again_after_a
             got += await fetcher.poll(left)
     assert [bytes(fetched.records) for fetched in got] == LOG
     assert 1 < asked_times < 10
+
+
+@pytest.mark.parametrize("writes", [False, True])
+async def test_a_leader_that_does_not_know_that_it_leads_no_more_is_left_when_metadata_is_old(writes: bool) -> None:
+    """`metadata.max.age.ms`, as Kafka's clients have it: one that is cut off from the controller refuses nothing, and has nothing new."""
+    leads = [1, 5]
+
+    class CutOff(Leading):
+        def __call__(self, asked: Asked) -> bytes | Exception | None:
+            self.leads = (leads[0], leads[1])
+            if asked.key is ApiKey.INIT_PRODUCER_ID:
+                return asked.answer(throttle_time=0, error_code=0, producer_id=7, producer_epoch=0)
+            return self.produce(asked, 7, -1) if asked.key is ApiKey.PRODUCE else super().__call__(asked)
+
+        def produce(self, asked: Asked, error_code: int, base_offset: int) -> bytes:  # REQUEST_TIMED_OUT: its followers fetch elsewhere
+            leads[:] = 2, 6
+            return produce.encode_response(
+                asked.version, asked.correlation_id, [("clicks", [PartitionAnswer(0, error_code, base_offset)])]
+            )[4:]
+
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            leads[:] = 2, 6
+            ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            return self.answer(asked, [(topic, [FetchAnswer(0, 0, 0, 0, 0)])])
+
+    class Successor(CutOff):
+        def produce(self, asked: Asked, error_code: int, base_offset: int) -> bytes:
+            return super().produce(asked, 0, COUNT)
+
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            return Leading.fetch(self, asked)
+
+    async def connect(endpoint: Endpoint) -> FakeChannel:
+        return FakeChannel(Successor() if endpoint.host == "broker-2" else CutOff())
+
+    soon = ClusterSettings(metadata_max_age_seconds=0.2)
+    async with Cluster("broker-1:9092", soon, random=Random(1), connect=connect) as cluster, asyncio.timeout(20):
+        if writes:
+            async with BatchProducer(cluster) as producer:
+                assert await producer.send(CLICKS, LOG[0]) == COUNT
+        else:
+            async with Fetcher(cluster) as fetcher:
+                fetcher.assign(CLICKS, 0)
+                while not (arrived := await fetcher.poll(5.0)):
+                    pass
+                assert arrived[0].offset == 0

@@ -271,7 +271,7 @@ async def test_batches_behind_some_that_failed_as_their_topic_was_refused_are_wr
 
 
 async def test_a_producer_that_may_not_have_an_id_yet_fails_what_waits_and_asks_again_for_what_is_sent_later() -> None:
-    """Kafka's SenderTest.testClusterAuthorizationExceptionInInitProducerIdRequest: an ACL may be added, and the producer need not be made again."""
+    """Kafka's SenderTest.testClusterAuthorizationExceptionInInitProducerIdRequest: an ACL may be added meanwhile."""
 
     class Refusing(ModelBroker):
         refuses = True

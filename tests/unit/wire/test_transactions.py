@@ -169,7 +169,9 @@ async def test_a_producer_whose_id_was_taken_over_is_fenced_for_good(tmp_path: P
         assert await committed(cluster, CLICKS) == [b"latter"]
 
 
-async def test_a_stale_epoch_that_only_a_partition_says_is_asked_the_coordinator_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stale_epoch_that_only_a_partition_says_is_asked_the_coordinator_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """INVALID_PRODUCER_EPOCH of Produce (KIP-588), as Kafka's TransactionManagerTest.testInvalidProducerEpochFromProduce: abort is next."""
     async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
         first = producer.identity
