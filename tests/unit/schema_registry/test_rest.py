@@ -346,6 +346,10 @@ def test_two_versions_are_compared_place_by_place() -> None:
         changes = (await client.get("/subjects/a/versions/1/diff/latest")).json
         assert [change["kind"] for change in changes] == ["added"] and "b" in changes[0]["path"]
         assert (await client.get("/subjects/a/versions/1/diff/9")).code == 40402
+        for least in ("0.5", "0.25"):
+            await client.register("n", f'{{"type":"number","minimum":{least}}}', schemaType="JSON")
+        (change,) = (await client.get("/subjects/n/versions/1/diff/2")).json
+        assert (change["before"], change["after"]) == (0.5, 0.25)
 
     on_a_registry(test)
 

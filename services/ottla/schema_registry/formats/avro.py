@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as attribute
+from decimal import Decimal
 from functools import cached_property
 from itertools import islice
-from math import isfinite
 from typing import Final
 
 from ottla.schema_registry.formats.comparison import Found, Steps, compare_graphs
@@ -33,7 +33,7 @@ from ottla.schema_registry.formats.interface import (
     SchemaEntity,
     SchemaType,
 )
-from ottla.schema_registry.formats.json_text import ordered, read_json, write_json
+from ottla.schema_registry.formats.json_text import as_double, ordered, read_json, write_json
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 RECORDS: Final = frozenset({"record", "error"})
@@ -369,10 +369,10 @@ class _Parser:
         default = node.get("default", _NO_DEFAULT)
         if isinstance(default, str) and type_.kind in ("float", "double"):  # Java's library takes a number in quotes
             try:
-                number = default if default in NOT_FINITE else float(default)
+                number = default if default in NOT_FINITE else Decimal(repr(float(default)))
             except ValueError:
                 number = None
-            if number is None or (isinstance(number, float) and not isfinite(number)):  # "nan", "1e999": JSON has no such number
+            if number is None or (isinstance(number, Decimal) and not number.is_finite()):  # "nan", "1e999": JSON has no such number
                 raise InvalidSchema(f"the default {default} of field {name} is no number", f"{place}/default")
             default = number
         found = Field(name, type_, _text(node, "doc"), default, order.lower(), _aliases(node, place), _properties(node, FIELD_ATTRIBUTES))
@@ -391,7 +391,7 @@ class _Parser:
             case "long":
                 return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
             case "float" | "double":
-                return (isinstance(value, int | float) and not isinstance(value, bool)) or value in NOT_FINITE
+                return (isinstance(value, int | Decimal) and not isinstance(value, bool)) or value in NOT_FINITE
             case "boolean":
                 return isinstance(value, bool)
             case "null":
@@ -546,7 +546,7 @@ def _written_field(field: Field, known: set[str], namespace: str | None, normali
     if field.doc is not None:
         written += f',"doc":{write_json(field.doc)}'
     if field.has_default:
-        written += f',"default":{write_json(ordered(field.default) if normalize else field.default)}'
+        written += f',"default":{write_json(ordered(field.default) if normalize else field.default, as_double)}'
     if field.order != "ascending":
         written += f',"order":"{field.order}"'
     if field.aliases:
@@ -558,7 +558,7 @@ def _written_field(field: Field, known: set[str], namespace: str | None, normali
 
 def _members(properties: Mapping[str, Json]) -> str:
     """As they stand in an object, behind others."""
-    return f",{write_json(dict(properties))[1:-1]}" if properties else ""
+    return f",{write_json(dict(properties), as_double)[1:-1]}" if properties else ""
 
 
 def _qualified(full: str, namespace: str | None) -> str:

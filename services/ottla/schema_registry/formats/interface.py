@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from enum import StrEnum
 from typing import ClassVar, Final, Protocol
 
@@ -23,8 +24,8 @@ from ottla.errors import OttlaError
 
 MIB: Final = 1024 * 1024
 
-# A JSON document: schemas are such, and what differs between two schemas is found in such.
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+# A JSON document: schemas are such, and what differs between two schemas is found in such. A number is kept as it was written.
+Json = None | bool | int | Decimal | str | list["Json"] | dict[str, "Json"]
 
 
 class SchemaType(StrEnum):

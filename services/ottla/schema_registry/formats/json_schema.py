@@ -42,7 +42,7 @@ from ottla.schema_registry.formats.interface import (
     pointer_token,
 )
 from ottla.schema_registry.formats.json_schema_rules import Node, compare_schemas, compiled_pattern
-from ottla.schema_registry.formats.json_text import ordered, read_json, write_json
+from ottla.schema_registry.formats.json_text import as_value, ordered, read_json, write_json
 
 if TYPE_CHECKING:
     from referencing._core import Resolver
@@ -118,7 +118,9 @@ class JsonSchema:
 
     def equivalent(self, other: ParsedSchema) -> bool:
         """Whether both are the same document; the order of keys is no difference."""
-        return isinstance(other, JsonSchema) and self.document == other.document and self.normalized == other.normalized
+        return (
+            isinstance(other, JsonSchema) and self.document == other.document and _comparable(self.document) == _comparable(other.document)
+        )
 
     def has_top_level_field(self, name: str) -> bool:
         """Whether the document's own "properties" have it."""
@@ -303,14 +305,14 @@ class _Reader:
                 if key in keywords:
                     yield self._node(self._referred(place, key))
         if "enum" in keywords:
-            yield Node("enum", values=frozenset(write_json(ordered(value)) for value in _list(place, "enum")), key="enum")
+            yield Node("enum", values=frozenset(map(_comparable, _list(place, "enum"))), key="enum")
         for combination in COMBINATIONS:
             if combination in keywords:
                 yield self._combination(combination, place)
         if "not" in keywords:
             yield Node("not", negated=self._node(place.below("not")), key="not")
         if "const" in keywords and place.draft is not DRAFT4:
-            yield Node("const", values=frozenset({write_json(ordered(keywords["const"]))}), key="const")
+            yield Node("const", values=frozenset({_comparable(keywords["const"])}), key="const")
         if "if" in keywords and place.draft not in (DRAFT4, DRAFT6):
             for key in ("if", "then", "else"):
                 if key in keywords:
@@ -324,7 +326,7 @@ class _Reader:
             member = place.below(kind, index)
             part = self._node(member)
             if not part.key:
-                part.key = write_json(ordered(member.contents))
+                part.key = _comparable(member.contents)
                 self._budget.spend(steps=1 + len(part.key) // 100)
             parts.append(part)
         return Node(kind, parts=parts, key=kind)
@@ -362,14 +364,14 @@ class _Reader:
             return
         if isinstance(value, bool) and key.startswith("exclusive") and place.draft is DRAFT4:
             limit = place.keyword("maximum" if key == "exclusiveMaximum" else "minimum")
-            if value and isinstance(limit, int | float):
-                node.counts[key] = Decimal(str(limit))
+            if value and isinstance(limit, int | Decimal):
+                node.counts[key] = _count_of(limit)
             return
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | Decimal):
             raise InvalidSchema(f"{key} is a number", f"{place.pointer}/{key}")
         if (node.kind != "number" and (value < 0 or value != int(value))) or (key == "multipleOf" and value <= 0):
             raise InvalidSchema(f"{key} cannot be {value}", f"{place.pointer}/{key}")
-        node.counts[key] = Decimal(str(value))
+        node.counts[key] = _count_of(value)
 
     def _fill_object(self, node: Node, place: _Place) -> None:
         node.properties = self._schemas(place, "properties")
@@ -424,6 +426,15 @@ class _Reader:
         if not isinstance(schemas, dict):
             raise InvalidSchema(f"{key} is an object", f"{place.pointer}/{key}")
         return {name: self._node(place.below(key, name)) for name in schemas}
+
+
+def _comparable(value: Json) -> str:
+    return write_json(ordered(value), as_value)
+
+
+def _count_of(value: int | Decimal) -> Decimal:
+    """With a double's digits at most: a stranger may have written a million."""
+    return Decimal(as_value(value)) if isinstance(value, Decimal) else Decimal(value)
 
 
 def _reference(place: _Place) -> str | None:

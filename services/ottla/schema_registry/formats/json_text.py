@@ -2,11 +2,16 @@
 
 Only what RFC 8259 allows is read, so no NaN and no half of a surrogate pair: what one registry stores every client must be able to
 read. Of a key that comes twice the last counts, as in Jackson.
+
+A number with a point or an exponent is part of a schema's text, and so of its guid: Jackson writes it as Java's BigDecimal has it, which
+Decimal does too, or as Java has a double.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from decimal import Decimal
 from math import isfinite
 from typing import Final, NoReturn
 
@@ -42,9 +47,41 @@ def read_json(text: str, limits: Limits) -> Json:
     return document
 
 
-def write_json(document: Json) -> str:
-    """The text of a document, with no white space and keys in their order."""
-    return _ENCODER.encode(document)
+def write_json(document: Json, number: Callable[[Decimal], str] = str) -> str:
+    """The text of a document, with no white space and keys in their order.
+
+    Args:
+        number: how numbers with a point or an exponent are written.
+    """
+    try:
+        return _ENCODER.encode(document)
+    except TypeError:  # a Decimal, which few schemas have
+        return _written(document, number)
+
+
+def _written(node: Json, number: Callable[[Decimal], str]) -> str:
+    match node:
+        case Decimal():
+            return number(node)
+        case list():
+            return f"[{','.join([_written(item, number) for item in node])}]"
+        case dict():
+            return f"{{{','.join([f'{_ENCODER.encode(key)}:{_written(value, number)}' for key, value in node.items()])}}}"
+    return _ENCODER.encode(node)
+
+
+def as_double(number: Decimal) -> str:
+    """As `Double.toString` of Java has it: 1.0E-4, 0.001, 1.0E7."""
+    value = float(number)
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    digits, _, exponent = f"{Decimal(repr(value)).normalize():E}".partition("E")
+    return f"{digits if '.' in digits else f'{digits}.0'}E{int(exponent)}"
+
+
+def as_value(number: Decimal) -> str:
+    """The same for 0.50, 0.5 and 5e-1: to compare."""
+    return repr(float(number))
 
 
 def ordered(document: Json) -> Json:
@@ -56,11 +93,13 @@ def ordered(document: Json) -> Json:
     return document
 
 
-def _finite(number: str) -> float:
-    value = float(number)
-    if not isfinite(value):
+def _finite(number: str) -> Decimal:
+    if not isfinite(float(number)):
         raise ValueError(f"{number} is too large")
-    return value
+    try:
+        return Decimal(number)
+    except ArithmeticError:
+        raise ValueError(f"the exponent of {number} is too large") from None
 
 
 def _refuse(constant: str) -> NoReturn:

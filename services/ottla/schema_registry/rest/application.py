@@ -377,14 +377,14 @@ class Application:
             return ""
 
 
-_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=float)
 
 
 def _dumped(value: Any) -> bytes:
     try:
         return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON may have and UTF-8 may not
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(value, separators=(",", ":"), default=float).encode()
 
 
 def _accepted(accept: str) -> str:

@@ -77,6 +77,23 @@ def test_the_canonical_form_has_the_order_of_javas_library_and_no_white_space() 
     )
 
 
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [
+        *[("1e-4", "1.0E-4"), ("0.00099", "9.9E-4"), ("0.001", "0.001"), ("-2.5e-7", "-2.5E-7"), ("0.10", "0.1"), ("0.0", "0.0")],
+        *[("9999999.0", "9999999.0"), ("1e7", "1.0E7"), ("123456789.125", "1.23456789125E8"), ("1e22", "1.0E22"), ("7", "7")],
+        *[('"1e-4"', "1.0E-4"), ('"2.5"', "2.5"), ('"NaN"', '"NaN"')],
+    ],
+)
+def test_a_number_is_written_as_java_has_a_double(written: str, canonical: str) -> None:
+    """`Double.toString`, in defaults and in properties: the text is part of the guid."""
+    text = f'{{"type":"record","name":"R","fields":[{{"name":"a","type":"double","default":{written},"p":{{"q":[{written}]}}}}]}}'
+    property_ = written if written.startswith('"') else canonical
+    schema = parsed(text)
+    assert f'"default":{canonical},"p":{{"q":[{property_}]}}' in schema.canonical
+    assert schema.equivalent(parsed(schema.canonical)) and parsed(schema.normalized).normalized == schema.normalized
+
+
 @pytest.mark.parametrize("kind", PRIMITIVES)
 def test_a_primitive_is_written_short_unless_it_has_properties(kind: str) -> None:
     """`{"type": "string"}` and `"string"` are one schema (specification, "Primitive Types")."""

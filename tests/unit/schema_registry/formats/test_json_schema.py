@@ -77,6 +77,27 @@ def test_the_canonical_form_keeps_the_order_and_the_normalised_sorts_keys() -> N
     assert (parsed({"title": "Order"}).name, parsed(True).name) == ("Order", None)
 
 
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [("0.50", "0.50"), ("1.0", "1.0"), ("1e-7", "1E-7"), ("1E2", "1E+2"), ("0.00010", "0.00010"), ("12345678901234567890.5", None)],
+)
+def test_a_number_is_written_as_javas_bigdecimal(written: str, canonical: str | None) -> None:
+    """`Jackson.newObjectMapper` reads them exactly (`USE_BIG_DECIMAL_FOR_FLOATS`), and the text is part of the guid."""
+    schema = parsed(f'{{"type":"number","multipleOf":{written},"enum":[{{"a":[{written}]}}]}}')
+    assert schema.canonical == f'{{"type":"number","multipleOf":{canonical or written},"enum":[{{"a":[{canonical or written}]}}]}}'
+    assert parsed(schema.canonical).canonical == schema.canonical
+
+
+def test_numbers_are_compared_by_their_value() -> None:
+    """`SchemaDiffTest.testMultipleOfWithEqualValueDifferentScaleIsNotAChange`; one that is registered already is found again."""
+    one, other = (f'{{"type":"number","multipleOf":{number},"enum":[{number},7]}}' for number in ("0.5", "5.0e-1"))
+    assert rules(one, other) == rules(other, one) == []
+    assert parsed(one).equivalent(parsed(other))
+    assert not parsed('{"const":1.0}').equivalent(parsed('{"const":1}'))
+    with pytest.raises(InvalidSchema, match="exponent"):
+        parsed('{"const":1e-99999999999999999999}')
+
+
 def test_tags_have_confluents_paths() -> None:
     """`confluent:tags` below `object`, `array`, a combination's sorted parts and definitions (Confluent, "Data contracts")."""
     street = {"type": "string", "confluent:tags": ["PII"]}
