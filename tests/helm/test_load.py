@@ -41,6 +41,14 @@ def test_loads_do_not_overlap_and_one_that_failed_is_left_to_the_next() -> None:
     assert template(TO_STORAGE, version="1.20").one("CronJob", "load")["apiVersion"] == "batch/v1beta1"
 
 
+def test_a_load_logs_as_the_other_pods_do_and_at_the_level_that_is_chosen() -> None:
+    for values, expected in (({}, ("info", "json")), ({"load.logLevel": "debug", "load.logFormat": "text"}, ("debug", "text"))):
+        [container] = pod_of(template({**TO_STORAGE, **values}).one("CronJob", "load"))["containers"]
+        given = {variable["name"]: variable.get("value") for variable in container["env"]}
+        assert (given["OTTLA_LOG_LEVEL"], given["OTTLA_LOG_FORMAT"]) == expected
+    assert "load.logFormat" in refusal({**TO_STORAGE, "load.logFormat": "xml"})
+
+
 def test_the_command_takes_what_it_is_given() -> None:
     job = template(file=CI / "load.yaml").one("CronJob", "load")
     assert job["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]["mine-ottla-client"] == "true", "a client of the brokers"
@@ -72,9 +80,9 @@ def test_a_load_that_is_stopped_at_its_deadline_keeps_what_it_has_committed() ->
 def test_where_another_spark_runs_the_tasks_it_finds_the_driver() -> None:
     """In a pod of its own the driver listens for no one else."""
     [alone] = pod_of(template(TO_STORAGE).one("CronJob", "load"))["containers"]
-    assert alone["env"] == [{"name": "SPARK_LOCAL_IP", "value": "127.0.0.1"}]
+    assert alone["env"][2:] == [{"name": "SPARK_LOCAL_IP", "value": "127.0.0.1"}]
     [driver] = pod_of(template({**TO_STORAGE, "load.master": "spark://spark:7077"}).one("CronJob", "load"))["containers"]
-    assert driver["env"] == [{"name": "SPARK_LOCAL_HOSTNAME", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    assert driver["env"][2:] == [{"name": "SPARK_LOCAL_HOSTNAME", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
     assert parsed(driver["args"])["master"] == "spark://spark:7077"
 
 
