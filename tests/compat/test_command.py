@@ -127,6 +127,34 @@ def test_follow_prints_what_comes_and_ends_quietly_at_ctrl_c(ottla: Ottla, ottla
         follower.kill()
 
 
+def test_topics_of_a_pattern_are_read_together(ottla: Ottla) -> None:
+    """ConsoleConsumerTest with --include; internal topics only for a pattern that asks for them, as exclude.internal.topics has it."""
+    for name, lines in (("like-one", "1\n2\n"), ("like-two", "3\n"), ("like-two-more", "4\n"), ("__like", "5\n")):
+        ottla("topics", "create", name, "-p", "2")
+        ottla("produce", name, given=lines)
+
+    def read(pattern: str, *options: str) -> list[str]:
+        return sorted(ottla("consume", "--include", pattern, *options).stdout.split())
+
+    assert read("like-(one|two)") == ["1", "2", "3"] and read(".*like.*") == ["1", "2", "3", "4"] and read("__like") == ["5"]
+    assert read("like-.*", "-f", r"%t=%s\n") == ["like-one=1", "like-one=2", "like-two-more=4", "like-two=3"]
+    assert sorted(read("like-.*", "--group", "likers", "-c", "3") + read("like-.*", "--group", "likers")) == ["1", "2", "3", "4"]
+    committed = json.loads(ottla("groups", "describe", "likers", "--json").stdout)["partitions"]
+    assert {(partition["topic"], partition["lag"]) for partition in committed} == {("like-one", 0), ("like-two", 0), ("like-two-more", 0)}
+    assert "no topic matches 'like'" in ottla("consume", "--include", "like", code=1).stderr
+    for options in (["like-one", "--include", "like"], [], ["--include", "like-.*", "-p", "0"], ["--include", "like("]):
+        ottla("consume", *options, code=2)
+
+
+def test_follow_ends_when_nothing_has_come_for_so_long(ottla: Ottla, ottla_topic: str) -> None:
+    """kafka-console-consumer --timeout-ms ends with code 0, too."""
+    ottla("produce", ottla_topic, given="one\n")
+    assert ottla("consume", ottla_topic, "--follow", "--timeout-ms", "2000").stdout == "one\n"
+    assert ottla("consume", ottla_topic, "--follow", "--timeout-ms", "10000", "--group", "patient").stdout == "one\n"
+    assert ottla("consume", ottla_topic, "--follow", "--timeout-ms", "0", "-o", "end").stdout == ""
+    assert "--timeout-ms is for --follow" in ottla("consume", ottla_topic, "--timeout-ms", "1", code=2).stderr
+
+
 def test_a_reader_that_has_seen_enough_ends_it_without_a_word(ottla: Ottla, ottla_topic: str, ottla_bootstrap_servers: str) -> None:
     ottla("produce", ottla_topic, given="0123456789\n" * 20_000)
     command = f"{' '.join(COMMAND)} consume {ottla_topic} -b {ottla_bootstrap_servers} | head -n 1"

@@ -6,8 +6,9 @@ The clients are confluent-kafka's (librdkafka). They are imported when a command
 from __future__ import annotations
 
 import inspect
+import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -286,3 +287,12 @@ def cluster_metadata(admin: AdminClient, bootstrap_server: str, topic: str | Non
     if topic is not None and topic not in metadata.topics:
         raise CommandFailed(f"topic {topic!r} does not exist on {bootstrap_server}")
     return metadata
+
+
+def topics_like(topics: Iterable[str], pattern: str, internal: bool = False) -> list[str]:
+    """The topics whose whole names match, in order; those that begin with `__` only if the pattern does, or if they are asked for."""
+    try:
+        regex = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"{pattern!r} is no regular expression: {error}") from None
+    return sorted(topic for topic in topics if regex.fullmatch(topic) and (internal or pattern.startswith("__") or topic[:2] != "__"))

@@ -1,4 +1,4 @@
-"""`ottla consume`: messages of a topic to stdout.
+"""`ottla consume`: messages of a topic, or of those that a pattern matches, to stdout.
 
 Without `--group` partitions are assigned, never subscribed to: looking at a topic joins no group and moves no
 group's offsets. It ends at what was the end when it started, unless `--follow` is given.
@@ -7,25 +7,19 @@ group's offsets. It ends at what was the end when it started, unless `--follow` 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from ottla.cli import offsets
-from ottla.cli.connection import ANSWER_SECONDS, Connection, connects, sentence, told_plainly
+from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, connects, sentence, told_plainly, topics_like
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.rendering import ReadMessage, Renderer, as_json, by_format, columns
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from ottla.cli.connection import cluster_metadata
-
-if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
+    from confluent_kafka.admin import ClusterMetadata, TopicMetadata
 
 POLL_MESSAGES: Final = 1_000
 POLL_SECONDS: Final = 0.2
@@ -48,7 +42,10 @@ def _renderer(form: str | None, json_lines: bool, key: bool, headers: bool, time
 @connects
 def consume(
     where: Connection,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]")] = None,
+    include: Annotated[
+        str | None, typer.Option("--include", metavar="REGEX", help="Of topics whose whole name matches when it starts, instead of TOPIC.")
+    ] = None,
     partitions: Annotated[list[int] | None, typer.Option("--partition", "-p", metavar="N", help="Only this one; may be repeated.")] = None,
     start: Annotated[
         list[str] | None,
@@ -56,6 +53,9 @@ def consume(
     ] = None,
     count: Annotated[int | None, typer.Option("--count", "-c", min=1, metavar="N", help="Stop after so many.", show_default=False)] = None,
     follow: Annotated[bool, typer.Option("--follow", "-F", help="Continue with what comes after, until Ctrl-C.")] = False,
+    timeout_ms: Annotated[
+        int | None, typer.Option("--timeout-ms", min=0, metavar="MS", help="With --follow: stop when nothing has come for so long.")
+    ] = None,
     exit_at_end: Annotated[
         bool, typer.Option("--exit", "-e", help="Stop at the end: what happens anyway, for hands used to kcat.")
     ] = False,
@@ -86,9 +86,16 @@ def consume(
     - `ottla consume clicks -o s@2013-07-04 -o e@2013-07-05 -p 2` — one day of one partition
     - `ottla consume clicks --group billing` — what the group has not read yet
     - `ottla consume clicks --json | ottla produce clicks-copy --json`
+    - `ottla consume --include 'clicks|views' --position` — two topics
     """
+    if (topic is None) == (include is None):
+        raise UsageError("say what to read: TOPIC, or --include REGEX")
+    if include is not None and partitions:
+        raise UsageError("--partition is for one TOPIC, and --include contradicts it")
     if follow and exit_at_end:
         raise UsageError("--follow and --exit contradict each other")
+    if timeout_ms is not None and not follow:
+        raise UsageError("--timeout-ms is for --follow: without that it stops at the end")
     if isolation not in ("read_uncommitted", "read_committed"):
         raise UsageError(f"--isolation takes read_uncommitted or read_committed, and not {isolation!r}")
     span = offsets.span(start or ())
@@ -101,23 +108,40 @@ def consume(
             raise UsageError("--group is empty")
         if partitions or span not in (offsets.span(()), offsets.span(["end"])):
             raise UsageError("--group takes neither --partition nor any --offset but `beginning` and `end`: the group says what is read")
-        reader = GroupReader(where, topic, group, isolation, from_the_end=span == offsets.span(["end"]), follow=follow)
+        metadata = cluster_metadata(where.admin(), where.bootstrap_server)
+        topics = _topics(metadata, topic, include, where.bootstrap_server)
+        reader = GroupReader(where, list(topics), group, isolation, from_the_end=span == offsets.span(["end"]), follow=follow)
     else:
-        reader = TopicReader(where, topic, isolation)
+        reader = TopicReader(where, isolation)
     try:
         if isinstance(reader, TopicReader):
-            reader.assign(partitions, span, follow)
-        _print(reader, render, count, flush_each=follow)
+            reader.assign(_topics(reader.metadata(), topic, include, where.bootstrap_server), partitions, span, follow)
+        _print(reader, render, count, timeout_ms, flush_each=follow)
     except KeyboardInterrupt:
         pass  # the way to end --follow
     finally:
         reader.close()
 
 
-def _print(reader: TopicReader | GroupReader, render: Renderer, count: int | None, flush_each: bool) -> None:
+def _topics(metadata: ClusterMetadata, topic: str | None, include: str | None, server: str) -> dict[str, TopicMetadata]:
+    """The topics to read.
+
+    Raises:
+        CommandFailed: there is none.
+    """
+    if include is not None:
+        if found := topics_like(metadata.topics, include):
+            return {name: metadata.topics[name] for name in found}
+        raise CommandFailed(f"no topic matches {include!r} on {server}")
+    if topic is None or topic not in metadata.topics:
+        raise CommandFailed(f"topic {topic!r} does not exist on {server}")
+    return {topic: metadata.topics[topic]}
+
+
+def _print(reader: TopicReader | GroupReader, render: Renderer, count: int | None, timeout_ms: int | None, flush_each: bool) -> None:
     out = sys.stdout.buffer
     left = count
-    for messages in reader.batches():
+    for messages in reader.batches(timeout_ms):
         taken = messages if left is None else messages[:left]
         out.write(b"".join([render(ReadMessage.of(message)) for message in taken]))
         if flush_each or isinstance(reader, GroupReader):
@@ -131,15 +155,18 @@ def _print(reader: TopicReader | GroupReader, render: Renderer, count: int | Non
     out.flush()
 
 
-class TopicReader:
-    """Reads spans of a topic's partitions through librdkafka, without a group."""
+def _is_over(silent_polls: int, timeout_ms: int | None) -> bool:
+    return timeout_ms is not None and silent_polls > 0 and silent_polls * POLL_SECONDS * 1000 >= timeout_ms
 
-    def __init__(self, where: Connection, topic: str, isolation: str) -> None:
+
+class TopicReader:
+    """Reads spans of topics' partitions through librdkafka, without a group."""
+
+    def __init__(self, where: Connection, isolation: str) -> None:
         from confluent_kafka import Consumer, KafkaException
 
         self._where = where
-        self._topic = topic
-        self._ends: dict[int, int] = {}  # partitions not yet read, each with the offset that it ends before
+        self._ends: dict[tuple[str, int], int] = {}  # partitions not yet read, each with the offset that it ends before
         self._follow = False
         where.must_listen()
         configuration = where.client_configuration(
@@ -158,54 +185,55 @@ class TopicReader:
         except KafkaException as error:
             raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
 
-    def assign(self, wanted: list[int] | None, span: offsets.Span, follow: bool) -> None:
+    def metadata(self) -> ClusterMetadata:
+        """Brokers and topics."""
+        with told_plainly(self._where.bootstrap_server):
+            metadata: ClusterMetadata = self._consumer.list_topics(timeout=ANSWER_SECONDS)
+        return metadata
+
+    def assign(self, topics: Mapping[str, TopicMetadata], wanted: list[int] | None, span: offsets.Span, follow: bool) -> None:
         """Decides where each partition starts and ends, and begins to fetch."""
         from confluent_kafka import TopicPartition
 
-        with told_plainly(self._where.bootstrap_server, f"topic {self._topic!r}"):
-            metadata = self._consumer.list_topics(timeout=ANSWER_SECONDS)
-        if self._topic not in metadata.topics:
-            raise CommandFailed(f"topic {self._topic!r} does not exist on {self._where.bootstrap_server}")
-        there = sorted(metadata.topics[self._topic].partitions)
-        chosen = list(dict.fromkeys(wanted or there))
-        for partition in chosen:
-            if partition not in there:
-                raise CommandFailed(f"topic {self._topic!r} has partitions 0 to {len(there) - 1}, and no {partition}")
-            if metadata.topics[self._topic].partitions[partition].leader < 0:
-                raise CommandFailed(f"partition {partition} of {self._topic!r} has no leader at the moment")
         self._follow = follow
         assigned: list[TopicPartition] = []
-        for partition in chosen:
-            begin, end = self._span_of(partition, span)
-            if follow or begin < end:
-                assigned.append(TopicPartition(self._topic, partition, begin))
-                self._ends[partition] = end
+        for topic, metadata in topics.items():
+            there = sorted(metadata.partitions)
+            chosen = list(dict.fromkeys(wanted or there))
+            for partition in chosen:
+                if partition not in there:
+                    raise CommandFailed(f"topic {topic!r} has partitions 0 to {len(there) - 1}, and no {partition}")
+                if metadata.partitions[partition].leader < 0:
+                    raise CommandFailed(f"partition {partition} of {topic!r} has no leader at the moment")
+            for partition in chosen:
+                begin, end = self._span_of(topic, partition, span)
+                if follow or begin < end:
+                    assigned.append(TopicPartition(topic, partition, begin))
+                    self._ends[topic, partition] = end
         self._consumer.assign(assigned)
 
-    def _span_of(self, partition: int, span: offsets.Span) -> tuple[int, int]:
+    def _span_of(self, topic: str, partition: int, span: offsets.Span) -> tuple[int, int]:
         from confluent_kafka import TopicPartition
 
         server = self._where.bootstrap_server
-        with told_plainly(server, f"partition {partition} of {self._topic!r}"):
-            watermarks = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), timeout=ANSWER_SECONDS)
+        with told_plainly(server, f"partition {partition} of {topic!r}"):
+            watermarks = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_SECONDS)
             if watermarks is None:
-                raise CommandFailed(
-                    f"no broker at {server} returned the offsets of {self._topic}-{partition} within {ANSWER_SECONDS:.0f} s"
-                )
-            since = self._offset_at(partition, span.start.timestamp_ms) if isinstance(span.start, offsets.Since) else None
-            until = None if span.until_ms is None else self._offset_at(partition, span.until_ms)
+                raise CommandFailed(f"no broker at {server} returned the offsets of {topic}-{partition} within {ANSWER_SECONDS:.0f} s")
+            since = self._offset_at(topic, partition, span.start.timestamp_ms) if isinstance(span.start, offsets.Since) else None
+            until = None if span.until_ms is None else self._offset_at(topic, partition, span.until_ms)
         low, high = watermarks
         return offsets.first_offset(span.start, low, high, since), high if until is None else until
 
-    def _offset_at(self, partition: int, timestamp_ms: int) -> int | None:
+    def _offset_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """The first offset with that timestamp or a later one; None when there is none yet."""
         from confluent_kafka import TopicPartition
 
-        (found,) = self._consumer.offsets_for_times([TopicPartition(self._topic, partition, timestamp_ms)], timeout=ANSWER_SECONDS)
+        (found,) = self._consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], timeout=ANSWER_SECONDS)
         return found.offset if found.offset >= 0 else None
 
-    def batches(self) -> Iterator[list[Message]]:
-        """Messages as they come, until every partition has reached its end; for ever when following."""
+    def batches(self, timeout_ms: int | None) -> Iterator[list[Message]]:
+        """Messages as they come, until every partition has reached its end; when following, until nothing has come for so long."""
         silent_polls = 0
         while self._follow or self._ends:
             # Waits for the first and takes what else is there: `consume` alone waits until it has all it may have.
@@ -215,34 +243,36 @@ class TopicReader:
             if messages:
                 yield messages
             silent_polls = 0 if polled else silent_polls + 1
+            if _is_over(silent_polls, timeout_ms):
+                return
             if silent_polls * POLL_SECONDS > SILENT_SECONDS and not self._follow:
-                unread = ", ".join(str(partition) for partition in sorted(self._ends))
+                unread = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(self._ends))
                 raise CommandFailed(f"nothing came for {SILENT_SECONDS:.0f} s; partitions not read to their end: {unread}")
 
     def _belongs(self, message: Message) -> bool:
         """Whether a message is to be printed; notes where a partition has come to its end."""
         from confluent_kafka import KafkaError
 
-        partition, offset, error = message.partition(), message.offset(), message.error()
-        assert partition is not None
+        topic, partition, offset, error = message.topic(), message.partition(), message.offset(), message.error()
+        assert topic is not None and partition is not None
         if error is not None:
             if error.code() != KafkaError._PARTITION_EOF:
-                raise CommandFailed(sentence(error, self._where.bootstrap_server, f"{self._topic}-{partition}"))
-            self._ends.pop(partition, None)
+                raise CommandFailed(sentence(error, self._where.bootstrap_server, f"{topic}-{partition}"))
+            self._ends.pop((topic, partition), None)
             return False
         if self._follow:
             return True
         assert offset is not None
-        end = self._ends.get(partition, 0)
+        end = self._ends.get((topic, partition), 0)
         if offset + 1 >= end:
-            self._ends.pop(partition, None)
+            self._ends.pop((topic, partition), None)
         return offset < end
 
     def close(self) -> None:
         self._consumer.close()
 
 
-# Reading a topic as a member of a group: what `ottla consume --group` does.
+# Reading topics as a member of a group: what `ottla consume --group` does.
 #
 # The group says which partitions are ours and where they continue. What was printed is committed, and only that, so that
 # whatever ends the command, the next one continues with the first message that has not been shown.
@@ -253,21 +283,19 @@ class GroupReader:
 
     Args:
         where: the cluster.
-        topic: what is subscribed to; it has to exist.
+        topics: what is subscribed to; they have to exist.
         group_id: the group.
         isolation: `read_uncommitted` or `read_committed`.
         from_the_end: where a group begins that has committed nothing: at the end, or at the beginning.
         follow: continue at the end of all partitions that are ours.
     """
 
-    def __init__(self, where: Connection, topic: str, group_id: str, isolation: str, *, from_the_end: bool, follow: bool) -> None:
+    def __init__(self, where: Connection, topics: list[str], group_id: str, isolation: str, *, from_the_end: bool, follow: bool) -> None:
         from confluent_kafka import Consumer, KafkaException
 
-        cluster_metadata(where.admin(), where.bootstrap_server, topic)
         self._where = where
-        self._topic = topic
         self._follow = follow
-        self._unread: set[int] | None = None  # partitions of ours that have not come to their end; None before we have any
+        self._unread: set[tuple[str, int]] | None = None  # partitions of ours that have not come to their end; None before we have any
         try:
             self._consumer: Consumer = Consumer(
                 where.client_configuration(
@@ -284,10 +312,10 @@ class GroupReader:
             )
         except KafkaException as error:
             raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
-        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked)
+        self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked)
 
-    def batches(self) -> Iterator[list[Message]]:
-        """Messages as they come, until every partition of ours has reached its end; for ever when following."""
+    def batches(self, timeout_ms: int | None) -> Iterator[list[Message]]:
+        """Messages as they come, until every partition of ours has reached its end; when following, until nothing has come for so long."""
         silent_polls = 0
         while self._follow or self._unread is None or self._unread:
             first = self._consumer.poll(POLL_SECONDS)
@@ -296,6 +324,8 @@ class GroupReader:
             if messages:
                 yield messages
             silent_polls = 0 if polled else silent_polls + 1
+            if _is_over(silent_polls, timeout_ms):
+                return
             if silent_polls * POLL_SECONDS > GROUP_SILENT_SECONDS and not self._follow:
                 raise CommandFailed(f"nothing came for {GROUP_SILENT_SECONDS:.0f} s: the group has given this member no partition")
 
@@ -303,12 +333,12 @@ class GroupReader:
         """Commits what was printed."""
         from confluent_kafka import TopicPartition
 
-        following: dict[int, int] = {}
+        following: dict[tuple[str, int], int] = {}
         for message in messages:
-            partition, offset = message.partition(), message.offset()
-            assert partition is not None and offset is not None
-            following[partition] = offset + 1
-        offsets = [TopicPartition(self._topic, partition, offset) for partition, offset in following.items()]
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            assert topic is not None and partition is not None and offset is not None
+            following[topic, partition] = offset + 1
+        offsets = [TopicPartition(*key, offset) for key, offset in following.items()]
         with told_plainly(self._where.bootstrap_server):
             self._consumer.commit(offsets=offsets, asynchronous=False)
 
@@ -317,7 +347,7 @@ class GroupReader:
         self._consumer.close()
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._unread = {partition.partition for partition in partitions}
+        self._unread = {(partition.topic, partition.partition) for partition in partitions}
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._unread = None
@@ -325,11 +355,11 @@ class GroupReader:
     def _belongs(self, message: Message) -> bool:
         from confluent_kafka import KafkaError
 
-        error, partition = message.error(), message.partition()
+        error, topic, partition = message.error(), message.topic(), message.partition()
         if error is None:
             return True
         if error.code() != KafkaError._PARTITION_EOF:
-            raise CommandFailed(sentence(error, self._where.bootstrap_server, f"{self._topic}-{partition}"))
-        if self._unread is not None and partition is not None:
-            self._unread.discard(partition)
+            raise CommandFailed(sentence(error, self._where.bootstrap_server, f"{topic}-{partition}"))
+        if self._unread is not None and topic is not None and partition is not None:
+            self._unread.discard((topic, partition))
         return False

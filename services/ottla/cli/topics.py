@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ottla.cli.configs import check_deleted
-from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, cluster_metadata, commands, connects, each_deleted, pairs, told_plainly
+from ottla.cli.connection import (
+    ANSWER_SECONDS,
+    Connection,
+    Json,
+    cluster_metadata,
+    commands,
+    connects,
+    each_deleted,
+    pairs,
+    told_plainly,
+    topics_like,
+)
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.group_facts import partitions_of
 from ottla.cli.offsets import timestamp_ms
@@ -299,14 +310,9 @@ def _matching(metadata: ClusterMetadata, names: Sequence[str], internal: bool, s
     for name in names or (".*",):
         parts = re.fullmatch(r"(.*?)(?::([0-9]+(?:,[0-9]+)*))?", name, re.DOTALL)
         assert parts is not None
-        try:
-            pattern = re.compile(parts[1])
-        except re.error as error:
-            raise UsageError(f"{name!r} is no regular expression: {error}") from None
         matched = [
             TopicPartition(topic, partition)
-            for topic in sorted(metadata.topics)
-            if pattern.fullmatch(topic) and (internal or name.startswith("__") or not topic.startswith("__"))
+            for topic in topics_like(metadata.topics, parts[1], internal)
             for partition in sorted(metadata.topics[topic].partitions)
             if parts[2] is None or str(partition) in parts[2].split(",")
         ]
