@@ -73,6 +73,21 @@ def test_keys_headers_timestamps_codecs_and_nulls(ottla: Ottla, ottla_topic: str
     assert ottla("consume", ottla_topic, "-f", r"%o:%K:%S|").stdout == "0:1:1|1:1:-1|2:-1:1|"
 
 
+def test_lines_of_kafka_s_console_producer_are_read(ottla: Ottla, ottla_topic: str) -> None:
+    """parse.headers, parse.key and null.marker, with Kafka's separators."""
+    options = ("--headers-delimiter", r"\t", "-K", r"\t", "--null-marker", "NULL", "-H", "c=3")
+    ottla("produce", ottla_topic, *options, given="a:1,b:NULL\tk\tv\nNULL\tk\tNULL\n")
+    read = ottla("consume", ottla_topic, "--headers", "--key", "--null", "null").stdout
+    assert read == "a=1,b=null,c=3\tk\tv\nc=3\tk\tnull\n"
+    for wrong in (
+        ["--null", "--null-marker", "x"],
+        ["--json", "--null-marker", "x"],
+        ["--json", *options[:2]],
+        ["--headers-delimiter", ""],
+    ):
+        ottla("produce", ottla_topic, *wrong, given="x\n", code=2)
+
+
 def test_a_key_goes_where_java_s_producer_sends_it(ottla: Ottla) -> None:
     """A tombstone that lay in another partition would delete nothing."""
     ottla("topics", "create", "keyed-by-hand", "-p", "12")

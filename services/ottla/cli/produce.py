@@ -46,15 +46,28 @@ class NewMessage:
     timestamp_ms: int | None = None
 
 
-def from_line(line: bytes, key_delimiter: bytes | None, empty_is_null: bool) -> NewMessage:
-    """A line without its newline. A line without the delimiter has no key, which is not an empty key."""
+def from_line(line: bytes, key_delimiter: bytes | None, null: bytes | None, headers_delimiter: bytes | None = None) -> NewMessage:
+    """A line without its newline. A line without the delimiter has no key, which is not an empty key; and so with headers.
+
+    They come first: name:value,name:value, as kafka-console-producer has them with parse.headers. What is as `null` is none.
+    """
     key: bytes | None = None
     value: bytes | None = line
+    headers: Headers = ()
+    if headers_delimiter is not None and headers_delimiter in line:
+        text, _, line = line.partition(headers_delimiter)
+        headers = [_header(pair, null) for pair in text.split(b",")] if text not in (b"", null) else ()
+        value = line
     if key_delimiter is not None and key_delimiter in line:
         key, _, value = line.partition(key_delimiter)
-    if empty_is_null:
-        key, value = key or None, value or None
-    return NewMessage(key, value)
+    if null is not None:
+        key, value = None if key == null else key, None if value == null else value
+    return NewMessage(key, value, headers)
+
+
+def _header(pair: bytes, null: bytes | None) -> tuple[str, bytes | None]:
+    name, colon, value = pair.partition(b":")
+    return name.decode(errors="replace"), None if not colon or value == null else value
 
 
 def from_json(line: bytes, number: int) -> NewMessage:
@@ -121,6 +134,13 @@ def produce(
     codec: Annotated[str, typer.Option("--compression", "-z", help=f"{', '.join(CODECS)}.")] = "none",
     acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
     null: Annotated[bool, typer.Option("--null", "-Z", help="An empty value (or key) is null: a tombstone.")] = False,
+    null_marker: Annotated[
+        str | None, typer.Option("--null-marker", metavar="TEXT", help="A value, key or header that is this text is null.")
+    ] = None,
+    headers_delimiter: Annotated[
+        str | None,
+        typer.Option("--headers-delimiter", metavar="TEXT", help="What parts headers, name:value,name:value, from what follows in a line."),
+    ] = None,
     json_lines: Annotated[bool, typer.Option("--json", "-J", help="Lines as `ottla consume --json` prints them.")] = False,
 ) -> None:
     """Publish each line of stdin, or of files, as a message.
@@ -130,6 +150,7 @@ def produce(
     - `echo hello | ottla produce greetings`
     - `echo 'ada:hello' | ottla produce greetings -K : -H lang=en -z zstd`
     - `echo 'ada:' | ottla produce greetings -K : --null` — a tombstone
+    - `printf 'lang:en,by:hand\\tada\\thello\\n' | ottla produce greetings --headers-delimiter '\\t' -K '\\t'`
     - `ottla produce log /var/log/syslog`
     """
     if codec not in CODECS:
@@ -138,14 +159,21 @@ def produce(
         raise UsageError(f"--acks takes 0, 1 or all, and not {acks!r}")
     if json_lines and (key_delimiter is not None or key is not None):
         raise UsageError("--json has the key in each line: --key and --key-delimiter contradict it")
+    if json_lines and (headers_delimiter is not None or null_marker is not None):
+        raise UsageError("--json has headers and nulls in each line: --headers-delimiter and --null-marker contradict it")
+    if null and null_marker is not None:
+        raise UsageError("--null and --null-marker contradict each other")
+    if headers_delimiter == "":
+        raise UsageError("--headers-delimiter must be a text")
     if key_delimiter is not None and (key is not None or not key_delimiter):
         raise UsageError("--key-delimiter must be a text, and contradicts --key")
-    delimiter = None if key_delimiter is None else unescaped(key_delimiter).encode()
+    delimiter, of_headers = (None if text is None else unescaped(text).encode() for text in (key_delimiter, headers_delimiter))
+    marker = b"" if null else None if null_marker is None else null_marker.encode()
     common_headers = headers_of(headers)
     time_given = None if timestamp is None else timestamp_ms(timestamp)
 
     def message_of(line: bytes, number: int) -> NewMessage:
-        message = from_json(line, number) if json_lines else from_line(line, delimiter, null)
+        message = from_json(line, number) if json_lines else from_line(line, delimiter, marker, of_headers)
         return NewMessage(
             key.encode() if key is not None else message.key,
             message.value,

@@ -7,25 +7,51 @@ from ottla.cli.produce import NewMessage, from_json, from_line, headers_of
 
 
 @pytest.mark.parametrize(
-    ("line", "delimiter", "empty_is_null", "message"),
+    ("line", "delimiter", "null", "message"),
     [
-        (b"hello", None, False, NewMessage(None, b"hello")),
-        (b"ada:hello", None, False, NewMessage(None, b"ada:hello")),
-        (b"ada:hello", b":", False, NewMessage(b"ada", b"hello")),
-        (b"ada:a:b", b":", False, NewMessage(b"ada", b"a:b")),
-        (b"hello", b":", False, NewMessage(None, b"hello")),
-        (b":hello", b":", False, NewMessage(b"", b"hello")),
-        (b":hello", b":", True, NewMessage(None, b"hello")),
-        (b"ada:", b":", False, NewMessage(b"ada", b"")),
-        (b"ada:", b":", True, NewMessage(b"ada", None)),
-        (b"", None, False, NewMessage(None, b"")),
-        (b"", None, True, NewMessage(None, None)),
-        (b"ada::hello", b"::", False, NewMessage(b"ada", b"hello")),
-        (b"\xff\t\xfe", b"\t", False, NewMessage(b"\xff", b"\xfe")),
+        (b"hello", None, None, NewMessage(None, b"hello")),
+        (b"ada:hello", None, None, NewMessage(None, b"ada:hello")),
+        (b"ada:hello", b":", None, NewMessage(b"ada", b"hello")),
+        (b"ada:a:b", b":", None, NewMessage(b"ada", b"a:b")),
+        (b"hello", b":", None, NewMessage(None, b"hello")),
+        (b":hello", b":", None, NewMessage(b"", b"hello")),
+        (b":hello", b":", b"", NewMessage(None, b"hello")),
+        (b"ada:", b":", None, NewMessage(b"ada", b"")),
+        (b"ada:", b":", b"", NewMessage(b"ada", None)),
+        (b"", None, None, NewMessage(None, b"")),
+        (b"", None, b"", NewMessage(None, None)),
+        (b"ada::hello", b"::", None, NewMessage(b"ada", b"hello")),
+        (b"\xff\t\xfe", b"\t", None, NewMessage(b"\xff", b"\xfe")),
+        (b"key\t", b"\t", b"<NULL>", NewMessage(b"key", b"")),
+        (b"key\t<NULL>", b"\t", b"<NULL>", NewMessage(b"key", None)),
+        (b"key\t<NULL>value", b"\t", b"<NULL>", NewMessage(b"key", b"<NULL>value")),
+        (b"<NULL>\t<NULL>", b"\t", b"<NULL>", NewMessage(None, None)),
     ],
 )
-def test_key_and_value_of_a_line(line: bytes, delimiter: bytes | None, empty_is_null: bool, message: NewMessage) -> None:
-    assert from_line(line, delimiter, empty_is_null) == message
+def test_key_and_value_of_a_line(line: bytes, delimiter: bytes | None, null: bytes | None, message: NewMessage) -> None:
+    """With a marker of null as in Kafka's LineMessageReaderTest, testNullMarker."""
+    assert from_line(line, delimiter, null) == message
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"h0:v0,h1:v1\tkey\tvalue", NewMessage(b"key", b"value", [("h0", b"v0"), ("h1", b"v1")])),
+        (b"h0:v:0\t<NULL>\tvalue", NewMessage(None, b"value", [("h0", b"v:0")])),
+        (b":\t\t", NewMessage(b"", b"", [("", b"")])),
+        (b"\tkey\tvalue", NewMessage(b"key", b"value")),
+        (b"<NULL>\tkey\t<NULL>", NewMessage(b"key", None)),
+        (b"h0:<NULL>,h1:<NULL>value,h2:\tkey\tvalue", NewMessage(b"key", b"value", [("h0", None), ("h1", b"<NULL>value"), ("h2", b"")])),
+        (b"key-val\tkey0\tvalue0", NewMessage(b"key0", b"value0", [("key-val", None)])),
+        (b"h1:v1!key\tvalue", NewMessage(None, b"value", [("h1", b"v1!key")])),
+        (b"h1:v1\tvalue", NewMessage(None, b"value", [("h1", b"v1")])),
+        (b"h1:v1", NewMessage(None, b"h1:v1")),
+        (b"\xff:v\tvalue", NewMessage(None, b"value", [("\ufffd", b"v")])),
+    ],
+)
+def test_headers_of_a_line(line: bytes, message: NewMessage) -> None:
+    """Kafka's LineMessageReaderTest with ignore.error=true: what has no delimiter is taken as it is."""
+    assert from_line(line, b"\t", b"<NULL>", b"\t") == message
 
 
 def test_a_header_may_have_no_value_or_an_empty_one() -> None:
