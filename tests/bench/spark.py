@@ -99,7 +99,7 @@ def run(options: Options) -> list[Figure]:
 
 def rates_of(place: Place) -> list[Figure]:
     """Each of them once to warm up, and then in turns."""
-    from tests.bench.spark_load import VALUE
+    from tests.bench.spark_load import KEY, START_MS, VALUE
 
     from ottla.spark.loading.driver import LoadSettings, SparkExecutor, load
 
@@ -109,6 +109,13 @@ def rates_of(place: Place) -> list[Figure]:
     without_fetch = spark.read.format("without_fetch").options(records=records, partitions=PARTITIONS).load()
     memory = spark.range(0, records, 1, PARTITIONS).selectExpr(f"cast({VALUE} as binary) as value", "id as offset")
     values = scratch / "values"
+    # What a load writes of each record.
+    key = f"cast({KEY} as binary) as key"
+    time_of = f"timestamp_millis({START_MS} + id div 10) as timestamp"
+    headers = "cast(null as array<struct<key: string, value: binary>>) as headers"
+    whole = spark.range(0, records, 1, PARTITIONS).selectExpr(
+        key, f"cast({VALUE} as binary) as value", "0 as partition", "id as offset", time_of, "0 as timestampType", headers
+    )
     memory.select("value").write.mode("overwrite").parquet(str(values))
     streamed = spark.readStream.schema("value binary").parquet(str(values))
     digest = "count(*)", "sum(cast(xxhash64(value) as decimal(20)))"
@@ -155,6 +162,7 @@ def rates_of(place: Place) -> list[Figure]:
         "topic to noop, by librdkafka": noop(by_librdkafka),
         "topic to Parquet": parquet("topic", topic.select("value", "offset")),
         "memory to Parquet": parquet("memory", memory),
+        "whole records from memory to Parquet": parquet("whole", whole),
         "confluent-kafka to Parquet": consumed,
         "load": loaded,
         "sink, exactly once": lambda: sunk("exactly-once"),
@@ -177,6 +185,7 @@ def rates_of(place: Place) -> list[Figure]:
     return [
         *(figure(BENCH, name, rates[name], "records/s") for name in work),
         to("topic to Parquet", "memory to Parquet", 0.85),
+        to("load", "whole records from memory to Parquet", 0.85),
         to("topic to Parquet", "confluent-kafka to Parquet", 1.2),
         to("topic to noop", "Arrow without a fetch to noop", 0.4),
         to("sink, exactly once", "sink, at least once", 0.8),
@@ -241,21 +250,29 @@ def latencies_of(place: Place) -> list[Figure]:
         table = place.scratch / f"{topic}-table"
         stop = begin(place, topic, table)
         try:
-            paced = place.program("pace", topic=topic, rate=RATE, seconds=warm_up + seconds)
-            deadline = time.monotonic() + SECONDS
-            while len(found := waits(table)) < paced["records"]:
-                if time.monotonic() > deadline:
-                    raise ChildFailed(f"{len(found)} of {paced['records']} rows came by {name}")
-                time.sleep(1)
+            # A session may take longer to start than any warm-up.
+            former = paced(place, topic, table, 1.0)["records"]
+            found = paced(place, topic, table, warm_up + seconds, former)
         finally:
             stop()
-        since = (paced["began"] + warm_up) * 1000
-        note = f"{RATE:,} messages/s; the producer was late by {paced['late']:.2f} s at most"
+        since = (found["began"] + warm_up) * 1000
+        note = f"{RATE:,} messages/s; the producer was late by {found['late']:.2f} s at most"
         for share, at_most in ((0.5, 1.0), (0.99, 3.0)):
-            wait = percentile((wait for sent, wait in found if sent >= since), share)
+            wait = percentile((wait for sent, wait in waits(table) if sent >= since), share)
             figures.append(figure(BENCH, f"send to the table by {name}, p{100 * share:.0f}", [wait], "s", at_most=at_most, note=note))
         place.delete(topic)
     return figures
+
+
+def paced(place: Place, topic: str, table: Path, seconds: float, former: int = 0) -> dict[str, Any]:
+    """Messages at that rate, and a wait until the table has them; `former` are there before."""
+    found = place.program("pace", topic=topic, rate=RATE, seconds=seconds)
+    deadline = time.monotonic() + SECONDS
+    while (count := len(waits(table))) < former + found["records"]:
+        if time.monotonic() > deadline:
+            raise ChildFailed(f"{count} of {former + found['records']} rows came into {table}")
+        time.sleep(1)
+    return found
 
 
 def waits(table: Path) -> list[tuple[float, float]]:

@@ -23,7 +23,8 @@ from ottla.spark.reading import arrow_schema
 from ottla.spark.settings import COLUMNS
 from ottla.spark.source import spark_schema
 
-VALUE: Final = "repeat(lpad(cast(id as string), 8, '0'), 25)"  # of Spark's SQL: 200 bytes, another one for each id
+KEY: Final = "lpad(cast(id as string), 8, '0')"  # of Spark's SQL
+VALUE: Final = f"repeat({KEY}, 25)"  # 200 bytes, another one for each id
 REPEATED, DIGITS = 25, 8
 START_MS: Final = 1_700_000_000_000
 MANY: Final = 10_000
