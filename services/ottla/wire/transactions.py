@@ -29,6 +29,7 @@ from typing import Any, Final, Self
 
 from ottla.errors import (
     ApiError,
+    ConcurrentTransactions,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTransactionState,
@@ -58,6 +59,9 @@ DESCRIBE_VERSIONS: Final = (0, 0)
 LIST_VERSIONS: Final = (0, 1)
 OFFSET_COMMIT_VERSIONS: Final = (0, 4)
 TRANSACTION_TIMEOUT_MS: Final = 60_000
+# The markers of the transaction before take some milliseconds: so long waits Kafka's producer then (KAFKA-5477), and so often we do.
+SHORT_PAUSE_SECONDS: Final = 0.02
+SHORT_PAUSES: Final = 5
 ONGOING: Final = "Ongoing"  # of the states of KIP-664
 
 
@@ -182,14 +186,22 @@ async def add_partitions(
             ],
         )
 
-    async def attempt(coordinator: BrokerId) -> None:
+    async def asked(coordinator: BrokerId) -> dict[TopicPartition, int]:
         answer = await cluster.ask(coordinator, ApiKey.ADD_PARTITIONS_TO_TXN, ADD_PARTITIONS_VERSIONS, build)
-        refused = {
+        return {
             TopicPartition(topic.name, found.partition_index): int(found.partition_error_code)
             for topic in answer.results_by_topic_v3_and_below
             for found in topic.results_by_partition
             if found.partition_error_code
         }
+
+    async def attempt(coordinator: BrokerId) -> None:
+        refused = await asked(coordinator)
+        for _ in range(SHORT_PAUSES):
+            if ConcurrentTransactions.code not in refused.values():
+                break
+            await asyncio.sleep(SHORT_PAUSE_SECONDS)
+            refused = await asked(coordinator)
         # Of those that are not to blame it says only that they were not tried.
         for partition, code in sorted(refused.items(), key=lambda item: item[1] == OperationNotAttempted.code):
             raise error_of(code, f"{partition} in a transaction of {identity.transactional_id}")

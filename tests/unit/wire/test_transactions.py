@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -230,6 +231,25 @@ async def test_coordinators_and_leaders_that_move_are_followed(tmp_path: Path) -
         assert await cluster.coordinator(CoordinatorKind.TRANSACTION, "loads") != before
         assert await committed(cluster, CLICKS) == [b"before", b"after"]
         assert await committed_offsets(cluster, "readers", require_stable=True) == {VIEWS: CommittedOffset(3)}
+
+
+async def test_a_transaction_begins_soon_after_one_whose_markers_are_still_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KAFKA-5477: that takes some milliseconds. Each transaction waited for the whole pause of 0.1 s behind the one before it."""
+    async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
+        ask = cluster.ask
+        concurrent = SimpleNamespace(partition_index=0, partition_error_code=51)
+        refusals = [SimpleNamespace(results_by_topic_v3_and_below=[SimpleNamespace(name="clicks", results_by_partition=[concurrent])])] * 3
+
+        async def refuse_first(broker_id: BrokerId, key: ApiKey, *arguments: object, **keywords: object) -> object:
+            if key is ApiKey.ADD_PARTITIONS_TO_TXN and refusals:
+                return refusals.pop()
+            return await ask(broker_id, key, *arguments, **keywords)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(cluster, "ask", refuse_first)
+        monkeypatch.setattr(cluster, "pause_seconds", lambda failures: 3_600.0)
+        async with producer.transaction():
+            await producer.send(CLICKS, batch(b"second"))
+        assert not refusals
 
 
 async def test_a_commit_that_nobody_answered_can_only_be_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
