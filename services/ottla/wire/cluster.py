@@ -17,6 +17,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
@@ -365,9 +366,10 @@ class Cluster:
             wanted = None
         self._wanted.clear()
         self._wants_all = False
-        answer = await self._ask(
-            await self.any_connection(), ApiKey.METADATA, METADATA_VERSIONS, lambda api: self._metadata_request(api, wanted)
-        )
+        await self._hear(await self.any_connection(), wanted)
+
+    async def _hear(self, connection: BrokerConnection, wanted: Collection[str] | None) -> None:
+        answer = await self._ask(connection, ApiKey.METADATA, METADATA_VERSIONS, lambda api: self._metadata_request(api, wanted))
         if not answer.brokers:
             # It has started and was not told of the cluster yet: by its account there would be no topics. Kafka's clients ask again, too.
             raise ConnectionError("a broker does not know the cluster yet")
@@ -407,14 +409,18 @@ class Cluster:
     async def keep_current(self, partitions: Collection[TopicPartition], then: Callable[[], None]) -> None:
         """Hears each `metadata_max_age_seconds`, until cancelled, of the topics of what is in a collection at that time.
 
-        A leader that is cut off and does not know that it leads no more refuses nothing.
+        A leader that is cut off and does not know that it leads no more refuses nothing, and names itself: so any broker is asked, and not
+        one of those that there are connections to.
 
         Args:
             then: called each time; who leads what may have changed.
         """
         while True:
             await asyncio.sleep(self.settings.metadata_max_age_seconds)
-            await self._refresh_quietly(sorted({partition.topic for partition in partitions}))
+            topics = sorted({partition.topic for partition in partitions})
+            if self.metadata.brokers:
+                with suppress(OSError, OttlaError):
+                    await self._hear(await self.connection(self.random.choice(sorted(self.metadata.brokers))), topics)
             then()
 
     async def topic_ids(self, name: str, timeout_seconds: float) -> set[UUID]:

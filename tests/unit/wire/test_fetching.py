@@ -21,7 +21,7 @@ from ottla.record.batch import batches
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
 from ottla.record.records import Record, build_batch, read_records
 from ottla.wire import fetching
-from ottla.wire.cluster import Cluster
+from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.fetching import Fetched, Fetcher, FetchFailed, FetchSettings, fetch, visible_batches
 from ottla.wire.offsets import list_offsets
 from ottla.wire.producing import BatchProducer, ProduceSettings
@@ -214,6 +214,12 @@ async def test_no_more_is_read_ahead_than_there_is_room_for(tmp_path: Path) -> N
             await asyncio.sleep(0.1)  # in which it could read much more
             assert 30_000 <= fetcher._buffered < 30_000 + 10_100
             assert len(values(await read(fetcher, 20))) == 20
+
+
+async def test_metadata_that_is_old_while_no_broker_is_known_ends_nothing() -> None:
+    async with Cluster("127.0.0.1:1", ClusterSettings(metadata_max_age_seconds=0.01)) as cluster, Fetcher(cluster) as fetcher:
+        fetcher.assign(TopicPartition("clicks", 0), 0)
+        assert await fetcher.poll(0.1) == []
 
 
 async def test_who_is_closed_while_a_connection_is_being_opened_leaves_none(tmp_path: Path) -> None:

@@ -435,28 +435,29 @@ async def test_a_broker_that_says_no_offset_of_a_logs_end_is_asked_again_after_a
 
 @pytest.mark.parametrize("writes", [False, True])
 async def test_a_leader_that_does_not_know_that_it_leads_no_more_is_left_when_metadata_is_old(writes: bool) -> None:
-    """`metadata.max.age.ms`, as Kafka's clients have it: one that is cut off from the controller refuses nothing, and has nothing new."""
-    leads = [1, 5]
+    """`metadata.max.age.ms`, as Kafka's clients have it: one that is cut off from the controller refuses nothing, and has nothing new.
+
+    Nor has it heard who leads now: another one is asked, though there is no connection to it.
+    """
 
     class CutOff(Leading):
         def __call__(self, asked: Asked) -> bytes | Exception | None:
-            self.leads = (leads[0], leads[1])
             if asked.key is ApiKey.INIT_PRODUCER_ID:
                 return asked.answer(throttle_time=0, error_code=0, producer_id=7, producer_epoch=0)
             return self.produce(asked, 7, -1) if asked.key is ApiKey.PRODUCE else super().__call__(asked)
 
         def produce(self, asked: Asked, error_code: int, base_offset: int) -> bytes:  # REQUEST_TIMED_OUT: its followers fetch elsewhere
-            leads[:] = 2, 6
             return produce.encode_response(
                 asked.version, asked.correlation_id, [("clicks", [PartitionAnswer(0, error_code, base_offset)])]
             )[4:]
 
         def fetch(self, asked: Asked) -> bytes | Exception | None:
-            leads[:] = 2, 6
             ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
             return self.answer(asked, [(topic, [FetchAnswer(0, 0, 0, 0, 0)])])
 
     class Successor(CutOff):
+        leads = (2, 6)
+
         def produce(self, asked: Asked, error_code: int, base_offset: int) -> bytes:
             return super().produce(asked, 0, COUNT)
 
