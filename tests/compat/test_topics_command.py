@@ -107,3 +107,14 @@ def test_records_before_an_offset_are_deleted(ottla_cluster: EmbeddedCluster, to
     for arguments in ([topic], ["--before", "1"], [topic, "--before", "1", "--from-file", str(file)], [topic, "--before", "all"]):
         topics("delete-records", *arguments, code=2)
     assert "does not exist" in topics("delete-records", "shortened-away", "--before", "1", code=1)
+
+
+def test_replicas_of_a_new_topic_are_assigned_by_hand(topics: Topics) -> None:
+    """TopicCommandTest: testCreateWithReplicaAssignment, testParseAssignmentDuplicateEntries and …PartitionsOfDifferentSize."""
+    topics("create", "assigned", "--replica-assignment", "1,1,1", "-c", "retention.ms=7")
+    (topic,) = json.loads(topics("describe", "assigned", "--json"))
+    assert [partition["replicas"] for partition in topic["partitions"]] == [[1]] * 3 and topic["configs"] == {"retention.ms": "7"}
+    assert "topic 'assigned-elsewhere': " in topics("create", "assigned-elsewhere", "--replica-assignment", "77", code=1)
+    for wrong in ("1:1", "1:2,1", "1:", "one", "1,-2", ""):
+        assert "--replica-assignment takes " in topics("create", "assigned-wrongly", "--replica-assignment", wrong, code=2)
+    assert "contradict" in topics("create", "assigned-wrongly", "--replica-assignment", "1", "-p", "1", code=2)

@@ -65,17 +65,31 @@ def create(
         int | None,
         typer.Option("--replication-factor", "-r", min=1, max=(1 << 15) - 1, help="Copies of each partition.", show_default=False),
     ] = None,
+    replica_assignment: Annotated[
+        str | None,
+        typer.Option("--replica-assignment", metavar="ID:ID,…", help="Instead: the brokers of each partition, the preferred leader first."),
+    ] = None,
     configs: Configs = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Succeed when the topic is there already.")] = False,
 ) -> None:
     """Create a topic; what is not given is the broker's default.
 
-    Example: `ottla topics create clicks --partitions 6 --config retention.ms=86400000`
+    Examples:
+
+    - `ottla topics create clicks --partitions 6 --config retention.ms=86400000`
+    - `ottla topics create clicks --replica-assignment 1:2,2:3` — two partitions, at brokers 1 and 2, and 2 and 3
     """
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import NewTopic
 
-    topic = NewTopic(name, num_partitions=partitions or -1, replication_factor=replication_factor or -1, config=pairs(configs, "--config"))
+    overrides = pairs(configs, "--config")
+    if replica_assignment is None:
+        topic = NewTopic(name, num_partitions=partitions or -1, replication_factor=replication_factor or -1, config=overrides)
+    else:
+        if partitions is not None or replication_factor is not None:
+            raise UsageError("--replica-assignment says how many there are: --partitions and --replication-factor contradict it")
+        replicas = _replicas(replica_assignment)
+        topic = NewTopic(name, num_partitions=len(replicas), replica_assignment=replicas, config=overrides)
     admin = where.admin()  # kept until the answer is there: a client that is collected takes its requests with it
     answer = admin.create_topics([topic], request_timeout=ANSWER_SECONDS)[name]
     with told_plainly(where.bootstrap_server, f"topic {name!r}"):
@@ -87,6 +101,17 @@ def create(
             say(f"Topic {name!r} exists already.")
             return
     say(f"Created topic {name!r}.")
+
+
+def _replicas(text: str) -> list[list[int]]:
+    """`1:2,2:3` as the brokers of partition 0 and of partition 1."""
+    try:
+        replicas = [[int(broker) for broker in partition.split(":")] for partition in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--replica-assignment takes ID:ID for each partition, with commas, and not {text!r}") from None
+    if not all(len(set(brokers)) == len(brokers) == len(replicas[0]) and min(brokers) >= 0 for brokers in replicas):
+        raise UsageError("--replica-assignment takes as many different brokers for each partition")
+    return replicas
 
 
 @app.command("list")
