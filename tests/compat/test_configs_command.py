@@ -44,13 +44,22 @@ def of_broker(cluster: EmbeddedCluster, broker_id: int) -> dict[str, str | None]
     return {name: entry.value for name, entry in admin.describe_configs([resource])[resource].result(90).items()}
 
 
-def test_a_topic_s_setting_is_set_seen_and_unset(ottla: Ottla) -> None:
+def test_a_topic_s_setting_is_set_seen_and_unset(ottla: Ottla, tmp_path: Path) -> None:
     ottla("alter", "topic", "clicks", "--config", "retention.ms=86400000", "--config", "segment.bytes=1048576")
     rows = [row.split() for row in ottla("describe", "topic", "clicks").splitlines()]
     assert rows[1:] == [["retention.ms", "86400000", "topic", "no"], ["segment.bytes", "1048576", "topic", "no"]]
     ottla("alter", "topic", "clicks", "--delete-config", "segment.bytes")
     everything = json.loads(ottla("describe", "topic", "clicks", "--all", "--json"))
     assert {"retention.ms": "TOPIC", "segment.bytes": "DEFAULT"}.items() <= {entry["name"]: entry["source"] for entry in everything}.items()
+    file = tmp_path / "topic.properties"
+    file.write_text("# kafka-configs --add-config-file\nretention.ms=1\nsegment.bytes = 1048576\n")
+    ottla("alter", "topic", "clicks", "--config-file", str(file), "--config", "retention.ms=2", "--delete-config", "max.message.bytes")
+    rows = [row.split()[:2] for row in ottla("describe", "topic", "clicks").splitlines()]
+    assert rows[1:] == [["retention.ms", "2"], ["segment.bytes", "1048576"]]
+    assert "is both set and deleted" in ottla(
+        "alter", "topic", "clicks", "--config-file", str(file), "--delete-config", "segment.bytes", code=2
+    )
+    ottla("alter", "topic", "clicks", "--config-file", str(tmp_path / "none"), code=2)
 
 
 def test_all_brokers_are_changed_at_once_and_one_for_itself(ottla: Ottla, cluster: EmbeddedCluster) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
@@ -104,6 +105,9 @@ def alter(
     kind: KindArgument,
     name: NameArgument = None,
     configs: Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="Set it; may be repeated.")] = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config-file", metavar="FILE", help="Set what a properties file has; --config is over it.")
+    ] = None,
     delete_configs: Annotated[
         list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Back to what holds without it; may be repeated.")
     ] = None,
@@ -120,9 +124,13 @@ def alter(
     from ottla.wire.admin import alter_configs, describe_configs
 
     given = pairs(configs, "--config")
+    if config_file is not None:
+        from ottla.config.properties import load
+
+        given = {**load(config_file), **given}
     changes: dict[str, str | None] = {**given, **dict.fromkeys(delete_configs or ())}
     if not changes:
-        raise UsageError("nothing to alter: give --config or --delete-config")
+        raise UsageError("nothing to alter: give --config, --config-file or --delete-config")
     if both := sorted(given.keys() & set(delete_configs or ())):
         raise UsageError(f"{both[0]} is both set and deleted")
     resource = _resource(kind, name)
