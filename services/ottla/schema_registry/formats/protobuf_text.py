@@ -365,12 +365,12 @@ def _with_options(head: str, options: Sequence[tuple[str, list[str]]]) -> list[s
 
 
 def _block(head: str, parts: Iterable[list[str]]) -> list[str]:
-    """Parts with an empty line between them, in braces."""
+    """Parts with an empty line between them, in braces. An empty line of a part is indented with it, as by Confluent's."""
     lines: list[str] = []
     for part in parts:
         if part:
-            lines += ([""] if lines else []) + part
-    return [f"{head} {{", *(INDENT + line if line else "" for line in lines), "}"] if lines else [f"{head} {{}}"]
+            lines += ([""] if lines else []) + [INDENT + line for line in part]
+    return [f"{head} {{", *lines, "}"] if lines else [f"{head} {{}}"]
 
 
 def _groups_of(fields: Iterable[FieldDescriptorProto]) -> set[str]:

@@ -114,6 +114,17 @@ def test_the_canonical_form_has_confluents_order_and_no_comments() -> None:
     )
 
 
+def test_an_empty_line_within_a_message_is_indented_as_the_others_are() -> None:
+    """By `ProtobufSchemaUtils.appendIndented`: `RestApiTest.testCustomOption`, `ProtobufSchemaTest.testNormalizationWithExtensions`."""
+    text = (
+        'syntax = "proto3";\n\nmessage A {\n  int32 a = 1;\n\n  message B {\n    int32 b = 1;\n  \n    oneof o {\n      int32 c = 2;\n    }\n  \n'
+        "    message C {\n      int32 d = 1;\n    \n      enum E {\n        Z = 0;\n      }\n    }\n  }\n}\n"
+    )
+    schema = parsed(text)
+    assert schema.canonical == schema.normalized == text
+    assert schema.equivalent(parsed(text.replace("  \n", "\n")))  # as earlier releases have stored it
+
+
 def test_options_and_syntax_stand_as_in_the_text() -> None:
     """Or the text, and so the guid, would not be Confluent's (`protobuf/rest/RestApiTest.testSchemaReferencesPkg`)."""
     text = (
@@ -121,7 +132,7 @@ def test_options_and_syntax_stand_as_in_the_text() -> None:
         'option go_package = "x";\noption java_multiple_files = true;\noption (a.fs) = "F";\noption java_package = "j";\n\n'
         'message M {\n  option (a.ms) = "1";\n  option deprecated = true;\n\n'
         '  optional string f = 1 [\n    (a.fo) = {\n      f: "1"\n    },\n    deprecated = true,\n    ctype = CORD\n  ];\n\n'
-        '  oneof o {\n    option (a.oo) = "1";\n\n    string q = 4;\n  }\n\n'
+        '  oneof o {\n    option (a.oo) = "1";\n  \n    string q = 4;\n  }\n\n'
         "  enum E {\n    option deprecated = true;\n    option allow_alias = true;\n"
         '    A = 0 [\n      (a.eo) = "1",\n      deprecated = true\n    ];\n    B = 0;\n  }\n}\n\n'
         + "".join(
