@@ -3,8 +3,8 @@
 Syntax, package, imports, options, messages, enums, extensions, services; within a message reserved, options, fields, oneofs, extension
 ranges, extensions, nested messages, nested enums. No comments. Options stand as in the text. A type is named as the text named it, or by
 its full name with a dot before it where there is no text or `normalize` is asked for; that also sorts what has no meaning by its order:
-imports, fields and values by number, oneofs by their first field, reserved ranges, options by name. The order of messages has a meaning,
-for the bytes of a record name a message by its index.
+imports, fields and values by number, oneofs by their first field, reserved ranges, options by name; and leaves out the line of proto2. The
+order of messages has a meaning, for the bytes of a record name a message by its index.
 
 Options are read with the classes of the file's own pool, so that those which a schema has defined itself have their names.
 """
@@ -87,14 +87,15 @@ class Writer:
         blocks.append([*messages, *(line for index, enum in enumerate(file.enum_type) for line in self._enum(enum, (5, index)))])
         blocks.append(self._extends(file.extension, (7,)) if self._extensions else [])
         blocks.append([line for index in range(len(file.service)) for line in self._service(index)])
-        return "\n".join("".join(f"{line}\n" for line in block) for block in blocks if block)
+        return "\n".join("".join(f"{line}\n" for line in block) for index, block in enumerate(blocks) if block or index == 0)
 
     def _head(self) -> list[str]:
         file = self._file
         lines: list[str] = []
         if file.syntax == "editions":
             lines.append(f'edition = "{descriptor_pb2.Edition.Name(file.edition).removeprefix("EDITION_")}";')
-        elif file.syntax or not self._sequence or (12,) in self._sequence:  # a text of proto2 may have no such line
+        elif file.syntax == "proto3" or (not self._normalize and (file.syntax or not self._sequence or (12,) in self._sequence)):
+            # A text of proto2 may have no such line, and its normal form has none.
             lines.append(f'syntax = "{file.syntax or "proto2"}";')
         return lines + ([f"package {file.package};"] if file.package else [])
 
@@ -261,9 +262,9 @@ class Writer:
                 continue
             name = f"({field.full_name})" if field.is_extension else field.name
             if field.is_repeated:
-                found += [(name, _value(field, item)) for item in value]
+                found += [(name, _value(field, item, self._normalize)) for item in value]
             else:
-                found.append((name, _value(field, value)))
+                found.append((name, _value(field, value, self._normalize)))
         return sorted(found, key=lambda pair: pair[0]) if self._normalize else found
 
 
@@ -311,7 +312,7 @@ def _sequence(file: FileDescriptorProto) -> dict[tuple[int, ...], int]:
     return found
 
 
-def _value(field: FieldDescriptor, value: Any) -> list[str]:
+def _value(field: FieldDescriptor, value: Any, normalize: bool) -> list[str]:
     """An option's value, as lines."""
     match field.type:
         case FieldDescriptor.TYPE_STRING:
@@ -324,25 +325,23 @@ def _value(field: FieldDescriptor, value: Any) -> list[str]:
             named = None if field.enum_type is None else field.enum_type.values_by_number.get(value)
             return [str(value) if named is None else named.name]
         case FieldDescriptor.TYPE_MESSAGE | FieldDescriptor.TYPE_GROUP:
-            return _aggregate(value)
-    return [repr(value)]
+            return _aggregate(value, normalize)
+    return [repr(int(value) if normalize and value == value // 1 and abs(value) < 1 << 53 else value)]
 
 
-def _aggregate(message: Message) -> list[str]:
+def _aggregate(message: Message, normalize: bool) -> list[str]:
     entries: list[list[str]] = []
     for field, value in message.ListFields():
         name = f"[{field.full_name}]" if field.is_extension else field.name
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             entry_class = message_factory.GetMessageClass(field.message_type)
-            items = [_value(field, entry_class(key=key, value=item)) for key, item in sorted(value.items())]
-        elif field.is_repeated:
-            items = [_value(field, item) for item in value]
+            items = [_value(field, entry_class(key=key, value=item), normalize) for key, item in sorted(value.items())]
         else:
-            first, *others = _value(field, value)
-            entries.append([f"{name}: {first}", *others])
-            continue
-        entries.append([f"{name}: [", *_listed(items), "]"])
-    return ["{", *_listed(entries), "}"]
+            items = [_value(field, item, normalize) for item in (value if field.is_repeated else [value])]
+        if field.is_repeated and not (normalize and len(items) == 1):
+            items = [["[", *_listed(items), "]"]]
+        entries.append([f"{name}: {items[0][0]}", *items[0][1:]])
+    return ["{", *_listed(sorted(entries, key=lambda entry: entry[0].partition(":")[0]) if normalize else entries), "}"]
 
 
 def _listed(items: Sequence[list[str]]) -> list[str]:

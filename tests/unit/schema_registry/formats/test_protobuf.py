@@ -117,12 +117,49 @@ def test_the_canonical_form_has_confluents_order_and_no_comments() -> None:
 def test_an_empty_line_within_a_message_is_indented_as_the_others_are() -> None:
     """By `ProtobufSchemaUtils.appendIndented`: `RestApiTest.testCustomOption`, `ProtobufSchemaTest.testNormalizationWithExtensions`."""
     text = (
-        'syntax = "proto3";\n\nmessage A {\n  int32 a = 1;\n\n  message B {\n    int32 b = 1;\n  \n    oneof o {\n      int32 c = 2;\n    }\n  \n'
+        'syntax = "proto3";\n\nmessage A {\n  int32 a = 1;\n\n  message B {\n    int32 b = 1;\n  \n'
+        "    oneof o {\n      int32 c = 2;\n    }\n  \n"
         "    message C {\n      int32 d = 1;\n    \n      enum E {\n        Z = 0;\n      }\n    }\n  }\n}\n"
     )
     schema = parsed(text)
     assert schema.canonical == schema.normalized == text
     assert schema.equivalent(parsed(text.replace("  \n", "\n")))  # as earlier releases have stored it
+
+
+def test_the_normal_form_has_options_in_one_order_and_no_syntax_but_proto3() -> None:
+    """By `ProtobufSchemaTest`: `testRanges`, `testComplexCustomOptions2`, `testNormalizationWithNestedComplexCustomOptions`."""
+    ranges = 'message A {\n  extensions 100 to 200 [(e) = { z: 1024.0, lists: [2, 1], list: "a", half: 0.5, in: { y: 1, b: 2 } }];\n}\n'
+    text = f"""syntax = "proto2";
+import "google/protobuf/descriptor.proto";
+message O {{
+  optional double z = 1; repeated int32 lists = 2; repeated string list = 3; optional float half = 4; optional O in = 5;
+  optional int32 y = 6; optional int32 b = 7;
+}}
+extend google.protobuf.ExtensionRangeOptions {{ optional O e = 5000; }}
+{ranges}"""
+    aggregate = """(e) = {
+    half: 0.5,
+    in: {
+      b: 2,
+      y: 1
+    },
+    list: "a",
+    lists: [
+      2,
+      1
+    ],
+    z: 1024
+  }"""
+    schema = parsed(text)
+    assert schema.canonical.startswith('syntax = "proto2";\n\nimport')
+    assert schema.normalized.startswith('\nimport "google/protobuf/descriptor.proto";\n\n')
+    written = "\n".join(line.strip() for line in schema.normalized.split("\n"))
+    assert "\n".join(line.strip() for line in aggregate.split("\n")) in written
+    assert parsed(schema.normalized).normalized == schema.normalized
+    earlier = schema.normalized.replace("z: 1024", "z: 1024.0").replace('list: "a"', 'list: ["a"]')
+    assert schema.equivalent(parsed(f'syntax = "proto2";\n{earlier}'))  # as earlier releases have stored it
+    assert parsed("message A { optional int32 a = 1; }").canonical == "\nmessage A {\n  optional int32 a = 1;\n}\n"
+    assert parsed('edition = "2023"; message A {}').normalized == 'edition = "2023";\n\nmessage A {}\n'
 
 
 def test_options_and_syntax_stand_as_in_the_text() -> None:
