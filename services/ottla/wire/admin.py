@@ -431,12 +431,18 @@ def _outcome(result: Any, name: str) -> ApiError | None:
 async def _at(
     cluster: Cluster, broker_id: BrokerId | None, attempt: Callable[[BrokerConnection], Awaitable[T]], timeout_seconds: float | None
 ) -> T:
-    """Has the controller asked, or a certain broker."""
+    """Has the controller asked, or a certain broker, for which there need be no controller."""
 
-    async def there(controller: BrokerId) -> T:
-        return await attempt(await cluster.connection(controller if broker_id is None else broker_id))
+    async def at_controller(controller: BrokerId) -> T:
+        return await attempt(await cluster.connection(controller))
 
-    return await cluster.with_controller(there, timeout_seconds=timeout_seconds)
+    async def there(_: BrokerConnection) -> T:
+        assert broker_id is not None
+        return await attempt(await cluster.connection(broker_id))
+
+    if broker_id is None:
+        return await cluster.with_controller(at_controller, timeout_seconds=timeout_seconds)
+    return await cluster.with_any(there, timeout_seconds=timeout_seconds)
 
 
 def _by_broker(resources: Iterable[ConfigResource]) -> dict[BrokerId | None, list[ConfigResource]]:

@@ -12,6 +12,7 @@ from ottla.errors import (
     ApiError,
     InvalidConfig,
     InvalidPartitions,
+    NotController,
     OffsetOutOfRange,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -94,6 +95,23 @@ async def test_settings_of_topics_and_brokers_are_changed_and_shown(tmp_path: Pa
         assert found[topic]["retention.ms"].source is ConfigSource.DEFAULT
         refused = await admin.alter_configs(cluster, {topic: {"retention.ms": "soon"}}, validate_only=True)
         assert isinstance(refused[topic], InvalidConfig)
+
+
+async def test_a_broker_says_and_takes_its_own_settings_while_there_is_no_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kafka's admin client, which asks that broker (KafkaAdminClientTest.testDescribeBrokerConfigs); by ZooKeeper it may take long."""
+
+    async def none() -> BrokerId:
+        raise NotController("there is no controller at the moment")
+
+    async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
+        await cluster.refresh(())
+        monkeypatch.setattr(cluster, "controller", none)
+        two = ConfigResource(ResourceType.BROKER, "2")
+        assert await admin.alter_configs(cluster, {two: {"log.cleaner.threads": "2"}}, validate_only=True, timeout_seconds=5) == {}
+        found = await admin.describe_configs(cluster, [two], timeout_seconds=5)
+        assert found[two]["broker.id"].value == "2"
 
 
 async def test_records_are_deleted_up_to_an_offset(tmp_path: Path) -> None:
