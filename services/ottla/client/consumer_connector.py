@@ -392,7 +392,7 @@ class AsyncConsumerConnector:
         """Gives partitions up: nothing more is handed out, what is processed is committed, and only then others may come.
 
         Args:
-            topics: that are there, if that is known: a coordinator is asked for a minute to take the offsets of others.
+            topics: that are there, if that is known: a coordinator is asked for some seconds to take the offsets of others.
         """
         offsets = {}
         released = []

@@ -6,11 +6,12 @@ coordinator takes it as long as the group has no members of Kafka's own protocol
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ottla.errors import NONE, ApiError, error_of
+from ottla.errors import NONE, ApiError, UnknownTopicOrPartition, error_of
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.cluster import Cluster, CoordinatorKind
@@ -18,6 +19,8 @@ from ottla.wire.offsets import by_topic
 
 COMMIT_VERSIONS: Final = (2, 9)
 FETCH_VERSIONS: Final = (1, 9)
+# A coordinator that has just started may not have heard of all topics; Kafka 0.8 asks five times, a second apart.
+UNKNOWN_TOPIC_SECONDS: Final = 5.0
 FIRST_FETCH_OF_ALL: Final = 2
 FIRST_STABLE_FETCH: Final = 7  # KIP-447
 FIRST_BATCHED_FETCH: Final = 8  # KIP-709
@@ -39,11 +42,14 @@ async def commit_offsets(
 
     Raises:
         ApiError: UnknownMemberId or IllegalGeneration when the group has members, and what else the coordinator says. The others
-            may be committed.
+            may be committed. UnknownTopicOrPartition when that is all that is said for some seconds.
         OSError: no coordinator in time.
     """
+    unknown_since: float | None = None
 
-    async def attempt(coordinator: BrokerId) -> None:
+    async def attempt(coordinator: BrokerId) -> UnknownTopicOrPartition | None:
+        nonlocal unknown_since
+
         def build(api: Any) -> Any:
             topics = [
                 api.build("OffsetCommitRequestTopic", name=topic, partitions=found)
@@ -52,10 +58,20 @@ async def commit_offsets(
             return api.build("OffsetCommitRequest", group_id=group, member_id="", topics=topics)
 
         answer = await cluster.ask(coordinator, ApiKey.OFFSET_COMMIT, COMMIT_VERSIONS, build)
-        raise_refused_commit(answer, group)
+        try:
+            raise_refused_commit(answer, group)
+        except UnknownTopicOrPartition as error:
+            now = asyncio.get_running_loop().time()
+            unknown_since = now if unknown_since is None else unknown_since
+            if now - unknown_since < UNKNOWN_TOPIC_SECONDS:
+                raise
+            return error
+        return None
 
     if offsets:
-        await cluster.with_coordinator(CoordinatorKind.GROUP, group, attempt, timeout_seconds=timeout_seconds)
+        unknown = await cluster.with_coordinator(CoordinatorKind.GROUP, group, attempt, timeout_seconds=timeout_seconds)
+        if unknown is not None:
+            raise unknown
 
 
 async def committed_offsets(

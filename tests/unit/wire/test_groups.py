@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
-from ottla.errors import OffsetMetadataTooLarge, UnknownMemberId
+from ottla.errors import OffsetMetadataTooLarge, UnknownMemberId, UnknownTopicOrPartition
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import VersionRange
@@ -54,6 +54,17 @@ async def test_a_coordinator_that_moves_is_followed(tmp_path: Path) -> None:
         assert await committed_offsets(cluster, "readers", timeout_seconds=20) == {CLICKS: CommittedOffset(5)}
         await commit_offsets(cluster, "readers", {CLICKS: CommittedOffset(6)}, timeout_seconds=20)
         assert await cluster.coordinator(CoordinatorKind.GROUP, "readers") != before
+
+
+async def test_a_topic_that_has_gone_holds_up_a_commit_no_longer_than_it_may_take_to_be_heard_of(tmp_path: Path) -> None:
+    """As with `offsets.commit.max.retries` of Kafka 0.8. For a minute, as for a coordinator, it held up a group's rebalance."""
+    async with brokers(tmp_path) as running, cluster_of(running, api_timeout_seconds=3_600.0) as cluster:
+        await create_topic(cluster, "clicks")
+        gone = TopicPartition("gone", 0)
+        with pytest.raises(UnknownTopicOrPartition, match="group readers in gone-0"):
+            async with asyncio.timeout(30):
+                await commit_offsets(cluster, "readers", {gone: CommittedOffset(1), CLICKS: CommittedOffset(2)})
+        assert await committed_offsets(cluster, "readers") == {CLICKS: CommittedOffset(2)}
 
 
 async def test_a_group_with_members_and_a_note_that_is_too_long_are_refused(tmp_path: Path) -> None:
