@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -34,6 +36,9 @@ def elect_leaders(
     election: Annotated[Election, typer.Argument(help="preferred: the first replica, if it is in sync. unclean: any that lives.")],
     names: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC[:PARTITION]]...", help="Which partitions.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every partition of the cluster.")] = False,
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", metavar="FILE", help="Those of a file, in the JSON of kafka-leader-election.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
     """Elect partition leaders.
@@ -47,8 +52,10 @@ def elect_leaders(
     - `ottla elect-leaders preferred --all`
     - `ottla elect-leaders unclean clicks:3`
     """
-    if everything == bool(names):
-        raise UsageError("say which partitions: TOPIC or TOPIC:PARTITION, or --all")
+    if everything + bool(names) + (from_file is not None) != 1:
+        raise UsageError("say which partitions: TOPIC or TOPIC:PARTITION, --from-file, or --all")
+    if from_file is not None:
+        names = named_in(from_file)
     from confluent_kafka import ElectionType
     from confluent_kafka import TopicPartition as ClientPartition
 
@@ -70,6 +77,22 @@ def elect_leaders(
         say(_described(outcomes))
     if failed := [partition for partition, outcome in outcomes.items() if outcome not in (ELECTED, NOT_NEEDED)]:
         raise CommandFailed(f"no other leader for {count_of(len(failed), 'partition')}")
+
+
+def named_in(file: Path) -> list[str]:
+    """The partitions of a file of Kafka's form, as they are typed.
+
+    Raises:
+        UsageError: it is none, or has no partition: without one, every partition would be meant.
+    """
+    try:
+        document = json.loads(file.read_bytes())
+        names = [f"{entry['topic']}:{entry['partition']}" for entry in document["partitions"]]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UsageError(f'{file} cannot be read: {error}; it has to be {{"partitions": [{{"topic": "…", "partition": 0}}]}}') from None
+    if not names:
+        raise UsageError(f"{file} has no partition")
+    return names
 
 
 def partitions_named(names: Iterable[str], partition_counts: Mapping[str, int]) -> list[TopicPartition]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
-from ottla.cli.elect_leaders import outcomes_of, partitions_named
-from ottla.cli.errors import CommandFailed
+from ottla.cli.elect_leaders import named_in, outcomes_of, partitions_named
+from ottla.cli.errors import CommandFailed, UsageError
 from ottla.model import TopicPartition
 
 COUNTS = {"clicks": 3, "views": 1}
@@ -54,3 +57,14 @@ def test_what_came_of_each_is_told_in_a_few_words() -> None:
         TopicPartition("clicks", 2): "2 is away",
         TopicPartition("views", 0): "2 is away",
     }
+
+
+def test_partitions_are_named_in_a_file_of_kafka_s_form(tmp_path: Path) -> None:
+    """LeaderElectionCommandTest, testPathToJsonFile."""
+    file = tmp_path / "partitions.json"
+    file.write_text('{"version": 1, "partitions": [{"topic": "clicks", "partition": 1}, {"topic": "views", "partition": 0}]}')
+    assert named_in(file) == ["clicks:1", "views:0"]
+    for text in ("", "[]", '{"partitions": []}', '{"partitions": [{"topic": "clicks"}]}', '{"partitions": 1}'):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=re.escape(str(file))):
+            named_in(file)
