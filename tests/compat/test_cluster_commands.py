@@ -326,3 +326,30 @@ def test_a_drained_broker_leads_nothing_until_it_takes_part_again(zookeeper_serv
         ottla(cluster, "elect-leaders", "preferred", "--all")
         facts = json.loads(ottla(cluster, "cluster", "--json"))
         assert all(fact["leader_count"] > 0 for fact in facts["brokers"])
+
+
+def test_log_directories_say_what_they_hold(cluster: EmbeddedCluster, ottla: Ottla) -> None:
+    """LogDirsCommandTest: all brokers and some, one topic, a broker that does not exist."""
+    ottla(cluster, "topics", "create", "held", "-p", "2", "-r", "2")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce("held", b"x" * 2000, partition=1)
+    assert producer.flush(120) == 0
+    replicas = {partition: cluster.isr("held", partition) for partition in (0, 1)}
+
+    def held() -> list[tuple[int, int, bool, int, bool]]:
+        found = json.loads(ottla(cluster, "log", "directories", "--topic", "held", "--json"))
+        return [
+            (directory["broker"], replica["partition"], replica["size"] > 2000, replica["lag"], replica["moves"])
+            for directory in found
+            for replica in directory["replicas"]
+        ]
+
+    expected = sorted((broker, partition, partition == 1, 0, False) for partition, brokers in replicas.items() for broker in brokers)
+    until(lambda: held() == expected, "followers have it")
+    sums = [row.split() for row in ottla(cluster, "log", "directories").splitlines()]
+    assert sums[0] == ["BROKER", "DIRECTORY", "STATE", "REPLICAS", "SIZE", "FREE"] and [row[0] for row in sums[1:]] == ["1", "2", "3"]
+    assert all(row[2] == "well" for row in sums[1:])
+    leader = cluster.leader("held", 1)
+    rows = [row.split() for row in ottla(cluster, "log", "directories", str(leader), "-t", "held", "--replicas").splitlines()[1:]]
+    assert rows[0][0] == str(leader) and rows[0][2:4] == ["held", "1"] and rows[0][-2:] == ["0", "no"]
+    assert "there is no broker 77, only 1, 2, 3" in ottla(cluster, "log", "directories", "1", "77", code=1)

@@ -1,31 +1,27 @@
-"""`ottla log dump`: what is in a segment and its indexes, without a broker.
+"""`ottla log dump`: what is in a segment and its indexes, without a broker; `ottla log directories`: what brokers have on their disks.
 
-It reads and never writes, so it may look at the log of a running broker. It fails (exit code 1) when something is
+`dump` reads and never writes, so it may look at the log of a running broker. It fails (exit code 1) when something is
 wrong with a file, so that it serves in scripts as a check.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.connection import commands
+from ottla.cli.connection import Connection, Json, cluster_metadata, commands, connects
 from ottla.cli.errors import CommandFailed, UsageError
-from ottla.cli.output import count_of, say
+from ottla.cli.log_directories import log_directories, state_of
+from ottla.cli.output import Count, bytes_of, count_of, say, say_json, table
 
 if TYPE_CHECKING:
     from ottla.cli.segment_text import Line
 
-app = commands("Look into the files of a log.")
-
-
-@app.callback()
-def _group() -> None:
-    """Keeps `dump` a command of its own: a Typer app with one command would become that command."""
+app = commands("Look into the files of a log, and at the log directories of brokers.")
 
 
 @app.command()
@@ -81,3 +77,91 @@ def _lines(path: Path, records: bool, index_check: bool) -> Iterator[Line]:
     if printer is None:
         raise UsageError(f"{path}: not a .log, .index, .timeindex, .txnindex or .snapshot file, nor a leader-epoch-checkpoint")
     yield from printer(path)
+
+
+@app.command()
+@connects
+def directories(
+    where: Connection,
+    brokers: Annotated[list[int] | None, typer.Argument(metavar="[BROKER]...", help="All when none is given.")] = None,
+    topics: Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="NAME", help="Only what is of it; may be repeated.")] = None,
+    replicas: Annotated[bool, typer.Option("--replicas", "-r", help="Every replica, the largest first.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show how much the log directories of brokers hold, and which replicas; exit code 1 when a broker does not answer.
+
+    The lag of a replica is how many messages it is behind its leader; one that moves is a copy on its way to this directory.
+
+    Examples:
+
+    - `ottla log directories`
+    - `ottla log directories 1 2 --topic clicks --replicas`
+    """
+    there = cluster_metadata(where.admin(), where.bootstrap_server).brokers
+    if missing := sorted(set(brokers or ()) - set(there)):
+        raise CommandFailed(f"there is no broker {missing[0]}, only {', '.join(map(str, sorted(there)))}")
+    failures: list[str] = []
+    documents: list[dict[str, Any]] = []
+    for broker_id in sorted(set(brokers or there)):
+        try:
+            found = log_directories((str(there[broker_id].host), there[broker_id].port), where.properties, replicas=True)
+        except UsageError:
+            raise
+        except CommandFailed as error:
+            failures.append(str(error))
+            continue
+        documents += [_directory(broker_id, result, topics or ()) for result in sorted(found, key=lambda result: str(result.log_dir))]
+    if as_json:
+        say_json(documents)
+    elif replicas:
+        rows = [
+            (
+                document["broker"],
+                document["directory"],
+                replica["topic"],
+                replica["partition"],
+                bytes_of(replica["size"]),
+                replica["lag"],
+                replica["moves"],
+            )
+            for document in documents
+            for replica in sorted(document["replicas"], key=lambda replica: -replica["size"])
+        ]
+        say(table(("broker", "directory", "topic", "partition", "size", "lag", "moves"), rows))
+    else:
+        sums = [
+            (
+                document["broker"],
+                document["directory"],
+                document["state"],
+                Count(len(document["replicas"])),
+                bytes_of(sum(replica["size"] for replica in document["replicas"])),
+                None if document["usable_bytes"] is None else bytes_of(document["usable_bytes"]),
+            )
+            for document in documents
+        ]
+        say(table(("broker", "directory", "state", "replicas", "size", "free"), sums))
+    if failures:
+        raise CommandFailed("; ".join(failures))
+
+
+def _directory(broker_id: int, result: Any, topics: Sequence[str]) -> dict[str, Any]:
+    return {
+        "broker": broker_id,
+        "directory": result.log_dir,
+        "state": state_of(result),
+        "total_bytes": None if result.total_bytes < 0 else result.total_bytes,
+        "usable_bytes": None if result.usable_bytes < 0 else result.usable_bytes,
+        "replicas": [
+            {
+                "topic": topic.name,
+                "partition": partition.partition_index,
+                "size": partition.partition_size,
+                "lag": partition.offset_lag,
+                "moves": partition.is_future_key,
+            }
+            for topic in sorted(result.topics, key=lambda topic: str(topic.name))
+            if topic.name in (topics or (topic.name,))
+            for partition in sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
+        ],
+    }

@@ -1,4 +1,4 @@
-"""How many bytes each partition has on a broker's disks, and whether those are well, asked with DescribeLogDirs (key 35)."""
+"""What a broker's log directories hold, and whether they are well, asked with DescribeLogDirs (key 35)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,17 @@ def partition_sizes(
 
 
 def log_directory_states(address: tuple[str, int], properties: Mapping[str, str]) -> dict[str, Literal["well", "full", "offline"]]:
-    """Each log directory of the broker at `address`, and whether it can be written to.
+    """Each log directory of the broker at `address`, and whether it can be written to. Raises CommandFailed."""
+    return {result.log_dir: state_of(result) for result in log_directories(address, properties, replicas=False)}
+
+
+def state_of(result: Any) -> Literal["well", "full", "offline"]:
+    """Of a log directory as it is answered."""
+    return "offline" if result.error_code.value else "full" if result.usable_bytes == 0 and result.total_bytes > 0 else "well"
+
+
+def log_directories(address: tuple[str, int], properties: Mapping[str, str], *, replicas: bool) -> Any:
+    """The log directories of the broker at `address`, with all that they hold if that is asked for.
 
     Version 4 has the space that is left (KIP-827); every broker since Kafka 3.3 serves it. Raises CommandFailed.
     """
@@ -45,10 +55,7 @@ def log_directory_states(address: tuple[str, int], properties: Mapping[str, str]
         properties,
         ApiKey.DESCRIBE_LOG_DIRS,
         4,
-        lambda api: api.build("DescribeLogDirsRequest", topics=[]),
+        lambda api: api.build("DescribeLogDirsRequest", topics=None if replicas else []),
         "does not tell of its disks",
     )
-    return {
-        result.log_dir: "offline" if result.error_code.value else "full" if result.usable_bytes == 0 and result.total_bytes > 0 else "well"
-        for result in answer.results
-    }
+    return answer.results
