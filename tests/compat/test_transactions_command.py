@@ -61,10 +61,22 @@ def test_transactions_are_listed_and_described(cluster: EmbeddedCluster, ottla: 
     assert lines[1].endswith("in 2 partitions")
     assert [line.split() for line in lines[4:]] == [[topic, "0"], [topic, "1"]]
 
+    assert ottla("list", "--duration-filter", "0", "--json").out == ottla("list", "--state", "Ongoing", "--json").out
+    assert (
+        "described" not in ottla("list", "--duration-filter", "3600000").out and "described" in ottla("list", "--duration-filter", "-1").out
+    )
+    (writer,) = json.loads(ottla("describe-producers", topic, "1", "--json").out)
+    assert (writer["producer_id"], writer["producer_epoch"], writer["start_offset"]) == (found["producer_id"], 0, 0)
+    assert (writer["last_sequence"], writer["coordinator_epoch"]) == (0, None)
+    shown = [line.split() for line in ottla("describe-producers", topic, "1").out.splitlines()]
+    assert shown[1][:4] == [str(found["producer_id"]), "0", "-", "0"] and shown[1][-1] == "0"
+    assert "has no partition 2" in ottla("describe-producers", topic, "2", code=2).err
+
     # It is open, and its coordinator knows of it.
     hanging = ottla("find-hanging", "--topic", topic, "--max-transaction-minutes", "0").out
     assert hanging == "No transaction hangs; 2 are open.\n"
     producer.abort_transaction(120)
+    until(lambda: json.loads(ottla("describe-producers", topic, "1", "--json").out)[0]["start_offset"] is None, "it has the marker")
     assert "is not known" in ottla("describe", "unheard-of", code=1).err
     assert "there is no state 'Nonsense'" in ottla("list", "--state", "Nonsense", code=2).err
 

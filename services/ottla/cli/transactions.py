@@ -19,6 +19,7 @@ from ottla.cli.broker_call import call, security_for
 from ottla.cli.connection import Connection, Json, cluster_metadata, commands, connects
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, note, say, say_json, table
+from ottla.cli.rendering import time_of
 from ottla.errors import NONE, TransactionalIdNotFound, error_of
 from ottla.protocol.api import ApiKey
 
@@ -49,11 +50,15 @@ def list_command(
     producer_id: Annotated[
         int | None, typer.Option("--producer-id", min=0, max=(1 << 63) - 1, help="Only the one of this producer.", show_default=False)
     ] = None,
+    duration_ms: Annotated[
+        int,
+        typer.Option("--duration-filter", max=(1 << 63) - 1, metavar="MS", help="Only those that are open for longer.", show_default=False),
+    ] = -1,
     as_json: Json = False,
 ) -> None:
     """List the transactional ids and what their transactions are doing; exit code 1 when a coordinator has no leader."""
     brokers = Brokers(where, cluster_metadata(where.admin(), where.bootstrap_server))
-    rows = brokers.transactions([] if state is None else [state], [] if producer_id is None else [producer_id])
+    rows = brokers.transactions([] if state is None else [state], [] if producer_id is None else [producer_id], duration_ms)
     if as_json:
         say_json(
             [
@@ -94,6 +99,64 @@ def describe(
         say(f"since {_seconds_since(found.start_ms):,.0f} s, in {count_of(len(found.partitions), 'partition')}")
         say()
         say(table(("topic", "partition"), found.partitions))
+
+
+@app.command("describe-producers")
+@connects
+def describe_producers(
+    where: Connection,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0)],
+    as_json: Json = False,
+) -> None:
+    """Show the producers that a partition knows of, those without transactions too.
+
+    Example:
+
+    - `ottla transactions describe-producers payments 3`
+    """
+    producers = sorted(_brokers_of(where, topic, partition).writers([(topic, partition)]), key=lambda writer: writer.producer_id)
+    if as_json:
+        say_json(
+            [
+                {
+                    "producer_id": producer.producer_id,
+                    "producer_epoch": producer.producer_epoch,
+                    "coordinator_epoch": None if producer.coordinator_epoch < 0 else producer.coordinator_epoch,
+                    "last_sequence": producer.last_sequence,
+                    "last_timestamp": producer.last_timestamp_ms,
+                    "start_offset": None if producer.start_offset < 0 else producer.start_offset,
+                }
+                for producer in producers
+            ]
+        )
+    elif producers:
+        rows = [
+            (
+                str(producer.producer_id),
+                producer.producer_epoch,
+                None if producer.coordinator_epoch < 0 else producer.coordinator_epoch,
+                producer.last_sequence,
+                time_of(producer.last_timestamp_ms),
+                None if producer.start_offset < 0 else producer.start_offset,
+            )
+            for producer in producers
+        ]
+        say(table(("producer", "epoch", "coordinator epoch", "last sequence", "last timestamp", "start offset"), rows))
+    else:
+        say(f"{topic}-{partition} knows of no producers.")
+
+
+def _brokers_of(where: Connection, topic: str, partition: int) -> Brokers:
+    """The brokers of a cluster that has this partition.
+
+    Raises:
+        UsageError: it has not.
+    """
+    metadata = cluster_metadata(where.admin(), where.bootstrap_server, topic)
+    if partition not in metadata.topics[topic].partitions:
+        raise UsageError(f"topic {topic!r} has no partition {partition}, only 0 to {max(metadata.topics[topic].partitions)}")
+    return Brokers(where, metadata)
 
 
 def _as_json(found: Described) -> dict[str, Any]:
@@ -210,10 +273,7 @@ def abort(
 
     - `ottla transactions abort payments 3 1874002`
     """
-    metadata = cluster_metadata(where.admin(), where.bootstrap_server, topic)
-    if partition not in metadata.topics[topic].partitions:
-        raise UsageError(f"topic {topic!r} has no partition {partition}, only 0 to {max(metadata.topics[topic].partitions)}")
-    brokers = Brokers(where, metadata)
+    brokers = _brokers_of(where, topic, partition)
     found = next((writer for writer in brokers.writers([(topic, partition)]) if writer.start_offset == start_offset), None)
     if found is None:
         raise CommandFailed(f"no transaction is open in {topic}-{partition} that begins at offset {start_offset:,}")
@@ -264,6 +324,7 @@ class Writer:
     last_timestamp_ms: int
     coordinator_epoch: int
     start_offset: int
+    last_sequence: int = -1
 
 
 class Brokers:
@@ -284,15 +345,17 @@ class Brokers:
         topic = self._metadata.topics.get(TRANSACTION_STATE_TOPIC)
         self._by_leader([(TRANSACTION_STATE_TOPIC, index) for index in sorted(topic.partitions)] if topic is not None else [])
 
-    def transactions(self, states: Sequence[str] = (), producer_ids: Sequence[int] = ()) -> list[Listed]:
-        """The transactional ids of all coordinators, by id."""
+    def transactions(self, states: Sequence[str] = (), producer_ids: Sequence[int] = (), duration_ms: int = -1) -> list[Listed]:
+        """The transactional ids of all coordinators, by id; of those that are open for longer, if it is said for how long (KIP-994)."""
+        version = 0 if duration_ms < 0 else 1
 
         def request(api: Message) -> Any:
-            return api.build("ListTransactionsRequest", state_filters=states, producer_id_filters=producer_ids)
+            duration = {"duration_filter": duration_ms} if version else {}
+            return api.build("ListTransactionsRequest", state_filters=states, producer_id_filters=producer_ids, **duration)
 
         found = []
         for broker_id in sorted(self._metadata.brokers):
-            answer = self._ask(broker_id, ApiKey.LIST_TRANSACTIONS, 0, request)
+            answer = self._ask(broker_id, ApiKey.LIST_TRANSACTIONS, version, request)
             _check(answer.error_code, f"broker {broker_id}")
             if answer.unknown_state_filters:
                 raise UsageError(f"there is no state {answer.unknown_state_filters[0]!r}; Ongoing and CompleteCommit are two")
@@ -354,6 +417,7 @@ class Brokers:
                             producer.last_timestamp,
                             producer.coordinator_epoch,
                             producer.current_txn_start_offset,
+                            producer.last_sequence,
                         )
                         for producer in described.active_producers
                     ]
