@@ -534,6 +534,17 @@ def test_tags_are_written_into_the_schema_as_another_version() -> None:
         assert "schemaTags" not in (await client.get("/schemas/ids/2?findTags=OTHER")).json
         kept = (await client.post("/subjects/s/versions", {"schema": B_DEFAULTS, "propagateSchemaTags": True})).json
         assert json.loads(kept["schema"])["fields"][0]["confluent:tags"] == ["PII"]
+        more = [{"schemaEntity": {"entityPath": "R.a", "entityType": "sr_field"}, "tags": ["Z", "A"]}]
+        asked = {"schema": B_DEFAULTS, "schemaTagsToAdd": more, "propagateSchemaTags": True}
+        kept = (await client.post("/subjects/s/versions", asked)).json
+        assert json.loads(kept["schema"])["fields"][0]["confluent:tags"] == ["Z", "A", "PII"]
+        found = (await client.get(f"/subjects/s/versions/{kept['version']}?findTags=PII")).json
+        assert found["schemaTags"] == [{**more[0], "tags": ["Z", "A", "PII"]}]
+        copy = (await client.post("/subjects/s/versions", {"propagateSchemaTags": True, "metadata": {"properties": {"k": "v"}}})).json
+        assert copy["schema"] == kept["schema"]
+        await client.register("p", kept["schema"])
+        plain = (await client.post("/subjects/p/versions", {"schema": A, "propagateSchemaTags": True})).json
+        assert plain["version"] == 2 and "metadata" not in plain  # no number is asked for
         wrong = [{"schemaEntity": {"entityPath": "R.z", "entityType": "sr_field"}, "tags": ["PII"]}]
         assert (await client.post("/subjects/s/versions/1/tags", {"tagsToAdd": wrong})).code == 42201
         assert (await client.post("/subjects/s/versions/1/tags", {"tagsToAdd": [7]})).code == 400

@@ -20,6 +20,7 @@ from ottla.schema_registry.formats.interface import (
     SchemaEntity,
     SchemaTooLarge,
     SchemaType,
+    Tags,
     changes_between,
     check_compatibility,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "SchemaEntity",
     "SchemaTooLarge",
     "SchemaType",
+    "Tags",
     "changes_between",
     "check_compatibility",
 ]

@@ -32,6 +32,8 @@ from ottla.schema_registry.formats.interface import (
     ParsedSchema,
     SchemaEntity,
     SchemaType,
+    Tags,
+    changed_tags,
 )
 from ottla.schema_registry.formats.json_text import as_double, ordered, read_json, write_json
 
@@ -159,9 +161,9 @@ class AvroSchema:
         return any(field.name == name for field in self.root.fields)
 
     @cached_property
-    def tagged_entities(self) -> Mapping[SchemaEntity, frozenset[str]]:
+    def tagged_entities(self) -> Tags:
         """The property `confluent:tags` of records and fields."""
-        tagged: dict[SchemaEntity, frozenset[str]] = {}
+        tagged: dict[SchemaEntity, Sequence[str]] = {}
         for type_ in _reachable(self.root):
             if type_.kind not in RECORDS:
                 continue
@@ -172,7 +174,7 @@ class AvroSchema:
                     tagged[SchemaEntity(f"{type_.name}.{field.name}", EntityType.FIELD)] = tags
         return tagged
 
-    def with_tags(self, add: Mapping[SchemaEntity, frozenset[str]], remove: Mapping[SchemaEntity, frozenset[str]]) -> str:
+    def with_tags(self, add: Tags, remove: Tags) -> str:
         """The canonical text with other tags."""
         changed = parse(self.canonical, self._references, self._limits, is_new=False)
         places: dict[SchemaEntity, dict[str, Json]] = {}
@@ -185,9 +187,9 @@ class AvroSchema:
             if entity not in places:
                 raise InvalidSchema(f"the schema has no {entity.type.value} {entity.path}", entity.path)
             properties = places[entity]
-            tags = (_tags(properties) | add.get(entity, frozenset())) - remove.get(entity, frozenset())
+            tags = changed_tags(_tags(properties), add.get(entity, ()), remove.get(entity, ()))
             if tags:
-                properties[TAGS] = [*sorted(tags)]
+                properties[TAGS] = [*tags]
             else:
                 properties.pop(TAGS, None)
         return changed.canonical
@@ -474,9 +476,9 @@ def _properties(node: dict[str, Json], attributes: frozenset[str]) -> dict[str, 
     return {} if node.keys() <= attributes else {key: value for key, value in node.items() if key not in attributes}
 
 
-def _tags(properties: Mapping[str, Json]) -> frozenset[str]:
+def _tags(properties: Mapping[str, Json]) -> list[str]:
     tags = properties.get(TAGS)
-    return frozenset(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else frozenset()
+    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
 
 
 def _reachable(root: Type) -> Iterator[Type]:

@@ -14,11 +14,11 @@ Everything here is pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 from ottla.errors import OttlaError
 
@@ -155,6 +155,9 @@ class SchemaEntity:
     type: EntityType
 
 
+Tags: TypeAlias = Mapping[SchemaEntity, Sequence[str]]
+
+
 @dataclass(frozen=True, slots=True)
 class Incompatibility:
     """One reason why a reader may not read what a writer wrote.
@@ -259,12 +262,12 @@ class ParsedSchema(Protocol):
         ...
 
     @property
-    def tagged_entities(self) -> Mapping[SchemaEntity, frozenset[str]]:
+    def tagged_entities(self) -> Tags:
         """Tags within the text (`confluent:tags`, `confluent.field_meta`), by where they stand."""
         ...
 
-    def with_tags(self, add: Mapping[SchemaEntity, frozenset[str]], remove: Mapping[SchemaEntity, frozenset[str]]) -> str:
-        """The canonical text with tags added, then others removed.
+    def with_tags(self, add: Tags, remove: Tags) -> str:
+        """The canonical text with tags added behind those that are there, then others removed.
 
         Raises:
             InvalidSchema: there is no such record or field.
@@ -352,6 +355,12 @@ def _changes(path: str, old: Json, new: Json) -> Iterator[Change]:
                 yield Change(ChangeKind.ADDED, f"{path}/{pointer_token(key)}", after=after)
     elif type(old) is not type(new) or old != new:
         yield Change(ChangeKind.CHANGED, path or "/", before=old, after=new)
+
+
+def changed_tags(tags: Iterable[str], add: Iterable[str], remove: Iterable[str]) -> list[str]:
+    """Those that stand at a place, each once, those that are added behind them, and none of those that are removed."""
+    removed = frozenset(remove)
+    return [tag for tag in dict.fromkeys([*tags, *add]) if tag not in removed]
 
 
 def pointer_token(key: str) -> str:

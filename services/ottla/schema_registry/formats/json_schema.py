@@ -39,6 +39,8 @@ from ottla.schema_registry.formats.interface import (
     ParsedSchema,
     SchemaEntity,
     SchemaType,
+    Tags,
+    changed_tags,
     pointer_token,
 )
 from ottla.schema_registry.formats.json_schema_rules import Node, compare_schemas, compiled_pattern
@@ -128,20 +130,20 @@ class JsonSchema:
         return isinstance(properties, dict) and name in properties
 
     @cached_property
-    def tagged_entities(self) -> Mapping[SchemaEntity, frozenset[str]]:
+    def tagged_entities(self) -> Tags:
         """The keyword `confluent:tags` of objects and properties."""
         return {entity: tags for entity, place in _entities(self.document) if (tags := _tags(place))}
 
-    def with_tags(self, add: Mapping[SchemaEntity, frozenset[str]], remove: Mapping[SchemaEntity, frozenset[str]]) -> str:
+    def with_tags(self, add: Tags, remove: Tags) -> str:
         """The canonical text with other tags."""
         document = read_json(self.canonical, self._limits)
         places = dict(_entities(document))
         for entity in dict.fromkeys([*add, *remove]):
             if entity not in places:
                 raise InvalidSchema(f"the schema has no {entity.type.value} {entity.path}", entity.path)
-            tags = (_tags(places[entity]) | add.get(entity, frozenset())) - remove.get(entity, frozenset())
+            tags = changed_tags(_tags(places[entity]), add.get(entity, ()), remove.get(entity, ()))
             if tags:
-                places[entity][TAGS] = [*sorted(tags)]
+                places[entity][TAGS] = [*tags]
             else:
                 places[entity].pop(TAGS, None)
         return write_json(document)
@@ -498,9 +500,9 @@ def _pattern(pattern: Json, place: str) -> str:
 # Tags
 
 
-def _tags(keywords: Mapping[str, Json]) -> frozenset[str]:
+def _tags(keywords: Mapping[str, Json]) -> list[str]:
     tags = keywords.get(TAGS)
-    return frozenset(tag for tag in tags if isinstance(tag, str)) if isinstance(tags, list) else frozenset()
+    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
 
 
 def _entities(document: Json) -> Iterator[tuple[SchemaEntity, dict[str, Json]]]:

@@ -26,6 +26,8 @@ from ottla.schema_registry.formats.interface import (
     ParsedSchema,
     SchemaEntity,
     SchemaType,
+    Tags,
+    changed_tags,
 )
 from ottla.schema_registry.formats.protobuf_compiler import META, Compiler, checked_path, compile_files
 from ottla.schema_registry.formats.protobuf_rules import Types, compare_files, messages_of
@@ -105,13 +107,13 @@ class ProtobufSchema:
         return any(field.name == name for message in self.file.message_type[:1] for field in message.field)
 
     @cached_property
-    def tagged_entities(self) -> Mapping[SchemaEntity, frozenset[str]]:
+    def tagged_entities(self) -> Tags:
         """The tags in `confluent.message_meta` and `confluent.field_meta`; paths have no package."""
-        tagged: dict[SchemaEntity, frozenset[str]] = {}
+        tagged: dict[SchemaEntity, Sequence[str]] = {}
         for entity, described in self._entities(self.file).items():
             meta = _meta(own_options(self._pool, described.options))
             if meta is not None and meta.tags:
-                tagged[entity] = frozenset(meta.tags)
+                tagged[entity] = [*dict.fromkeys(meta.tags)]
         return tagged
 
     def _entities(self, file: FileDescriptorProto) -> dict[SchemaEntity, DescriptorProto | FieldDescriptorProto]:
@@ -122,8 +124,16 @@ class ProtobufSchema:
                 entities |= {SchemaEntity(f"{name}.{field.name}", EntityType.FIELD): field for field in message.field}
         return entities
 
-    def with_tags(self, add: Mapping[SchemaEntity, frozenset[str]], remove: Mapping[SchemaEntity, frozenset[str]]) -> str:
-        """The canonical text with other tags; what they are is imported if it was not."""
+    def _in_oneofs(self, file: FileDescriptorProto) -> dict[SchemaEntity, DescriptorProto | FieldDescriptorProto]:
+        return {
+            SchemaEntity(f"{name}.{message.oneof_decl[field.oneof_index].name}.{field.name}", EntityType.FIELD): field
+            for name, message in messages_of(file.message_type)
+            for field in message.field
+            if field.HasField("oneof_index") and not field.proto3_optional
+        }
+
+    def with_tags(self, add: Tags, remove: Tags) -> str:
+        """The canonical text with other tags; what they are is imported if it was not. The name of a oneof may stand before a field's."""
         file = FileDescriptorProto()
         file.CopyFrom(self.file)
         files = [*self._files[:-1]]
@@ -134,7 +144,7 @@ class ProtobufSchema:
             compiled = FileDescriptorSet.FromString(compile_files(META_NAME, {META_NAME: META}))
             files += [other for other in compiled.file if other.name not in known]
         pool = pool_of([*files, file])
-        entities = self._entities(file)
+        entities = self._in_oneofs(file) | self._entities(file)
         for entity in dict.fromkeys([*add, *remove]):
             if entity not in entities:
                 raise InvalidSchema(f"the schema has no {entity.type.value} {entity.path}", entity.path)
@@ -142,8 +152,7 @@ class ProtobufSchema:
             options: Any = own_options(pool, described.options)
             extension = pool.FindExtensionByNumber(options.DESCRIPTOR, META_NUMBER)
             meta = options.Extensions[extension]
-            tags = (frozenset(meta.tags) | add.get(entity, frozenset())) - remove.get(entity, frozenset())
-            meta.tags[:] = sorted(tags)
+            meta.tags[:] = changed_tags(meta.tags, add.get(entity, ()), remove.get(entity, ()))
             if not meta.ByteSize():
                 options.ClearExtension(extension)
             described.options.ParseFromString(options.SerializeToString())

@@ -10,7 +10,15 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from ottla.schema_registry.formats import CompatibilityLevel, CompatibilityPolicy, EntityType, SchemaEntity, SchemaType, changes_between
+from ottla.schema_registry.formats import (
+    CompatibilityLevel,
+    CompatibilityPolicy,
+    EntityType,
+    SchemaEntity,
+    SchemaType,
+    Tags,
+    changes_between,
+)
 from ottla.schema_registry.formats import InvalidSchema as UnreadableSchema
 from ottla.schema_registry.rest.routes import Parameter, Route
 from ottla.schema_registry.state import decisions, names, records
@@ -50,7 +58,6 @@ T = TypeVar("T")
 
 HIGHEST_ID: Final = records.HIGHEST_ID
 ATTEMPTS: Final = 10
-Tags: TypeAlias = Mapping[SchemaEntity, frozenset[str]]
 Answer: TypeAlias = Json | Awaitable[Json]
 
 
@@ -258,9 +265,9 @@ class Api:
         if wanted:
             parsed = await self._registry.drafts.parsed(self._state, version.subject, version.schema)
             tags = [
-                {"schemaEntity": {"entityPath": entity.path, "entityType": str(entity.type)}, "tags": sorted(tags)}
+                {"schemaEntity": {"entityPath": entity.path, "entityType": str(entity.type)}, "tags": [*tags]}
                 for entity, tags in parsed.tagged_entities.items()
-                if "*" in wanted or wanted & tags
+                if "*" in wanted or wanted.intersection(tags)
             ]
             found |= {"schemaTags": tags} if tags else {}
         return found
@@ -464,13 +471,14 @@ class Api:
         subject = self.subject(call)
         request = self._registration(call, subject, is_new=True)
         add, remove = _tags_of(call.body, "schemaTagsToAdd"), _tags_of(call.body, "schemaTagsToRemove")
-        latest = self._state.latest(subject)
-        if call.body.get("propagateSchemaTags") is True and latest is not None:
-            parsed = await self._registry.drafts.parsed(self._state, subject, latest.schema)
-            add = {**parsed.tagged_entities, **add}
         if add or remove:
             text = await self._tagged(request, add, remove)
             request = replace(request, text=text, version=request.version or -1)
+        latest = self._state.latest(subject)
+        if call.body.get("propagateSchemaTags") is True and latest is not None and (request.text or "").strip():
+            parsed = await self._registry.drafts.parsed(self._state, subject, latest.schema)
+            if parsed.tagged_entities:
+                request = replace(request, text=await self._tagged(request, parsed.tagged_entities, {}))
         return request
 
     async def _tagged(self, request: Registration, add: Tags, remove: Tags) -> str:
@@ -720,18 +728,18 @@ def _integer(body: Mapping[str, Any], field: str) -> int | None:
     return value
 
 
-def _tags_of(body: Mapping[str, Any], field: str) -> dict[SchemaEntity, frozenset[str]]:
+def _tags_of(body: Mapping[str, Any], field: str) -> Tags:
     given = body.get(field)
     if given is None:
         return {}
-    found: dict[SchemaEntity, frozenset[str]] = {}
+    found: dict[SchemaEntity, list[str]] = {}
     for entry in given if isinstance(given, list) else [None]:
         match entry:
             case {"schemaEntity": {"entityPath": str(path), "entityType": str(kind)}, "tags": list(tags)} if kind in (*EntityType,) and all(
                 isinstance(tag, str) for tag in tags
             ):
                 entity = SchemaEntity(path.removeprefix("."), EntityType(kind))
-                found[entity] = found.get(entity, frozenset()) | frozenset(tags)
+                found[entity] = [*found.get(entity, ()), *tags]
             case _:
                 raise MalformedRequest(f"{field}: a list of schemaEntity (entityPath, entityType sr_record or sr_field) and tags")
     return found

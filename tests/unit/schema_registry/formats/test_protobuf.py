@@ -295,12 +295,26 @@ def test_tags_are_found_and_changed_where_they_stand() -> None:
     """`confluent.field_meta` and `confluent.message_meta` (Confluent, "Data contracts"); the import comes with them."""
     schema = parsed(proto3("message A { message B { string ssn = 1; } }"))
     ssn, inner = SchemaEntity("A.B.ssn", EntityType.FIELD), SchemaEntity("A.B", EntityType.RECORD)
-    tagged = parsed(schema.with_tags({ssn: frozenset({"PII", "X"}), inner: frozenset({"Y"})}, {}))
-    assert tagged.tagged_entities == {inner: {"Y"}, ssn: {"PII", "X"}}
-    changed = parsed(tagged.with_tags({ssn: frozenset({"Z"})}, {ssn: frozenset({"X"}), inner: frozenset({"Y"})}))
-    assert changed.tagged_entities == {ssn: {"PII", "Z"}}
+    tagged = parsed(schema.with_tags({ssn: ["X", "PII"], inner: ["Y"]}, {}))
+    assert tagged.tagged_entities == {inner: ["Y"], ssn: ["X", "PII"]}
+    changed = parsed(tagged.with_tags({ssn: ["Z", "A"]}, {ssn: ["X"], inner: ["Y"]}))
+    assert changed.tagged_entities == {ssn: ["PII", "Z", "A"]}
     with pytest.raises(InvalidSchema, match=r"A\.none"):
-        schema.with_tags({SchemaEntity("A.none", EntityType.FIELD): frozenset({"T"})}, {})
+        schema.with_tags({SchemaEntity("A.none", EntityType.FIELD): ["T"]}, {})
+
+
+def test_the_path_of_a_tagged_field_may_have_the_name_of_its_oneof() -> None:
+    """`ProtobufSchemaTest.testOptionalOneOfFieldName`, `testInvalidPath`."""
+    schema = parsed(proto3("message A { oneof choice { string one = 1; int32 two = 2; } optional string sure = 3; }"))
+
+    def tagged(*paths: str) -> dict[str, list[str]]:
+        added = schema.with_tags({SchemaEntity(path, EntityType.FIELD): [f"T{index}"] for index, path in enumerate(paths)}, {})
+        return {entity.path: [*tags] for entity, tags in parsed(added).tagged_entities.items()}
+
+    assert tagged("A.one", "A.choice.one", "A.choice.two") == {"A.one": ["T0", "T1"], "A.two": ["T2"]}
+    for wrong in ("A", "A.other.one", "A._sure.sure", "A.choice.one.x"):
+        with pytest.raises(InvalidSchema, match="the schema has no"):
+            tagged(wrong)
 
 
 # What is refused
