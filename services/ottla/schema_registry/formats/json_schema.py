@@ -137,7 +137,7 @@ class JsonSchema:
     def with_tags(self, add: Tags, remove: Tags) -> str:
         """The canonical text with other tags."""
         document = read_json(self.canonical, self._limits)
-        places = dict(_entities(document))
+        places = dict(_entities(document, is_plain=True)) | dict(_entities(document))
         for entity in dict.fromkeys([*add, *remove]):
             if entity not in places:
                 raise InvalidSchema(f"the schema has no {entity.type.value} {entity.path}", entity.path)
@@ -505,8 +505,11 @@ def _tags(keywords: Mapping[str, Json]) -> list[str]:
     return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
 
 
-def _entities(document: Json) -> Iterator[tuple[SchemaEntity, dict[str, Json]]]:
-    """Objects and properties under the paths that Confluent gives them, such as `object.address.object.street`."""
+def _entities(document: Json, *, is_plain: bool = False) -> Iterator[tuple[SchemaEntity, dict[str, Json]]]:
+    """Objects and properties under the paths that Confluent gives them, such as `object.address.object.street`.
+
+    With several types an object is a part of an `anyof`, beside conditions it is one of an `allof`; a plain path leaves both out.
+    """
     waiting: list[tuple[str, Json, bool]] = [("", document, False)]
     while waiting:
         scope, schema, is_field = waiting.pop()
@@ -516,32 +519,44 @@ def _entities(document: Json) -> Iterator[tuple[SchemaEntity, dict[str, Json]]]:
             parts = schema.get(kind)
             ranked = sorted(parts, key=_rank) if isinstance(parts, list) else []
             waiting += [(f"{scope}{kind.lower()}.{index}.", part, False) for index, part in enumerate(ranked)]
-        waiting += [(f"{scope}conditional.{key}.", schema[key], False) for key in ("if", "then", "else") if key in schema]
         waiting += [(f"{scope}not.", schema["not"], False)] if "not" in schema else []
-        waiting += [(f"{scope}array.", schema["items"], False)] if "items" in schema else []
-        properties = schema.get("properties")
-        if not isinstance(properties, dict) and schema.get("type") != "object":
+        properties, types = schema.get("properties"), schema.get("type")
+        parts_of_types = sorted(map(_kind, types)) if isinstance(types, list) and "anyOf" not in schema and not is_plain else []
+        conditions = [key for key in ("if", "then", "else") if key in schema]
+        outer = f"{scope}conditional."
+        if conditions and (types is not None or properties is not None) and "allOf" not in schema and not is_plain:
+            # Parts are in the order of their kinds: several types are "combined", which is before "conditional".
+            outer, scope = f"{scope}allof.{int(bool(parts_of_types))}.conditional.", f"{scope}allof.{int(not parts_of_types)}."
+        waiting += [(f"{outer}{key}.", schema[key], False) for key in conditions]
+        places = {kind: f"{scope}anyof.{parts_of_types.index(kind)}." if kind in parts_of_types else scope for kind in ("array", "object")}
+        waiting += [(f"{places['array']}array.", schema["items"], False)] if "items" in schema else []
+        if not isinstance(properties, dict) and types != "object":
             continue
+        scope = f"{places['object']}object"
         if not is_field:
-            yield SchemaEntity(f"{scope}object", EntityType.RECORD), schema
+            yield SchemaEntity(scope, EntityType.RECORD), schema
         for name, member in properties.items() if isinstance(properties, dict) else ():
             if isinstance(member, dict):
-                yield SchemaEntity(f"{scope}object.{name}", EntityType.FIELD), member
-                waiting.append((f"{scope}object.{name}.", member, True))
+                yield SchemaEntity(f"{scope}.{name}", EntityType.FIELD), member
+                waiting.append((f"{scope}.{name}.", member, True))
         for key in ("definitions", "$defs"):
             definitions = schema.get(key)
             for name, definition in definitions.items() if isinstance(definitions, dict) else ():
-                waiting.append((f"{scope}object.{key}.{name}.", definition, False))
+                waiting.append((f"{scope}.{key}.{name}.", definition, False))
+
+
+def _kind(name: Json) -> str:
+    return {"$ref": "reference", "integer": "number"}.get(str(name), str(name))
 
 
 def _rank(schema: Json) -> tuple[str, str, str]:
     """How Confluent sorts the parts of a combination before it counts them."""
     if not isinstance(schema, dict):
         return "empty" if schema else "false", "", ""
-    kind = next((key for key in ("$ref", "const", "enum", "not") if key in schema), str(schema.get("type", "object")))
-    kind = {"$ref": "reference", "integer": "number"}.get(kind, kind)
-    return (
-        "combined" if any(key in schema for key in COMBINATIONS) else kind,
-        str(schema.get("title", "")),
-        str(schema.get("description", "")),
+    kinds: list[Json] = [key for key in ("$ref", "const", "enum", "not", *COMBINATIONS) if key in schema] + ["conditional"] * (
+        "if" in schema
     )
+    if "$ref" not in schema and ("type" in schema or not kinds):
+        kinds.append(schema.get("type", "object"))
+    is_combined = "$ref" not in schema and (len(kinds) > 1 or isinstance(kinds[0], list) or kinds[0] in COMBINATIONS)
+    return "combined" if is_combined else _kind(kinds[0]), str(schema.get("title", "")), str(schema.get("description", ""))

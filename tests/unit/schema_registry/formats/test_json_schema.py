@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +112,42 @@ def test_tags_have_confluents_paths() -> None:
     assert changed.tagged_entities == {whole: ["B", "A"], second: ["PII", "A"]}
     with pytest.raises(InvalidSchema, match=r"object\.none"):
         schema.with_tags({SchemaEntity("object.none", EntityType.FIELD): ["A"]}, {})
+
+
+@pytest.mark.parametrize(
+    ("document", "paths"),
+    [
+        (
+            {"type": "object", "properties": {"a": {}}, "if": opened(a={}), "then": {"properties": {"b": {}}}, "else": {"required": ["c"]}},
+            ["allof.1.object.a", "allof.0.conditional.if.object.a", "allof.0.conditional.then.object.b"],
+        ),
+        ({"if": opened(a={}), "then": {"properties": {"b": {}}}}, ["conditional.if.object.a", "conditional.then.object.b"]),
+        ({"type": ["string", "object", "null"], "properties": {"a": {}}}, ["anyof.1.object.a"]),
+        ({"type": ["string", "array", "null", "integer"], "items": opened(a={})}, ["anyof.0.array.object.a"]),
+        (
+            {"type": ["null", "object"], "properties": {"a": {"type": ["object", "integer"], "properties": {"b": {}}}}, "if": opened(c={})},
+            ["allof.0.anyof.1.object.a", "allof.0.anyof.1.object.a.anyof.1.object.b", "allof.1.conditional.if.object.c"],
+        ),
+        (
+            {
+                "oneOf": [
+                    {"type": "string", "enum": ["x"]},
+                    opened(a={}),
+                    {"type": ["null", "object"], "properties": {"b": {}}, "title": "t"},
+                ]
+            },
+            ["oneof.2.object.a", "oneof.1.anyof.1.object.b"],
+        ),
+    ],
+)
+def test_paths_count_parts_of_several_types_and_of_conditions(document: Any, paths: list[str]) -> None:
+    """`JsonSchemaTest.testAddTagsToConditional`, `testAddTagToRecursiveSchema`; the parts of kinds in the order of their names."""
+    schema = parsed(document)
+    tagged = parsed(schema.with_tags({SchemaEntity(path, EntityType.FIELD): ["A"] for path in paths}, {}))
+    assert {entity.path for entity in tagged.tagged_entities} == {*paths}
+    for path in paths:  # as the text has it, which was the only way before, does too
+        plain = SchemaEntity(re.sub(r"(any|all)of\.\d\.", "", path), EntityType.FIELD)
+        assert schema.with_tags({plain: ["A"]}, {}) == schema.with_tags({SchemaEntity(path, EntityType.FIELD): ["A"]}, {})
 
 
 # References
