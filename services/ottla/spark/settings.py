@@ -1,13 +1,15 @@
 """The options of the source `ottla`: those of Spark's Kafka source, under the same names, and a few more.
 
 `OPTIONS` is the table; docs/spark.md is compared with it. `SourceSettings.of` reads what a query gives. What Spark's source refuses
-is refused in the same words, and a name that no one knows is refused too, where Spark's source ignores it.
+is refused in the same words, and a name that no one knows is refused too, where Spark's source ignores it. Limits of triggers are
+ignored in a batch, with a warning.
 
 Pure: no I/O, no time, and no pyspark. A value of this can be pickled, so that an executor connects as the driver does.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +23,8 @@ from ottla.wire.broker_connection import Security
 from ottla.wire.client_security import security_of
 from ottla.wire.cluster import ClusterSettings, bootstrap_endpoints
 from ottla.wire.fetching import FetchSettings
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -153,9 +157,9 @@ class SourceSettings:
                 if name.lower() in given:
                     raise OptionRefused(f"{name} is not valid in a streaming query: it has no end")
         else:
-            limits = [name for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger") if name.lower() in given]
-            if limits:
-                raise OptionRefused(f"{limits[0]} is not valid in a batch query: there are no triggers")
+            for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
+                if given.pop(name.lower(), None) is not None:
+                    log.warning("%s has no effect in a batch query: there are no triggers", name)
         strategy = given.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
         if strategy not in get_args(Strategy):
             raise OptionRefused(f"startingOffsetsByTimestampStrategy is 'error' or 'latest', not {strategy!r}")

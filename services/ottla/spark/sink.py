@@ -156,6 +156,9 @@ class SinkSettings:
         for name in ("kafka.key.serializer", "kafka.value.serializer"):
             if name in kafka:
                 raise OptionRefused(f"Kafka option '{name[6:]}' is not supported: keys and values are strings or bytes as they are")
+        for name in ("kafka.partitioner.class", "kafka.partitioner.ignore.keys"):
+            if kafka.get(name, "false").strip().lower() != "false":
+                raise OptionRefused(f"Kafka option '{name[6:]}' is not supported: a column 'partition' says where records go")
         # A sink names no topics to read; what reads them has to be told of some.
         source = SourceSettings.of({"subscribe": "-", **kafka}, is_stream=True)
         codec = kafka.get("kafka.compression.type", "none")

@@ -99,7 +99,6 @@ def test_offsets_timestamps_and_columns_are_read() -> None:
         ({"endingOffsets": '{"a":"earliest"}'}, "endingOffsets for a can't be earliest"),
         ({"startingOffsets": '{"a":"first"}'}, "'a' has a number for each partition, not 'first'"),
         ({"startingOffsets": "first"}, "startingOffsets: expected e.g."),
-        ({"maxOffsetsPerTrigger": "1"}, "is not valid in a batch query"),
         ({"minPartitions": "0"}, "minPartitions must be at least 1"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss is true or false"),
         ({"subscribe": " , "}, "No topics to subscribe to"),
@@ -107,7 +106,6 @@ def test_offsets_timestamps_and_columns_are_read() -> None:
         ({"columns": "key,nothing"}, "there is no 'nothing'"),
         ({"columns": "value", "includeValue": "false"}, "there is no 'value'"),
         ({"startOffsets": "earliest"}, "there is no option 'startoffsets'"),
-        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is a time"),
         ({"startingOffsetsByTimestampStrategy": "x"}, "'error' or 'latest'"),
         ({"kafka.group.id": "g"}, "Kafka option 'group.id' is not supported"),
         ({"kafka.auto.offset.reset": "latest"}, "'auto.offset.reset' is not supported"),
@@ -141,6 +139,15 @@ def test_a_stream_has_no_end(name: str) -> None:
         SourceSettings.of({**GIVEN, name: "1"}, is_stream=True)
 
 
+@pytest.mark.parametrize("given", [{"maxOffsetsPerTrigger": "8", "minOffsetsPerTrigger": "9"}, {"maxTriggerDelay": "soon"}])
+def test_limits_of_triggers_have_no_effect_in_a_batch_query(given: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """A warning says so, as by Spark's source (`KafkaSourceProvider.validateBatchOptions`): a job may read both ways with one set."""
+    assert batch(**given) == batch()
+    assert all(name in caplog.text for name in given)
+    with pytest.raises(OptionRefused, match=r"minOffsetsPerTrigger\(9\)|maxTriggerDelay is a time"):
+        SourceSettings.of({**GIVEN, **given}, is_stream=True)
+
+
 def test_a_minimum_above_the_maximum_is_refused() -> None:
     with pytest.raises(OptionRefused, match=r"minOffsetsPerTrigger\(9\) must be lower than or equal to maxOffsetsPerTrigger\(8\)"):
         SourceSettings.of({**GIVEN, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, is_stream=True)
@@ -171,3 +178,26 @@ def test_the_page_has_every_option_with_its_default() -> None:
     page = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w.]+)` \| (.+?) \| ((?:batch|stream)[a-z ]*) \| (.+) \|$", page, re.MULTILINE)
     assert rows == [tuple(option) for option in OPTIONS]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"kafka.partitioner.class": "org.example.Mine"}, "'partitioner.class' is not supported: a column 'partition' says where"),
+        ({"kafka.partitioner.ignore.keys": "true"}, "'partitioner.ignore.keys' is not supported"),
+        ({"kafka.value.serializer": "x"}, "'value.serializer' is not supported"),
+        ({"kafka.compression.type": "brotli"}, "kafka.compression.type is one of"),
+        ({"topic": None}, "topic option required when no 'topic' attribute is present"),
+    ],
+)
+def test_a_sink_refuses_what_would_have_no_effect(options: dict[str, str | None], sentence: str) -> None:
+    """Spark's sink has partitioners (`KafkaSinkSuite`, "partition column and partitioner priorities"); ours sends by the key's hash."""
+    types = pytest.importorskip("pyspark.sql.types")
+    from ottla.spark.sink import SinkSettings
+
+    schema = types.StructType([types.StructField("value", types.BinaryType())])
+    given = {"kafka.bootstrap.servers": "localhost:9092", "topic": "a", "kafka.partitioner.ignore.keys": "false"}
+    assert SinkSettings.of(given, schema).topic == "a"
+    with pytest.raises(OptionRefused) as refused:
+        SinkSettings.of({name: value for name, value in {**given, **options}.items() if value is not None}, schema)
+    assert sentence in str(refused.value)
