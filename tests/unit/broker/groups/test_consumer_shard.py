@@ -359,6 +359,27 @@ async def test_a_static_member_that_comes_back_with_the_classic_protocol_takes_t
     assert answer.assignment is not None
 
 
+async def test_what_a_classic_member_was_just_asked_to_give_up_is_free_only_when_it_has_joined_again() -> None:
+    """A cooperative rebalance has two parts; a member that comes between them upgrades the group."""
+    shard = await loaded(OffsetsLog(), topics=TOPICS)
+    old = await classic_member(shard)
+    topic = TOPICS.topic("clicks")
+    assert topic is not None
+    second = shard.join("g", classic_join())
+    joined = await shard.join("g", classic_join(old, {topic.topic_id: frozenset(range(4))}))
+    kept = write_assignment({"clicks": frozenset({0, 1})}, 1)
+    await shard.sync("g", Sync(old, None, joined.generation_id, assignments={old: kept, (await second).member_id: b""}))
+
+    answer = await shard.consumer_heartbeat("g", beat("new"))
+    assert answer.assignment == {}
+    with pytest.raises(RebalanceInProgress):
+        shard.heartbeat("g", old, None, joined.generation_id)
+    await shard.join("g", classic_join(old, {topic.topic_id: frozenset({0, 1})}))
+    answer = await shard.consumer_heartbeat("g", beat("new", answer.member_epoch, {}))
+    assert answer.assignment is not None
+    assert answer.assignment[topic.topic_id] <= {2, 3}
+
+
 async def test_members_that_speak_the_classic_protocol_are_judged_as_in_a_classic_group() -> None:
     shard = await loaded(OffsetsLog(), topics=TOPICS)
     await shard.consumer_heartbeat("g", beat("new"))

@@ -12,12 +12,13 @@ Source: Kafka's `GroupMetadataManager.convertToConsumerGroup` and `convertToClas
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Final
 
 from ottla.broker.groups.classic.group import Group, GroupCounts, GroupLimits
 from ottla.broker.groups.classic.member import Member
 from ottla.broker.groups.classic.transitions import GroupState
-from ottla.broker.groups.consumer.assignment import Assignment
+from ottla.broker.groups.consumer.assignment import Assignment, without
 from ottla.broker.groups.consumer.changes import (
     Change,
     EpochChange,
@@ -32,6 +33,7 @@ from ottla.broker.groups.consumer.classic_members import by_id, by_name
 from ottla.broker.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from ottla.broker.groups.consumer.group import PROTOCOL_TYPE, ConsumerGroup, ConsumerLimits
 from ottla.broker.groups.consumer.member import ClassicProtocols, MemberMetadata, Position
+from ottla.broker.groups.consumer.states import MemberState
 from ottla.broker.groups.consumer.topics import Topics
 from ottla.errors import GroupIdNotFound, InvalidRecord
 
@@ -49,6 +51,7 @@ def upgraded(classic: Group, limits: ConsumerLimits, topics: Topics, now_ms: int
         return group
     _check_upgrade(classic, limits)
     epoch = classic.generation_id
+    owned: dict[str, Assignment] = {}
     for member in classic.members.values():
         try:
             subscription = read_subscription(member.protocols[0].metadata)  # it says the same to each assignor
@@ -71,6 +74,13 @@ def upgraded(classic: Group, limits: ConsumerLimits, topics: Topics, now_ms: int
         group.write(TargetChange(member.member_id, assigned))
         group.write(PositionChange(member.member_id, Position(epoch, epoch, assigned=_unowned(group, assigned))))
         group.hear_from(group.get(member.member_id), now_ms)
+        owned[member.member_id] = by_id(group, subscription.owned, topics)
+    for member_id, partitions in owned.items():
+        # Within a cooperative rebalance: it has been asked to give them up, and says that it did when it joins again.
+        position = group.get(member_id).position
+        revoking = _unowned(group, without(partitions, position.assigned))
+        if revoking:
+            group.write(PositionChange(member_id, replace(position, state=MemberState.UNREVOKED, revoking=revoking)))
     group.write(EpochChange(epoch))
     group.write(TargetEpochChange(epoch))
     log.info("group %s: converted to a consumer group at epoch %d with %d members", group.group_id, epoch, len(group))
