@@ -28,7 +28,7 @@ from ottla.broker.groups.consumer.group import ConsumerGroup
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer, check, check_static, forget_regex, heartbeat
 from ottla.broker.groups.consumer.member import LEAVES_FOR_A_WHILE, ConsumerMember
 from ottla.broker.groups.consumer.record_codec import encode_change
-from ottla.broker.groups.consumer.states import MemberState
+from ottla.broker.groups.consumer.states import ConsumerGroupState, MemberState
 from ottla.broker.groups.consumer.topics import Topics
 from ottla.broker.groups.entries import GroupEntries, GroupEntry, ShardSettings
 from ottla.broker.groups.group_records import record_of, tombstones_of
@@ -207,7 +207,12 @@ class ConsumerGroups:
             return answer, []
         try:
             answer = classic_members.join(group, request, token, self._topics, monotonic_ms(self._clock), self._unique)
-            return answer, self._downgrade(entry, group, [], "") if answer.error is None else []
+            if answer.error is not None:
+                return answer, []
+            group.update_state()
+            # Targets hold in a classic group at once: unlike in Kafka none does while another member still has a part of it.
+            reason = "" if group.state is ConsumerGroupState.STABLE else "converted while partitions are on their way to other members"
+            return answer, self._downgrade(entry, group, [], reason)
         except BaseException:
             group.undo()
             raise

@@ -359,6 +359,20 @@ async def test_a_static_member_that_comes_back_with_the_classic_protocol_takes_t
     assert answer.assignment is not None
 
 
+async def test_a_static_member_that_takes_the_group_with_it_reads_nothing_that_another_still_has() -> None:
+    """Its target holds in the classic group at once, and the one that was to give up half of it has not heard of that yet."""
+    shard = await loaded(OffsetsLog(), topics=TOPICS)
+    old = await classic_member(shard)
+    await shard.consumer_heartbeat("g", beat("new", instance_id="i"))
+    assert count(consumer_group(shard).get(old).position.assigned) == 4
+    await shard.consumer_heartbeat("g", Heartbeat("new", -2, instance_id="i"))
+    joined = await shard.join("g", classic_join(instance_id="i"))
+    assert joined.error is None
+    synced = await shard.sync("g", Sync(joined.member_id, "i", joined.generation_id))
+    assert isinstance(synced.error, RebalanceInProgress)
+    assert classic_group(shard).state is GroupState.PREPARING_REBALANCE
+
+
 async def test_what_a_classic_member_was_just_asked_to_give_up_is_free_only_when_it_has_joined_again() -> None:
     """A cooperative rebalance has two parts; a member that comes between them upgrades the group."""
     shard = await loaded(OffsetsLog(), topics=TOPICS)
