@@ -171,7 +171,10 @@ class ConsumerGroups:
                 take_out(group, member)
             classic = downgraded(group, self._settings.limits, self._topics, monotonic_ms(self._clock), self._counts)
             records: list[KeyValue] = [encode_change(group.group_id, change) for change in (*changes, *tombstones(group))]
-            records.append(record_of(classic.store(), self._clock.time_ms() - monotonic_ms(self._clock)))
+            stored = classic.store()
+            if reason:  # another coordinator is to begin the rebalance too: by a group with members and no leader
+                stored = replace(stored, leader=None)
+            records.append(record_of(stored, self._clock.time_ms() - monotonic_ms(self._clock)))
             entry.appended = self._append(records)
         except BaseException:
             group.undo()

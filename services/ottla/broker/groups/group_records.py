@@ -109,3 +109,5 @@ def restore(group: Group, stored: StoredGroup, now_ms: int, from_wall_ms: int) -
     group.state = group.previous_state = GroupState.STABLE
     if len(group) > group.limits.max_size:  # which was lowered: members commit, join again, and the last are refused
         rebalancing.prepare(group, f"it has {len(group)} members, group.max.size is {group.limits.max_size}", now_ms)
+    elif stored.leader is None:
+        rebalancing.prepare(group, "it was converted to a classic group and did not rebalance since", now_ms)

@@ -373,6 +373,26 @@ async def test_a_static_member_that_takes_the_group_with_it_reads_nothing_that_a
     assert classic_group(shard).state is GroupState.PREPARING_REBALANCE
 
 
+async def test_a_rebalance_that_a_conversion_began_begins_again_at_another_coordinator() -> None:
+    """Nobody reads yet what the last member of the consumer protocol had, and those who stay are at the right generation."""
+    log = OffsetsLog()
+    shard = await loaded(log, topics=TOPICS)
+    await shard.consumer_heartbeat("g", beat("new"))
+    old = (await shard.join("g", classic_join())).member_id
+    await shard.sync("g", Sync(old, None, 2))
+    await shard.consumer_heartbeat("g", Heartbeat("new", -1))
+    assert classic_group(shard).state is GroupState.PREPARING_REBALANCE
+    shard.close()
+    again = await loaded(log, epoch=1, topics=TOPICS)
+    with pytest.raises(RebalanceInProgress):
+        again.heartbeat("g", old, None, 2)
+    joined = await again.join("g", classic_join(old))
+    assert (joined.generation_id, joined.leader) == (3, old)
+    await again.sync("g", Sync(old, None, 3, assignments={old: write_assignment({"clicks": frozenset(range(4))}, 1)}))
+    again.close()
+    assert classic_group(await loaded(log, epoch=2, topics=TOPICS)).state is GroupState.STABLE
+
+
 async def test_what_a_classic_member_was_just_asked_to_give_up_is_free_only_when_it_has_joined_again() -> None:
     """A cooperative rebalance has two parts; a member that comes between them upgrades the group."""
     shard = await loaded(OffsetsLog(), topics=TOPICS)
