@@ -343,9 +343,9 @@ class AsyncConsumerConnector:
             starts = await self._starts(registry, claimed, losses)
             if losses != self._losses:
                 return False  # the session ended meanwhile, and all claims with it
-            for partition, offset in starts.items():
+            for partition, start in starts.items():
                 self._owned[partition] = wanted[partition]
-                self._feeds[wanted[partition]].assign(partition, offset)
+                self._feeds[wanted[partition]].assign(partition, start.offset, start.leader_epoch)
             log.info("group %s: %s reads %d partitions more", self.settings.group_id, self.consumer_id, len(starts))
         return self._owned.keys() == wanted.keys()
 
@@ -400,7 +400,7 @@ class AsyncConsumerConnector:
             offset = self._feeds[self._owned.pop(partition)].revoke(partition)
             released.append(partition)
             is_there = topics is None or partition.topic in topics
-            if offset is not None and offset >= 0 and is_there and self.settings.auto_commit_enable:
+            if offset is not None and offset.offset >= 0 and is_there and self.settings.auto_commit_enable:
                 offsets[partition] = offset
         registry, losses = self._registry, self._losses
         if not released or registry is None:
@@ -418,13 +418,15 @@ class AsyncConsumerConnector:
     def _reset(self) -> int:
         return EARLIEST if self.settings.auto_offset_reset == "smallest" else LATEST
 
-    async def _starts(self, registry: GroupRegistry, claimed: Mapping[TopicPartition, int], losses: int) -> dict[TopicPartition, int]:
+    async def _starts(
+        self, registry: GroupRegistry, claimed: Mapping[TopicPartition, int], losses: int
+    ) -> dict[TopicPartition, CommittedOffset]:
         """Where to begin with what was claimed when so many losses had been: the group's offset, or what `auto.offset.reset` says.
 
         A partition whose leader does not say where it begins or ends is left out.
         """
         settings = self.settings
-        starts = dict(claimed)
+        starts = {partition: CommittedOffset(offset) for partition, offset in claimed.items()}
         if settings.offsets_storage == KAFKA:
             ask = partial(committed_offsets, self._connected(), settings.group_id, claimed)
             try:  # what a transaction is committing for the group is waited for (KIP-447), as Kafka's consumers do
@@ -432,12 +434,13 @@ class AsyncConsumerConnector:
             except UnsupportedVersion:  # by a broker before Kafka 2.5
                 committed = await ask()
             for partition, offset in claimed.items():
-                found = committed[partition].offset if partition in committed else -1
-                starts[partition] = max(found, offset) if settings.dual_commit_enabled else found
-        unknown = dict.fromkeys((partition for partition, offset in starts.items() if offset < 0), self._reset)
+                found = committed.get(partition, CommittedOffset(-1))
+                if found.offset >= offset or not settings.dual_commit_enabled:
+                    starts[partition] = found
+        unknown = dict.fromkeys((partition for partition, start in starts.items() if start.offset < 0), self._reset)
         if unknown:
-            first = await self._listed(unknown)
-            starts = {partition: offset for partition, offset in starts.items() if partition not in unknown} | first
+            first = {partition: CommittedOffset(offset) for partition, offset in (await self._listed(unknown)).items()}
+            starts = {partition: start for partition, start in starts.items() if partition not in unknown} | first
             if settings.auto_commit_enable:
                 # Else what is written between this owner and the next would be skipped by "largest".
                 await self._write_unless_lost(registry, first, losses)
@@ -470,7 +473,7 @@ class AsyncConsumerConnector:
             offsets = {}
             for partition, index in self._owned.items():
                 offset = self._feeds[index].offset(partition)
-                if offset is not None and offset >= 0:
+                if offset is not None and offset.offset >= 0:
                     offsets[partition] = offset
             if self._registry is None:
                 raise ClientClosed("no streams have been created")
@@ -482,19 +485,18 @@ class AsyncConsumerConnector:
         if lost:
             raise BadVersion(f"{lost[0]} was given up while a message of it was in hand")
 
-    async def _write_unless_lost(self, registry: GroupRegistry, offsets: Mapping[TopicPartition, int], losses: int) -> None:
+    async def _write_unless_lost(self, registry: GroupRegistry, offsets: Mapping[TopicPartition, CommittedOffset], losses: int) -> None:
         """Behind what is being written already; nothing if by then the session is over, and with it what was owned after so many losses."""
         async with self._committing:
             if losses == self._losses:
                 await self._write(registry, offsets)
 
-    async def _write(self, registry: GroupRegistry, offsets: Mapping[TopicPartition, int]) -> None:
+    async def _write(self, registry: GroupRegistry, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         settings = self.settings
         if settings.offsets_storage == KAFKA:
-            committed = {partition: CommittedOffset(offset) for partition, offset in offsets.items()}
-            await commit_offsets(self._connected(), settings.group_id, committed)
+            await commit_offsets(self._connected(), settings.group_id, offsets)
         if settings.offsets_storage == ZOOKEEPER or settings.dual_commit_enabled:
-            await registry.commit(offsets)
+            await registry.commit({partition: committed.offset for partition, committed in offsets.items()})
 
     async def _commit_from_time_to_time(self) -> None:
         while True:

@@ -30,6 +30,7 @@ from ottla.lifecycle import LoopThread, LoopThreadUnusable
 from ottla.model import TopicPartition
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetched, Fetcher, FetchFailed, FetchSettings
+from ottla.wire.groups import CommittedOffset
 from ottla.wire.offsets import EARLIEST
 
 log: Final = logging.getLogger(__name__)
@@ -45,11 +46,12 @@ class Chunk:
     nothing is to be done for each message; and a list that is emptied ends the iterator at once.
     """
 
-    __slots__ = ("_found", "_marked", "_state", "_stretches", "is_revoked", "next_offset", "partition")
+    __slots__ = ("_found", "_marked", "_state", "_stretches", "is_revoked", "last_epoch", "next_offset", "partition")
 
     def __init__(self, found: MessageSet) -> None:
         self.partition = found.partition
         self.next_offset = found.next_offset
+        self.last_epoch = found.last_epoch
         self.is_revoked = False
         self._found = found
         self._stretches: Iterator[Stretch] | None = None
@@ -140,7 +142,7 @@ class Feed:
         self._ready: deque[Chunk] = deque()
         self._current: Chunk | None = None
         self._lost: Chunk | None = None  # given up while its reader had a message that was not marked, and has it still
-        self._offsets: dict[TopicPartition, int] = {}  # up to which each partition is processed, but for the current chunk
+        self._offsets: dict[TopicPartition, CommittedOffset] = {}  # up to which each partition is processed, but for the current chunk
         self._is_closed = False
 
     @property
@@ -148,15 +150,15 @@ class Feed:
         """What the stream reads."""
         return list(self._offsets)
 
-    def assign(self, partition: TopicPartition, offset: int) -> None:
-        """Reads the partition from there on; what is known of it so far is dropped."""
+    def assign(self, partition: TopicPartition, offset: int, last_epoch: int = -1) -> None:
+        """Reads the partition from there on; what is known of it so far is dropped. The epoch is that of the record before it, if known."""
         lost = self._lost
         self.revoke(partition)
         self._lost = lost  # what is read elsewhere is not given up
-        self._offsets[partition] = offset
-        self._fetcher.assign(partition, offset)
+        self._offsets[partition] = CommittedOffset(offset, last_epoch)
+        self._fetcher.assign(partition, offset, last_epoch=last_epoch)
 
-    def revoke(self, partition: TopicPartition) -> int | None:
+    def revoke(self, partition: TopicPartition) -> CommittedOffset | None:
         """Hands out nothing of the partition any more, and gives the offset up to which it is processed."""
         self._fetcher.unassign(partition)
         with self._lock:
@@ -169,16 +171,17 @@ class Feed:
             self._offsets.pop(partition, None)
         return offset
 
-    def offset(self, partition: TopicPartition) -> int | None:
+    def offset(self, partition: TopicPartition) -> CommittedOffset | None:
         """Up to where the partition is processed. None if the stream does not read it."""
         with self._lock:
             return self._offset(partition)
 
-    def _offset(self, partition: TopicPartition) -> int | None:
-        current = self._current
-        if partition in self._offsets and current is not None and current.partition == partition:
-            return current.processed_offset
-        return self._offsets.get(partition)
+    def _offset(self, partition: TopicPartition) -> CommittedOffset | None:
+        known, current = self._offsets.get(partition), self._current
+        if known is not None and current is not None and current.partition == partition:
+            processed = current.processed_offset
+            return known if processed == known.offset else CommittedOffset(processed, current.last_epoch)
+        return known
 
     def mark_processed(self) -> Chunk | None:
         """All that was handed out is processed, the message that the reader holds too. Gives what that is of, whether given up or not."""
@@ -195,7 +198,7 @@ class Feed:
                 if not former.is_begun:  # who was to have it was interrupted
                     self._current = former
                     return former
-                self._offsets[former.partition] = former.next_offset
+                self._offsets[former.partition] = CommittedOffset(former.next_offset, former.last_epoch)
             if self._ready and not self._is_closed:
                 self._current = self._ready.popleft()
             return self._current

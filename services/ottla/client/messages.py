@@ -88,6 +88,7 @@ class MessageSet:
         next_offset: where to go on; behind the last batch, also when nothing of it is to be seen.
         records: the batches end to end, as the broker has them.
         aborted: the aborted transactions that reach into them.
+        last_epoch: the leader epoch of the last batch; -1: not known.
     """
 
     partition: TopicPartition
@@ -97,12 +98,13 @@ class MessageSet:
     aborted: Sequence[AbortedTransaction]
     high_watermark: int
     log_start_offset: int
+    last_epoch: int = -1
 
     @classmethod
     def of(cls, fetched: Fetched) -> Self:
         """What a fetch loop has brought."""
-        watermarks = fetched.high_watermark, fetched.log_start_offset
-        return cls(fetched.partition, fetched.offset, fetched.next_offset, fetched.records, fetched.aborted, *watermarks)
+        rest = fetched.high_watermark, fetched.log_start_offset, fetched.last_epoch
+        return cls(fetched.partition, fetched.offset, fetched.next_offset, fetched.records, fetched.aborted, *rest)
 
     def batches(self) -> Iterator[memoryview]:
         """Each batch that holds something to be seen, unopened."""

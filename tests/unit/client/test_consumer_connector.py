@@ -427,6 +427,27 @@ async def test_a_group_that_moves_to_kafka_goes_on_where_zookeeper_has_it(tmp_pa
         assert await found.offset("clicks", 0) == (await committed_offsets(found.cluster, "g"))[CLICKS].offset == 2
 
 
+async def test_a_group_does_not_continue_behind_records_that_its_log_has_lost(tmp_path: Path) -> None:
+    """KIP-320: a commit to Kafka has the leader epoch of what was read; a log without that epoch was cut, as by an unclean election."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a", b"b", b"c")
+
+        def consumer(name: str) -> AsyncConsumerConnector:
+            return found.consumer(name, offsets_storage="kafka", dual_commit_enabled="false", auto_commit_enable="false")
+
+        async with consumer("one") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            assert await take(stream, 2) == [b"a", b"b"]
+            await connector.commit_offsets()
+        committed = (await committed_offsets(found.cluster, "g"))[CLICKS]
+        assert (committed.offset, committed.leader_epoch) == (2, 0)
+        for leader_epoch, value in ((0, b"c"), (7, b"a")):
+            await commit_offsets(found.cluster, "g", {CLICKS: CommittedOffset(2, leader_epoch)})
+            async with consumer("two") as connector:
+                (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+                assert await take(stream, 1) == [value]
+
+
 async def test_a_commit_to_kafka_that_takes_long_is_written_before_a_partition_is_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

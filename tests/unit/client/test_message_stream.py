@@ -25,6 +25,7 @@ from ottla.record.columnar import read_columns
 from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetched, FetchSettings
+from ottla.wire.groups import CommittedOffset
 
 CLICKS = TopicPartition("clicks", 3)
 BYTES = st.none() | st.binary(max_size=200)
@@ -164,14 +165,14 @@ def test_what_came_as_its_reader_was_interrupted_is_given_to_the_next_one() -> N
             return Feed(Cluster("127.0.0.1:1"), FetchSettings(), 0)
 
         feed = thread.call(made(), 60)
-        feed._offsets[CLICKS] = 0
+        feed._offsets[CLICKS] = CommittedOffset(0)
         fetched = Fetched(CLICKS, 0, 3, batches(3), 3, 3, 0)
         stream = MessageStream(feed, 2_000, _Interrupted(thread), time.monotonic)  # type: ignore[arg-type]
         thread.call(_deliver(feed, fetched), 60)
         with pytest.raises(KeyboardInterrupt):
             next(iter(stream))
         assert next(iter(stream)).offset == 0
-        assert feed.offset(CLICKS) == 0
+        assert feed.offset(CLICKS) == CommittedOffset(0)
 
 
 def test_a_stream_whose_process_stood_still_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +183,7 @@ def test_a_stream_whose_process_stood_still_is_read_on(monkeypatch: pytest.Monke
 
         async def made() -> Feed:
             feed = Feed(Cluster("127.0.0.1:1"), FetchSettings(), 0)
-            feed._offsets[CLICKS] = 0
+            feed._offsets[CLICKS] = CommittedOffset(0)
             feed._fetcher.deliver(Fetched(CLICKS, 0, 3, batches(3), 3, 3, 0))
             return feed
 
