@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urldefrag, urljoin
 
 import re2
-from jsonschema_specifications import REGISTRY as META_SCHEMAS  # type: ignore[import-untyped]  # has no types
+from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # has no types
 from referencing import Registry, Specification
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT4, DRAFT6, DRAFT7, DRAFT201909, DRAFT202012
@@ -76,6 +76,10 @@ KEYWORDS: Final[Mapping[str, frozenset[str]]] = {
 # What makes a schema more than the reference that it has; from 2019-09 on `format` only says something of it.
 ASSERTIONS: Final = frozenset({"type", "enum", "const", "not", "if", *COMBINATIONS}).union(*KEYWORDS.values()) - {"format"}
 
+# Under http and https, as Confluent has them, whichever of the two a draft says.
+META_SCHEMAS: Final[Registry[Json]] = REGISTRY.with_resources(
+    (f"{scheme}:{uri.partition(':')[2]}", resource) for uri, resource in REGISTRY.items() for scheme in ("http", "https")
+)
 _DRAFT: Final = re.compile(r"draft-0?(4|6|7)\b|draft/(2019-09|2020-12)\b")
 _SPECIFICATIONS: Final = {"4": DRAFT4, "6": DRAFT6, "7": DRAFT7, "2019-09": DRAFT201909, "2020-12": DRAFT202012}
 # What RE2 says of an expression that no dialect takes; others it may only not know, such as a look-ahead.
