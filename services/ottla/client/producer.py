@@ -300,10 +300,10 @@ class Producer:
             sender.put(map(tuple.__new__, repeat(ProducerRecord), fields), delivery)
         else:
             is_bare = not (headers_given or timestamp_ms or self._partitioner is not None or self._discovery is not None)
-            told, produce, stamped, entered = delivery, self._client.produce, 0, None
+            told, produce, stamped, entered = delivery, self._opened().produce, 0, None
             if self._audit is not None and is_bare:
                 # A bound method, as an object that is called is a call of C and of Python.
-                produce, told, stamped, entered = self._client.at_once(topic, len(values), delivery.__call__)
+                produce, told, stamped, entered = self._opened().at_once(topic, len(values), delivery.__call__)
             try:
                 for encoded in encoded_values:
                     if not is_bare:
@@ -370,6 +370,8 @@ class Producer:
                     client.purge()
                     client.flush(1)
             self._end_audit(self._client)
+            # librdkafka's threads and connections last as long as anyone refers to its clients.
+            self._sender, self._client, self._former = None, None, []
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -438,7 +440,10 @@ class Producer:
         self._unpolled = 0
         for client in self._former:
             client.poll(0)
-        self._client.poll(timeout_seconds)
+        if (client := self._client) is not None:
+            client.poll(timeout_seconds)
+        elif timeout_seconds:  # what was not given back at its close is not known any more
+            raise ClientClosed("the producer is closed")
 
     def leave(self) -> None:
         """It is closed, or this is a forked child: nothing is sent from now on."""
@@ -457,6 +462,13 @@ class Producer:
         """Its failure was raised."""
         self._unseen.discard(delivery)
 
+    def _opened(self) -> Any:
+        """librdkafka's client. Raises ClientClosed."""
+        client = self._client
+        if client is None:
+            raise ClientClosed("the producer is closed")
+        return client
+
     def _hand_over(self, record: ProducerRecord, delivery: Delivery) -> None:
         """Gives one message to librdkafka."""
         partition = record.partition
@@ -467,7 +479,7 @@ class Producer:
                 raise InvalidPartition(f"the partitioner gives {partition!r} for {record.topic}, which has {count} partitions")
         if not record.headers and not record.timestamp_ms and self._discovery is None:
             try:
-                self._client.produce(record.topic, record.value, record.key, partition, delivery)
+                self._opened().produce(record.topic, record.value, record.key, partition, delivery)
                 return
             except self.refusals:
                 pass  # below, with patience
@@ -492,10 +504,11 @@ class Producer:
         while True:
             try:
                 with self._moving:
+                    client = self._opened()
                     if headers:
-                        self._client.produce(topic, value, key, partition, told, timestamp=timestamp_ms, headers=list(headers))
+                        client.produce(topic, value, key, partition, told, timestamp=timestamp_ms, headers=list(headers))
                     else:
-                        self._client.produce(topic, value, key, partition, told, timestamp=timestamp_ms)
+                        client.produce(topic, value, key, partition, told, timestamp=timestamp_ms)
                 return
             except BufferError:
                 timeout_ms = -1 if self._is_sync else self.settings.queue_enqueue_timeout_ms
@@ -503,7 +516,7 @@ class Producer:
                 end = now + timeout_ms / 1000 if end is None else end
                 if timeout_ms >= 0 and now >= end:
                     raise QueueFull(f"the queue has {self.settings.queue_size} messages, for {timeout_ms} ms by now") from None
-                self._client.poll(_POLL_SECONDS if timeout_ms < 0 else min(_POLL_SECONDS, end - now))
+                client.poll(_POLL_SECONDS if timeout_ms < 0 else min(_POLL_SECONDS, end - now))
             except KafkaException as error:
                 failure = DeliveryFailed(f"{topic}: {error.args[0].str()}", error.args[0].code())
                 if failure.code in (KafkaError._STATE, KafkaError._FATAL, KafkaError._FENCED):  # of which no other would be taken either
@@ -518,7 +531,7 @@ class Producer:
         now = self._clock.monotonic()
         if now >= until:
             try:
-                found = self._client.list_topics(topic, _ASKING_SECONDS).topics[topic]
+                found = self._opened().list_topics(topic, _ASKING_SECONDS).topics[topic]
             except KafkaException as error:
                 raise DeliveryFailed(f"{topic}: {error.args[0].str()}", error.args[0].code()) from error
             if found.error is not None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -79,6 +80,29 @@ def test_an_asynchronous_send_is_written_by_flush(cluster: EmbeddedCluster, read
     assert written(reader, topic, 1) == [b"%d" % number for number in range(50)]
     with pytest.raises(ClientClosed, match="closed"):
         producer.send(topic, b"late")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not say which threads there are")
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("is_audited", [False, True])
+def test_a_producer_that_is_closed_has_neither_threads_nor_connections_whoever_still_refers_to_it(
+    cluster: EmbeddedCluster, topic: str, kind: str, is_audited: bool
+) -> None:
+    """librdkafka's went on until the last reference was gone, or the collector came to the cycle of an audited one."""
+
+    def threads() -> set[str]:
+        found = {path.parent.name: path.read_text() for path in Path("/proc/self/task").glob("*/comm")}
+        return {thread for thread, name in found.items() if name.startswith("rdk:")}
+
+    before = threads()
+    producer = Producer(settings(cluster, kind), audit=is_audited)
+    delivery = producer.send(topic, [b"a", b"b"])
+    assert threads() - before
+    producer.close()
+    assert not threads() - before
+    assert (delivery.is_done, delivery.left) == (True, 0)
+    with pytest.raises(ClientClosed):
+        producer.send(topic, [b"c"])
 
 
 def test_encoder_and_partitioner_are_the_program_s(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
