@@ -149,7 +149,9 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._below = transport if (tls := getattr(transport, "_ssl_protocol", None)) is None else tls._transport
         for buffering in (transport, self._below):
             buffering.set_write_buffer_limits(0)  # so that it tells when the system has everything
-        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected = transport.get_extra_info("socket")
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc if isinstance(exc, OSError) else ConnectionError(f"{self._peer} closed the connection"))

@@ -78,6 +78,15 @@ async def test_a_peer_that_is_gone_before_it_is_accepted_leaves_its_place() -> N
         assert not receiver.lost
 
 
+async def test_a_connection_is_kept_alive_by_the_system(wire: Wire) -> None:
+    """As Kafka's SocketServer has it: by net.ipv4.tcp_keepalive_time it is held open through a load balancer, or its peer found gone."""
+    async with serving(wire) as server:
+        _, receiver = await server.connect_and_see()
+        transport = receiver.connection._transport
+        assert transport is not None
+        assert transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+
+
 async def test_an_idle_connection_is_closed_and_one_in_use_is_not(wire: Wire) -> None:
     clock = LoopClock()
     async with serving(wire) as server:

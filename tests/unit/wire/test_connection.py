@@ -102,6 +102,15 @@ async def opened(endpoint: Endpoint, wire: Wire) -> SocketConnection:
     return await open_connection(endpoint, wire.client, usual_size=USUAL_SIZE, limit=LIMIT)
 
 
+async def test_a_connection_is_kept_alive_by_the_system(wire: Wire) -> None:
+    """As Kafka's Selector has it: one that is idle behind a load balancer would be found lost by a request that waits for its timeout."""
+    async with leader(wire, echo) as endpoint:
+        connection = await opened(endpoint, wire)
+        assert connection._transport is not None
+        assert connection._transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        await connection.close()
+
+
 async def test_answers_of_every_size_come_whole_and_in_order(wire: Wire) -> None:
     sizes = [0, 1, 5, FIRST_BUFFER - 5, FIRST_BUFFER - 4, FIRST_BUFFER - 3, FIRST_BUFFER, 900_000, 3, LIMIT, 7, 0]
     async with leader(wire, echo) as endpoint:
