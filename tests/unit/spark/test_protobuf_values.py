@@ -133,6 +133,17 @@ def test_messages_of_one_file_are_groups_and_imported_files_are_found_by_name() 
     assert not is_bad.any()
 
 
+def test_a_file_with_a_public_import_and_nothing_else_stands_for_what_it_imports() -> None:
+    """`ProtobufSchemaTest.testIndexesRoundTripThroughPublicImport`."""
+    messages = [DescriptorProto(name=name, field=[field("n", 1, F.TYPE_INT32)]) for name in ("First", "Second")]
+    imported = file_of(*messages, name="leaf.proto")
+    top = file_of(imports=("leaf.proto",))
+    top.public_dependency.append(0)
+    schema = read_protobuf_schema(encoded(top), {"leaf.proto": encoded(imported)})
+    [(rows, columns)], is_bad = schema.decode(column_of([b"\2\2" + classes(imported)[1](n=3).SerializeToString()]))
+    assert (rows.tolist(), columns["n"].to_pylist(), bool(is_bad.any())) == ([0], [3], False)
+
+
 @pytest.mark.parametrize("value", [b"", b"\x80", b"\0\x08", b"\2\x08", b"\1", b"\2\1", b"\4\0\0", b"\xff\xff\xff\xff\x0f", b"\0\x12\1\xff"])
 def test_a_damaged_value_is_marked_and_costs_no_other(value: bytes) -> None:
     file = file_of(DescriptorProto(name="M", field=[field("n", 1, F.TYPE_INT32), field("s", 2, F.TYPE_STRING)]))

@@ -258,7 +258,7 @@ class ParsedSchema(Protocol):
         ...
 
     def has_top_level_field(self, field: str) -> bool:
-        """Whether its record, object or first message has a field of this name."""
+        """Whether its record or object, or a message that is in no other, has a field of this name."""
         ...
 
     @property

@@ -56,16 +56,22 @@ class ProtobufSchema:
     @property
     def name(self) -> str | None:
         """The full name of the first message, or of the first enum where there is none."""
-        first = next(iter(self.file.message_type), None) or next(iter(self.file.enum_type), None)
-        return None if first is None else self._full_name(first.name)
+        file = self._with_types
+        first = next(iter(file.message_type), None) or next(iter(file.enum_type), None)
+        return None if first is None else _full_name(file, first.name)
 
     @property
     def names(self) -> Sequence[str]:
         """Full names of messages."""
-        return [self._full_name(name) for name, message in self._messages()]
+        return [_full_name(self.file, name) for name, message in self._messages()]
 
-    def _full_name(self, name: str) -> str:
-        return f"{self.file.package}.{name}" if self.file.package else name
+    @property
+    def _with_types(self) -> FileDescriptorProto:
+        """The file, or that which it publicly imports where it has nothing else in it: then it stands for that, as at Confluent's."""
+        file = self.file
+        if file.message_type or file.enum_type or file.service or file.extension or len(file.dependency) != 1 or not file.public_dependency:
+            return file
+        return next(other for other in self._files if other.name == file.dependency[0])
 
     def _messages(self) -> list[tuple[str, DescriptorProto]]:
         return [(name, message) for name, message in messages_of(self.file.message_type) if not message.options.map_entry]
@@ -103,8 +109,8 @@ class ProtobufSchema:
         return isinstance(other, ProtobufSchema) and self.normalized == other.normalized
 
     def has_top_level_field(self, name: str) -> bool:
-        """Whether the first message has it."""
-        return any(field.name == name for message in self.file.message_type[:1] for field in message.field)
+        """Whether one of the messages that are in no other has it."""
+        return any(field.name == name for message in self._with_types.message_type for field in message.field)
 
     @cached_property
     def tagged_entities(self) -> Tags:
@@ -172,6 +178,10 @@ class ProtobufSchema:
             prefix + enum.name: {str(value.number): value.name for value in enum.value} for prefix, group in outer for enum in group
         }
         return {"package": self.file.package, "imports": [*self.file.dependency], "messages": messages, "enums": enums}
+
+
+def _full_name(file: FileDescriptorProto, name: str) -> str:
+    return f"{file.package}.{name}" if file.package else name
 
 
 def _fields(message: DescriptorProto) -> dict[str, Json]:

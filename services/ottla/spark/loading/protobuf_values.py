@@ -43,7 +43,10 @@ class ProtobufSchema:
     """A file's messages."""
 
     def __init__(self, file: Any) -> None:
-        self._file = file
+        # A file of which nothing is but one public import stands for that: Confluent's serializers count the messages there.
+        is_empty = not (file.message_types_by_name or file.enum_types_by_name or file.services_by_name or file.extensions_by_name)
+        stands_for_another = is_empty and len(file.dependencies) == len(file.public_dependencies) == 1
+        self._file = file.public_dependencies[0] if stands_for_another else file
         self._readers: dict[tuple[int, ...], tuple[Any, dict[str, tuple[Any, _Value]]]] = {}
 
     def decode(self, values: ByteColumn, skip: int = 0) -> tuple[list[Group], Flags]:
@@ -116,7 +119,7 @@ def read_protobuf_schema(encoded: str, referenced: Mapping[str, str]) -> Protobu
         own = FileDescriptorProto.FromString(base64.b64decode(encoded, validate=True))
         add(own)
         schema = ProtobufSchema(pool.FindFileByName(own.name))
-        if own.message_type:
+        if schema._file.message_types_by_name:
             schema._reader((0,))
     except (DecodeError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise SchemaUnusable(f"this is no Protobuf schema: {type(error).__name__}: {error}") from error

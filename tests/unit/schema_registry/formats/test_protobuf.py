@@ -284,11 +284,26 @@ def test_an_edition_is_written_as_one() -> None:
 
 def test_names_and_top_level_fields() -> None:
     """The name is that of the first message, or of an enum where there is none."""
-    schema = parsed(proto3("message A { message B { int32 x = 1; } int32 y = 1; map<string, B> m = 2; }", "message C {}"))
+    schema = parsed(proto3("message A { message B { int32 x = 1; } int32 y = 1; map<string, B> m = 2; }", "message C { int32 z = 1; }"))
     assert (schema.name, schema.names) == ("a.b.A", ["a.b.A", "a.b.A.B", "a.b.C"])
-    assert (schema.has_top_level_field("y"), schema.has_top_level_field("x")) == (True, False)
+    assert [schema.has_top_level_field(name) for name in "xyz"] == [False, True, True]  # of any message, as `hasTopLevelField` has it
     assert parsed(proto3("enum E { X = 0; }")).name == "a.b.E"
     assert parsed(proto3()).name is None
+
+
+def test_a_file_with_a_public_import_and_nothing_else_stands_for_what_it_imports() -> None:
+    """`ProtobufSchemaTest`: `testNameFallsThroughToPublicImport` and those behind it."""
+    leaf = {"leaf.proto": proto3("message Foo { string id = 1; }")}
+
+    def facts(*lines: str) -> tuple[str | None, bool]:
+        schema = parsed(proto3(*lines), leaf)
+        return schema.name, schema.has_top_level_field("id")
+
+    assert facts('import public "leaf.proto";') == ("a.b.Foo", True)
+    assert facts('import "leaf.proto";') == (None, False)
+    assert facts('import public "leaf.proto";', "message Local { int32 n = 1; }") == ("a.b.Local", False)
+    assert facts('import public "leaf.proto"; import "google/protobuf/any.proto";') == (None, False)
+    assert parsed(proto3('import public "google/protobuf/timestamp.proto";')).name == "google.protobuf.Timestamp"
 
 
 def test_tags_are_found_and_changed_where_they_stand() -> None:
