@@ -1,10 +1,10 @@
 """Writing a Protobuf file's descriptor as text, in the order and the layout of Confluent's canonical form.
 
-Syntax, package, imports, options, messages, enums, extensions, services; within a message reserved, options, fields, oneofs, extension
-ranges, extensions, nested messages, nested enums. No comments. Options stand as in the text. A type is named as the text named it, or by
-its full name with a dot before it where there is no text or `normalize` is asked for; that also sorts what has no meaning by its order:
-imports, fields and values by number, oneofs by their first field, reserved ranges, options by name; and leaves out the line of proto2. The
-order of messages has a meaning, for the bytes of a record name a message by its index.
+Syntax, package, imports, options, messages, enums, extensions, services; within a message reserved, options, fields, oneofs, groups,
+extension ranges, extensions, nested messages, nested enums. No comments. Options stand as in the text. A type is named as the text named
+it, or by its full name with a dot before it where there is no text or `normalize` is asked for; that also sorts what has no meaning by its
+order: imports, fields and values by number, oneofs by their first field, reserved ranges, options by name; and leaves out the line of
+proto2. The order of messages has a meaning, for the bytes of a record name a message by its index.
 
 Options are read with the classes of the file's own pool, so that those which a schema has defined itself have their names.
 """
@@ -12,7 +12,7 @@ Options are read with the classes of the file's own pool, so that those which a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.descriptor import FieldDescriptor
@@ -42,6 +42,13 @@ LABELS: Final[Mapping[int, str]] = {F.LABEL_OPTIONAL: "optional ", F.LABEL_REQUI
 NO_ENTRIES: Final[Mapping[str, DescriptorProto]] = {}
 
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+
+class _Members(NamedTuple):
+    """What a message or a oneof has, by number: fields, and groups, which stand behind them."""
+
+    fields: list[tuple[int, list[str]]]
+    groups: list[tuple[int, list[str]]]
 
 
 class Writer:
@@ -116,27 +123,31 @@ class Writer:
         numbers = [(reserved.start, reserved.end - 1) for reserved in message.reserved_range]
         maps = [inner for inner in message.nested_type if inner.options.map_entry and len(inner.field) == 2]
         entries = {f"{full_name}.{inner.name}": inner for inner in maps}  # another message may have an OrderEntry too
-        fields: list[tuple[int, list[str]]] = []
-        oneofs: dict[int, list[tuple[int, list[str]]]] = {}
+        own = _Members([], [])
+        oneofs: dict[int, _Members] = {}
         for index, field in enumerate(message.field):
+            is_in_oneof = field.HasField("oneof_index") and not field.proto3_optional
+            members = oneofs.setdefault(field.oneof_index, _Members([], [])) if is_in_oneof else own
             lines = self._field(field, (*place, 2, index), message, entries)
-            if field.HasField("oneof_index") and not field.proto3_optional:
-                oneofs.setdefault(field.oneof_index, []).append((field.number, lines))
-            else:
-                fields.append((field.number, lines))
-        written = [(self._ordered(members)[0][0], index, self._ordered(members)) for index, members in oneofs.items()]
+            (members.groups if field.type == F.TYPE_GROUP else members.fields).append((field.number, lines))
+        written = [(self._ordered(members.fields or members.groups)[0][0], index) for index, members in oneofs.items()]
         blocks = [
             _block(
                 f"oneof {message.oneof_decl[index].name}",
-                [self._option_lines(message.oneof_decl[index].options, (*place, 8, index, 2)), _joined(members)],
+                [
+                    self._option_lines(message.oneof_decl[index].options, (*place, 8, index, 2)),
+                    _joined(self._ordered(oneofs[index].fields)),
+                    _joined(self._ordered(oneofs[index].groups)),
+                ],
             )
-            for _, index, members in (sorted(written) if self._normalize else written)
+            for _, index in (sorted(written) if self._normalize else written)
         ]
         return [
             self._reserved(numbers, message.reserved_name, FIELD_NUMBER_END - 1),
             self._option_lines(message.options, (*place, 7)),
-            _joined(self._ordered(fields)),
+            _joined(self._ordered(own.fields)),
             [line for block in blocks for line in block],
+            _joined(self._ordered(own.groups)),
             self._ranges(message, place) if self._extensions else [],
             self._extends(message.extension, (*place, 6), message) if self._extensions else [],
         ]

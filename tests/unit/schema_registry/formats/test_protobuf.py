@@ -126,6 +126,36 @@ def test_an_empty_line_within_a_message_is_indented_as_the_others_are() -> None:
     assert schema.equivalent(parsed(text.replace("  \n", "\n")))  # as earlier releases have stored it
 
 
+def test_groups_stand_behind_fields_and_oneofs() -> None:
+    """By `ProtobufSchemaUtils`, of a message and of a oneof."""
+    text = """syntax = "proto2";
+
+message A {
+  optional int32 x = 9;
+
+  oneof o {
+    int32 y = 8;
+
+    group H = 1 {
+      optional int32 z = 1;
+    }
+  }
+
+  repeated group G = 2 {
+    optional int32 z = 1;
+  }
+
+  message N {}
+}
+"""
+    text = text.replace("\n\n    group", "\n  \n    group").replace("\n\n    optional", "\n  \n    optional")
+    parts = "oneof o { group H = 1 { optional int32 z = 1; } int32 y = 8; } optional int32 x = 9; message N {}"
+    schema = parsed(f'syntax = "proto2"; message A {{ repeated group G = 2 {{ optional int32 z = 1; }} {parts} }}')
+    assert schema.canonical == text
+    assert schema.normalized == text.removeprefix('syntax = "proto2";\n')
+    assert parsed(text).canonical == text
+
+
 def test_the_normal_form_has_options_in_one_order_and_no_syntax_but_proto3() -> None:
     """By `ProtobufSchemaTest`: `testRanges`, `testComplexCustomOptions2`, `testNormalizationWithNestedComplexCustomOptions`."""
     ranges = 'message A {\n  extensions 100 to 200 [(e) = { z: 1024.0, lists: [2, 1], list: "a", half: 0.5, in: { y: 1, b: 2 } }];\n}\n'
