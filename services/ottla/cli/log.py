@@ -35,8 +35,8 @@ def dump(
 ) -> None:
     """Print the batches of a segment with their checksums, and check its indexes.
 
-    Also prints an index, aborted transactions, a producer snapshot or a leader-epoch-checkpoint. Exit code 1: something is
-    wrong with a file.
+    Records of `__consumer_offsets` and `__transaction_state` are decoded. Also prints an index, aborted transactions, a producer
+    snapshot or a leader-epoch-checkpoint. Exit code 1: something is wrong with a file.
 
     Examples:
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from ottla.cli.output import bytes_of, count_of
 from ottla.cli.rendering import text_or_base64, time_of
+from ottla.errors import InvalidRecord
+from ottla.model import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from ottla.record.records import Record
@@ -51,6 +57,7 @@ def segment(path: Path, with_records: bool, index_check: bool) -> Iterator[Line]
     """Batches, damage, the indexes beside the segment, and a sentence that sums up."""
     from ottla.storage.inspect import BatchDump, dump_offset_index, dump_segment, dump_time_index
 
+    topic = path.absolute().parent.name.rpartition("-")[0]
     batches = records = size = bad_checksums = problems = 0
     for found in dump_segment(path, with_records=with_records):
         if isinstance(found, BatchDump):
@@ -58,7 +65,7 @@ def segment(path: Path, with_records: bool, index_check: bool) -> Iterator[Line]
             records += found.header.record_count
             size += found.header.size
             bad_checksums += not found.crc_is_valid
-            line = _batch(found, with_records)
+            line = _batch(found, with_records, topic)
         else:
             line = _damage(found)
         problems += line.problems
@@ -76,7 +83,7 @@ def segment(path: Path, with_records: bool, index_check: bool) -> Iterator[Line]
     )
 
 
-def _batch(batch: BatchDump, with_records: bool) -> Line:
+def _batch(batch: BatchDump, with_records: bool, topic: str) -> Line:
     header = batch.header
     codec = CODECS[header.codec] if header.codec < len(CODECS) else f"codec {header.codec}"
     words = [
@@ -97,7 +104,7 @@ def _batch(batch: BatchDump, with_records: bool) -> Line:
     words.append(f"crc {header.crc:#010x} {'ok' if batch.crc_is_valid else 'WRONG'}")
     lines = ["  ".join(words), *(f"    ! {problem}" for problem in batch.problems)]
     if with_records:
-        lines += [_record(record) for record in batch.records]
+        lines += [_record(record, {} if header.is_control else _decoded(topic, record)) for record in batch.records]
     document: dict[str, Any] = {
         "kind": "batch",
         "position": batch.position,
@@ -110,13 +117,18 @@ def _batch(batch: BatchDump, with_records: bool) -> Line:
         "problems": list(batch.problems),
     }
     if with_records:
-        document["records"] = [_record_document(record) for record in batch.records]
+        document["records"] = [
+            _record_document(record) | ({} if header.is_control else _decoded(topic, record)) for record in batch.records
+        ]
     return Line(tuple(lines), document, len(batch.problems))
 
 
-def _record(record: Record) -> str:
+def _record(record: Record, decoded: dict[str, Any]) -> str:
     headers = "".join(f"  {name}={_bytes(value)}" for name, value in record.headers)
-    return f"    {record.offset}  {_time(record.timestamp)}  {_bytes(record.key)} → {_bytes(record.value)}{headers}"
+    key, value = _bytes(record.key), _bytes(record.value)
+    if decoded:
+        key, value = (json.dumps(decoded["decoded"][part], ensure_ascii=False) for part in ("key", "value"))
+    return f"    {record.offset}  {_time(record.timestamp)}  {key} → {value}{headers}"
 
 
 def _record_document(record: Record) -> dict[str, Any]:
@@ -130,6 +142,47 @@ def _record_document(record: Record) -> dict[str, Any]:
             for name, value in record.headers
         ],
     }
+
+
+def _decoded(topic: str, record: Record) -> dict[str, Any]:
+    """What a record says that a coordinator wrote for itself; nothing where it is of a later release, or damaged."""
+    if topic not in INTERNAL_TOPICS:
+        return {}
+    from ottla.broker.groups.consumer.record_codec import ConsumerGroupKey, decode_change
+    from ottla.broker.groups.records import OffsetKey, OtherKey, decode_group, decode_key, decode_offset
+    from ottla.broker.transactions import records as transactions
+
+    key: Any = None
+    value: Any = record.value
+    try:
+        if topic == "__transaction_state":
+            key = transactions.decode_key(record.key or b"")
+            value = None if key is None or value is None else transactions.decode(key, value)
+        else:
+            found = decode_key(record.key or b"")
+            key = None if isinstance(found, OtherKey) else found
+            if isinstance(found, ConsumerGroupKey) and value is not None:
+                value = decode_change(found, value)
+            elif key is not None and value is not None:
+                value = decode_offset(value) if isinstance(found, OffsetKey) else decode_group(value)
+    except InvalidRecord:
+        return {}
+    return {} if key is None else {"decoded": {"key": _plain(key), "value": _plain(value)}}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: bytes in Base64, a set in order."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {name: _plain(getattr(value, name)) for name in value._fields}
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return [_plain(item) for item in (sorted(value) if isinstance(value, (set, frozenset)) else value)]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Enum):
+        return value.name
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value) if isinstance(value, UUID) else value
 
 
 def _damage(damage: Damage) -> Line:

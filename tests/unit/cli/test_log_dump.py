@@ -3,10 +3,20 @@
 import json
 import struct
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from ottla.broker.groups.classic.effects import StoredMember, StoreGroup
+from ottla.broker.groups.consumer.changes import EpochChange
+from ottla.broker.groups.consumer.record_codec import encode_change
+from ottla.broker.groups.records import CommittedOffset, OffsetKey, encode_group, encode_group_key, encode_offset, encode_offset_key
+from ottla.broker.transactions.records import encode, encode_key
+from ottla.broker.transactions.states import TransactionState
+from ottla.broker.transactions.transaction import Transaction
 from ottla.cli.main import run
+from ottla.model import TopicPartition
 from ottla.record.codecs import ZSTD
 from ottla.record.records import Record, build_batch
 from ottla.storage.indexes import OFFSET_ENTRY, TIME_ENTRY
@@ -66,6 +76,47 @@ def test_json_is_a_document_a_line(segment: Path, capsys: pytest.CaptureFixture[
         "bad_checksums": 0,
         "problems": 0,
     }
+
+
+def test_records_of_coordinators_are_decoded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As by kafka-dump-log --offsets-decoder and --transaction-log-decoder (DumpLogSegmentsTest, OffsetMessageFormatterTest)."""
+    topic_id, key = uuid4(), encode_offset_key(OffsetKey("billing", "clicks", 1))
+    group = StoreGroup("billing", "consumer", 3, "range", "m", 7, (StoredMember("m", None, "c", "/h", 1, 2, b"s", b"a"),))
+    records = [
+        Record(0, NOON, key, encode_offset(CommittedOffset(100, 10, "about", 1234), topic_id)),
+        Record(1, NOON, key, None),
+        Record(2, NOON, encode_group_key("billing"), encode_group(group)),
+        Record(3, NOON, *encode_change("reading", EpochChange(4))),
+        Record(4, NOON, b"\0\x63", b"of a later release"),
+        Record(5, NOON, key, b"?"),
+    ]
+    ongoing = Transaction("pay", 7, 2, 60_000, TransactionState.ONGOING, frozenset({TopicPartition("clicks", 1)}), 1, 2)
+    of_transactions = [Record(0, NOON, encode_key("pay"), encode(ongoing))]
+    for directory, of_directory in (
+        ("__consumer_offsets-3", records),
+        ("__transaction_state-0", of_transactions),
+        ("clicks-0", records[:1]),
+    ):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "00000000000000000000.log").write_bytes(build_batch(of_directory))
+
+    def dumped(directory: str) -> list[Any]:
+        assert run(["log", "dump", "--json", "--records", str(tmp_path / directory / "00000000000000000000.log")]) == 0
+        return [record.get("decoded") for record in json.loads(capsys.readouterr().out.splitlines()[0])["records"]]
+
+    offset, tombstone, stored, changed, *others = dumped("__consumer_offsets-3")
+    assert offset["key"] == tombstone["key"] == {"group_id": "billing", "topic": "clicks", "partition": 1}
+    assert offset["value"]["topic_id"] == str(topic_id)
+    assert (
+        offset["value"]["committed"].items() >= {"offset": 100, "leader_epoch": 10, "metadata": "about", "commit_timestamp": 1234}.items()
+    )
+    assert tombstone["value"] is None and others == [None, None] and changed["key"]["group_id"] == "reading"
+    assert (stored["value"]["generation_id"], stored["value"]["members"][0]["subscription"]) == (3, "cw==")
+    (transaction,) = dumped("__transaction_state-0")
+    assert transaction["key"] == "pay" and transaction["value"]["state"] == "ONGOING"
+    assert transaction["value"]["partitions"] == [{"topic": "clicks", "partition": 1}] and dumped("clicks-0") == [None]
+    assert run(["log", "dump", "-r", str(tmp_path / "__consumer_offsets-3" / "00000000000000000000.log")]) == 0
+    assert '    1  2013-07-04T12:00:00.000Z  {"group_id": "billing", "topic": "clicks", "partition": 1} → null\n' in capsys.readouterr().out
 
 
 def test_a_flipped_bit_is_a_wrong_checksum_and_code_1(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
