@@ -247,7 +247,11 @@ def test_a_slow_move_is_listed_waits_for_nobody_and_is_taken_back(cluster: Embed
     }
     assert set(overridden(cluster, ResourceType.BROKER, str(target))) >= THROTTLED
 
-    assert ottla(cluster, "reassign", "cancel", str(plan)) == "Cancelled the reassignment of 1 partition.\n"
+    keeping = ("reassign", "cancel", str(plan), "--keep-throttle")  # kafka-reassign-partitions --preserve-throttles
+    assert ottla(cluster, *keeping) == "Cancelled the reassignment of 1 partition.\n"
+    assert ottla(cluster, *keeping) == "No partition of the plan is on its way.\n"
+    assert overridden(cluster, ResourceType.TOPIC, "clicks") and set(overridden(cluster, ResourceType.BROKER, str(target))) >= THROTTLED
+    assert ottla(cluster, "reassign", "cancel", str(plan)) == "No partition of the plan is on its way.\n"
     assert "No partition is on its way" in ottla(cluster, "reassign", "list")
     assert (cluster.leader("clicks"), cluster.isr("clicks")) == (leader, [leader])
     assert overridden(cluster, ResourceType.TOPIC, "clicks") == {}

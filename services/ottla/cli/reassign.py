@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 app = commands("Move partitions to other brokers.")
 
+KeepThrottle = Annotated[bool, typer.Option("--keep-throttle", help="Leave the throttle in place, also when all is done.")]
 PlanFile = Annotated[str, typer.Argument(metavar="PLAN", help="A plan's file, as `generate` makes it; `-` reads standard input.")]
 Topics = Annotated[
     list[str] | None, typer.Option("--topics", "-t", metavar="NAME,…", help="The topics to move, with commas; may be repeated.")
@@ -180,7 +181,7 @@ def list_ongoing(
 def status(
     where: Connection,
     plan_file: PlanFile,
-    keep_throttle: Annotated[bool, typer.Option("--keep-throttle", help="Leave the throttle in place, also when all is done.")] = False,
+    keep_throttle: KeepThrottle = False,
     as_json: Json = False,
 ) -> None:
     """Compare a plan with where its partitions are, and remove the throttle when nothing is on its way any more.
@@ -209,6 +210,7 @@ def cancel(
     where: Connection,
     plan_file: Annotated[str | None, typer.Argument(metavar="[PLAN]", help="Only the partitions of this plan.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Whatever is on its way.")] = False,
+    keep_throttle: KeepThrottle = False,
 ) -> None:
     """Take reassignments back: partitions stay where they were, and what was copied is deleted.
 
@@ -221,12 +223,12 @@ def cancel(
     ongoing = cluster.ongoing()
     chosen = [reassignment for reassignment in ongoing if plan is None or reassignment in plan]
     if not chosen:
-        if plan is not None:
+        if plan is not None and not keep_throttle:
             _end_throttle(cluster, plan)
         say(f"No partition{'' if plan is None else ' of the plan'} is on its way.")
         return
     refused = alter_reassignments(cluster.where, cluster.address, dict.fromkeys(chosen))
-    if len(chosen) == len(ongoing) and not refused:
+    if len(chosen) == len(ongoing) and not refused and not keep_throttle:
         _end_throttle(cluster, chosen)
     say(f"Cancelled the reassignment of {count_of(len(chosen) - len(refused), 'partition')}.")
     if refused:
