@@ -114,6 +114,7 @@ def test_replicas_of_a_new_topic_are_assigned_by_hand(topics: Topics) -> None:
     topics("create", "assigned", "--replica-assignment", "1,1,1", "-c", "retention.ms=7")
     (topic,) = json.loads(topics("describe", "assigned", "--json"))
     assert [partition["replicas"] for partition in topic["partitions"]] == [[1]] * 3 and topic["configs"] == {"retention.ms": "7"}
+    assert f", id {topic['topic_id']}\n" in topics("describe", "assigned") and len(topic["topic_id"]) == 22
     assert "topic 'assigned-elsewhere': " in topics("create", "assigned-elsewhere", "--replica-assignment", "77", code=1)
     for wrong in ("1:1", "1:2,1", "1:", "one", "1,-2", ""):
         assert "--replica-assignment takes " in topics("create", "assigned-wrongly", "--replica-assignment", wrong, code=2)

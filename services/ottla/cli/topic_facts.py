@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
 from ottla.cli.errors import CommandFailed
@@ -15,6 +15,9 @@ from ottla.model import TopicPartition
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata
+
+
+NO_TOPIC_ID: Final = "A" * 22  # zero, of a broker that gives none
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,10 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """One topic, its partitions by number and what is configured for it alone."""
+    """One topic, its partitions by number and what is configured for it alone. The id is None of a cluster that has none."""
 
     name: str
+    topic_id: str | None
     partitions: tuple[PartitionFacts, ...]
     overrides: Mapping[str, str]
 
@@ -67,6 +71,7 @@ class TopicFacts:
     def as_json(self, under_replicated: bool = False) -> dict[str, Any]:
         return {
             "topic": self.name,
+            "topic_id": self.topic_id,
             "partition_count": len(self.partitions),
             "replication_factor": self.replication_factor,
             "configs": dict(self.overrides),
@@ -87,12 +92,14 @@ def gather(connection: Connection, names: Sequence[str], *, internal: bool = Fal
     led = [partition for partition in partitions if metadata.topics[partition.topic].partitions[partition.partition].leader >= 0]
     offsets = _offsets(admin, connection, led)
     sizes = _sizes(connection, metadata, partitions)
+    ids = _ids(admin, connection, chosen)
     overrides = _overrides(admin, connection, chosen)
     for name in names:
         cluster_metadata_has(overrides, name, connection.bootstrap_server)
     return [
         TopicFacts(
             name,
+            ids.get(name),
             tuple(
                 PartitionFacts(
                     partition=partition.id,
@@ -141,6 +148,23 @@ def _offsets(
                 found[TopicPartition(partition.topic, partition.partition)] = None
         ends.append(found)
     return {partition: (ends[0][partition], ends[1][partition]) for partition in partitions}
+
+
+def _ids(admin: AdminClient, connection: Connection, names: Sequence[str]) -> dict[str, str]:
+    """The ids of topics by name, as Kafka writes them."""
+    if not names:
+        return {}
+    from confluent_kafka import KafkaException, TopicCollection
+
+    ids: dict[str, str] = {}
+    with told_plainly(connection.bootstrap_server):
+        answers = admin.describe_topics(TopicCollection(list(names)), request_timeout=ANSWER_SECONDS)
+    for name, answer in answers.items():
+        with suppress(KafkaException):  # one that is gone
+            topic_id = str(answer.result(ANSWER_SECONDS + 5).topic_id)
+            if topic_id != NO_TOPIC_ID:
+                ids[name] = topic_id
+    return ids
 
 
 def _sizes(connection: Connection, metadata: ClusterMetadata, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

@@ -172,7 +172,7 @@ def _described(topic: TopicFacts, under_replicated: bool) -> str:
     size = "size unknown" if topic.size is None else bytes_of(topic.size)
     lines = [
         f"{topic.name}: {count_of(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}, "
-        f"{count_of(topic.message_count, 'message')}, {size}"
+        f"{count_of(topic.message_count, 'message')}, {size}{'' if topic.topic_id is None else f', id {topic.topic_id}'}"
     ]
     lines += [f"  {key} = {value}" for key, value in topic.overrides.items()]
     rows = [
