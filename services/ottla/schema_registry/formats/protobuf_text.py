@@ -41,7 +41,7 @@ LABELS: Final[Mapping[int, str]] = {F.LABEL_OPTIONAL: "optional ", F.LABEL_REQUI
 
 NO_ENTRIES: Final[Mapping[str, DescriptorProto]] = {}
 
-_ESCAPES: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+_ESCAPES: Final = str.maketrans(dict(zip("\\\"'\a\b\f\n\r\t\v", (f"\\{letter}" for letter in "\\\"'abfnrtv"), strict=True)))
 
 
 class _Members(NamedTuple):

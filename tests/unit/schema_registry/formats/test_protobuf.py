@@ -126,6 +126,31 @@ def test_an_empty_line_within_a_message_is_indented_as_the_others_are() -> None:
     assert schema.equivalent(parsed(text.replace("  \n", "\n")))  # as earlier releases have stored it
 
 
+def test_texts_are_escaped_as_confluent_escapes_them() -> None:
+    """`ProtobufSchemaTest.testOptionEscape`, of an option, a text in one, a default and a name in JSON."""
+    text = r"""syntax = "proto2";
+
+import "confluent/meta.proto";
+
+option java_package = "a\\a \" \' \a\b\f\n\r\t\v é ?";
+
+message A {
+  option (confluent.message_meta) = {
+    doc: "what\'s"
+  };
+
+  optional string s = 1 [
+    default = "\'",
+    json_name = "s\'"
+  ];
+}
+"""
+    schema = parsed(text)
+    assert schema.canonical == text
+    assert parsed(text.replace(r"\'", "'")).canonical == text
+    assert schema.equivalent(parsed(text.replace(r"\'", "'")))  # as earlier releases have stored it
+
+
 def test_groups_stand_behind_fields_and_oneofs() -> None:
     """By `ProtobufSchemaUtils`, of a message and of a oneof."""
     text = """syntax = "proto2";
