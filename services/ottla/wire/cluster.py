@@ -366,10 +366,12 @@ class Cluster:
             wanted = None
         self._wanted.clear()
         self._wants_all = False
-        await self._hear(await self.any_connection(), wanted)
+        await self._hear(await self.any_connection(), wanted, makes_topics=self.settings.allow_auto_create_topics)
 
-    async def _hear(self, connection: BrokerConnection, wanted: Collection[str] | None) -> None:
-        answer = await self._ask(connection, ApiKey.METADATA, METADATA_VERSIONS, lambda api: self._metadata_request(api, wanted))
+    async def _hear(self, connection: BrokerConnection, wanted: Collection[str] | None, *, makes_topics: bool) -> None:
+        answer = await self._ask(
+            connection, ApiKey.METADATA, METADATA_VERSIONS, lambda api: self._metadata_request(api, wanted, makes_topics=makes_topics)
+        )
         if not answer.brokers:
             # It has started and was not told of the cluster yet: by its account there would be no topics. Kafka's clients ask again, too.
             raise ConnectionError("a broker does not know the cluster yet")
@@ -377,11 +379,11 @@ class Cluster:
         now = self.clock.monotonic()
         self._heard.update((str(topic.name), now) for topic in answer.topics)
 
-    def _metadata_request(self, api: Any, topics: Collection[str] | None) -> Any:
+    def _metadata_request(self, api: Any, topics: Collection[str] | None, *, makes_topics: bool = False) -> Any:
         return api.build(
             "MetadataRequest",
             topics=None if topics is None else [api.build("MetadataRequestTopic", topic_id=None, name=name) for name in topics],
-            allow_auto_topic_creation=self.settings.allow_auto_create_topics,
+            allow_auto_topic_creation=makes_topics,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
         )
@@ -420,7 +422,8 @@ class Cluster:
             topics = sorted({partition.topic for partition in partitions})
             if self.metadata.brokers:
                 with suppress(OSError, OttlaError):
-                    await self._hear(await self.connection(self.random.choice(sorted(self.metadata.brokers))), topics)
+                    broker_id = self.random.choice(sorted(self.metadata.brokers))
+                    await self._hear(await self.connection(broker_id), topics, makes_topics=False)
             then()
 
     async def topic_ids(self, name: str, timeout_seconds: float) -> set[UUID]:

@@ -27,6 +27,7 @@ from ottla.errors import (
 from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.record.batch import batches
 from ottla.record.records import Record, build_batch, read_records
+from ottla.wire.admin import delete_topics
 from ottla.wire.cluster import Cluster, ClusterSettings, socket_connect
 from ottla.wire.connection import Channel, Piece
 from ottla.wire.fetching import Fetcher, FetchSettings
@@ -234,6 +235,21 @@ async def test_what_cannot_be_written_in_time_fails_and_the_rest_goes_on(tmp_pat
             clock.put_forward(producer.settings.delivery_timeout_seconds)
             said = await asyncio.gather(*nowhere, return_exceptions=True)
             assert all(isinstance(error, RequestTimedOut) for error in said)
+
+
+async def test_a_topic_that_was_written_to_and_deleted_is_not_made_again_by_a_look_at_who_leads(tmp_path: Path) -> None:
+    """Kafka's producer forgets such a topic after `metadata.max.idle.ms`."""
+    async with (
+        brokers(tmp_path) as running,
+        cluster_of(running, allow_auto_create_topics=True, metadata_max_age_seconds=0.05) as cluster,
+        BatchProducer(cluster) as producer,
+    ):
+        assert await producer.send(CLICKS, batch(b"a")) == 0
+        assert await delete_topics(cluster, ["clicks"]) == {}
+        await asyncio.sleep(0.5)
+        async with cluster_of(running) as look:
+            await look.refresh(None)
+            assert "clicks" not in look.metadata.topics
 
 
 async def test_room_is_waited_for_and_closing_fails_what_is_left() -> None:
