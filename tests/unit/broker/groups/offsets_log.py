@@ -103,7 +103,7 @@ def shard_of(
     topics: KnownTopics | None = None,
     settings: ShardSettings | None = None,
 ) -> GroupShard:
-    random = Random(seed)
+    random = Random(f"{seed} {epoch}")
 
     def unique() -> UUID:
         return UUID(int=random.getrandbits(128), version=4)

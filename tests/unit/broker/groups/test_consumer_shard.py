@@ -373,6 +373,17 @@ async def test_a_static_member_that_takes_the_group_with_it_reads_nothing_that_a
     assert classic_group(shard).state is GroupState.PREPARING_REBALANCE
 
 
+async def test_a_group_that_is_converted_twice_knows_what_its_members_read() -> None:
+    """The target says otherwise, and who was to give something up has not heard of it."""
+    shard = await loaded(OffsetsLog(), topics=TOPICS)
+    old = await classic_member(shard)
+    await shard.consumer_heartbeat("g", beat("new"))
+    await shard.consumer_heartbeat("g", Heartbeat("new", -1))
+    assert read_assignment(classic_group(shard).get(old).assignment)["clicks"] == frozenset(range(4))
+    answer = await shard.consumer_heartbeat("g", beat("newer"))
+    assert answer.assignment == {}
+
+
 async def test_a_rebalance_that_a_conversion_began_begins_again_at_another_coordinator() -> None:
     """Nobody reads yet what the last member of the consumer protocol had, and those who stay are at the right generation."""
     log = OffsetsLog()

@@ -143,7 +143,8 @@ def downgraded(group: ConsumerGroup, limits: GroupLimits, topics: Topics, now_ms
                 metadata.classic.session_timeout_ms,
                 metadata.rebalance_timeout_ms,
                 metadata.classic.protocols,
-                write_assignment(by_name(group, group.target(member_id), topics), version),
+                # Not its target, as in Kafka: until it has joined again it may read what that gives to others.
+                write_assignment(by_name(group, member.position.held, topics), version),
                 deadline_ms=now_ms + metadata.classic.session_timeout_ms,
             )
         )
