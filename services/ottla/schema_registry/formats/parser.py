@@ -43,10 +43,12 @@ class Formats:
         """
         parsed = await self._parse(schema_type, text, references, is_new)
         if normalize and parsed.normalized != parsed.canonical:
-            return await self._parse(schema_type, parsed.normalized, references, is_new)
+            return await self._parse(schema_type, parsed.normalized, references, is_new, is_normal=True)
         return parsed
 
-    async def _parse(self, schema_type: SchemaType, text: str, references: Mapping[str, str], is_new: bool) -> ParsedSchema:
+    async def _parse(
+        self, schema_type: SchemaType, text: str, references: Mapping[str, str], is_new: bool, is_normal: bool = False
+    ) -> ParsedSchema:
         try:
             match schema_type:
                 case SchemaType.AVRO:
@@ -54,7 +56,7 @@ class Formats:
                 case SchemaType.JSON:
                     return json_schema.parse(text, references, self.limits)
                 case SchemaType.PROTOBUF:
-                    return await protobuf.parse(text, references, self.limits, self._compiler)
+                    return await protobuf.parse(text, references, self.limits, self._compiler, is_normal=is_normal)
         except RecursionError:
             raise InvalidSchema("the schema is nested too deep") from None
 

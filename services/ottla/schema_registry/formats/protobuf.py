@@ -45,10 +45,13 @@ class ProtobufSchema:
 
     schema_type: Final = SchemaType.PROTOBUF
 
-    def __init__(self, files: Sequence[FileDescriptorProto], text: str, references: Mapping[str, str], limits: Limits) -> None:
+    def __init__(
+        self, files: Sequence[FileDescriptorProto], text: str, references: Mapping[str, str], limits: Limits, is_normal: bool = False
+    ) -> None:
         self.file: Final = files[-1]
         self._files: Final = files
         self._text: Final = text
+        self._is_normal: Final = is_normal
         self._limits: Final = limits
         self._pool: Final = pool_of(files)
         self.used_references: Final = frozenset(file.name for file in files) & references.keys()
@@ -79,12 +82,12 @@ class ProtobufSchema:
     @cached_property
     def canonical(self) -> str:
         """In Confluent's layout."""
-        return Writer(self.file, self._pool, self._text).write()
+        return self._text if self._is_normal else Writer(self.file, self._pool, self._text).write()
 
     @cached_property
     def normalized(self) -> str:
         """The same with full names, and in order where that has no meaning."""
-        return Writer(self.file, self._pool, normalize=True).write()
+        return Writer(self.file, self._pool, self._text, normalize=True).write()
 
     def formatted(self, form: str) -> str:
         """The canonical text; for "serialized" the descriptor in base64, for "ignore_extensions" without these."""
@@ -106,7 +109,11 @@ class ProtobufSchema:
 
     def equivalent(self, other: ParsedSchema) -> bool:
         """Whether both are the same file but for order and notation."""
-        return isinstance(other, ProtobufSchema) and self.normalized == other.normalized
+        return isinstance(other, ProtobufSchema) and self._of_descriptor == other._of_descriptor
+
+    @cached_property
+    def _of_descriptor(self) -> str:
+        return Writer(self.file, self._pool, normalize=True).write()
 
     def has_top_level_field(self, name: str) -> bool:
         """Whether one of the messages that are in no other has it."""
@@ -205,7 +212,7 @@ def _meta(options: Message) -> Any:
     return None
 
 
-async def parse(text: str, references: Mapping[str, str], limits: Limits, compiler: Compiler) -> ProtobufSchema:
+async def parse(text: str, references: Mapping[str, str], limits: Limits, compiler: Compiler, *, is_normal: bool = False) -> ProtobufSchema:
     """Reads a schema together with those that it references.
 
     Args:
@@ -213,6 +220,7 @@ async def parse(text: str, references: Mapping[str, str], limits: Limits, compil
         references: the same for imported files, by the path of the import; each after those that it imports.
         limits: bounds.
         compiler: says what the texts mean.
+        is_normal: the text is the normal form of another one, and stays as it is; the canonical form has defaults behind other options.
 
     Raises:
         InvalidSchema: one of them is wrong; `place` is a line and a column.
@@ -230,7 +238,7 @@ async def parse(text: str, references: Mapping[str, str], limits: Limits, compil
         steps=sum(len(file.source_code_info.location) for file in compiled.file if file.name == main or file.name in files)
     )
     try:
-        return ProtobufSchema([*compiled.file], text, references, limits)
+        return ProtobufSchema([*compiled.file], text, references, limits, is_normal)
     except (TypeError, DecodeError, UnicodeDecodeError) as error:
         raise InvalidSchema(f"the descriptor is not taken: {error}") from None
 

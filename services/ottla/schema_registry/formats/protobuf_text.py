@@ -71,6 +71,7 @@ class Writer:
         self._extensions: Final = extensions
         self._spellings: Final = {} if normalize else dict(_spellings(file, text))
         self._sequence: Final = {} if normalize or not text else _sequence(file)
+        self._json_names: Final = _given_json_names(file) if text else frozenset[tuple[int, ...]]()
 
     def write(self) -> str:
         """The text."""
@@ -196,9 +197,10 @@ class Writer:
         if field.HasField("default_value"):
             quoted = {F.TYPE_STRING: f'"{_escaped(field.default_value)}"', F.TYPE_BYTES: f'"{field.default_value}"'}
             options.append(("default", [quoted.get(field.type, field.default_value)]))
-        if field.HasField("json_name") and field.json_name != _json_name(field.name):
+        if field.HasField("json_name") and (place in self._json_names or field.json_name != _json_name(field.name)):
             options.append(("json_name", [f'"{_escaped(field.json_name)}"']))
-        return _with_options(f"{label}{type_} {field.name} = {field.number}", options)
+        in_order = sorted(options, key=lambda option: option[0]) if self._normalize else options
+        return _with_options(f"{label}{type_} {field.name} = {field.number}", in_order)
 
     def _label(self, field: FieldDescriptorProto) -> str:
         if field.label == F.LABEL_OPTIONAL:
@@ -321,6 +323,12 @@ def _sequence(file: FileDescriptorProto) -> dict[tuple[int, ...], int]:
         for end in range(max(len(path) - 3, 0), len(path) + 1):
             found.setdefault(path[:end], len(found))
     return found
+
+
+def _given_json_names(file: FileDescriptorProto) -> frozenset[tuple[int, ...]]:
+    """The places of fields whose text has a name in JSON, which may be the one that they have anyway."""
+    number = F.DESCRIPTOR.fields_by_name["json_name"].number
+    return frozenset(tuple(location.path[:-1]) for location in file.source_code_info.location if location.path[-1:] == [number])
 
 
 def _value(field: FieldDescriptor, value: Any, normalize: bool) -> list[str]:

@@ -151,6 +151,27 @@ message A {
     assert schema.equivalent(parsed(text.replace(r"\'", "'")))  # as earlier releases have stored it
 
 
+def test_a_name_in_json_that_the_text_gives_is_written_though_it_is_the_usual_one() -> None:
+    """`ProtobufSchemaTest.testNormalization`; among options in the normal form."""
+    field = "int64 other_id = 1 [\n    jstype = JS_STRING,\n    {}\n  ];\n"
+    text = f'syntax = "proto3";\n\nmessage A {{\n  {field}  int64 more_id = 2;\n}}\n'.replace("{}", 'json_name = "otherId"')
+    schema = parsed(text)
+    assert schema.canonical == text
+    assert '[\n    json_name = "otherId",\n    jstype = JS_STRING\n  ]' in schema.normalized
+    assert parsed(schema.normalized).normalized == schema.normalized
+    default = parsed('syntax = "proto2"; message A { optional int32 a = 1 [default = 1, deprecated = true]; }')
+    assert (
+        default.canonical.count("deprecated = true,\n    default = 1\n")
+        == default.normalized.count("default = 1,\n    deprecated = true\n")
+        == 1
+    )
+    normal = asyncio.run(Formats(compiler=InlineCompiler()).parse(SchemaType.PROTOBUF, text, {}, normalize=True))
+    assert normal.canonical == normal.normalized == schema.normalized  # as `normalize()` has it, and not in the canonical order again
+    stored = parsed(text.replace(',\n    json_name = "otherId"', ""))  # by earlier releases
+    assert "json_name" not in stored.canonical + stored.normalized
+    assert schema.equivalent(stored) and stored.equivalent(schema)
+
+
 def test_groups_stand_behind_fields_and_oneofs() -> None:
     """By `ProtobufSchemaUtils`, of a message and of a oneof."""
     text = """syntax = "proto2";
