@@ -60,6 +60,7 @@ class Metadata:
         self.topics: dict[str, TopicMetadata] = {}
         self._names: dict[UUID, str] = {}
         self._errors: dict[str, int] = {}  # why a topic that was asked for is not known
+        self._former: dict[str, TopicMetadata] = {}  # and what was known of it: of the same id, what is older is not believed later
 
     def take(self, answer: Any, *, everything: bool) -> None:
         """Takes in an answer to Metadata, of any version.
@@ -74,8 +75,10 @@ class Metadata:
         self.cluster_id = getattr(answer, "cluster_id", None) or self.cluster_id
         self.controller_id = BrokerId(getattr(answer, "controller_id", NO_LEADER))
         if everything:
-            for name in self.topics.keys() - {topic.name for topic in answer.topics}:
+            named = {topic.name for topic in answer.topics}
+            for name in (self.topics.keys() | self._former.keys()) - named:
                 self.forget(name)
+                self._former.pop(name, None)
         for topic in answer.topics:
             if topic.name is not None:
                 self._take_topic(topic)
@@ -84,12 +87,16 @@ class Metadata:
         name = str(topic.name)
         code = int(topic.error_code)
         if code not in (NONE, LeaderNotAvailable.code):
+            if name in self.topics:
+                self._former[name] = self.topics[name]
             self.forget(name)  # so that it is asked for again by who needs it, and not refused from memory for good
             self._errors[name] = code
             return
         self._errors.pop(name, None)
         topic_id = getattr(topic, "topic_id", None)
-        known = self.topics.get(name)
+        former, known = self._former.pop(name, None), self.topics.get(name)
+        if former is not None and topic_id is not None and former.topic_id == topic_id:
+            known = former
         if known is not None and topic_id not in (None, known.topic_id):  # a broker that says no id says nothing of another topic
             self.forget(name)
             known = None

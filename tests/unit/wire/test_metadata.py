@@ -45,6 +45,16 @@ def test_what_is_older_is_not_believed() -> None:
     assert metadata.leader(CLICKS) == 1
 
 
+@pytest.mark.parametrize("topic_id", [FIRST, SECOND])
+def test_what_was_known_before_a_broker_did_not_know_the_topic_is_not_older_for_that(topic_id: UUID) -> None:
+    """As of one that has just started; unless the topic was made again (Kafka's MetadataTest.testEpochUpdateAfterTopicDeletion)."""
+    metadata = heard(answer(topic(leader=2, epoch=6)), answer(topic(topic_id=None, error_code=3)))
+    with pytest.raises(UnknownTopicOrPartition):
+        metadata.leader(CLICKS)
+    metadata.take(answer(topic(leader=1, epoch=5, topic_id=topic_id)), everything=False)
+    assert metadata.leader(CLICKS) == (2 if topic_id == FIRST else 1)
+
+
 def test_a_topic_made_again_begins_with_new_epochs_and_a_new_id() -> None:
     metadata = heard(answer(topic(leader=2, epoch=6)), answer(topic(leader=1, epoch=0, topic_id=SECOND)))
     assert metadata.partition(CLICKS).leader_epoch == 0
