@@ -227,11 +227,12 @@ async def storm_of(seed: int) -> list[str]:
     dice, storm = random.Random(seed), Storm()
     await storm.start()
     clients: list[NewClient | OldClient] = []
+    kinds: list[type[NewClient | OldClient]] = [NewClient, OldClient]
     for number in range(150):
         match dice.choices(["step", "come", "go", "restart", "fail over", "time"], [30, 3, 2, 2, 1, 3])[0]:
             case "come" if len(clients) < 5:
                 name = f"c{number}"
-                clients.append(dice.choice([NewClient, OldClient])(storm, name, dice.choice([None, f"i{number}"])))
+                clients.append(dice.choice(kinds)(storm, name, dice.choice([None, f"i{number}"])))
             case "go" if clients:
                 gone = clients.pop(dice.randrange(len(clients)))
                 if dice.random() < 0.7:  # or it dies
@@ -241,7 +242,7 @@ async def storm_of(seed: int) -> list[str]:
                 stopped = clients.pop()
                 with contextlib.suppress(ApiError):
                     await stopped.stop()
-                clients.insert(0, dice.choice([NewClient, OldClient])(storm, f"c{number}", stopped.instance_id))
+                clients.insert(0, dice.choice(kinds)(storm, f"c{number}", stopped.instance_id))
             case "fail over":
                 await storm.fail_over()
             case "time":
