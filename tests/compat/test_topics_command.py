@@ -109,8 +109,8 @@ def test_records_before_an_offset_are_deleted(ottla_cluster: EmbeddedCluster, to
     assert "does not exist" in topics("delete-records", "shortened-away", "--before", "1", code=1)
 
 
-def test_replicas_of_a_new_topic_are_assigned_by_hand(topics: Topics) -> None:
-    """TopicCommandTest: testCreateWithReplicaAssignment, testParseAssignmentDuplicateEntries and …PartitionsOfDifferentSize."""
+def test_replicas_of_new_partitions_are_assigned_by_hand(topics: Topics) -> None:
+    """TopicCommandTest: testCreateWithReplicaAssignment, testAlterAssignment and testParseAssignment with what follows each."""
     topics("create", "assigned", "--replica-assignment", "1,1,1", "-c", "retention.ms=7")
     (topic,) = json.loads(topics("describe", "assigned", "--json"))
     assert [partition["replicas"] for partition in topic["partitions"]] == [[1]] * 3 and topic["configs"] == {"retention.ms": "7"}
@@ -119,3 +119,10 @@ def test_replicas_of_a_new_topic_are_assigned_by_hand(topics: Topics) -> None:
     for wrong in ("1:1", "1:2,1", "1:", "one", "1,-2", ""):
         assert "--replica-assignment takes " in topics("create", "assigned-wrongly", "--replica-assignment", wrong, code=2)
     assert "contradict" in topics("create", "assigned-wrongly", "--replica-assignment", "1", "-p", "1", code=2)
+    assert "for 2 partitions" in topics("alter", "assigned", "--replica-assignment", "1,1", "-p", "4", code=2)
+    assert "for 2 partitions" in topics("alter", "assigned", "--replica-assignment", "1,1", "-c", "retention.ms=8", code=2)
+    assert "topic 'assigned': " in topics("alter", "assigned", "--replica-assignment", "1,1,1,77", "-p", "4", code=1)
+    topics("alter", "assigned", "--replica-assignment", "77,77,77,1", "-p", "4")
+    (topic,) = json.loads(topics("describe", "assigned", "--json"))
+    assert [partition["replicas"] for partition in topic["partitions"]] == [[1]] * 4
+    assert "has 4 partitions" in topics("alter", "assigned", "--replica-assignment", "1,1", "-p", "2", code=1)

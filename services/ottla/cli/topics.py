@@ -201,6 +201,10 @@ def alter(
     delete_configs: Annotated[
         list[str] | None, typer.Option("--delete-config", metavar="KEY", help="Back to the broker's default; may be repeated.")
     ] = None,
+    replica_assignment: Annotated[
+        str | None,
+        typer.Option("--replica-assignment", metavar="ID:ID,…", help="The brokers of all --partitions; those of new ones are taken."),
+    ] = None,
 ) -> None:
     """Add partitions, set or unset what is configured for a topic. Settings that are not named stay as they are.
 
@@ -212,6 +216,9 @@ def alter(
         raise UsageError("--delete-config is empty")
     if partitions is None and not configs and not delete_configs:
         raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
+    replicas = None if replica_assignment is None else _replicas(replica_assignment)
+    if replicas is not None and len(replicas) != partitions:
+        raise UsageError(f"--replica-assignment is for {count_of(len(replicas), 'partition')}: give as many with --partitions")
     admin = where.admin()
     count = len(cluster_metadata(admin, where.bootstrap_server, name).topics[name].partitions)
     entries = [
@@ -223,14 +230,15 @@ def alter(
         with told_plainly(where.bootstrap_server, f"topic {name!r}"):
             known = admin.describe_configs([resource], request_timeout=ANSWER_SECONDS)[resource].result(ANSWER_SECONDS + 5)
         check_deleted(delete_configs, known)
-    if partitions is not None and entries:  # nothing is altered where one of both is refused
-        new = [NewPartitions(name, partitions)]
+    assigned = {"replica_assignment": replicas[count:]} if replicas and replicas[count:] else {}
+    new = [] if partitions is None else [NewPartitions(name, partitions, **assigned)]
+    if new and entries:  # nothing is altered where one of both is refused
         _wait(admin.create_partitions(new, request_timeout=ANSWER_SECONDS, validate_only=True), where)
     if entries:
         answers = admin.incremental_alter_configs([resource], request_timeout=ANSWER_SECONDS)
         _wait({name: answers[resource]}, where)
-    if partitions is not None:
-        _wait(admin.create_partitions([NewPartitions(name, partitions)], request_timeout=ANSWER_SECONDS), where)
+    if new:
+        _wait(admin.create_partitions(new, request_timeout=ANSWER_SECONDS), where)
         note(f"ottla: keys of {name!r} are spread over {partitions} partitions now, and not over {count}: their order holds from here on")
     say(f"Altered topic {name!r}.")
 
