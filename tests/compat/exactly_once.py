@@ -15,7 +15,8 @@ from .quiet import quiet
 
 PARTITIONS = 3
 MESSAGES = 900  # of each partition
-SECONDS = 180.0
+# For a share of the copy: a worker waits for 90 s to become a producer, and for as long for each step of a transaction.
+SECONDS = 400.0
 WORKER = Path(__file__).with_name("copy_worker.py")
 TRANSACTIONAL_ID = "copier-1"
 
