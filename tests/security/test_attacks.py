@@ -51,8 +51,11 @@ def longest_wait(tmp_path: Path, hold_seconds: float, times: int = 1, late_secon
 
 
 def test_a_loop_that_is_held_is_seen_and_one_that_is_not_is_not(tmp_path: Path) -> None:
-    """In CPU time of this process alone; a few milliseconds may have passed before someone asks for a turn."""
-    assert longest_wait(tmp_path, 0.4) > 0.3
+    """In CPU time of this process alone; a few milliseconds may have passed before someone asks for a turn.
+
+    On a busy machine the thread that asks may stand still for as long as a loop is held once.
+    """
+    assert longest_wait(tmp_path, 0.4, 4) > 0.3
     assert longest_wait(tmp_path, 0) < 0.1
 
 

@@ -86,7 +86,7 @@ def consume(
     - `ottla consume clicks -o s@2013-07-04 -o e@2013-07-05 -p 2` — one day of one partition
     - `ottla consume clicks --group billing` — what the group has not read yet
     - `ottla consume clicks --json | ottla produce clicks-copy --json`
-    - `ottla consume --include 'clicks|views' --position` — two topics
+    - `ottla consume --include 'click.*' --position` — topics that begin so
     """
     if (topic is None) == (include is None):
         raise UsageError("say what to read: TOPIC, or --include REGEX")
