@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_the_commands_have_the_options_that_the_page_names(capsys: pytest.Captur
         for code in re.findall(r"`([^`]*)`", found[2]) if head.startswith("ottla") else ():
             words = code.split()
             if words[:1] == ["ottla"]:
-                command = " ".join(word for word in words[1:] if not word.startswith("-"))
+                command = " ".join(takewhile(lambda word: word[0].islower(), words[1:]))
             elif head != "ottla":
                 command = head.removeprefix("ottla ")
             named.setdefault(command, set()).update(word for word in words if word.startswith("--"))
