@@ -18,7 +18,7 @@ ApplyLoad = Callable[[View], AbstractContextManager[Load]]
 USER = "10001:10001"  # of the images
 
 
-@pytest.mark.parametrize("which", [CLEAN, KILLED])
+@pytest.mark.parametrize("which", [CLEAN, pytest.param(KILLED, marks=pytest.mark.long)])
 def test_containers_take_kafkas_place(
     which: str, tmp_path: Path, new_cluster: Callable[..., ComposeCluster], applied_load: ApplyLoad
 ) -> None:

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 SEED = int(os.environ.get("OTTLA_KILLS_SEED", "19"))
-COUNT, FEW = int(os.environ.get("OTTLA_KILLS_COUNT", "0")), 4  # deaths of each kind: as many as are asked for, or a few
+# Deaths of each kind: as many as are asked for, or a few.
+COUNT, FEW = int(os.environ.get("OTTLA_KILLS_COUNT", "0")), int(os.environ.get("OTTLA_KILLS_FEW", "4"))
 pytestmark = pytest.mark.timeout(0 if COUNT else 1200)  # a mark wins over the command's `-o timeout=0`
 STARVED = "Python worker failed to connect back"  # Spark's own limit of 10 s, see conftest
 SECONDS = 1800  # for what hangs; limits are wide, see conftest
