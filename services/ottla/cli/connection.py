@@ -279,6 +279,17 @@ def each_deleted(answers: Mapping[str, Future[Any]], bootstrap_server: str, kind
         raise CommandFailed("; ".join(failures))
 
 
+@contextmanager
+def noted(failures: list[str]) -> Iterator[None]:
+    """What fails of one does not keep the others from being done; what was typed wrong does."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except CommandFailed as error:
+        failures.append(str(error))
+
+
 def cluster_metadata(admin: AdminClient, bootstrap_server: str, topic: str | None = None) -> ClusterMetadata:
     """Brokers and topics. A topic that is asked for by name must exist; it is never created by being asked for."""
     with told_plainly(bootstrap_server):

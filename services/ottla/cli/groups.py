@@ -7,8 +7,7 @@ import csv
 import logging
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from ottla.cli.configs import asked
-from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, commands, connects, each_deleted, told_plainly
+from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, commands, connects, each_deleted, noted, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.group_facts import (
     GroupFacts,
@@ -106,7 +105,7 @@ def describe(
     chosen, failures = _chosen(where, groups, all_groups)
     found: list[GroupFacts] = []
     for group in chosen:
-        with _noted(failures):
+        with noted(failures):
             found.append(describe_group(where, group, with_seconds=not members))
     if as_json and (found or not is_one):
         documents = [_as_json(facts) for facts in found]
@@ -136,17 +135,6 @@ def _chosen(where: Connection, groups: Sequence[str] | None, all_groups: bool) -
         return list(dict.fromkeys(groups or ())), []
     rows, silent = list_groups(where)
     return [row.group_id for row in rows], [f"groups may be missing: {reason}" for reason in silent[:1]]
-
-
-@contextmanager
-def _noted(failures: list[str]) -> Iterator[None]:
-    """What fails of one group does not keep the others from being done."""
-    try:
-        yield
-    except UsageError:
-        raise
-    except CommandFailed as error:
-        failures.append(str(error))
 
 
 def _described(facts: GroupFacts) -> str:
@@ -377,7 +365,7 @@ def reset_offsets(
 
     done: dict[str, list[tuple[str, int, int | None, int]]] = {}
     for group in chosen:
-        with _noted(failures):
+        with noted(failures):
             done[group] = reset(group)
     if as_json and (done or not is_one):
         names = ("topic", "partition", "before", "after")
@@ -508,7 +496,7 @@ def delete(
     chosen, failures = _chosen(where, groups, all_groups)
     admin = where.admin()
     answers = admin.delete_consumer_groups(chosen, request_timeout=ANSWER_SECONDS) if chosen else {}
-    with _noted(failures):
+    with noted(failures):
         for group in each_deleted(answers, where.bootstrap_server, "group"):
             say(f"Deleted group {group!r}.")
     if failures:

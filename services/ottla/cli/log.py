@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.connection import Connection, Json, cluster_metadata, commands, connects
+from ottla.cli.connection import Connection, Json, cluster_metadata, commands, connects, noted
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.log_directories import log_directories, state_of
 from ottla.cli.output import Count, bytes_of, count_of, say, say_json, table
@@ -103,14 +103,9 @@ def directories(
     failures: list[str] = []
     documents: list[dict[str, Any]] = []
     for broker_id in sorted(set(brokers or there)):
-        try:
+        with noted(failures):
             found = log_directories((str(there[broker_id].host), there[broker_id].port), where.properties, replicas=True)
-        except UsageError:
-            raise
-        except CommandFailed as error:
-            failures.append(str(error))
-            continue
-        documents += [_directory(broker_id, result, topics or ()) for result in sorted(found, key=lambda result: str(result.log_dir))]
+            documents += [_directory(broker_id, result, topics or ()) for result in sorted(found, key=lambda result: str(result.log_dir))]
     if as_json:
         say_json(documents)
     elif replicas:
