@@ -257,8 +257,9 @@ def latencies_of(place: Place) -> list[Figure]:
             stop()
         since = (found["began"] + warm_up) * 1000
         note = f"{RATE:,} messages/s; the producer was late by {found['late']:.2f} s at most"
+        found_waits = [wait for sent, wait in waits(table) if sent >= since]
         for share, at_most in ((0.5, 1.0), (0.99, 3.0)):
-            wait = percentile((wait for sent, wait in waits(table) if sent >= since), share)
+            wait = percentile(found_waits, share)
             figures.append(figure(BENCH, f"send to the table by {name}, p{100 * share:.0f}", [wait], "s", at_most=at_most, note=note))
         place.delete(topic)
     return figures

@@ -240,10 +240,10 @@ async def test_a_transaction_begins_soon_after_one_whose_markers_are_still_writt
         concurrent = SimpleNamespace(partition_index=0, partition_error_code=51)
         refusals = [SimpleNamespace(results_by_topic_v3_and_below=[SimpleNamespace(name="clicks", results_by_partition=[concurrent])])] * 3
 
-        async def refuse_first(broker_id: BrokerId, key: ApiKey, *arguments: object, **keywords: object) -> object:
+        async def refuse_first(broker_id: BrokerId, key: ApiKey, *arguments: Any, **keywords: Any) -> Any:
             if key is ApiKey.ADD_PARTITIONS_TO_TXN and refusals:
                 return refusals.pop()
-            return await ask(broker_id, key, *arguments, **keywords)  # type: ignore[arg-type]
+            return await ask(broker_id, key, *arguments, **keywords)
 
         monkeypatch.setattr(cluster, "ask", refuse_first)
         monkeypatch.setattr(cluster, "pause_seconds", lambda failures: 3_600.0)
@@ -258,8 +258,8 @@ async def test_a_commit_that_nobody_answered_can_only_be_asked_again(tmp_path: P
         ask = cluster.ask
         answered: list[ApiKey] = []
 
-        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: object, **keywords: object) -> object:
-            answer = await ask(broker_id, key, *arguments, **keywords)  # type: ignore[arg-type]
+        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: Any, **keywords: Any) -> Any:
+            answer = await ask(broker_id, key, *arguments, **keywords)
             if key is ApiKey.END_TXN and not answered:
                 answered.append(key)
                 raise ConnectionResetError("the answer is lost")
@@ -285,8 +285,8 @@ async def test_an_abort_that_did_not_hear_of_its_new_epoch_is_asked_again_and_no
     async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
         ask = cluster.ask
 
-        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: object, **keywords: object) -> object:
-            answer = await ask(broker_id, key, *arguments, **keywords)  # type: ignore[arg-type]
+        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: Any, **keywords: Any) -> Any:
+            answer = await ask(broker_id, key, *arguments, **keywords)
             if key is ApiKey.INIT_PRODUCER_ID and not answer.error_code:
                 raise ConnectionResetError("the answer is lost")
             return answer
@@ -309,8 +309,8 @@ async def test_a_transaction_whose_abort_was_not_answered_takes_nothing_more(tmp
     async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
         ask = cluster.ask
 
-        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: object, **keywords: object) -> object:
-            answer = await ask(broker_id, key, *arguments, **keywords)  # type: ignore[arg-type]
+        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: Any, **keywords: Any) -> Any:
+            answer = await ask(broker_id, key, *arguments, **keywords)
             if key is ApiKey.END_TXN:
                 raise ConnectionResetError("the answer is lost")
             return answer

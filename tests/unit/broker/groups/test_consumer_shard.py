@@ -385,7 +385,7 @@ async def test_a_group_that_is_converted_twice_knows_what_its_members_read() -> 
 
 
 async def test_a_rebalance_that_a_conversion_began_begins_again_at_another_coordinator() -> None:
-    """Nobody reads yet what the last member of the consumer protocol had, and those who stay are at the right generation."""
+    """No one reads yet what the last member of the consumer protocol had, and those who stay are at the right generation."""
     log = OffsetsLog()
     shard = await loaded(log, topics=TOPICS)
     await shard.consumer_heartbeat("g", beat("new"))
