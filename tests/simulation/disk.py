@@ -27,6 +27,7 @@ import io
 import itertools
 import os
 import shutil
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -160,10 +161,9 @@ class Disk:
 
     # What `recording` tells.
 
-    def synced(self, fd: int) -> None:
+    def synced(self, fd: int, path: str) -> None:
         status = os.fstat(fd)
-        path = _path_of(fd)
-        if os.path.isdir(path):  # noqa: PTH112
+        if stat.S_ISDIR(status.st_mode):
             self._names[status.st_ino] = [_listed(path)]
         else:
             self._bytes[status.st_ino] = _content(path)
@@ -193,8 +193,8 @@ class Disk:
         None stands for a point at which the name is not there.
         """
         directory, _, name = path.rpartition("/")
-        now = _listed(directory)
-        inodes = {point.get(name) for point in (*self._names.get(os.stat(directory).st_ino, [{}]), now)}  # noqa: PTH116
+        inodes = {point.get(name) for point in self._names.get(os.stat(directory).st_ino, [{}])}  # noqa: PTH116
+        inodes.add(_inode(path))
         if directory != self.root and None in self.survivors(directory):
             inodes = {None}
         return [None if inode is None else self._bytes.get(inode, b"") for inode in sorted(inodes, key=lambda inode: inode or 0)]
@@ -347,6 +347,13 @@ def _listed(directory: str) -> dict[str, int]:
         return {entry.name: entry.inode() for entry in entries}
 
 
+def _inode(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_ino
+    except FileNotFoundError:
+        return None
+
+
 def _content(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:
         return file.read()
@@ -373,15 +380,16 @@ def recording(disks: Sequence[Disk], urandom: Callable[[int], bytes]) -> Iterato
         full = os.fspath(path)
         return full if dir_fd is None or full.startswith("/") else f"{_path_of(dir_fd)}/{full}"
 
+    def can_fail() -> bool:
+        return any(disk.faults or disk.is_frozen for disk in disks)
+
     def check(call: str, path: Any, needs_room: bool = True) -> None:
         """A call on a path or a descriptor. It costs next to nothing as long as no call is to fail."""
-        for failing in disks:
-            if failing.faults or failing.is_frozen:
-                full = _path_of(path) if isinstance(path, int) else os.fspath(path)
-                disk = disk_of(full) if isinstance(full, str) else None
-                if disk is not None:
-                    disk.check(call, full, needs_room)
-                return
+        if can_fail():
+            full = _path_of(path) if isinstance(path, int) else os.fspath(path)
+            disk = disk_of(full) if isinstance(full, str) else None
+            if disk is not None:
+                disk.check(call, full, needs_room)
 
     def losing(call: str, path: Any, dir_fd: int | None) -> None:
         full = full_path(path, dir_fd)
@@ -391,11 +399,12 @@ def recording(disks: Sequence[Disk], urandom: Callable[[int], bytes]) -> Iterato
             disk.losing_name(full)
 
     def failing_open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        check("open", full_path(path, dir_fd), bool(flags & os.O_CREAT) and not os.path.exists(path))
+        if can_fail():
+            check("open", full_path(path, dir_fd), bool(flags & os.O_CREAT) and not os.path.exists(path))
         return opened(path, flags, mode, dir_fd=dir_fd)
 
     def failing_open_file(file: Any, mode: str = "r", *arguments: Any, **keywords: Any) -> Any:
-        if not isinstance(file, int):
+        if can_fail() and not isinstance(file, int):
             check("open", file, not mode.startswith("r") and not os.path.exists(file))
         return open_file(file, mode, *arguments, **keywords)
 
@@ -410,9 +419,10 @@ def recording(disks: Sequence[Disk], urandom: Callable[[int], bytes]) -> Iterato
     def recorded_fsync(fd: Any) -> None:
         number = fd if isinstance(fd, int) else fd.fileno()
         check("fsync", number)
-        disk = disk_of(_path_of(number))
+        path = _path_of(number)
+        disk = disk_of(path)
         if disk is not None:
-            disk.synced(number)
+            disk.synced(number, path)
 
     def recorded_unlink(path: Any, *, dir_fd: int | None = None) -> None:
         losing("unlink", path, dir_fd)
