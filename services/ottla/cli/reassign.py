@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -15,23 +16,15 @@ import typer
 
 from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, commands, connects, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
-from ottla.cli.output import count_of, note, say, say_json, table
+from ottla.cli.log_directories import partition_sizes
+from ottla.cli.output import bytes_of, count_of, note, say, say_json, table
 from ottla.cli.reassignment_plan import Plan, Throttled, complaints, even_plan, moving_brokers, parsed_plan, plan_text, throttled
 from ottla.cli.reassignment_requests import Ongoing, ReassigningCluster, alter_reassignments
 from ottla.cli.topic_facts import cluster_metadata_has
 from ottla.model import TopicPartition
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient, ConfigEntry
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from ottla.cli.log_directories import partition_sizes
-from ottla.cli.output import bytes_of
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import ClusterMetadata
+    from confluent_kafka.admin import AdminClient, ClusterMetadata, ConfigEntry
 
 app = commands("Move partitions to other brokers.")
 
