@@ -1,7 +1,9 @@
-"""A partition moves to another disk under a producer and a consumer, by a client that is not ours."""
+"""A partition moves to another disk: under a producer and a consumer, by a client that is not ours; and by a plan of `ottla reassign`."""
 
 from __future__ import annotations
 
+import json
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +14,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaAdminClient
 from tests.waiting import until
 
+from ottla.cli.main import run
+from ottla.storage import log_moves
 from ottla.testing import EmbeddedCluster
 
 MESSAGES = 60_000
@@ -60,3 +64,53 @@ def test_a_partition_moves_back_and_forth_while_it_is_written_to_and_read(tmp_pa
 def where_it_is(directories: list[Path]) -> Path:
     """The log directory that has the partition under its name."""
     return next(directory for directory in directories if (directory / "clicks-0").is_dir())
+
+
+def test_a_plan_that_names_log_directories_moves_replicas_to_them_and_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-113, as kafka-reassign-partitions carries it out."""
+    directories = [tmp_path / "a", tmp_path / "b"]
+    may_end = threading.Event()
+    may_end.set()
+    monkeypatch.setattr(log_moves, "_is_quiet", lambda _: may_end.is_set())
+
+    def ottla(*arguments: str, code: int = 0) -> str:
+        found = run(("reassign", *arguments))
+        printed = capsys.readouterr()
+        assert found == code, printed.out + printed.err
+        return printed.err if code else printed.out
+
+    def plan(directory: Path) -> str:
+        file = tmp_path / f"{directory.name}.json"
+        entry = {"topic": "clicks", "partition": 0, "replicas": [1], "log_dirs": [str(directory)]}
+        file.write_text(json.dumps({"version": 1, "partitions": [entry]}))
+        return str(file)
+
+    with EmbeddedCluster(topics={"clicks": 1}, settings={"log.dirs": ",".join(map(str, directories))}) as cluster:
+        monkeypatch.setenv("OTTLA_BOOTSTRAP_SERVER", cluster.bootstrap_servers)
+        here = where_it_is(directories)
+        there = next(directory for directory in directories if directory != here)
+        forth, back = plan(there), tmp_path / "back.json"
+        refused = ottla("execute", plan(tmp_path / "c"), code=1)
+        assert f"broker 1 has no log directory {tmp_path / 'c'}; it has {directories[0]}, {directories[1]}" in refused
+        assert ottla("execute", forth, "--rollback", str(back)).splitlines() == [
+            "1 partition: 0 replicas to copy, 0 other preferred leaders, 1 to another log directory.",
+            f"The way back: ottla reassign execute {back}",
+            "Every partition is where the plan wants it.",
+        ]
+        assert where_it_is(directories) == there
+        ottla("status", forth)
+
+        may_end.clear()
+        ottla("execute", str(back), "--no-wait")
+        assert "1 of 1 partition not where" in ottla("status", str(back), code=1)
+        assert ottla("cancel", str(back)) == "Cancelled the reassignment of 1 partition.\n"
+        assert ottla("cancel", str(back)) == "No partition of the plan is on its way.\n"
+        may_end.set()
+        assert run(("reassign", "status", str(back))) == 1
+        assert "in another log directory" in capsys.readouterr().out
+        assert where_it_is(directories) == there
+
+        ottla("execute", str(back))
+        assert where_it_is(directories) == here

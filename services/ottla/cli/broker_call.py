@@ -91,3 +91,8 @@ def call(
         raise
     except (OSError, OttlaError) as error:
         raise CommandFailed(f"{subject}: {reason_of(error)}") from None
+
+
+def error_name(code: Any) -> str:
+    """What an error code of an answer says."""
+    return str(code.name).replace("_", " ")

@@ -1,11 +1,13 @@
-"""What a broker's log directories hold, and whether they are well, asked with DescribeLogDirs (key 35)."""
+"""What a broker's log directories hold, whether they are well (DescribeLogDirs), and moves between them (AlterReplicaLogDirs)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ottla.cli.broker_call import call
+from ottla.cli.broker_call import call, error_name
+from ottla.errors import NONE, ReplicaNotAvailable
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
 
@@ -13,25 +15,73 @@ if TYPE_CHECKING:
     from ottla.protocol.messages import Message
 
 
-def partition_sizes(
-    address: tuple[str, int], properties: Mapping[str, str], topics: Mapping[str, Iterable[int]]
-) -> dict[TopicPartition, int]:
-    """The bytes of each of these partitions that the broker at `address` has on its disks.
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """A replica on its broker's disks."""
+
+    size: int  # bytes
+    directory: str
+    moving_to: str | None  # another log directory, to which it is being copied
+
+
+def replicas_on_disk(
+    address: tuple[str, int], properties: Mapping[str, str], partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, OnDisk]:
+    """Those of these partitions that the broker at `address` has on its disks.
 
     Version 1 is served by every broker since Kafka 2.0.
     """
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
 
     def request(api: Message) -> Any:
-        asked = [api.build("DescribableLogDirTopic", topic=name, partitions=list(partitions)) for name, partitions in topics.items()]
+        asked = [api.build("DescribableLogDirTopic", topic=name, partitions=numbers) for name, numbers in topics.items()]
         return api.build("DescribeLogDirsRequest", topics=asked)
 
-    answer = call(address, properties, ApiKey.DESCRIBE_LOG_DIRS, 1, request, "does not tell its sizes")
-    return {
-        TopicPartition(topic.name, partition.partition_index): partition.partition_size
+    answer = call(address, properties, ApiKey.DESCRIBE_LOG_DIRS, 1, request, "does not tell what its disks hold")
+    found = [
+        (TopicPartition(topic.name, partition.partition_index), directory.log_dir, partition)
         for directory in answer.results
         for topic in directory.topics
         for partition in topic.partitions
-        if not partition.is_future_key  # a copy on its way to another directory of the same broker
+    ]
+    moving = {replica: directory for replica, directory, partition in found if partition.is_future_key}
+    return {
+        replica: OnDisk(partition.partition_size, directory, moving.get(replica))
+        for replica, directory, partition in found
+        if not partition.is_future_key
+    }
+
+
+def alter_directories(
+    address: tuple[str, int], properties: Mapping[str, str], directories: Mapping[TopicPartition, str]
+) -> dict[TopicPartition, str]:
+    """Begins to move replicas of the broker at `address` to these log directories of its own.
+
+    One that it is yet to get will be there when it gets it. Gives those that were refused, and why.
+    """
+    by_directory: dict[str, dict[str, list[int]]] = {}
+    for (topic, number), directory in directories.items():
+        by_directory.setdefault(directory, {}).setdefault(topic, []).append(number)
+
+    def request(api: Message) -> Any:
+        asked = [
+            api.build(
+                "AlterReplicaLogDir",
+                path=path,
+                topics=[api.build("AlterReplicaLogDirTopic", name=name, partitions=numbers) for name, numbers in topics.items()],
+            )
+            for path, topics in by_directory.items()
+        ]
+        return api.build("AlterReplicaLogDirsRequest", dirs=asked)
+
+    answer = call(address, properties, ApiKey.ALTER_REPLICA_LOG_DIRS, 1, request, "does not move replicas to other log directories")
+    return {
+        TopicPartition(topic.topic_name, partition.partition_index): error_name(partition.error_code)
+        for topic in answer.results
+        for partition in topic.partitions
+        if partition.error_code.value not in (NONE, ReplicaNotAvailable.code)
     }
 
 

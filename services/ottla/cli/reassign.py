@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -16,9 +16,19 @@ import typer
 
 from ottla.cli.connection import ANSWER_SECONDS, Connection, Json, commands, connects, told_plainly
 from ottla.cli.errors import CommandFailed, UsageError
-from ottla.cli.log_directories import partition_sizes
+from ottla.cli.log_directories import replicas_on_disk
 from ottla.cli.output import bytes_of, count_of, note, say, say_json, table
-from ottla.cli.reassignment_plan import Plan, Throttled, complaints, even_plan, moving_brokers, parsed_plan, plan_text, throttled
+from ottla.cli.reassignment_plan import (
+    Directories,
+    Plan,
+    Throttled,
+    complaints,
+    even_plan,
+    moving_brokers,
+    parsed_plan,
+    plan_text,
+    throttled,
+)
 from ottla.cli.reassignment_requests import Ongoing, ReassigningCluster, alter_reassignments
 from ottla.cli.topic_facts import cluster_metadata_has
 from ottla.model import TopicPartition
@@ -109,16 +119,17 @@ def execute(
     bytes_per_second = None if rate is None else parsed_rate(rate)
     given = None if plan_file is None else _read(plan_file)
     cluster = ReassigningCluster(where)
-    plan = given if given is not None else _generated(cluster, topics, to_brokers, replication_factor, ignore_racks)
-    if wrong := complaints(plan, cluster.replicas, cluster.broker_ids):
+    plan, directories = given or (_generated(cluster, topics, to_brokers, replication_factor, ignore_racks), {})
+    if wrong := complaints(plan, cluster.replicas, cluster.broker_ids) or cluster.complaints_of_directories(directories):
         raise CommandFailed(f"the plan cannot be carried out: {'; '.join(wrong)}")
     ongoing = cluster.ongoing()
     if ongoing and not additional:
         raise CommandFailed(f"{count_of(len(ongoing), 'partition is', 'partitions are')} on their way already; --additional moves more")
     before = {partition: _without(replicas, ongoing.get(partition)) for partition, replicas in cluster.replicas.items()}
-    say(_summary(plan, before))
+    moves = {key: found.directory for key, found in cluster.on_disk(directories).items() if found.directory != directories[key]}
+    say(_summary(plan, before, len(moves)))
     if rollback is not None:
-        _write_new(rollback, plan_text({partition: before[partition] for partition in plan}))
+        _write_new(rollback, plan_text({partition: before[partition] for partition in plan}, moves))
         say(f"The way back: ottla reassign execute {rollback}")
     # A broker's rate counts for what is on its way already, too, whose copying so far may have had another rate or none.
     moving = {partition: _target(found) for partition, found in ongoing.items() if partition in before} | plan
@@ -127,10 +138,12 @@ def execute(
             # One that is away has no leaderships, copies nothing, and cannot be told.
             brokers = [broker for broker in moving_brokers(moving, before) if broker in cluster.broker_ids]
             throttle(cluster.admin, cluster.where, bytes_per_second, brokers, throttled(moving, before))
-        refused = alter_reassignments(cluster.where, cluster.address, plan) if plan else {}
+        # First, so that a replica that is yet to come begins where it is to be.
+        refused = cluster.alter_directories(directories)
+        refused |= alter_reassignments(cluster.where, cluster.address, plan) if plan else {}
         begun = {partition: replicas for partition, replicas in plan.items() if partition not in refused}
         if begun and wait:
-            wait_for(cluster.where, cluster.metadata, begun, before, lambda: cluster.ongoing_of(begun))
+            wait_for(cluster.where, cluster.metadata, begun, before, lambda: {*cluster.ongoing_of(begun), *cluster.moving(directories)})
     except KeyboardInterrupt:
         note("The reassignment continues; `ottla reassign list` shows it.")
         raise
@@ -147,6 +160,9 @@ def execute(
         return
     if differing := cluster.misplaced(begun):
         found = (f"{partition} is on {_shown(replicas)}, not {_shown(begun[partition])}" for partition, replicas in differing.items())
+        raise CommandFailed(f"not where the plan wants it: {'; '.join(found)}")
+    if astray := [key for key, found in cluster.on_disk(directories).items() if found.directory != directories[key]]:
+        found = (f"{partition} of broker {broker} is not in {directories[partition, broker]}" for partition, broker in astray)
         raise CommandFailed(f"not where the plan wants it: {'; '.join(found)}")
     say("Every partition is where the plan wants it.")
 
@@ -181,10 +197,13 @@ def status(
 
     Exit code 1 until every partition is where the plan wants it.
     """
-    plan = _read(plan_file)
+    plan, directories = _read(plan_file)
     cluster = ReassigningCluster(where)
     ongoing = cluster.ongoing()
     states = {partition: _state(partition, replicas, ongoing, cluster.replicas) for partition, replicas in sorted(plan.items())}
+    for (partition, broker), found in cluster.on_disk(directories).items():
+        if found.directory != directories[partition, broker] and states[partition] == "done":
+            states[partition] = "on its way" if found.moving_to == directories[partition, broker] else "in another log directory"
     if as_json:
         say_json([_state_json(partition, state, plan[partition], cluster.replicas.get(partition)) for partition, state in states.items()])
     else:
@@ -211,19 +230,23 @@ def cancel(
     """
     if (plan_file is None) != everything:
         raise UsageError("say what to cancel: a PLAN, or --all")
-    plan = None if plan_file is None else _read(plan_file)
+    plan, directories = (None, {}) if plan_file is None else _read(plan_file)
     cluster = ReassigningCluster(where)
     ongoing = cluster.ongoing()
+    # Back to where they are, which ends the copy.
+    moves = {key: found.directory for key, found in cluster.on_disk(directories).items() if found.moving_to}
     chosen = [reassignment for reassignment in ongoing if plan is None or reassignment in plan]
-    if not chosen:
+    ended = {*chosen, *(partition for partition, _ in moves)}
+    if not ended:
         if plan is not None and not keep_throttle:
             _end_throttle(cluster, plan)
         say(f"No partition{'' if plan is None else ' of the plan'} is on its way.")
         return
-    refused = alter_reassignments(cluster.where, cluster.address, dict.fromkeys(chosen))
+    refused = cluster.alter_directories(moves)
+    refused |= alter_reassignments(cluster.where, cluster.address, dict.fromkeys(chosen)) if chosen else {}
     if len(chosen) == len(ongoing) and not refused and not keep_throttle:
-        _end_throttle(cluster, chosen)
-    say(f"Cancelled the reassignment of {count_of(len(chosen) - len(refused), 'partition')}.")
+        _end_throttle(cluster, ended)
+    say(f"Cancelled the reassignment of {count_of(len(ended) - len(refused), 'partition')}.")
     if refused:
         raise CommandFailed(_refusals(refused))
 
@@ -249,7 +272,7 @@ def _generated(
     return {partition: replicas for partition, replicas in plan.items() if replicas != current[partition]}
 
 
-def _read(plan_file: str) -> Plan:
+def _read(plan_file: str) -> tuple[Plan, Directories]:
     if plan_file == "-":
         return parsed_plan(sys.stdin.read(), "standard input")
     try:
@@ -279,12 +302,15 @@ def _target(ongoing: Ongoing) -> tuple[int, ...]:
     return tuple(replica for replica in ongoing.replicas if replica not in ongoing.removing)
 
 
-def _summary(plan: Plan, current: Mapping[TopicPartition, tuple[int, ...]]) -> str:
+def _summary(plan: Plan, current: Mapping[TopicPartition, tuple[int, ...]], moves: int = 0) -> str:
     copies = sum(len(set(replicas) - set(current[partition])) for partition, replicas in plan.items())
     leaders = sum(replicas[0] != current[partition][0] for partition, replicas in plan.items())
     if not plan:
         return "Nothing is to be moved."
-    return f"{count_of(len(plan), 'partition')}: {count_of(copies, 'replica')} to copy, {count_of(leaders, 'other preferred leader')}."
+    counts = [f"{count_of(copies, 'replica')} to copy", count_of(leaders, "other preferred leader")]
+    if moves:
+        counts.append(f"{moves:,} to another log directory")
+    return f"{count_of(len(plan), 'partition')}: {', '.join(counts)}."
 
 
 def _refusals(refused: Mapping[TopicPartition, str]) -> str:
@@ -410,7 +436,7 @@ def wait_for(
     metadata: ClusterMetadata,
     plan: Plan,
     before: Mapping[TopicPartition, tuple[int, ...]],
-    ongoing: Callable[[], dict[TopicPartition, Ongoing]],
+    ongoing: Callable[[], Collection[TopicPartition]],
 ) -> None:
     """Returns when nothing of the plan is on its way any more.
 
@@ -431,7 +457,7 @@ def wait_for(
         while left := ongoing():
             progress.update(task, completed=len(plan) - len(left), copied=copies.text(left))
             time.sleep(_POLL_SECONDS)
-        progress.update(task, completed=len(plan), copied=copies.text({}))
+        progress.update(task, completed=len(plan), copied=copies.text(()))
 
 
 class _Copies:
@@ -450,7 +476,7 @@ class _Copies:
         self._sizes = {partition: size for leader, partitions in led.items() for partition, size in self._ask(leader, partitions).items()}
         self._total = sum(self._sizes.get(partition, 0) * len(brokers) for partition, brokers in self._new.items())
 
-    def text(self, left: Mapping[TopicPartition, Ongoing]) -> str:
+    def text(self, left: Collection[TopicPartition]) -> str:
         """`1.2 GiB of 3.0 GiB`; nothing where nothing is copied, or no size is known."""
         if not self._total:
             return ""
@@ -469,10 +495,7 @@ class _Copies:
         address = self._addresses.get(broker)
         if address is None:
             return {}
-        topics: dict[str, list[int]] = {}
-        for topic, number in partitions:
-            topics.setdefault(topic, []).append(number)
         try:
-            return partition_sizes(address, self._where.properties, topics)
+            return {partition: found.size for partition, found in replicas_on_disk(address, self._where.properties, partitions).items()}
         except CommandFailed:
             return {}

@@ -10,6 +10,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from ottla.cli.errors import UsageError
@@ -17,20 +18,28 @@ from ottla.model import TopicPartition
 
 Replicas = tuple[int, ...]
 Plan = dict[TopicPartition, Replicas]
+# The log directories that a plan names for single replicas, by partition and broker; those of all others their brokers choose.
+Directories = dict[tuple[TopicPartition, int], str]
 
 FORMAT_VERSION: Final = 1
+ANY_DIRECTORY: Final = "any"
 
 
-def plan_text(plan: Mapping[TopicPartition, Replicas]) -> str:
+def plan_text(plan: Mapping[TopicPartition, Replicas], directories: Mapping[tuple[TopicPartition, int], str] | None = None) -> str:
     """The plan as a file."""
-    partitions = [{"topic": topic, "partition": number, "replicas": list(replicas)} for (topic, number), replicas in sorted(plan.items())]
+    partitions: list[dict[str, Any]] = []
+    for partition, replicas in sorted(plan.items()):
+        partitions.append({"topic": partition.topic, "partition": partition.partition, "replicas": list(replicas)})
+        named = [(directories or {}).get((partition, replica), ANY_DIRECTORY) for replica in replicas]
+        if set(named) != {ANY_DIRECTORY}:
+            partitions[-1]["log_dirs"] = named
     lines = ",\n".join(f"  {json.dumps(partition)}" for partition in partitions)
     return (
         f'{{"version": {FORMAT_VERSION}, "partitions": [\n{lines}\n]}}' if lines else f'{{"version": {FORMAT_VERSION}, "partitions": []}}'
     )
 
 
-def parsed_plan(text: str, source: str) -> Plan:
+def parsed_plan(text: str, source: str) -> tuple[Plan, Directories]:
     """Reads a file.
 
     Raises:
@@ -47,24 +56,26 @@ def parsed_plan(text: str, source: str) -> Plan:
     ):
         raise UsageError(f'{source} is no plan: it has to be {{"version": {FORMAT_VERSION}, "partitions": [...]}}')
     plan: Plan = {}
+    directories: Directories = {}
     for number, entry in enumerate(document["partitions"], start=1):
         where = f"{source}, partition {number} of the list"
         try:
             found = TopicPartition(str(entry["topic"]), _number(entry["partition"]))
             replicas = tuple(_number(replica) for replica in entry["replicas"])
-            directories = tuple(entry.get("log_dirs") or ())
+            named = list(entry.get("log_dirs") or [ANY_DIRECTORY] * len(replicas))
         except (KeyError, TypeError, ValueError):
             raise UsageError(
                 f'{where}: it has to be {{"topic": "…", "partition": 0, "replicas": [1, 2]}}, and is {json.dumps(entry)}'
             ) from None
-        if any(directory != "any" for directory in directories):
-            raise UsageError(f"{where}: log_dirs can only be 'any': the brokers choose their directories")
+        if len(named) != len(replicas) or any(name != ANY_DIRECTORY and not Path(str(name)).is_absolute() for name in named):
+            raise UsageError(f"{where}: log_dirs has to be a path or 'any' for each of the replicas {list(replicas)}, and is {named}")
         if found in plan:
             raise UsageError(f"{where}: {found} is in the plan twice")
         if not replicas or len(set(replicas)) < len(replicas):
             raise UsageError(f"{where}: {found} needs one or more different brokers, and has {list(replicas)}")
         plan[found] = replicas
-    return plan
+        directories |= {(found, replica): name for replica, name in zip(replicas, named, strict=True) if name != ANY_DIRECTORY}
+    return plan, directories
 
 
 def _number(value: Any) -> int:

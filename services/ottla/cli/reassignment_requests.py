@@ -12,10 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.cli.broker_call import TIMEOUT_SECONDS, call, security_for
+from ottla.cli.broker_call import TIMEOUT_SECONDS, call, error_name, security_for
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
 from ottla.cli.errors import CommandFailed
-from ottla.cli.reassignment_plan import Plan, Replicas
+from ottla.cli.log_directories import OnDisk, alter_directories, log_directory_states, replicas_on_disk
+from ottla.cli.reassignment_plan import Directories, Plan, Replicas
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
 
@@ -79,7 +80,7 @@ def alter_reassignments(
     answer = call(address, where.properties, key, 0, request, "does not reassign", CALL_SECONDS)
     _check(answer)
     return {
-        TopicPartition(topic.name, partition.partition_index): partition.error_message or _error_name(partition.error_code)
+        TopicPartition(topic.name, partition.partition_index): partition.error_message or error_name(partition.error_code)
         for topic in answer.responses
         for partition in topic.partitions
         if partition.error_code
@@ -117,11 +118,7 @@ def list_reassignments(where: Connection, address: tuple[str, int], timeout_seco
 
 def _check(answer: Any) -> None:
     if answer.error_code:
-        raise CommandFailed(f"the cluster refuses: {answer.error_message or _error_name(answer.error_code)}")
-
-
-def _error_name(code: Any) -> str:
-    return str(code.name).replace("_", " ")
+        raise CommandFailed(f"the cluster refuses: {answer.error_message or error_name(answer.error_code)}")
 
 
 class ReassigningCluster:
@@ -151,6 +148,42 @@ class ReassigningCluster:
             nodes = self.admin.describe_cluster(request_timeout=ANSWER_SECONDS).result(ANSWER_SECONDS + 5).nodes
         known = {node.id: node.rack for node in nodes}
         return {broker_id: known.get(broker_id) for broker_id in broker_ids}
+
+    def complaints_of_directories(self, directories: Directories) -> list[str]:
+        """Why these log directories cannot be had."""
+        complaints = []
+        for broker, wanted in _by_broker(directories).items():
+            states = log_directory_states(self._address_of(broker), self.where.properties)
+            unusable = [path for path in sorted(set(wanted.values())) if states.get(path, "offline") == "offline"]
+            if unusable:
+                there = ", ".join(path for path, state in states.items() if state != "offline")
+                complaints.append(f"broker {broker} has no log directory {', '.join(unusable)}; it has {there}")
+        return complaints
+
+    def alter_directories(self, directories: Directories) -> dict[TopicPartition, str]:
+        """Begins to move replicas to these log directories. Gives those that were refused, and why."""
+        refused: dict[TopicPartition, str] = {}
+        for broker, wanted in _by_broker(directories).items():
+            refused |= alter_directories(self._address_of(broker), self.where.properties, wanted)
+        return refused
+
+    def on_disk(self, directories: Directories) -> dict[tuple[TopicPartition, int], OnDisk]:
+        """Those of the replicas that their brokers have by now."""
+        return {
+            (partition, broker): found
+            for broker, wanted in _by_broker(directories).items()
+            for partition, found in replicas_on_disk(self._address_of(broker), self.where.properties, wanted).items()
+        }
+
+    def moving(self, directories: Directories) -> set[TopicPartition]:
+        """Partitions of which one of these replicas is being copied to another log directory."""
+        return {partition for (partition, _), found in self.on_disk(directories).items() if found.moving_to}
+
+    def _address_of(self, broker_id: int) -> tuple[str, int]:
+        broker = self.metadata.brokers.get(broker_id)
+        if broker is None:
+            raise CommandFailed(f"broker {broker_id} is not there")
+        return str(broker.host), broker.port
 
     def ongoing(self) -> dict[TopicPartition, Ongoing]:
         """All partitions that are on their way."""
@@ -183,6 +216,13 @@ class ReassigningCluster:
             if not differing or time.monotonic() > deadline:
                 return differing
             time.sleep(_PAUSE_SECONDS)
+
+
+def _by_broker(directories: Directories) -> dict[int, dict[TopicPartition, str]]:
+    found: dict[int, dict[TopicPartition, str]] = {}
+    for (partition, broker), directory in directories.items():
+        found.setdefault(broker, {})[partition] = directory
+    return found
 
 
 def elsewhere(plan: Plan, current: Mapping[TopicPartition, Replicas]) -> dict[TopicPartition, Replicas | None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
 from ottla.cli.errors import CommandFailed
-from ottla.cli.log_directories import partition_sizes
+from ottla.cli.log_directories import replicas_on_disk
 from ottla.cli.reassignment_requests import adding_replicas
 from ottla.model import TopicPartition
 
@@ -171,13 +171,10 @@ def _sizes(connection: Connection, metadata: ClusterMetadata, partitions: Sequen
     """Each partition's bytes on its leader's disk; followers hold the same."""
     sizes: dict[TopicPartition, int] = {}
     for broker_id, broker in metadata.brokers.items():
-        led: dict[str, list[int]] = {}
-        for partition in partitions:
-            if metadata.topics[partition.topic].partitions[partition.partition].leader == broker_id:
-                led.setdefault(partition.topic, []).append(partition.partition)
-        if led:
+        if led := [part for part in partitions if metadata.topics[part.topic].partitions[part.partition].leader == broker_id]:
             with suppress(CommandFailed):  # a broker that has just gone, or may not be asked in this way, hides nothing
-                sizes.update(partition_sizes((str(broker.host), broker.port), connection.properties, led))
+                found = replicas_on_disk((str(broker.host), broker.port), connection.properties, led)
+                sizes.update((partition, replica.size) for partition, replica in found.items())
     return sizes
 
 

@@ -16,7 +16,7 @@ from tests.unit.wire.test_broker_connection import SaslBroker
 from ottla.cli.broker_call import NoConnection, security_for
 from ottla.cli.connection import Connection
 from ottla.cli.errors import CommandFailed, UsageError
-from ottla.cli.log_directories import partition_sizes
+from ottla.cli.log_directories import OnDisk, alter_directories, replicas_on_disk
 from ottla.cli.reassignment_requests import Ongoing, alter_reassignments, list_reassignments
 from ottla.cli.transactions import Brokers
 from ottla.model import TopicPartition
@@ -26,6 +26,7 @@ A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 WHERE = Connection("unused")
 SERVED = {
     **VERSIONS,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (1, 2),
     ApiKey.DESCRIBE_LOG_DIRS: (1, 4),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (0, 0),
@@ -64,14 +65,34 @@ def sizes(asked: Asked) -> bytes:
         fields = {"partition_index": partition, "partition_size": size, "offset_lag": 0, "is_future_key": is_future_key}
         return schema("DescribeLogDirsPartition", **fields)
 
-    topics = [schema("DescribeLogDirsTopic", name="a", partitions=[size(0, 500, False), size(1, 7, False), size(1, 3, True)])]
-    results = [schema("DescribeLogDirsResult", error_code=0, log_dir="/d", topics=topics)]
+    here = [schema("DescribeLogDirsTopic", name="a", partitions=[size(0, 500, False), size(1, 7, False)])]
+    elsewhere = [schema("DescribeLogDirsTopic", name="a", partitions=[size(1, 3, True)])]
+    results = [
+        schema("DescribeLogDirsResult", error_code=0, log_dir=directory, topics=topics)
+        for directory, topics in (("/d", here), ("/e", elsewhere))
+    ]
     return asked.answer(throttle_time=0, results=results)
 
 
-def test_sizes_are_asked_for_and_copies_on_their_way_are_left_out() -> None:
+def test_replicas_are_asked_for_and_a_copy_on_its_way_is_where_one_moves_to() -> None:
     with broker(sizes) as address:
-        assert partition_sizes(address, {}, {"a": [0, 1]}) == {A0: 500, A1: 7}
+        assert replicas_on_disk(address, {}, [A0, A1]) == {A0: OnDisk(500, "/d", None), A1: OnDisk(7, "/d", "/e")}
+
+
+def test_log_directories_are_named_for_replicas_and_one_that_is_yet_to_come_is_no_refusal() -> None:
+    def answer(asked: Asked) -> bytes:
+        schema = asked.schema
+        dirs = [(named.path, [(topic.name, topic.partitions) for topic in named.topics]) for named in asked.read().dirs]
+        assert dirs == [("/e", [("a", (0,))]), ("/f", [("a", (1,))])]
+        outcomes = [
+            schema("AlterReplicaLogDirPartitionResult", partition_index=0, error_code=9),
+            schema("AlterReplicaLogDirPartitionResult", partition_index=1, error_code=57),
+        ]
+        results = [schema("AlterReplicaLogDirTopicResult", topic_name="a", partitions=outcomes)]
+        return asked.answer(throttle_time=0, results=results)
+
+    with broker(answer) as address:
+        assert alter_directories(address, {}, {A0: "/e", A1: "/f"}) == {A1: "log dir not found"}
 
 
 def test_moves_are_asked_for_and_refusals_told() -> None:
@@ -129,10 +150,10 @@ def test_a_coordinator_that_has_joined_since_the_brokers_were_listed_is_asked_wh
 
 
 def test_a_broker_that_hangs_up_or_is_away_is_named() -> None:
-    with broker(lambda asked: b"") as address, pytest.raises(CommandFailed, match=r"does not tell its sizes: .*closed"):
-        partition_sizes(address, {}, {"a": [0]})
+    with broker(lambda asked: b"") as address, pytest.raises(CommandFailed, match=r"does not tell what its disks hold: .*closed"):
+        replicas_on_disk(address, {}, [A0])
     with pytest.raises(NoConnection, match=rf"the broker at {address[0]}:{address[1]} "):
-        partition_sizes(address, {}, {"a": [0]})
+        replicas_on_disk(address, {}, [A0])
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
@@ -144,9 +165,9 @@ def test_a_cluster_that_asks_for_a_name_is_asked_with_librdkafkas_properties(mec
 
     login = {"security.protocol": "sasl_plaintext", "sasl.mechanisms": mechanism, "sasl.username": "user", "sasl.password": "pencil"}
     with broker(answer, answer) as address:
-        assert partition_sizes(address, login, {"a": [0, 1]}) == {A0: 500, A1: 7}
-        with pytest.raises(CommandFailed, match="does not tell its sizes: SaslAuthenticationFailed: no"):
-            partition_sizes(address, {**login, "sasl.password": "pen"}, {"a": [0, 1]})
+        assert replicas_on_disk(address, login, [A0, A1])[A0].size == 500
+        with pytest.raises(CommandFailed, match="does not tell what its disks hold: SaslAuthenticationFailed: no"):
+            replicas_on_disk(address, {**login, "sasl.password": "pen"}, [A0, A1])
 
 
 def test_a_way_to_connect_that_is_not_spoken_is_refused_before_anything_is_asked() -> None:

@@ -94,12 +94,14 @@ def test_the_number_of_copies_can_be_changed() -> None:
 
 def test_a_plan_is_read_as_it_was_written_and_as_kafka_writes_it() -> None:
     plan = {A0: (1, 2), B0: (3,)}
-    assert parsed_plan(plan_text(plan), "p") == plan
-    assert parsed_plan(plan_text({}), "p") == {}
+    assert parsed_plan(plan_text(plan), "p") == (plan, {})
+    assert parsed_plan(plan_text({}), "p") == ({}, {})
+    directories = {(A0, plan[A0][1]): "/disk2"}
+    assert parsed_plan(plan_text(plan, directories), "p") == (plan, directories)
     kafkas = {"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", "any"]}]}
-    assert parsed_plan(json.dumps(kafkas), "p") == {A0: (1, 2)}
+    assert parsed_plan(json.dumps(kafkas), "p") == ({A0: (1, 2)}, {})
     del kafkas["version"]  # which Kafka's tool takes for 1
-    assert parsed_plan(json.dumps(kafkas), "p") == {A0: (1, 2)}
+    assert parsed_plan(json.dumps(kafkas), "p") == ({A0: (1, 2)}, {})
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,8 @@ def test_a_plan_is_read_as_it_was_written_and_as_kafka_writes_it() -> None:
         ('{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [1, 1]}]}', "different brokers"),
         ('{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": []}]}', "different brokers"),
         ('{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [1], "log_dirs": 7}]}', "it has to be"),
-        ('{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [1], "log_dirs": ["/d"]}]}', "log_dirs"),
+        ('{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [1], "log_dirs": ["d"]}]}', "a path or 'any'"),
+        ('{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [1], "log_dirs": ["/d", "any"]}]}', "for each of"),
         (
             '{"version": 1, "partitions": [{"topic": "a", "partition": 0, "replicas": [1]}'
             ', {"topic": "a", "partition": 0, "replicas": [2]}]}',
