@@ -150,9 +150,9 @@ class Auditor:
             return
         replicas = machine.broker.parts.replicas.partitions if machine.broker is not None else {}
         with self._undisturbed(machine):
-            self._kept[machine.broker_id] = self._what_is_kept(machine.logs, replicas, ending)
+            self._kept[machine.broker_id] = self._what_is_kept(machine, machine.logs, replicas, ending)
             and_lost = _AND_LOST_POWER.get(ending, Ending.LOST_POWER)
-            self._synced[machine.broker_id] = self._what_is_kept(machine.logs, replicas, and_lost)
+            self._synced[machine.broker_id] = self._what_is_kept(machine, machine.logs, replicas, and_lost)
         for log in machine.logs.logs.values():
             self.note_start(machine, log)
 
@@ -174,7 +174,9 @@ class Auditor:
         self._kept.pop(broker_id, None)
         self._synced.pop(broker_id, None)
 
-    def _what_is_kept(self, logs: LogManager, replicas: Mapping[TopicPartition, Any], ending: Ending) -> dict[TopicPartition, Kept]:
+    def _what_is_kept(
+        self, machine: Machine, logs: LogManager, replicas: Mapping[TopicPartition, Any], ending: Ending
+    ) -> dict[TopicPartition, Kept]:
         kept: dict[TopicPartition, Kept] = {}
         if ending is Ending.LOST_DISK:
             return kept
@@ -185,8 +187,12 @@ class Auditor:
             if ending in (Ending.CRASHED, Ending.CRASHED_AND_LOST_POWER):
                 end = min(end, replica.high_watermark if replica is not None else 0)
             # A cleaning replaces segments in several steps: of those before the active one a start may find the old ones or the new
-            # one, and in both the last record of each key.
-            is_changing = "compact" in log.settings.cleanup_policy and (lost_power or any(log.directory.glob("*.swap")))
+            # one, and in both the last record of each key; and of the two directories of a move one may not be cleaned yet.
+            is_changing = "compact" in log.settings.cleanup_policy and (
+                lost_power
+                or any(log.directory.glob("*.swap"))
+                or sum(Path(path, log.directory.name).is_dir() for path in machine.log_directories) > 1
+            )
             # A log that begins again behind all that it had (its leader has nothing of that any more) gives it up segment by segment.
             first = max(log.log_start_offset, (log.files.segments.active if is_changing else log.files.segments.all[0]).base_offset)
             try:
@@ -195,7 +201,7 @@ class Auditor:
             except OSError:
                 continue  # on a disk that has failed
             # Where a log begins that has nothing which was synced is not synced either.
-            start = sys.maxsize if lost_power and end <= log.log_start_offset else log.log_start_offset
+            start = sys.maxsize if (lost_power or log.is_offline) and end <= log.log_start_offset else log.log_start_offset
             kept[key] = Kept(log.directory, start, end, first, batches, last)
         return kept
 

@@ -123,4 +123,10 @@ REGRESSIONS: Final = (
         "The last segment of a log was cut between two batches after a clean stop: its time index kept what it had of what was gone.",
         "tests/unit/storage/test_recovery.py",
     ),
+    Regression(
+        233210817,
+        "A log was cleaned while its copy in another log directory had its name already: a crash in between could leave a copy without the"
+        " cleaned segment, and a start had the log begin where that copy did.",
+        "tests/unit/storage/test_moves_and_crashes.py",
+    ),
 )

@@ -65,6 +65,11 @@ class CopyPlan:
         """How many bytes of logs it copies."""
         return sum(piece.end - piece.begin for piece in self.pieces)
 
+    @property
+    def takes_out(self) -> bool:
+        """Whether segments go, for which others may come: until it is carried out the copy has neither."""
+        return any(name.endswith(LOG_SUFFIX) for name in self.gone)
+
 
 def carry_out(plan: CopyPlan, source: Path, target: Path, *, synced: bool) -> None:
     """Makes the copy in `target` what the plan says. It blocks.

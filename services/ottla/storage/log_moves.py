@@ -6,6 +6,7 @@
 A copy catches up in rounds. When only a little is missing it gets the partition's name, and that name is synced. Then the
 rest is copied and the two change places in one step of the loop, so that no append can come between. Only when all that the
 log had is on the target's disk does its former directory lose the name; it is deleted later, as that of a deleted partition is.
+Whatever has the name only grows: where segments are to go from a copy (a cleaner has others for them) it gives the name up first.
 
 So at each moment a start finds all that was ever synced under the partition's name, on one of the disks, or on both: then it
 keeps the newer one (`LogManager`). Two names on two disks cannot change at the same time.
@@ -62,11 +63,12 @@ class _Ended(Exception):
 class _Move:
     """One log's way. `is_cancelled` is looked at between rounds."""
 
-    def __init__(self, source: Log, target: Path) -> None:
+    def __init__(self, source: Log, target: Path, future: Path) -> None:
         self.source: Final = source
         self.target: Final = target
+        self.future: Final = future  # the copy's name until it has the partition's
         self.copy = LogCopy(source)
-        self.directory = target  # where the copy lies, once there is one
+        self.directory = future  # where the copy lies, once there is one
         self.has_arrived = False  # the copy is the log
         self.is_cancelled = False
 
@@ -123,7 +125,7 @@ class LogMoves:
         if ongoing is not None:
             self._call_off(topic_partition)
         if source.directory.parent != target:
-            self._waiting[topic_partition] = _Move(source, target)
+            self._waiting[topic_partition] = _Move(source, target, target / future_directory_name(topic_partition, self._new_id()))
             log.info("%s: moving from %s to %s", topic_partition, source.directory.parent, target)
             if self._working is None:
                 self._working = asyncio.ensure_future(self._work())
@@ -157,10 +159,8 @@ class LogMoves:
             self._working = None
 
     async def _carry_out(self, key: TopicPartition, move: _Move) -> None:
-        future = move.target / future_directory_name(key, self._new_id())
-        move.directory = future
         try:
-            await self._offload(future.mkdir)
+            await self._offload(move.future.mkdir)
             moved = await self._copied(key, move)
             await self._settle(moved, move)
             log.info("%s: moved to %s", key, moved.directory)
@@ -174,22 +174,26 @@ class LogMoves:
             log.exception("%s: move to %s failed", key, move.target)
         finally:
             if not move.has_arrived:
-                await self._offload(_remove_copy, move.directory, future)
+                await self._offload(_remove_copy, move.directory, move.future)
             self._logs.let_go(key, move.target)
 
     async def _copied(self, key: TopicPartition, move: _Move) -> Log:
         """Copies until the copy has taken the log's place, and gives it."""
         rounds = 0
-        has_name = False
         while True:
             self._check(key, move)
-            if move.copy.is_void:
+            has_name = move.directory != move.future
+            is_void = move.copy.is_void
+            plan = CopyPlan() if is_void else move.copy.plan()
+            if has_name and (is_void or plan.takes_out):
+                await self._rename(move, move.future)
+                continue
+            if is_void:
                 await self._offload(_empty, move.directory)
                 move.copy = LogCopy(move.source)
-            plan = move.copy.plan()
-            if rounds and plan.size <= LAST_BYTES and not has_name:
+                continue
+            if rounds and plan.size <= LAST_BYTES and not has_name and not plan.takes_out:
                 await self._name(key, move)
-                has_name = True
                 continue  # the log was written meanwhile
             if has_name and plan.size <= LAST_BYTES and not _is_quiet(move.source):
                 await asyncio.sleep(QUIET_SECONDS)  # for as long as a disk is full, or there is no leader, it may not be
@@ -201,8 +205,12 @@ class LogMoves:
             rounds += 1
             if rounds % MANY_ROUNDS == 0:
                 log.warning("%s: after %d rounds of copying %d bytes are still missing", key, rounds, plan.size)
-            with contextlib.suppress(SourceChanged):
+            try:
                 await self._offload(carry_out, plan, move.source.directory, move.directory, synced=True)
+            except SourceChanged as error:
+                log.debug("%s: %s", key, error)
+                await asyncio.sleep(QUIET_SECONDS)  # files that someone removed by hand are gone in each round
+            else:
                 if not move.copy.is_void:
                     move.copy.done()
 
@@ -219,7 +227,10 @@ class LogMoves:
         """Gives the copy the partition's name, for good: whatever is synced in it later can be found by a start."""
         directory = await self._logs.hold_name(key, move.target)
         await self._offload(take_over_nothing, move.target, key)
-        move.directory = await self._offload(move.directory.rename, directory)
+        await self._rename(move, directory)
+
+    async def _rename(self, move: _Move, name: Path) -> None:
+        move.directory = await self._offload(move.directory.rename, name)
         await self._offload(sync_directory, move.target)
 
     def _change_places(self, key: TopicPartition, move: _Move, plan: CopyPlan) -> Log:

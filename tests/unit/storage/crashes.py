@@ -17,12 +17,19 @@ class Crash(BaseException):
 class Countdown:
     """How many operations were done, and whether the crash came."""
 
-    def __init__(self, left: int) -> None:
+    def __init__(self, left: int, has_begun: bool) -> None:
         self._left = left
+        self._has_begun = has_begun
         self.done = 0
         self.crashed = False
 
+    def begin(self) -> None:
+        """They are counted from now on."""
+        self._has_begun = True
+
     def step(self) -> None:
+        if not self._has_begun:
+            return
         if self.done >= self._left:
             self.crashed = True
             raise Crash
@@ -30,9 +37,9 @@ class Countdown:
 
 
 @contextmanager
-def crash_after(operations: int) -> Iterator[Countdown]:
-    """Lets so many operations be done; each one after that raises `Crash`, which this swallows."""
-    countdown = Countdown(operations)
+def crash_after(operations: int, has_begun: bool = True) -> Iterator[Countdown]:
+    """Lets so many operations be done, from now or from `begin` on; each one after that raises `Crash`, which this swallows."""
+    countdown = Countdown(operations, has_begun)
     originals = {name: getattr(os, name) for name in OPERATIONS}
 
     def counted(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,10 +17,13 @@ import pytest
 from tests.loops import until
 from tests.simulation.disk import Disk, recording
 
+from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT
 from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN
+from ottla.storage.compaction.cleaner import LogCleaner
+from ottla.storage.compaction.runner import InlineRunner
 from ottla.storage.log import Log
 from ottla.storage.log_copy import LAST_BYTES
 from ottla.storage.log_manager import LogManager
@@ -30,6 +33,7 @@ from ottla.storage.transaction_index import ENTRY_SIZE
 from ottla.testing import ManualClock
 
 from .brokers import CLICKS, Broker, found_in, run
+from .cleanings import put, values_of
 from .crashes import crash_after
 from .failing_calls import failing
 from .logs import FailingFiles, append, batch_of, fill, log_maker
@@ -40,15 +44,15 @@ TOPIC, OTHER_TOPIC = UUID(int=51), UUID(int=52)
 LOST = UUID(int=99)
 
 
-def broker_of(disks: list[Disk]) -> Broker:
-    broker = Broker(*(Path(disk.root) / "logs" for disk in disks), log_segment_bytes="1200")
+def broker_of(disks: list[Disk], **properties: str) -> Broker:
+    broker = Broker(*(Path(disk.root) / "logs" for disk in disks), **{"log_segment_bytes": "1200", **properties})
     numbers = itertools.count(7)
     broker.new_id = lambda: UUID(int=next(numbers))
     return broker
 
 
-async def with_a_log(disks: list[Disk]) -> tuple[Broker, LogManager, Log]:
-    broker = broker_of(disks)
+async def with_a_log(disks: list[Disk], **properties: str) -> tuple[Broker, LogManager, Log]:
+    broker = broker_of(disks, **properties)
     logs = broker.manager()
     await logs.start()
     return broker, logs, logs.create(KEY, TOPIC)
@@ -133,6 +137,65 @@ def test_a_crash_between_any_two_calls_on_the_disks_leaves_the_log_whole(tmp_pat
         if not crashed:
             break
     assert crashes > 30
+
+
+async def cleaned_on_the_way(disks: list[Disk], operations: int) -> bool:
+    """A compacted log is cleaned while its copy gets the partition's name; the process dies after so many more calls."""
+    broker, logs, log = await with_a_log(
+        disks, log_segment_bytes="300", log_cleanup_policy="compact", log_cleaner_min_cleanable_ratio="0.0"
+    )
+    for number in range(20):
+        put(log, (f"key {number % 5}", f"{number}" * 30))
+    await log.flush()
+    await log.flusher.flush_sealed()
+    await logs.write_checkpoints()
+    hold = logs.hold_name
+
+    async def hold_and_clean(key: TopicPartition, path: Path) -> Path:
+        logs.hold_name = hold  # type: ignore[method-assign]
+        held = await hold(key, path)
+        await LogCleaner(
+            {key: log}, lambda: {key: 20}, broker.settings, broker.clock, offload_nothing, InlineRunner(offload_nothing)
+        ).clean_filthiest()
+        assert log.cleaned_up_to > 10
+        countdown.begin()
+        return held
+
+    logs.hold_name = hold_and_clean  # type: ignore[method-assign, assignment]
+    with crash_after(operations, has_begun=False) as countdown:
+        await moved(broker, logs)
+    await logs.shutdown(clean=False)
+    return countdown.crashed
+
+
+async def last_values(disks: list[Disk]) -> dict[str | None, str | None]:
+    """Of each key, as a start finds them."""
+    logs = broker_of(disks).manager()
+    await logs.start()
+    log = logs.logs[KEY]
+    assert (log.log_start_offset, log.log_end_offset) == (0, 20)
+    found = dict(value for _, value in sorted(values_of(log).items()))
+    await logs.shutdown()
+    return found
+
+
+@pytest.mark.parametrize("was_power", [False, True])
+def test_a_crash_while_a_copy_gets_what_a_cleaner_has_made_takes_no_key_with_it(tmp_path: Path, was_power: bool) -> None:
+    """For a moment the copy had the log's name and neither what was cleaned nor what came of it: at a start the log began behind both."""
+    for operations in itertools.count():
+        disks = [Disk(tmp_path / f"{operations}-{name}") for name in "ab"]
+        with recording(disks, os.urandom):
+            crashed = asyncio.run(cleaned_on_the_way(disks, operations))
+            for number, disk in enumerate(disks):
+                if was_power:
+                    disk.lose_power(Random(operations * 2 + number))
+                else:
+                    disk.release()
+            found = asyncio.run(last_values(disks))
+        assert found == {f"key {number % 5}": f"{number}" * 30 for number in range(15, 20)}
+        if not crashed:
+            break
+    assert operations > 20
 
 
 def test_a_log_that_has_moved_vouches_for_no_leader_epoch_that_the_target_has_yet_to_sync(tmp_path: Path) -> None:
