@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
+from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError, Message
 
@@ -228,7 +229,8 @@ async def parse(text: str, references: Mapping[str, str], limits: Limits, compil
     limits.check(text, references)
     files: dict[str, str] = {}
     for name, referenced in references.items():
-        files[checked_path(name)] = await _as_text(referenced, files, compiler)
+        if name != descriptor_pb2.DESCRIPTOR.name:  # the compiler takes its own, and does not survive one of before editions
+            files[checked_path(name)] = await _as_text(referenced, files, compiler)
     text = await _as_text(text, files, compiler)
     main = FILE_NAME
     while main in files:

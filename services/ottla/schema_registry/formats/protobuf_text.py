@@ -283,7 +283,10 @@ class Writer:
 
 def own_options(pool: DescriptorPool, options: Message) -> Message:
     """Options as a message of the pool's own class, which knows the extensions that its files define."""
-    kind = pool.FindMessageTypeByName(options.DESCRIPTOR.full_name)
+    try:
+        kind = pool.FindMessageTypeByName(options.DESCRIPTOR.full_name)
+    except KeyError:  # the file is a descriptor.proto without them
+        return options
     return message_factory.GetMessageClass(kind).FromString(options.SerializeToString())
 
 
@@ -296,9 +299,15 @@ def pool_of(files: Iterable[FileDescriptorProto]) -> DescriptorPool:
     pool = DescriptorPool()
     known = {file.name: file for file in files}
     own = FileDescriptorProto.FromString(descriptor_pb2.DESCRIPTOR.serialized_pb)
-    for file in ([] if own.name in known else [own]) + [*known.values()]:
+    for file in ([] if any(map(_is_own, known.values())) else [own]) + [*known.values()]:
         pool.Add(file)
     return pool
+
+
+def _is_own(file: FileDescriptorProto) -> bool:
+    """Whether a file is descriptor.proto, be it as a schema, which has another name: clients that do not skip known types register it."""
+    own = descriptor_pb2.DESCRIPTOR
+    return file.package == own.package and any(message.name in own.message_types_by_name for message in file.message_type)
 
 
 def _spellings(file: FileDescriptorProto, text: str) -> Iterator[tuple[tuple[int, ...], str]]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf import message_factory, timestamp_pb2, unknown_fields
+from google.protobuf import descriptor_pb2, message_factory, timestamp_pb2, unknown_fields
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
@@ -341,6 +341,22 @@ def test_well_known_types_are_built_in() -> None:
     schema = parsed(proto3(imports, message))
     assert schema.name == "a.b.M"
     assert schema.used_references == frozenset()
+
+
+async def test_descriptor_proto_is_a_schema_and_a_reference_also_one_of_before_editions() -> None:
+    """Serializers with `skip.known.types=false` register it as any import (RestApiSerializerTest, testDependency), as it is there."""
+    before_editions = 'syntax = "proto2"; package google.protobuf; message FileDescriptorSet { optional int32 a = 1 [deprecated = true]; }'
+    name = descriptor_pb2.DESCRIPTOR.name
+    extension = "extend google.protobuf.FieldOptions { string unit = 5000; }"
+    user = proto3(f'import "{name}";', extension, "message M { int32 a = 1 [(unit) = 's']; }")
+    formats = Formats()
+    for text in (base64.b64encode(descriptor_pb2.DESCRIPTOR.serialized_pb).decode(), before_editions):
+        registered = await formats.parse(SchemaType.PROTOBUF, text, {})
+        assert registered.name == "google.protobuf.FileDescriptorSet"
+        assert (await formats.parse(SchemaType.PROTOBUF, registered.canonical, {})).canonical == registered.canonical
+        schema = await formats.parse(SchemaType.PROTOBUF, user, {name: text})
+        assert '(a.b.unit) = "s"' in schema.canonical and schema.used_references == {name}
+    await formats.close()
 
 
 def test_extensions_can_be_left_out() -> None:
