@@ -228,10 +228,16 @@ class RegistrySchemaSettings(Settings):
         "schema.cache.expiry.secs", "int", default=300, without_effect="They are kept until there are too many.", doc="For how long."
     )
     schema_validate_fields: bool = setting(
-        "schema.validate.fields", "boolean", default=False, without_effect="Set validateFields in a config.", doc="Reserved fields."
+        "schema.validate.fields",
+        "boolean",
+        default=False,
+        doc="Whether fields may not have the names that metadata reserve, unless a config says otherwise with `validateFields`.",
     )
     schema_validate_new_schemas: bool = setting(
-        "schema.validate.new.schemas", "boolean", default=True, without_effect="Set validateNewSchemas in a config.", doc="Defaults."
+        "schema.validate.new.schemas",
+        "boolean",
+        default=True,
+        doc="Whether defaults of new Avro schemas must fit their fields, unless a config says otherwise with `validateNewSchemas`.",
     )
 
 

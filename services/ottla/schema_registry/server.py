@@ -44,6 +44,7 @@ from ottla.schema_registry.rest.security import Authentication, users_of
 from ottla.schema_registry.state import names
 from ottla.schema_registry.state.drafts import Drafts
 from ottla.schema_registry.state.replay import State
+from ottla.schema_registry.state.schemas import Json
 from ottla.schema_registry.store import snapshot
 from ottla.schema_registry.store.replaying import Store, replayed
 from ottla.schema_registry.store.topic import KafkaTopic, TopicSettings
@@ -149,15 +150,18 @@ class SchemaRegistry:
         stack.push_async_callback(topic.close)
         cluster_id, topic_id, first_offset, next_offset = await topic.open()
         self._topic_identity = snapshot.Identity(cluster_id, settings.kafkastore_topic, topic_id)
-        level = settings.schema_compatibility_level.upper()
+        defaults = default_config(settings)
         state = None
         if settings.kafkastore_checkpoint_dir:
             self._snapshot_path = snapshot.file_of(Path(settings.kafkastore_checkpoint_dir), settings.kafkastore_topic)
+            level = defaults["compatibilityLevel"]
             state = await offload(snapshot.read_or_none, self._snapshot_path, self._topic_identity, first_offset, next_offset, level)
         self._snapshot_offset = first_offset if state is None else state.next_offset
+        state = state or State()
+        state.defaults = defaults
         self._offload = offload
         timeouts = settings.kafkastore_timeout_ms / 1000, settings.kafkastore_init_timeout_ms / 1000
-        self.store = await replayed(topic, drafts, state or State(level), (first_offset, next_offset), *timeouts)
+        self.store = await replayed(topic, drafts, state, (first_offset, next_offset), *timeouts)
         stack.push_async_callback(self._end_snapshots)
         stack.push_async_callback(self.store.close)
         state = self.store.state
@@ -440,6 +444,16 @@ class Collector:
             yield single(zookeeper_metrics.SESSION_STATE, float(registry.sessions.state))
             yield single(zookeeper_metrics.EXPIRATIONS, float(registry.sessions.expirations))
             yield single(zookeeper_metrics.DISCONNECTIONS, float(registry.sessions.disconnections))
+
+
+def default_config(settings: RegistrySettings) -> Json:
+    """The config that holds where none is set."""
+    found: dict[str, Any] = {"compatibilityLevel": settings.schema_compatibility_level.upper()}
+    if settings.schema_validate_fields:
+        found["validateFields"] = True
+    if not settings.schema_validate_new_schemas:
+        found["validateNewSchemas"] = False
+    return found
 
 
 def topic_settings(settings: RegistrySettings) -> TopicSettings:

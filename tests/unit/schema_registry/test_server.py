@@ -310,6 +310,24 @@ def test_a_restart_has_everything_with_a_snapshot_and_without(tmp_path: Path) ->
     run(test, tmp_path)
 
 
+def test_what_the_settings_say_of_validation_holds_where_no_config_does(tmp_path: Path) -> None:
+    """Also in a state that comes from a snapshot."""
+    text = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "string", "default": null}]}'
+    reserving = {"schema": text, "metadata": {"properties": {"confluent:reserved": "a"}}}
+
+    async def test(found: World) -> None:
+        first = await found.node(alone=True, name="one")
+        assert (await client_of(first).post("/subjects/s/versions", {"schema": text})).code == 42201
+        await client_of(first).put("/config/t", {"validateNewSchemas": True})
+        await first.stop()
+        client = client_of(await found.node(alone=True, name="one", schema_validate_fields="true", schema_validate_new_schemas="false"))
+        assert await client.register("s", text) == 1
+        assert (await client.post("/subjects/s/versions", reserving)).code == 409
+        assert (await client.post("/subjects/t/versions", reserving)).code == 42201
+
+    run(test, tmp_path)
+
+
 @pytest.mark.parametrize("of", ["CreateTime", "LogAppendTime"])
 def test_the_leader_says_the_time_of_a_version_as_those_do_who_read_it(of: str, tmp_path: Path) -> None:
     """It takes what it wrote without reading it, and a broker may give records a time of its own."""

@@ -77,6 +77,7 @@ BODIES: Final[Mapping[str, Mapping[str, str]]] = {
         "alias": "string",
         "normalize": "boolean",
         "validateFields": "boolean",
+        "validateNewSchemas": "boolean",
         "validateRules": "boolean",
         "compatibilityPolicy": "string",
         "compatibilityGroup": "string",

@@ -417,7 +417,7 @@ def delete_config(state: State, scope: str) -> tuple[Json, list[Change]]:
     if former is None and scope not in (names.TOP, names.GLOBAL_SCOPE):
         raise subject_not_found(scope)
     _check_writable(state, scope)
-    return {"compatibilityLevel": state.default_level, **(former or {})}, [PutConfig(scope, None)]
+    return {"compatibilityLevel": state.defaults["compatibilityLevel"], **(former or {})}, [PutConfig(scope, None)]
 
 
 def put_mode(state: State, scope: str, mode: str | None, *, force: bool, may_change: bool) -> tuple[None, list[Change]]:

@@ -113,7 +113,7 @@ class State:
     """What the topic says.
 
     Attributes:
-        default_level: the compatibility level where none is set.
+        defaults: the config that holds where none is set.
         next_offset: of the record that has not been applied yet.
         epoch: the highest that a record had.
         removals: how often something that had an id was removed for good: until then an id can be answered from a cache.
@@ -122,7 +122,7 @@ class State:
     """
 
     def __init__(self, default_level: str = "BACKWARD") -> None:
-        self.default_level = default_level
+        self.defaults: Json = {"compatibilityLevel": default_level}
         self.next_offset = 0
         self.epoch = 0
         self.removals = 0
@@ -459,7 +459,7 @@ class State:
         found = self._in_scope.get(key)
         if found is None:
             own = config_in_scope([self._configs.get(wider, {}) for wider in chain])
-            found = self._in_scope[key] = {"compatibilityLevel": self.default_level, **own}
+            found = self._in_scope[key] = {**self.defaults, **own}
         return found
 
     def mode(self, scope: str) -> str | None:

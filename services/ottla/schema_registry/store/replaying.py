@@ -609,7 +609,9 @@ async def replayed(
         return store
     log.info("records behind the snapshot were compacted away, and with them what they deleted: the topic is read from its beginning")
     await store.close()
-    return await replayed(topic, drafts, State(state.default_level), offsets, timeout_seconds, init_timeout_seconds)
+    emptied = State()
+    emptied.defaults = state.defaults
+    return await replayed(topic, drafts, emptied, offsets, timeout_seconds, init_timeout_seconds)
 
 
 def _header_of(epoch: int | None) -> tuple[str, bytes]:
