@@ -16,8 +16,9 @@ class HttpSettings(Settings):
         "http.listener",
         "string",
         default=None,
-        doc="Ottla's own: `host:port` at which `/metrics`, `/metrics/kafka`, `/healthz` and `/readyz` answer; no host is every "
-        "interface, port 0 any free port. It has no secrets and asks for none, so it is for the network of the operators. Unset: none.",
+        doc="Ottla's own: `host:port` at which `/metrics`, `/healthz` and `/readyz` answer, and a broker's `/metrics/kafka`; no host is "
+        "every interface, port 0 any free port. It has no secrets and asks for none, so it is for the network of the operators. "
+        "Unset: none.",
     )
     metrics_partition_enabled: bool = setting(
         "metrics.partition.enabled",
