@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Self
 
 from ottla.config.http import HttpSettings
 from ottla.config.listeners import ANY_HOST, Listener
@@ -171,6 +171,14 @@ class RegistryRestSettings(Settings):
         "string",
         default=None,
         doc="Ottla's own, in the place of a JAAS file: lines `user: password, role, …`; a password is plain or `MD5:…`.",
+    )
+    ssl_client_authentication: str = setting(
+        "ssl.client.authentication",
+        "string",
+        default="NONE",
+        choices=["NONE", "REQUESTED", "REQUIRED"],
+        in_capitals=True,
+        doc="What Confluent's calls `ssl.client.auth`, which is asked for where this is `NONE`.",
     )
     authentication_skip_paths: tuple[str, ...] = setting(
         "authentication.skip.paths",
@@ -378,6 +386,12 @@ class RegistrySettings(
     ServiceSettings,
 ):
     """All settings of a schema registry; its own and those of ZooKeeper, TLS, and metrics and health, as a broker has them."""
+
+    def for_listener(self, listener_name: str) -> Self:
+        """As for every service, with `ssl.client.authentication` in the place of `ssl.client.auth`."""
+        seen = super().for_listener(listener_name)
+        asked = seen.ssl_client_authentication.lower()
+        return seen if asked == "none" else replace(seen, ssl_client_auth=asked)
 
     @cached_property
     def api_listeners(self) -> tuple[Listener, ...]:

@@ -70,6 +70,14 @@ def test_a_header_with_commas_stands_in_quotation_marks() -> None:
     }
 
 
+def test_clients_are_asked_for_certificates_by_confluents_name_of_the_setting() -> None:
+    """`RestConfig.java` in confluentinc/rest-utils: `ssl.client.auth` is the former name."""
+    found = settings("kafkastore.bootstrap.servers=b:1\nlisteners=IN://:8081,OUT://:8082\nlistener.protocol.map=IN:https,OUT:https\n"
+                     "ssl.client.authentication=REQUIRED\nlistener.name.out.ssl.client.authentication=NONE\n")  # fmt: skip
+    assert [found.for_listener(name).ssl_client_auth for name in ("IN", "OUT")] == ["required", "none"]
+    assert settings("kafkastore.bootstrap.servers=b:1\nssl.client.auth=requested\n").for_listener("HTTP").ssl_client_auth == "requested"
+
+
 def test_listeners_may_have_names() -> None:
     found = settings("kafkastore.bootstrap.servers=b:1\nlisteners=IN://:8081,OUT://[::1]:8082\nlistener.protocol.map=IN:http,OUT:https\n"
                      "inter.instance.listener.name=in\n")  # fmt: skip
