@@ -732,18 +732,19 @@ def test_an_id_is_answered_for_ever_and_compressed_where_that_helps() -> None:
         head = await client.ask("HEAD", "/schemas/ids/1")
         assert (head.status, head.content, head.headers["content-length"]) == (200, b"", reply.headers["content-length"])
         assert (await client.ask("HEAD", "/schemas/ids/7")).status == 404
+        assert "cache-control" not in (await client.get("/schemas/ids/1?fetchMaxId=true")).headers
 
     on_a_registry(test)
 
 
-async def test_a_kept_answer_is_given_no_longer_once_the_schema_is_gone() -> None:
+@pytest.mark.parametrize("query", [b"", b"?fetchMaxId=false"])
+async def test_an_answer_is_kept_until_the_schema_is_gone_also_for_javas_client(query: bytes) -> None:
+    """That says of each id that it needs no highest one (`RestService.getId`)."""
     async with node(MemoryLog()) as registry:
         client = registry.client
         await client.register("a", A)
-        data = (
-            b"GET /schemas/ids/1 HTTP/1.1\r\nHost: x\r\n\r\n" * 3 + b"GET /schemas/ids/1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        )
-        answers = await client.raw(data)
+        asked = b"GET /schemas/ids/1" + query + b" HTTP/1.1\r\nHost: x\r\n"
+        answers = await client.raw((asked + b"\r\n") * 3 + asked + b"Connection: close\r\n\r\n")
         assert answers.count(b"HTTP/1.1 200 OK") == 4 and registry.application.counts.cached == 2
         await client.delete("/subjects/a")
         await client.delete("/subjects/a?permanent=true")

@@ -326,7 +326,7 @@ class Application:
         lines = b"" if route.status == 204 else _CONTENT_LINES[media_type]
         headers: dict[str, str] = {}
         status = route.status
-        is_lasting = route.name in CACHED_ROUTES and b"fetchMaxId" not in request.target
+        is_lasting = route.name in CACHED_ROUTES and not (isinstance(found, dict) and "maxId" in found)
         if is_lasting:
             whose = "public" if self._authentication is None else "private"
             headers |= {"cache-control": f"{whose}, {FOREVER}", "etag": f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'}
