@@ -751,6 +751,28 @@ async def test_an_answer_is_kept_until_the_schema_is_gone_also_for_javas_client(
         assert (await client.get("/schemas/ids/1")).code == 40403
 
 
+async def test_javas_clients_that_end_at_an_unknown_field_are_answered_as_by_confluents_7() -> None:
+    """`SchemaString`, `Schema` and `RegisterSchemaResponse` ignore no unknown field up to v5.5.15. Newer clients get all."""
+    log = MemoryLog()
+    old, new = {"User-Agent": "Java/1.8.0_202"}, {"User-Agent": "Java/17.0.2", "Confluent-Accept-Unknown-Properties": "true"}
+    async with node(log) as leader, node(log, leads=False) as follower:
+        follower.leadership._leader = leader.leadership.leader
+        for client, subject in ((leader.client, "a"), (follower.client, "b")):  # which forwards the registration
+            path, version = f"/subjects/{subject}", {"subject": subject, "version": 1, "id": 1, "schema": A.replace(" ", "")}
+            assert (await client.ask("POST", f"{path}/versions", {"schema": A}, old)).json == {"id": 1}
+            assert (await client.ask("POST", path, {"schema": A}, old)).json == version
+            assert (await client.ask("GET", f"{path}/versions/latest", headers=old)).json == version
+            assert (await client.ask("GET", "/schemas?latestOnly=true", headers=old)).json[-1] == version
+            for query in ("?fetchMaxId=false", f"?subject={subject}"):
+                assert (await client.ask("GET", f"/schemas/ids/1{query}", headers=old)).json == {"schema": version["schema"]}
+            for headers in (new, {}):
+                assert (await client.ask("POST", f"{path}/versions", {"schema": A}, headers)).json.keys() >= {"guid", "version", "schema"}
+            assert (await client.ask("POST", f"{path}/versions?normalize=true", {"schema": A}, old)).json.keys() >= {"guid", "version"}
+        asked = ["GET /schemas/ids/1 HTTP/1.1\r\nHost: x\r\n" + "".join(f"{name}: {of[name]}\r\n" for name in of) for of in (old, new) * 2]
+        answers = await leader.client.raw(("\r\n".join(asked) + "Connection: close\r\n\r\n").encode())
+        assert answers.count(b"HTTP/1.1 200 OK") == 4 and answers.count(b'"guid"') == 2 and leader.application.counts.cached == 1
+
+
 async def test_a_follower_answers_what_it_has_and_waits_for_what_was_written() -> None:
     log = MemoryLog()
     leaders: list[Node] = []

@@ -51,6 +51,7 @@ CACHED_BYTES: Final = 64 * 1024 * 1024
 CACHED_ROUTES: Final = ("schema_by_id", "schema_text_by_id", "schema_by_guid")
 OFFSET_HEADER: Final = b"x-registry-offset"
 FORWARD_HEADER: Final = b"x-forward"
+UNKNOWN_HEADER: Final = b"confluent-accept-unknown-properties"
 CATCH_UP_SECONDS: Final = 1.0
 FOREVER: Final = "max-age=31536000, immutable"
 
@@ -140,7 +141,7 @@ class Application:
         self._body_bytes = body_bytes
         self._incompatible_code = incompatible_code
         self._router = Router()
-        self._cache: dict[tuple[bytes, bytes, bytes], bytes] = {}
+        self._cache: dict[tuple[bytes, bytes, bytes, bytes], bytes] = {}
         self._cache_bytes = 0
         self._cache_of: tuple[int, int] = (0, 0)
         self._pages: dict[str, Page] | None = None
@@ -154,7 +155,7 @@ class Application:
             if self._cache_of != (id(state), state.removals):
                 self._cache.clear()
                 self._cache_bytes, self._cache_of = 0, (id(state), state.removals)
-            found = self._cache.get((request.target, headers.get(b"accept", b""), headers.get(b"accept-encoding", b"")))
+            found = self._cache.get(_key_of(request))
             if found is not None and not (b"origin" in headers or b"if-none-match" in headers or OFFSET_HEADER in headers):
                 self.counts.cached += 1
                 return found
@@ -322,6 +323,8 @@ class Application:
         return self._headers + header_lines(allowed)
 
     def _success(self, request: Request, route: Route, found: Any, media_type: str, *, may_keep: bool = True) -> Response:
+        if _is_former_java(request):
+            found = _former(route.name, found)
         body = found.text.encode() if isinstance(found, Text) else b"" if route.status == 204 else _dumped(found)
         lines = b"" if route.status == 204 else _CONTENT_LINES[media_type]
         headers: dict[str, str] = {}
@@ -345,8 +348,7 @@ class Application:
         return response
 
     def _keep(self, request: Request, response: Response) -> None:
-        headers = request.headers
-        key = request.target, headers.get(b"accept", b""), headers.get(b"accept-encoding", b"")
+        key = _key_of(request)
         encoded = response.encoded()
         size = len(encoded) + sum(map(len, key)) + 200
         if size > CACHED_BYTES // 16:
@@ -385,6 +387,34 @@ def _dumped(value: Any) -> bytes:
         return _ENCODER.encode(value).encode()
     except UnicodeEncodeError:  # half of a surrogate pair, which JSON may have and UTF-8 may not
         return json.dumps(value, separators=(",", ":"), default=float).encode()
+
+
+def _is_former_java(request: Request) -> bool:
+    """Whether the client may be Java's of before 6.2, which fails at a field that it does not know.
+
+    One of since 7.1 registers with `normalize`, and one of since 8.2 sends a header; without both it gets what Confluent's 7 answers.
+    """
+    headers = request.headers
+    return headers.get(b"user-agent", b"").startswith(b"Java/") and UNKNOWN_HEADER not in headers and b"normalize=" not in request.target
+
+
+def _former(route: str, found: Any) -> Any:
+    """An answer with the fields that it had before Confluent's 8.0."""
+    if isinstance(found, list):
+        return [_former(route, entry) for entry in found]
+    if not isinstance(found, dict) or "guid" not in found:
+        return found
+    if route == "register":
+        return {"id": found["id"]}
+    later = {"guid", "ts", "deleted", *(("subject", "version") if "id" not in found else ())}
+    return {field: value for field, value in found.items() if field not in later and (field, value) != ("schemaType", "AVRO")}
+
+
+def _key_of(request: Request) -> tuple[bytes, bytes, bytes, bytes]:
+    """What an answer depends on, of those that are kept."""
+    headers = request.headers
+    form = b"former" if _is_former_java(request) else b""
+    return request.target, headers.get(b"accept", b""), headers.get(b"accept-encoding", b""), form
 
 
 def _accepted(accept: str) -> str:

@@ -22,7 +22,10 @@ IDLE_SECONDS: Final = 5.0
 # At the same time: a leader has a bound of handshakes that are under way with one address (`HANDSHAKES_OF_ONE`).
 OPENING_CONNECTIONS: Final = 32
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
-_PASSED_ON: Final = (b"content-type", b"content-encoding", b"accept", b"accept-encoding", b"authorization", b"origin")
+_PASSED_ON: Final = (
+    *(b"content-type", b"content-encoding", b"accept", b"accept-encoding", b"authorization", b"origin"),
+    *(b"user-agent", b"confluent-accept-unknown-properties"),  # which say what the client can read
+)
 _PASSED_BACK: Final = (b"content-type", b"content-encoding", b"x-registry-offset", b"etag", b"cache-control", b"www-authenticate")
 
 
