@@ -131,6 +131,8 @@ class Auditor:
         for path in machine.log_directories:
             if Path(path) in logs.offline_directories:
                 continue
+            if any(str(file.parent) == path and file.is_file() and file.read_bytes() == left for file, left in machine.spoilt.items()):
+                continue  # a full disk keeps it from being renamed, and until it is written again nothing in it is believed
             there = {key: log for key, log in logs.logs.items() if str(log.directory.parent) == path and not log.is_offline}
             marks = {key: replicas[key].high_watermark for key in there if key in replicas and key.topic not in self.exempt}
             if machine.has_forgotten:

@@ -95,6 +95,7 @@ class Machine:
         self.kept: list[str] | None = None  # copies of its disks, from when it had stopped
         self.is_gone = False  # for good: another has its id
         self.damage: Callable[[], None] = lambda: None  # what happens to its files before it starts again
+        self.spoilt: dict[Path, bytes] = {}  # what damaged files were made to be
 
     @property
     def has_failed_directory(self) -> bool:

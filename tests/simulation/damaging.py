@@ -71,6 +71,7 @@ def _damaged(cluster: Cluster, machine: Machine, damage: Damage, random: Random)
         file.truncate(len(spoilt))
         file.flush()
         os.fsync(file.fileno())
+    machine.spoilt[path] = spoilt
     return f"{path} is damaged: {len(content)} bytes, of which the first {_same(content, spoilt)} are left, and {len(spoilt)} now"
 
 
