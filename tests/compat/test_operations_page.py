@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.compat.test_readme import environment_for, examples, exchanges, type_in
 
+from ottla.cli.reassignment_plan import parsed_plan
 from ottla.config.audit import AuditSettings
 from ottla.config.properties import parse
 from ottla.testing import EmbeddedCluster
@@ -23,6 +24,9 @@ def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
         for example in examples(PAGE):
             if example.language == "properties":
                 AuditSettings.from_properties({**parse(example.text), "bootstrap.servers": cluster.bootstrap_servers})  # as other services
+                continue
+            if example.language == "json":
+                assert parsed_plan(example.text, example.language)[1], "it names log directories"
                 continue
             assert example.language in ("console", "sh"), f"nobody checks a block of {example.language}"
             for exchange in exchanges(example.text) if example.language == "console" else ():
