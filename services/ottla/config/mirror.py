@@ -95,7 +95,9 @@ def _no_replication_factor(number: int) -> str:
 class LinkSettings(Settings):
     """What is copied from one cluster to another, and how. `A->B.` before a name sets it for that link."""
 
-    enabled: bool = setting("enabled", "boolean", default=False, doc="Whether the link copies: `A->B.enabled = true`.")
+    enabled: bool = setting(
+        "enabled", "boolean", default=False, doc="Whether the link copies: `A->B.enabled = true`; without a link before it, whether all do."
+    )
     topics: tuple[str, ...] = setting("topics", "list", default=(".*",), check=_no_patterns, doc="Patterns of the topics that are copied.")
     topics_exclude: tuple[str, ...] = setting(
         "topics.exclude",
@@ -586,13 +588,13 @@ class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSetti
                 problems += str(error).splitlines()
         for before, (source, target) in ways.items():
             own = parts.get(before, {})
-            given = {**{name: place for name, place in inherited.items() if name != "enabled"}, **own}
+            given = {**{name: place for name, place in inherited.items() if name != "enabled" or source != target}, **own}
             if source != target:
                 begins[before] = {name: properties[place] for name, place in given.items() if name != "enabled"}
             try:
                 link = replace(MirrorLink.from_properties(_part(properties, given, f"{before}.")), source=source, target=target)
             except ConfigurationError as error:
-                problems += str(error).splitlines() if own else []
+                problems += str(error).splitlines() if own or "enabled" in given else []
                 continue
             if link.enabled and source == target:
                 problems.append(f"{before}.enabled: a cluster is not copied to itself")
