@@ -165,7 +165,10 @@ class LinkSettings(Settings):
         "refresh.topics.interval.seconds", "int", default=5, at_least=1, doc="How often new topics and partitions are looked for."
     )
     sync_topic_configs_enabled: bool = setting(
-        "sync.topic.configs.enabled", "boolean", default=True, doc="Whether settings of topics follow those of the source."
+        "sync.topic.configs.enabled",
+        "boolean",
+        default=True,
+        doc="Whether settings of topics follow those of the source; a topic that is made has them in any case.",
     )
     sync_topic_configs_interval_seconds: int = setting(
         "sync.topic.configs.interval.seconds",

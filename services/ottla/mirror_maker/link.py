@@ -153,6 +153,7 @@ class Link:
         self._untranslated: dict[str, str] = {}  # groups, and why not
         self._emitted: dict[str, set[MapRecord]] = {}  # by topic, MirrorMaker 2's records that were written or left out last
         self._sizes: dict[str, int] = {}
+        self._followed: dict[str, Mapping[str, str]] = {}  # by the target's topics, what the source has set when it was looked at last
         self._refused_settings: dict[str, str] = {}  # by the target's topics, why they do not follow; empty where they do
         self._settings_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
@@ -478,19 +479,24 @@ class Link:
             raise
 
     async def _settings_of(self, names: Mapping[str, str]) -> dict[str, dict[str, str]]:
-        """By the target's names; of new topics always, of all now and then."""
-        if not self.settings.sync_topic_configs_enabled:
-            return {}
+        """By the target's names; of topics that are made always, and of all now and then, if they are to follow."""
+        follow, there = self.settings.sync_topic_configs_enabled, self._target.metadata.topics
         is_due = self._clock.monotonic() >= self._settings_at
-        asked = [name for name, target in names.items() if is_due or target not in self._sizes]
-        return {names[name]: found for name, found in (await own_settings(self._source, asked, self._excluded_settings)).items()}
+        asked = [name for name, to in names.items() if to not in there or (follow and (is_due or to not in self._sizes))]
+        found: dict[str, dict[str, str]] = {}
+        for name, own in sorted((await own_settings(self._source, asked, self._excluded_settings)).items()):
+            found.setdefault(names[name], {}).update(own)  # several may become one
+        return found
 
     async def _follow_settings(self, names: Mapping[str, str], settings: Mapping[str, Mapping[str, str]]) -> None:
         there = self._target.metadata.topics
         asked = {target: settings.get(target, {}) for target in names.values() if target in settings or target not in self._sizes}
         try:
-            sizes, refused = await follow_settings(self._target, {target: found for target, found in asked.items() if target in there})
+            former = {target: self._followed[target] for target in settings if target in self._followed}
+            wanted = {target: found for target, found in asked.items() if target in there}
+            sizes, refused = await follow_settings(self._target, wanted, former)
             self._sizes |= sizes
+            self._followed |= {target: found for target, found in settings.items() if target not in refused}
             for target in asked:
                 why = str(refused.get(target, ""))
                 if why and self._refused_settings.get(target) != why:

@@ -30,7 +30,7 @@ from ottla.mirror_maker.server import Collector, MirrorMaker
 from ottla.mirror_maker.sync.topics import own_settings
 from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, TopicPartition
 from ottla.testing.certificates import Authority
-from ottla.wire.admin import ConfigResource, ResourceType, create_partitions, delete_topics, describe_configs
+from ottla.wire.admin import ConfigResource, ResourceType, alter_configs, create_partitions, delete_topics, describe_configs
 from ottla.wire.fetching import FetchFailed
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
 from ottla.wire.producing import BatchProducer
@@ -72,6 +72,11 @@ async def values_of(side: Side, partition: TopicPartition) -> list[bytes | None]
     return [r.value for r in (await committed(side, partition))[partition]] if there and partition.partition in there.partitions else []
 
 
+async def own_of(side: Side, topic: str) -> dict[str, str]:
+    """What a topic sets itself."""
+    return (await own_settings(side.cluster, [topic], re.compile("(?!)"))).get(topic, {})
+
+
 async def arrives(side: Side, partition: TopicPartition, *values: bytes) -> None:
     async with asyncio.timeout(SECONDS):
         while len(await values_of(side, partition)) < len(values):  # noqa: ASYNC110
@@ -107,6 +112,24 @@ async def test_topics_partitions_and_settings_follow_the_source(tmp_path: Path) 
             await arrives(b, TopicPartition("A.clicks", 1), b"grown")
             assert one.status()[0]
             assert {family.metric for family in Collector(one, SystemClock()).collect()} == set(METRICS)  # type: ignore[union-attr]
+
+
+async def test_a_setting_that_the_source_sets_no_more_goes_back_in_the_target(tmp_path: Path) -> None:
+    """A topic that is emptied by a short retention.ms was deleted in the target from then on too (`testReplicateTargetDefault`)."""
+    source, target = (ConfigResource(ResourceType.TOPIC, name) for name in ("clicks", "A.clicks"))
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks", 1, retention_ms="1000", retention_bytes="5000", segment_ms="60000")
+        async with worker(a, b, sync_topic_configs_interval_seconds="1") as one:
+            link = one.links["A-B"]
+            await until(lambda: "A.clicks" in link._sizes)
+            assert await own_of(b, "A.clicks") == {"retention.ms": "1000", "retention.bytes": "5000", "segment.ms": "60000"}
+            await alter_configs(b.cluster, {target: {"flush.messages": "7"}})
+            await alter_configs(a.cluster, {source: {"retention.ms": None, "retention.bytes": None}})
+            await alter_configs(b.cluster, {target: {"retention.bytes": "9000"}})
+            async with asyncio.timeout(SECONDS):
+                while "retention.ms" in await own_of(b, "A.clicks"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert await own_of(b, "A.clicks") == {"retention.bytes": "9000", "segment.ms": "60000", "flush.messages": "7"}
 
 
 async def test_a_topic_of_the_target_that_is_made_again_is_set_as_the_sources_is(tmp_path: Path) -> None:
@@ -596,7 +619,10 @@ async def test_what_is_switched_off_is_not_done_and_what_is_excluded_stays_behin
             await until(lambda: one.links["A-B"].counts.transactions > begun)
             await b.cluster.refresh(None)
             assert {name for name in b.cluster.metadata.topics if not name.startswith("__")} == {"A.clicks", "ottla-mirror-A-B"}
-            assert await own_settings(b.cluster, ["A.clicks"], re.compile("(?!)")) == {"A.clicks": {}}
+            assert await own_of(b, "A.clicks") == {"retention.ms": "12345678"}, "of a topic that is made, as in MirrorMaker 2"
+            await alter_configs(a.cluster, {ConfigResource(ResourceType.TOPIC, "clicks"): {"retention.ms": "87654321"}})
+            await one.links["A-B"].discover()
+            assert await own_of(b, "A.clicks") == {"retention.ms": "12345678"}
             assert await committed_offsets(b.cluster, "billing") == {}
         async with worker(a, b, None, **names) as one:
             async with asyncio.timeout(SECONDS):

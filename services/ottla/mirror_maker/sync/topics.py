@@ -1,6 +1,6 @@
 """The target's topics: made as the source's are, grown with them, and set as they are set.
 
-A topic is never made smaller, and no setting is taken away: what only the target has is the target's affair.
+A topic is never made smaller, and a setting is taken away only if it was brought: what only the target has is the target's affair.
 """
 
 from __future__ import annotations
@@ -97,11 +97,16 @@ async def unaudited(cluster: Cluster, topics: Iterable[str], *, are_read: bool) 
     )
 
 
-async def follow_settings(target: Cluster, wanted: Mapping[str, Mapping[str, str]]) -> tuple[dict[str, int], dict[str, ApiError]]:
-    """Sets what differs; gives `max.message.bytes` of each topic as it is then, and the topics of which the target refuses a setting.
+async def follow_settings(
+    target: Cluster, wanted: Mapping[str, Mapping[str, str]], former: Mapping[str, Mapping[str, str]]
+) -> tuple[dict[str, int], dict[str, ApiError]]:
+    """Sets what differs, and has what the source sets no more go back to the target's default.
+
+    Gives `max.message.bytes` of each topic as it is then, and the topics of which the target refuses a setting.
 
     Args:
         wanted: by the target's names of topics.
+        former: what was wanted of these before. What has another value there by now stays.
 
     Raises:
         ApiError, OSError: the target cannot be asked.
@@ -109,9 +114,13 @@ async def follow_settings(target: Cluster, wanted: Mapping[str, Mapping[str, str
     there = await _described(target, wanted)
     changes: dict[ConfigResource, dict[str, str | None]] = {}
     for name, settings in wanted.items():
-        different = {key: value for key, value in settings.items() if key in there[name] and there[name][key].value != value}
+        own = {key: entry.value for key, entry in there[name].items() if entry.source is ConfigSource.TOPIC}
+        different: dict[str, str | None] = {
+            key: value for key, value in settings.items() if key in there[name] and there[name][key].value != value
+        }
+        different |= {key: None for key, value in former.get(name, {}).items() if key not in settings and own.get(key) == value}
         if different:
-            changes[ConfigResource(ResourceType.TOPIC, name)] = dict(different)
+            changes[ConfigResource(ResourceType.TOPIC, name)] = different
     refused = {resource.name: error for resource, error in (await alter_configs(target, changes)).items()} if changes else {}
     sizes = {name: entries[MAX_MESSAGE_BYTES].value for name, entries in there.items() if MAX_MESSAGE_BYTES in entries}
     set_now = {name: None if name in refused else wanted[name].get(MAX_MESSAGE_BYTES) for name in sizes}
