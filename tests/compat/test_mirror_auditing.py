@@ -39,7 +39,7 @@ from ottla.mirror_maker.partition_states import PartitionState
 from ottla.model import TopicPartition
 from ottla.record.audit_records import Verdict
 from ottla.record.records import Record, build_batch
-from ottla.wire.admin import delete_records
+from ottla.wire.admin import delete_records, delete_topics
 from ottla.wire.producing import BatchProducer
 
 MINUTE = 60_000
@@ -195,6 +195,21 @@ def test_what_the_sources_audit_topic_does_not_take_holds_nothing_up_and_is_said
 
     monkeypatch.setattr(BatchProducer, "send", refusing)
     asyncio.run(main())
+
+
+async def test_an_audit_topic_of_the_target_that_is_deleted_is_made_again_and_copying_continues(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each transaction writes there: without the topic nothing was copied until someone made it."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        async with worker(a, b, audit_enable="true", naming="identity"), BatchProducer(a.cluster) as producer:
+            await producer.send(CLICKS, stamped(1, number=0))
+            await arrives(b, CLICKS, b"0")
+            assert not await delete_topics(b.cluster, ["__audit"])
+            await producer.send(CLICKS, stamped(2, number=1))
+            await arrives(b, CLICKS, b"0", b"1")
+        assert [text for text in caplog.messages if "__audit" in text and "made again" in text]
 
 
 async def test_by_key_what_two_slots_write_into_one_partition_is_counted_once(tmp_path: Path) -> None:

@@ -302,12 +302,17 @@ class Link:
         for error in refused.values():
             raise error
 
+    async def _ensure_audit_of_target(self) -> bool:
+        """Has the target have `__audit`, into which each transaction writes; gives whether it was made."""
+        from ottla.record import audit_records as audit  # it needs the extra `audit`
+
+        topic = NewTopic(audit.TOPIC, audit.TOPIC_PARTITIONS, self.settings.replication_factor, audit.TOPIC_SETTINGS)
+        return topic.name not in self._target.metadata.topics and await make_topic(self._target, topic)
+
     async def _prepare_audit(self) -> None:
         from ottla.record import audit_records as audit  # it needs the extra `audit`
 
-        await make_topic(
-            self._target, NewTopic(audit.TOPIC, audit.TOPIC_PARTITIONS, self.settings.replication_factor, audit.TOPIC_SETTINGS)
-        )
+        await self._ensure_audit_of_target()
         try:
             await make_topic(self._source, NewTopic(audit.TOPIC, audit.TOPIC_PARTITIONS, settings=audit.TOPIC_SETTINGS))
         except ApiError as error:
@@ -467,6 +472,8 @@ class Link:
         self._wanted, self.refused, self._names = wanted, refused, names
         if is_changed:
             self._tell_slots()
+        if self.settings.audit_enable and await self._ensure_audit_of_target():
+            log.warning("%s: the target's __audit was deleted and is made again; what it had said is gone", self.settings.name)
 
     async def _refresh_source(self, topics: Collection[str] | None) -> None:
         """Hears of the source as it is now, which has to be the cluster that it was."""

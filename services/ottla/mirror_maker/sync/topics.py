@@ -56,16 +56,18 @@ async def ensure_topics(
     return {name: error for name, error in refused.items() if not isinstance(error, TopicAlreadyExists | InvalidPartitions)}
 
 
-async def make_topic(cluster: Cluster, topic: NewTopic) -> None:
-    """Makes a topic, unless there is one, however it is set.
+async def make_topic(cluster: Cluster, topic: NewTopic) -> bool:
+    """Makes a topic, unless there is one, however it is set; gives whether there was none.
 
     Raises:
         ApiError, OSError: it cannot be made, or the cluster cannot be asked.
     """
-    for error in (await create_topics(cluster, [topic])).values():
+    refused = await create_topics(cluster, [topic])
+    for error in refused.values():
         if not isinstance(error, TopicAlreadyExists):
             raise error
     await cluster.refresh(None)
+    return not refused
 
 
 async def own_settings(source: Cluster, topics: Iterable[str], excluded: re.Pattern[str]) -> dict[str, dict[str, str]]:
