@@ -237,6 +237,28 @@ async def test_no_group_is_translated_in_a_topic_that_several_links_copy_into(tm
                 assert await link.translate("readers") == []
 
 
+async def test_a_group_that_a_link_of_another_file_has_brought_stays_and_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was moved to the further one of its two places, behind what it had not read of the other cluster."""
+    async with two_sides(tmp_path) as (a, b):
+        for one in (a, b):
+            await create_topic(one.cluster, "clicks", 2)
+        async with worker(a, b, naming="identity") as running:
+            link = running.links["A-B"]
+            await commit_offsets(b.cluster, "readers", {CLICKS: CommittedOffset(1, metadata="mirrored by C-B")})
+            for partition in (CLICKS, TopicPartition("clicks", 1)):
+                await publish(a, partition, b"0", b"1", b"2")
+                await arrives(b, partition, b"0", b"1", b"2")
+                await commit_offsets(a.cluster, "readers", {partition: CommittedOffset(2)})
+            for _ in range(2):
+                await link._follow_groups()
+            there = await committed_offsets(b.cluster, "readers")
+            assert {partition.partition: found.offset for partition, found in there.items()} == {0: 1, 1: 2}
+            (said,) = [text for text in caplog.messages if "readers" in text]
+            assert said.startswith("A-B: the offsets of group readers are not translated: ") and "clicks-0 was brought by C-B" in said
+
+
 async def test_a_group_whose_offsets_the_target_refuses_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Here by the length of their metadata, with Kafka perhaps by its ACLs: only that the group has members is no fault."""
     async with side(tmp_path / "a") as a, side(tmp_path / "b", offset_metadata_max_bytes="5") as b:

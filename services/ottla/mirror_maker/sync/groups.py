@@ -1,7 +1,8 @@
 """Offsets of groups: as they are in the source, translated by the map, committed in the target.
 
 A group that has members in the target has moved, and is its own master there. Otherwise its offset is set if there is none, if it was
-set from here before, or if it lies behind: an application that has read on in the target is never sent back.
+set from here before, or if it lies behind: an application that has read on in the target is never sent back. What another link has
+brought stays: that one copies into the same topic, and the further one of two places may be behind what was not read.
 
 Where a group has read to is its own to say: an offset that links have brought from the target is not brought back there.
 """
@@ -13,7 +14,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from ottla.errors import ApiError, IllegalGeneration, UnknownMemberId, error_of
+from ottla.errors import ApiError, IllegalGeneration, InvalidRequest, UnknownMemberId, error_of
 from ottla.mirror_maker.naming import NameFilter
 from ottla.mirror_maker.offset_map import PartitionMap
 from ottla.mirror_maker.sync.legacy_records import Checkpoint
@@ -85,7 +86,8 @@ async def follow_group(target: Cluster, checkpoints: Collection[Checkpoint], lin
         link: its name, by which what was set from here is known again.
 
     Raises:
-        ApiError, OSError: the target refuses it, but for a group that has members, or does not answer.
+        ApiError, OSError: the target refuses it, but for a group that has members, or does not answer. InvalidRequest when all else is
+            set, and another link has brought one of the offsets.
     """
     if not checkpoints:
         return 0
@@ -101,6 +103,9 @@ async def follow_group(target: Cluster, checkpoints: Collection[Checkpoint], lin
     except (UnknownMemberId, IllegalGeneration) as error:  # it has members
         log.debug("the offsets of group %s stay as they are in the target: %s", group, error)
         return 0
+    for partition, found in there.items():
+        if _is_of_another(found, link):
+            raise InvalidRequest(f"{partition} was brought by {_links_of(found.metadata)[0]}: what it has read of both is not known")
     return len(changes)
 
 
@@ -108,7 +113,14 @@ def is_to_be_set(there: CommittedOffset | None, offset: int, link: str) -> bool:
     """Whether an offset in the target is replaced by a translated one."""
     if there is None:
         return True
-    return there.offset != offset if _links_of(there.metadata)[:1] == [link] else there.offset < offset
+    if _is_of_another(there, link):
+        return False
+    return there.offset != offset if _links_of(there.metadata) else there.offset < offset
+
+
+def _is_of_another(there: CommittedOffset, link: str) -> bool:
+    """Whether another link has brought it: one of another file that makes one topic of two with this one, or one that is no more."""
+    return _links_of(there.metadata)[:1] not in ([], [link])
 
 
 def _links_of(metadata: str) -> list[str]:
