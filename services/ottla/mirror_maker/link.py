@@ -168,6 +168,7 @@ class Link:
         self._schemas_offload = ThreadOffload(1, "ottla-mirror-schemas")  # its thread begins with the first question
         self._copying_schemas: asyncio.Future[int] | None = None
         self._names: dict[str, str] = {}  # of the target, by those of the source
+        self._has_looked = False  # so that it knows these
         self._unaudited: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()  # topics of the source, and of the target
         self.copied_schemas = 0
 
@@ -469,7 +470,7 @@ class Link:
                         target, len(there.partitions), self._sizes.get(target, 1 << 31), name not in unread, target not in unwritten
                     )
         is_changed = wanted != self._wanted
-        self._wanted, self.refused, self._names = wanted, refused, names
+        self._wanted, self.refused, self._names, self._has_looked = wanted, refused, names, True
         if is_changed:
             self._tell_slots()
         if self.settings.audit_enable and await self._ensure_audit_of_target():
@@ -530,9 +531,17 @@ class Link:
             return []
         links = [link for link in self._links.values() if link.settings.target == self.settings.target]
         sources = Counter(to for link in links for to in link._names.values())
-        topics = {partition: to.topic for partition, to in self._wanted.items() if sources[to.topic] == 1}
+        waiting = [link for link in links if not link._has_looked]
+        shared = {to for to, count in sources.items() if count > 1 or any(link._may_copy_into(to) for link in waiting)}
+        topics = {partition: to.topic for partition, to in self._wanted.items() if to.topic not in shared}
         maps = {partition: known for partition, known in self.maps.items() if partition in topics}
         return await translated(self._source, group, maps, topics, self.settings.target) if maps else []
+
+    def _may_copy_into(self, topic: str) -> bool:
+        """Whether it may copy into a topic of the target, as far as that is known before its source has answered."""
+        if isinstance(self._naming, PrefixNaming):
+            return topic.startswith(f"{self.settings.source}{self.settings.replication_policy_separator}")
+        return isinstance(self._naming, RegexNaming) or topic in self._topics
 
     def _copied(self) -> dict[TopicPartition, PartitionMap]:
         return {partition: known for partition, known in self.maps.items() if known.next_offset >= 0}

@@ -237,6 +237,22 @@ async def test_no_group_is_translated_in_a_topic_that_several_links_copy_into(tm
                 assert await link.translate("readers") == []
 
 
+async def test_no_group_is_translated_in_a_topic_into_which_a_link_may_copy_whose_source_has_not_answered_yet(tmp_path: Path) -> None:
+    """After a restart of the worker, while one of two sources was away, it was moved behind what it had not read of that one."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0", b"1")
+        await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(1)})
+        away = {"clusters": "A,B,C", "C.bootstrap.servers": "127.0.0.1:1", "C->B.enabled": "true", "naming": "identity"}
+        others = ({"C->B.topics": "views"}, {"C->B.naming": "prefix"})
+        for more, offsets in (({}, []), ({"C->B.naming": "regex"}, []), *((other, [1]) for other in others)):
+            async with worker(a, b, None, **away, **more) as running:
+                link = running.links["A-B"]
+                await until(lambda: CLICKS in link.maps and link.maps[CLICKS].next_offset == 2)  # noqa: B023
+                await until(lambda: CLICKS in link._wanted)  # noqa: B023
+                assert [found.offset for found in await link.translate("readers")] == offsets, more
+
+
 async def test_a_group_that_a_link_of_another_file_has_brought_stays_and_is_named_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
