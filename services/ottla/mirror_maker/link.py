@@ -535,7 +535,8 @@ class Link:
         shared = {to for to, count in sources.items() if count > 1 or any(link._may_copy_into(to) for link in waiting)}
         topics = {partition: to.topic for partition, to in self._wanted.items() if to.topic not in shared}
         maps = {partition: known for partition, known in self.maps.items() if partition in topics}
-        return await translated(self._source, group, maps, topics, self.settings.target) if maps else []
+        ends = {partition: status.end_offset for copier in self.slots.values() for partition, status in copier.statuses.items()}
+        return await translated(self._source, group, maps, ends, topics, self.settings.target) if maps else []
 
     def _may_copy_into(self, topic: str) -> bool:
         """Whether it may copy into a topic of the target, as far as that is known before its source has answered."""

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.sessions import OpenSession
 from ottla.metrics.mirror import METRICS
 from ottla.mirror_maker.membership import LINKS, ROOT, MadeLinks
+from ottla.mirror_maker.merge import slot
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import Collector, MirrorMaker
 from ottla.mirror_maker.sync.topics import own_settings
@@ -202,6 +204,28 @@ async def test_a_group_that_moves_reads_each_message_once(tmp_path: Path) -> Non
             async with asyncio.timeout(SECONDS):
                 while (await committed_offsets(a.cluster, "ottla-mirror-A-B")).get(CLICKS, CommittedOffset(-1)).offset != 40:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
+
+
+async def test_a_group_that_is_ahead_of_what_is_copied_is_at_the_end_of_the_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not in the target at all as long as the link was behind (`OffsetSyncStore.translateDownstream`).
+
+    A group whose place the source does not have is none such: what is written there since it has not read.
+    """
+    monkeypatch.setattr(slot, "TRANSACTION_BYTES", 1)
+    monkeypatch.setattr(slot, "FETCH_SETTINGS", replace(slot.FETCH_SETTINGS, max_bytes=1, max_partition_bytes=1))
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0", b"1", b"2", b"3")
+        await publish(a, CLICKS, b"4", b"5")
+        await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(6)})
+        await commit_offsets(a.cluster, "readers of before", {CLICKS: CommittedOffset(7)})
+        async with worker(a, b, throttle_bytes_per_second="1") as one:
+            link = one.links["A-B"]
+            await until(lambda: CLICKS in link.maps and link.maps[CLICKS].next_offset == 4)
+            await link._follow_groups()
+            there = (await committed_offsets(b.cluster, "readers"))[COPIED].offset
+            assert (link.maps[CLICKS].next_offset, there) == (4, link.maps[CLICKS].translate(4))
+            assert await committed_offsets(b.cluster, "readers of before") == {}
 
 
 async def test_no_group_is_translated_in_a_topic_that_several_become(tmp_path: Path) -> None:

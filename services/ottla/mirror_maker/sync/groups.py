@@ -59,12 +59,18 @@ async def list_groups(cluster: Cluster) -> tuple[list[str], list[OSError | ApiEr
 
 
 async def translated(
-    source: Cluster, group: str, maps: Mapping[TopicPartition, PartitionMap], topics: Mapping[TopicPartition, str], target: str
+    source: Cluster,
+    group: str,
+    maps: Mapping[TopicPartition, PartitionMap],
+    ends: Mapping[TopicPartition, int],
+    topics: Mapping[TopicPartition, str],
+    target: str,
 ) -> list[Checkpoint]:
-    """Where a group of the source is in the target, as far as it is known here.
+    """Where a group of the source is in the target, as far as it is known here; at the end of the copies while it is ahead of them.
 
     Args:
         maps: of the partitions that are copied here.
+        ends: of the source, as far as they are known. A group behind one has a place that the source has lost.
         topics: what each is called in the target.
         target: its alias.
     """
@@ -72,7 +78,9 @@ async def translated(
     found = []
     for partition, committed in offsets.items():
         known = maps.get(partition)  # None for one that was not asked for
-        offset = known.translate(committed.offset) if known is not None else None
+        if known is None or committed.offset > max(ends.get(partition, -1), known.next_offset):
+            continue
+        offset = known.translate(min(committed.offset, known.next_offset))
         if offset is not None and not any(link.startswith(f"{target}-") for link in _links_of(committed.metadata)):
             there = TopicPartition(topics[partition], partition.partition)
             found.append(Checkpoint(group, there, committed.offset, offset, committed.metadata))
