@@ -64,7 +64,7 @@ from ottla.mirror_maker.sync.topics import ensure_topics, follow_settings, make_
 from ottla.model import TopicPartition
 from ottla.wire.admin import NewTopic
 from ottla.wire.cluster import Cluster
-from ottla.wire.groups import CommittedOffset, commit_offsets
+from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
 from ottla.wire.producing import BatchProducer
 
 log: Final = logging.getLogger(__name__)
@@ -536,7 +536,29 @@ class Link:
         topics = {partition: to.topic for partition, to in self._wanted.items() if to.topic not in shared}
         maps = {partition: known for partition, known in self.maps.items() if partition in topics}
         ends = {partition: status.end_offset for copier in self.slots.values() for partition, status in copier.statuses.items()}
-        return await translated(self._source, group, maps, ends, topics, self.settings.target) if maps else []
+        found = await translated(self._source, group, maps, ends, topics, self.settings.target) if maps else []
+        back = self._links.get(f"{self.settings.target}-{self.settings.source}")
+        return found if back is None else await self._bounded(found, back)
+
+    async def _bounded(self, checkpoints: Sequence[Checkpoint], back: Link) -> list[Checkpoint]:
+        """Where both clusters have the same names: no further than to the first record of the target that its group has not read as a copy.
+
+        Of what another worker copies back it is known up to where; with that, a group that has read all of the source is brought as far.
+        """
+        both = {one.partition for one in checkpoints if self._names.get(back._names.get(one.partition.topic, "")) == one.partition.topic}
+        maps = back.maps if back.settings.partition_by == "number" else {}
+        elsewhere = both - maps.keys()
+        positions = await committed_offsets(self._target, f"{MAP_PREFIX}{back.settings.name}", elsewhere) if elsewhere else {}
+        found = []
+        for one in checkpoints:
+            offset = one.offset
+            if one.partition in elsewhere:
+                offset = min(offset, positions[one.partition].offset) if one.partition in positions else -1
+            elif one.partition in both:
+                offset = min(offset, maps[one.partition].first_from(one.upstream_offset))
+            if offset >= 0:
+                found.append(one._replace(offset=offset))
+        return found
 
     def _may_copy_into(self, topic: str) -> bool:
         """Whether it may copy into a topic of the target, as far as that is known before its source has answered."""

@@ -154,6 +154,14 @@ class PartitionMap:
                     return found.target + found.record_count
         return None
 
+    def first_from(self, target: int) -> int:
+        """The source's offset of the first record whose copy is not before an offset of the target; at the end, the next to be copied."""
+        at = bisect_right(range(len(self._filled)), target, key=lambda index: self._ranges_of(index)[0].target) - 1
+        for found in self.ranges(max(at, 0)):
+            if found.target + found.record_count > target:
+                return found.source + max(target - found.target, 0)
+        return self.next_offset
+
     # What changes.
 
     def stage(self, topic_id: UUID, ranges: Sequence[Range], next_offset: int, leader_epoch: int) -> list[MapRecord]:

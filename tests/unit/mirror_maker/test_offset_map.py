@@ -75,6 +75,9 @@ def test_each_offset_is_translated_to_the_first_copied_record_that_is_not_before
             later = [copied for copied in table if copied >= offset]
             expected = table[min(later)] if later else max(table.values()) + 1 if table else None
             assert found.translate(offset) == expected
+        for place in range(99, target + 2):
+            later = [copied for copied, copy in table.items() if copy >= place]
+            assert found.first_from(place) == min(later, default=found.next_offset)
         assert list(found.ranges()) == list(own.ranges())
 
 

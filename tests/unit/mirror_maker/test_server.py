@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 from tests.loops import until
-from tests.unit.mirror_maker.mirrors import Side, batch, committed, create_both, create_map, side, two_sides
+from tests.unit.mirror_maker.mirrors import Side, batch, committed, create_both, create_map, ends_of, side, two_sides
 from tests.unit.wire.clusters import create_topic, servers
 from typer.testing import CliRunner
 
@@ -25,6 +25,7 @@ from ottla.config.mirror import MirrorSettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.sessions import OpenSession
 from ottla.metrics.mirror import METRICS
+from ottla.mirror_maker.link import Link
 from ottla.mirror_maker.membership import LINKS, ROOT, MadeLinks
 from ottla.mirror_maker.merge import slot
 from ottla.mirror_maker.partition_states import PartitionState
@@ -333,6 +334,44 @@ async def test_a_group_that_a_link_has_brought_is_not_brought_back_by_the_other(
             await commit_offsets(b.cluster, "readers", {CLICKS: CommittedOffset(4)})  # where it reads on
             await back._follow_groups()
             assert (await committed_offsets(a.cluster, "readers"))[CLICKS].offset == back.maps[CLICKS].translate(4)
+
+
+async def test_a_group_is_brought_no_further_than_what_it_has_read_of_the_other_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same names in both clusters: what B has had before the copies of A it was to have read in A, which did not have it yet."""
+    async with two_sides(tmp_path) as (a, b):
+        for one in (a, b):
+            await create_topic(one.cluster, "clicks", retention_ms="-1")
+        async with worker(a, b, None, naming="identity", **{"B->A.enabled": "true"}) as running:
+            there, back = running.links["A-B"], running.links["B-A"]
+            await publish(b, CLICKS, b"of B")
+            await arrives(a, CLICKS, b"of B")
+            await back.pause("*")
+            await until(lambda: back.statuses[CLICKS].state is PartitionState.PAUSED)
+            await publish(b, CLICKS, b"later of B")
+            await publish(a, CLICKS, b"of A")
+            await arrives(b, CLICKS, b"of B", b"later of B", b"of A")
+
+            async def brought() -> int:
+                await there._follow_groups()
+                return (await committed_offsets(b.cluster, "readers"))[CLICKS].offset
+
+            (end,) = (await ends_of(a, CLICKS)).values()
+            await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(end)})
+            assert await brought() == 1
+            await commit_offsets(b.cluster, "ottla-mirror-B-A", {CLICKS: CommittedOffset(1)})
+            maps: Any = Link.maps
+            with monkeypatch.context() as elsewhere:  # another worker has its slot
+                elsewhere.setattr(Link, "maps", property(lambda link: {} if link is back else maps.__get__(link)))
+                assert await brought() == 1
+            await back.resume("*")
+            await arrives(a, CLICKS, b"of B", b"of A", b"later of B")
+            assert await brought() == 1, "it is there, and not read yet"
+            (end,) = (await ends_of(a, CLICKS)).values()
+            await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(end)})
+            await until(lambda: back.maps[CLICKS].next_offset > 2)
+            assert await brought() == there.maps[CLICKS].translate(end)
 
 
 async def test_workers_share_the_slots_and_take_those_of_one_that_is_gone(tmp_path: Path) -> None:
