@@ -197,9 +197,7 @@ def test_what_the_sources_audit_topic_does_not_take_holds_nothing_up_and_is_said
     asyncio.run(main())
 
 
-async def test_an_audit_topic_of_the_target_that_is_deleted_is_made_again_and_copying_continues(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_audit_topic_of_the_target_that_is_deleted_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each transaction writes there: without the topic nothing was copied until someone made it."""
     async with two_sides(tmp_path) as (a, b):
         await create_topic(a.cluster, "clicks")

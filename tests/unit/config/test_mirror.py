@@ -109,11 +109,10 @@ def test_a_links_own_setting_is_over_the_common_one() -> None:
 
 def test_enabled_without_a_link_before_it_enables_each_link_that_does_not_say_otherwise() -> None:
     """MirrorMaker 2's `MirrorMakerConfig.connectorBaseConfig`."""
-    three = EXAMPLE.replace("clusters = A, B", "clusters = A, B, C").replace("A->B.enabled = true", "A->B.enabled = false")
-    three += "C.bootstrap.servers = C_host1:9092\nenabled = true\n"
-    assert {link.name for link in read(three).links} == {"B-A", "A-C", "C-A", "B-C", "C-B"}
+    three = "clusters=A,B,C\nA.bootstrap.servers=a:1\nB.bootstrap.servers=b:1\nC.bootstrap.servers=c:1\nenabled=true\n"
+    assert {link.name for link in read(three + "A->B.enabled=false").links} == {"B-A", "A-C", "C-A", "B-C", "C-B"}
     with pytest.raises(ConfigurationError, match=r"naming\.replacement"):
-        read("clusters=A,B\nA.bootstrap.servers=a:1\nB.bootstrap.servers=b:1\nenabled=true\nnaming.replacement=\\\\2")
+        read(three + r"naming.replacement=\\2")
 
 
 def test_what_connect_reads_of_the_file_has_no_effect() -> None:

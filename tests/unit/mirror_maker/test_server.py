@@ -30,7 +30,7 @@ from ottla.mirror_maker.membership import LINKS, ROOT, MadeLinks
 from ottla.mirror_maker.merge import slot
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import Collector, MirrorMaker
-from ottla.mirror_maker.sync.topics import own_settings
+from ottla.mirror_maker.sync.topics import follow_settings, own_settings
 from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, TopicPartition
 from ottla.testing.certificates import Authority
 from ottla.wire.admin import ConfigResource, ResourceType, alter_configs, create_partitions, delete_topics, describe_configs
@@ -121,18 +121,19 @@ async def test_a_setting_that_the_source_sets_no_more_goes_back_in_the_target(tm
     """A topic that is emptied by a short retention.ms was deleted in the target from then on too (`testReplicateTargetDefault`)."""
     source, target = (ConfigResource(ResourceType.TOPIC, name) for name in ("clicks", "A.clicks"))
     async with two_sides(tmp_path) as (a, b):
-        await create_topic(a.cluster, "clicks", 1, retention_ms="1000", retention_bytes="5000", segment_ms="60000")
+        await create_topic(a.cluster, "clicks", 1, retention_ms="1000", segment_ms="60000")
         async with worker(a, b, sync_topic_configs_interval_seconds="1") as one:
             link = one.links["A-B"]
             await until(lambda: "A.clicks" in link._sizes)
-            assert await own_of(b, "A.clicks") == {"retention.ms": "1000", "retention.bytes": "5000", "segment.ms": "60000"}
+            assert await own_of(b, "A.clicks") == {"retention.ms": "1000", "segment.ms": "60000"}
             await alter_configs(b.cluster, {target: {"flush.messages": "7"}})
-            await alter_configs(a.cluster, {source: {"retention.ms": None, "retention.bytes": None}})
-            await alter_configs(b.cluster, {target: {"retention.bytes": "9000"}})
+            await alter_configs(a.cluster, {source: {"retention.ms": None}})
             async with asyncio.timeout(SECONDS):
                 while "retention.ms" in await own_of(b, "A.clicks"):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
-            assert await own_of(b, "A.clicks") == {"retention.bytes": "9000", "segment.ms": "60000", "flush.messages": "7"}
+        assert await own_of(b, "A.clicks") == {"segment.ms": "60000", "flush.messages": "7"}
+        await follow_settings(b.cluster, {"A.clicks": {}}, {"A.clicks": {"flush.messages": "6"}})
+        assert "flush.messages" in await own_of(b, "A.clicks"), "it has another value by now"
 
 
 async def test_a_topic_of_the_target_that_is_made_again_is_set_as_the_sources_is(tmp_path: Path) -> None:
@@ -208,10 +209,7 @@ async def test_a_group_that_moves_reads_each_message_once(tmp_path: Path) -> Non
 
 
 async def test_a_group_that_is_ahead_of_what_is_copied_is_at_the_end_of_the_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was not in the target at all as long as the link was behind (`OffsetSyncStore.translateDownstream`).
-
-    A group whose place the source does not have is none such: what is written there since it has not read.
-    """
+    """It was not there while the link was behind (`OffsetSyncStore.translateDownstream`). A place that the source has lost is none such."""
     monkeypatch.setattr(slot, "TRANSACTION_BYTES", 1)
     monkeypatch.setattr(slot, "FETCH_SETTINGS", replace(slot.FETCH_SETTINGS, max_bytes=1, max_partition_bytes=1))
     async with two_sides(tmp_path) as (a, b):
@@ -269,22 +267,19 @@ async def test_no_group_is_translated_in_a_topic_into_which_a_link_may_copy_whos
         await publish(a, CLICKS, b"0", b"1")
         await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(1)})
         away = {"clusters": "A,B,C", "C.bootstrap.servers": "127.0.0.1:1", "C->B.enabled": "true", "naming": "identity"}
-        others = ({"C->B.topics": "views"}, {"C->B.naming": "prefix"})
-        for more, offsets in (({}, []), ({"C->B.naming": "regex"}, []), *((other, [1]) for other in others)):
-            async with worker(a, b, None, **away, **more) as running:
+        for more, offsets in (("naming=identity", []), ("naming=regex", []), ("naming=prefix", [1]), ("topics=views", [1])):
+            name, value = more.split("=")
+            async with worker(a, b, None, **away, **{f"C->B.{name}": value}) as running:
                 link = running.links["A-B"]
                 await until(lambda: CLICKS in link.maps and link.maps[CLICKS].next_offset == 2)  # noqa: B023
                 await until(lambda: CLICKS in link._wanted)  # noqa: B023
                 assert [found.offset for found in await link.translate("readers")] == offsets, more
 
 
-async def test_a_group_that_a_link_of_another_file_has_brought_stays_and_is_named_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_group_that_a_link_of_another_file_brought_stays_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It was moved to the further one of its two places, behind what it had not read of the other cluster."""
     async with two_sides(tmp_path) as (a, b):
-        for one in (a, b):
-            await create_topic(one.cluster, "clicks", 2)
+        await create_both(a, b, "clicks", 2)
         async with worker(a, b, naming="identity") as running:
             link = running.links["A-B"]
             await commit_offsets(b.cluster, "readers", {CLICKS: CommittedOffset(1, metadata="mirrored by C-B")})
@@ -336,13 +331,10 @@ async def test_a_group_that_a_link_has_brought_is_not_brought_back_by_the_other(
             assert (await committed_offsets(a.cluster, "readers"))[CLICKS].offset == back.maps[CLICKS].translate(4)
 
 
-async def test_a_group_is_brought_no_further_than_what_it_has_read_of_the_other_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_group_is_brought_no_further_than_it_has_read_of_both_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same names in both clusters: what B has had before the copies of A it was to have read in A, which did not have it yet."""
     async with two_sides(tmp_path) as (a, b):
-        for one in (a, b):
-            await create_topic(one.cluster, "clicks", retention_ms="-1")
+        await create_both(a, b, "clicks")
         async with worker(a, b, None, naming="identity", **{"B->A.enabled": "true"}) as running:
             there, back = running.links["A-B"], running.links["B-A"]
             await publish(b, CLICKS, b"of B")
