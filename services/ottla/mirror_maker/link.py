@@ -362,7 +362,8 @@ class Link:
             try:
                 await copier.run()
             except SlotLost as error:
-                log.warning("%s: %s", self.settings.name, error)
+                why = "; workers share slots by zookeeper.connect, which is not set here" if isinstance(self._membership, Alone) else ""
+                log.warning("%s: %s%s", self.settings.name, error, why)
                 await asyncio.sleep(LOST_SECONDS)
             except SourceChanged as error:
                 self._has_changed(error)

@@ -416,6 +416,15 @@ async def test_workers_share_the_slots_and_take_those_of_one_that_is_gone(tmp_pa
             await zookeeper.close()
 
 
+async def test_workers_of_one_file_without_a_zookeeper_say_what_keeps_them_from_sharing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of MirrorMaker 2's nodes one file is enough (KIP-710); here each took the slots of the other, and the log did not say why."""
+    async with two_sides(tmp_path) as (a, b), worker(a, b, slots="1"), worker(a, b, slots="1"):
+        said = "A-B: another worker has taken ottla-mirror-A-B-0: "
+        await until(lambda: any(text.startswith(said) and "zookeeper.connect" in text for text in caplog.messages))
+
+
 async def test_links_are_made_and_deleted_by_command_at_all_workers(tmp_path: Path) -> None:
     """A link that is made again goes on where its map says; the file's links are the file's, and ZooKeeper keeps the others."""
     async with two_sides(tmp_path) as (a, b):
