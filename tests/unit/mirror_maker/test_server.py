@@ -420,9 +420,15 @@ async def test_workers_of_one_file_without_a_zookeeper_say_what_keeps_them_from_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of MirrorMaker 2's nodes one file is enough (KIP-710); here each took the slots of the other, and the log did not say why."""
-    async with two_sides(tmp_path) as (a, b), worker(a, b, slots="1"), worker(a, b, slots="1"):
-        said = "A-B: another worker has taken ottla-mirror-A-B-0: "
-        await until(lambda: any(text.startswith(said) and "zookeeper.connect" in text for text in caplog.messages))
+    said = "A-B: another worker has taken ottla-mirror-A-B-0: "
+    async with two_sides(tmp_path) as (a, b), worker(a, b, slots="1"):
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0")
+        await arrives(b, COPIED, b"0")
+        async with worker(a, b, slots="1"), asyncio.timeout(SECONDS):
+            while not any(text.startswith(said) and "zookeeper.connect" in text for text in caplog.messages):
+                await publish(a, CLICKS, b"more")  # who lost the slot hears of it when it writes
+                await asyncio.sleep(0.1)
 
 
 async def test_links_are_made_and_deleted_by_command_at_all_workers(tmp_path: Path) -> None:
