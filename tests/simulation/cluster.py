@@ -17,6 +17,7 @@ from enum import Enum
 from pathlib import Path
 from random import Random
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 from tests.simulation.control import CarriedControl
 from tests.simulation.disk import Disk
@@ -35,6 +36,7 @@ from tests.simulation.zookeeper import SimulatedZooKeeper
 from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
 from ottla.config.cluster import RACK_AWARE_SELECTOR
+from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.embedded_tree import Draft, Tree
 from ottla.coordination.embedded_tree import Node as Znode
@@ -222,6 +224,16 @@ class Cluster:
                     key = TopicPartition(parts[3], int(parts[5]))
                     self._states[key] = parse_state(node.data, tree.nodes[f"/brokers/topics/{key.topic}"].data, key.partition)
         return self._states
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """What ZooKeeper says, which no client sees."""
+        node = self.znode(f"/brokers/topics/{topic}")
+        return None if node is None else znodes.decode_topic(topic, node).topic_id
+
+    def place_of(self, topic: str, partition: int) -> tuple[UUID | None, int]:
+        """A topic's id and a partition's leader as ZooKeeper has them; -1 without one."""
+        state = self.states().get(TopicPartition(topic, partition))
+        return self.topic_id(topic), -1 if state is None else state.leader
 
     def znode(self, path: str) -> bytes | None:
         """What ZooKeeper holds there."""

@@ -98,13 +98,13 @@ class Groups:
             await asyncio.sleep(random.expovariate(1 / self._every))
 
     def _new_group(self, name: str, *, is_young: bool) -> Commits:
-        topic_id = self._stage.topic_id(RECREATED)
+        topic_id = self._stage.cluster.topic_id(RECREATED)
         if is_young and topic_id is not None and self._stage.random.random() < 0.5:
             return Commits(name, RECREATED, topic_id)
         return Commits(name, TOPIC)
 
     async def _commit(self, client: Asker, group: Commits) -> None:
-        if group.topic_id is not None and self._stage.topic_id(RECREATED) != group.topic_id:
+        if group.topic_id is not None and self._stage.cluster.topic_id(RECREATED) != group.topic_id:
             return  # what it was committed for is no more
         group.last += 1
         offset, sent_ms = group.last, self._stage.time_ms()
@@ -124,7 +124,7 @@ class Groups:
     def _judge(self, group: Commits, offset: int) -> None:
         if offset == group.acknowledged or offset in group.unknown:
             return
-        if group.topic_id is not None and (self._stage.topic_id(RECREATED) != group.topic_id or self._stage.is_going(RECREATED)):
+        if group.topic_id is not None and (self._stage.cluster.topic_id(RECREATED) != group.topic_id or self._stage.is_going(RECREATED)):
             return
         age_ms = self._stage.time_ms() - group.acknowledged_ms
         if offset == NO_OFFSET:
@@ -154,7 +154,7 @@ class Groups:
         client.view.close()
 
     async def _read_at_the_end(self, client: Asker, group: Commits) -> bool:
-        now = self._stage.topic_id(RECREATED)
+        now = self._stage.cluster.topic_id(RECREATED)
         if group.topic_id is None or now in (None, group.topic_id):
             return await self._read(client, group)
         error, offset = await client.committed_offset(group.name, group.topic, PARTITION)

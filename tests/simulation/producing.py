@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 from typing import Final
+from uuid import UUID
 
 from tests.chaos.history import NO_OFFSET, Sends, sender_of
 from tests.simulation.wire import ClientView
@@ -58,6 +59,7 @@ class Producer:
         delivery_seconds: how long a batch is tried for.
         acknowledged: told partition and offset of each message that is acknowledged.
         note: told what is sent and answered.
+        place_of: the topic's id and the leader that ZooKeeper has, of topic and partition.
         key_of: a message's key, by its value.
     """
 
@@ -74,6 +76,7 @@ class Producer:
         delivery_seconds: float,
         acknowledged: Callable[[int, int], None],
         note: Callable[[str], None],
+        place_of: Callable[[str, int], tuple[UUID | None, int]],
         key_of: Callable[[int], bytes | None] = lambda value: None,
     ) -> None:
         self._view = view
@@ -87,6 +90,8 @@ class Producer:
         self._delivery_seconds = delivery_seconds
         self._acknowledged = acknowledged
         self._note = note
+        self._place_of = place_of
+        self._topic_ids: dict[int, UUID | None] = {}  # by partition, at this process's first acknowledgement
         self._key_of = key_of
         self._sends = new_sends()
         self._producer_id = -1
@@ -194,6 +199,7 @@ class Producer:
         if error == _NONE:
             # The acknowledgements of one partition come in the order of the batches, or a retry of the earlier follows.
             line.remove(batch)
+            self._topic_ids.setdefault(batch.partition, self._place_of(self._topic, batch.partition)[0])
             if offset != NO_OFFSET:
                 self._acknowledged(batch.partition, offset + len(batch.values) - 1)
             for index, value in enumerate(batch.values):
@@ -204,6 +210,8 @@ class Producer:
             # It may be there, and its successors too: a broker that started again knows the last batch of each producer
             # before its last segment, as Kafka's does, and cannot tell a repetition of an earlier one from a gap.
             self._give_up()
+        elif error in (_OUT_OF_ORDER, _UNKNOWN_PRODUCER_ID) and self._is_elsewhere(batch):
+            self._give_up()  # Java's client takes another epoch then
         elif error not in _RETRIABLE:
             self._unexpected(
                 f"partition {batch.partition}: batch {batch.base_sequence} of producer {self._producer_id}, all before it acknowledged,"
@@ -218,6 +226,11 @@ class Producer:
             batch.has_failed = False
         batch.is_in_flight = False
         self._wake()
+
+    def _is_elsewhere(self, batch: _Batch) -> bool:
+        """Whether a former leader was asked, which is cut off from ZooKeeper, or the topic was made again since an acknowledgement."""
+        topic_id, leader = self._place_of(self._topic, batch.partition)
+        return batch.leader != leader or self._topic_ids.get(batch.partition, topic_id) != topic_id
 
     async def _exchange(self, batch: _Batch) -> tuple[int, int]:
         """Error code and base offset; 7 (REQUEST_TIMED_OUT) where the network failed."""
@@ -254,4 +267,5 @@ class Producer:
             line.clear()
         self._sends = self._new_sends()
         self._producer_id = -1
+        self._topic_ids.clear()
         self._next_sequence = [0] * self._partition_count

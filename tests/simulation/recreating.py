@@ -105,7 +105,7 @@ class Recreation:
         self._stage.fail(f"{TOPIC}: it cannot be made after everything has healed")
 
     def _is_there(self) -> bool:
-        return self._stage.topic_id(TOPIC) is not None and not self._stage.is_going(TOPIC)
+        return self._stage.cluster.topic_id(TOPIC) is not None and not self._stage.is_going(TOPIC)
 
     # What happens to it.
 
@@ -115,7 +115,7 @@ class Recreation:
             await asyncio.sleep(WATCH_SECONDS)
 
     def _see(self) -> Incarnation | None:
-        topic_id, now_ms = self._stage.topic_id(TOPIC), self._stage.time_ms()
+        topic_id, now_ms = self._stage.cluster.topic_id(TOPIC), self._stage.time_ms()
         before_ms, self._checked_ms = self._checked_ms, now_ms
         if topic_id is None:
             return None

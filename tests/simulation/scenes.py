@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
-from uuid import UUID
 
 from tests.chaos.history import Sends
 from tests.simulation.administering import Administrator
@@ -21,7 +20,6 @@ from tests.simulation.faults import Plan
 from tests.simulation.producing import Producer
 from tests.simulation.wire import ClientView
 
-from ottla.coordination import znodes
 from ottla.model import TopicPartition
 
 # What CreateTopics is answered with when the topic is there.
@@ -118,6 +116,7 @@ class Stage:
             delivery_seconds=30.0,
             acknowledged=acknowledged,
             note=self.note,
+            place_of=self.cluster.place_of,
             key_of=key_of,
         )
 
@@ -127,16 +126,10 @@ class Stage:
             return await self.administrator.create(topic, partition_count, dict(settings)) in THERE
         return False
 
-    def topic_id(self, topic: str) -> UUID | None:
-        """What ZooKeeper says, which no client sees."""
-        node = self.cluster.znode(f"/brokers/topics/{topic}")
-        return None if node is None else znodes.decode_topic(topic, node).topic_id
-
     def is_going(self, topic: str) -> bool:
         """Whether its deletion was asked for: brokers may know no more of it, while ZooKeeper still does."""
         return self.cluster.znode(f"/admin/delete_topics/{topic}") is not None
 
     def leads(self, broker_id: int, topic: str, partition: int) -> bool:
         """Whether a broker is the leader for all the others, too."""
-        state = self.cluster.states().get(TopicPartition(topic, partition))
-        return state is not None and state.leader == broker_id
+        return self.cluster.place_of(topic, partition)[1] == broker_id

@@ -241,6 +241,7 @@ class Story:
             delivery_seconds=30.0,
             acknowledged=lambda partition, offset: self.invariants.acknowledge(TopicPartition(TOPIC, partition), offset),
             note=self.trace.note,
+            place_of=self.cluster.place_of,
         )
 
     def _reading_client(self, index: int) -> Consumer | WireConsumer:
