@@ -179,7 +179,7 @@ class Registries:
             identity = snapshot.Identity(cluster_id, TOPIC, topic_id)
             found = None
             if registry.directory is not None:
-                found = snapshot.read_or_none(snapshot.file_of(registry.directory, TOPIC), identity, first, end, "BACKWARD")
+                found = snapshot.read_or_none(snapshot.file_of(registry.directory, TOPIC), identity, first, end)
             store = await replayed(topic, Drafts(Formats()), found or State(), (first, end), TIMEOUT_SECONDS, 60.0)
             leadership = Leadership(store, lambda: registry.address, changed=lambda: None)
 

@@ -31,12 +31,11 @@ def replicas_on_disk(
 
     Version 1 is served by every broker since Kafka 2.0.
     """
-    topics: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        topics.setdefault(topic, []).append(number)
+    from ottla.wire.offsets import by_topic
 
     def request(api: Message) -> Any:
-        asked = [api.build("DescribableLogDirTopic", topic=name, partitions=numbers) for name, numbers in topics.items()]
+        topics = by_topic(partitions, lambda replica: replica.partition)
+        asked = [api.build("DescribableLogDirTopic", topic=name, partitions=numbers) for name, numbers in topics]
         return api.build("DescribeLogDirsRequest", topics=asked)
 
     answer = call(address, properties, ApiKey.DESCRIBE_LOG_DIRS, 1, request, "does not tell what its disks hold")
@@ -61,18 +60,23 @@ def alter_directories(
 
     One that it is yet to get will be there when it gets it. Gives those that were refused, and why.
     """
-    by_directory: dict[str, dict[str, list[int]]] = {}
-    for (topic, number), directory in directories.items():
-        by_directory.setdefault(directory, {}).setdefault(topic, []).append(number)
+    from ottla.wire.offsets import by_topic
+
+    by_directory: dict[str, list[TopicPartition]] = {}
+    for replica, directory in directories.items():
+        by_directory.setdefault(directory, []).append(replica)
 
     def request(api: Message) -> Any:
         asked = [
             api.build(
                 "AlterReplicaLogDir",
                 path=path,
-                topics=[api.build("AlterReplicaLogDirTopic", name=name, partitions=numbers) for name, numbers in topics.items()],
+                topics=[
+                    api.build("AlterReplicaLogDirTopic", name=name, partitions=numbers)
+                    for name, numbers in by_topic(replicas, lambda replica: replica.partition)
+                ],
             )
-            for path, topics in by_directory.items()
+            for path, replicas in by_directory.items()
         ]
         return api.build("AlterReplicaLogDirsRequest", dirs=asked)
 

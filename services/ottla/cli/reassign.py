@@ -126,7 +126,7 @@ def execute(
     if ongoing and not additional:
         raise CommandFailed(f"{count_of(len(ongoing), 'partition is', 'partitions are')} on their way already; --additional moves more")
     before = {partition: _without(replicas, ongoing.get(partition)) for partition, replicas in cluster.replicas.items()}
-    moves = {key: found.directory for key, found in cluster.on_disk(directories).items() if found.directory != directories[key]}
+    moves = {key: found.directory for key, found in cluster.in_other_directories(directories).items()}
     say(_summary(plan, before, len(moves)))
     if rollback is not None:
         _write_new(rollback, plan_text({partition: before[partition] for partition in plan}, moves))
@@ -161,7 +161,7 @@ def execute(
     if differing := cluster.misplaced(begun):
         found = (f"{partition} is on {_shown(replicas)}, not {_shown(begun[partition])}" for partition, replicas in differing.items())
         raise CommandFailed(f"not where the plan wants it: {'; '.join(found)}")
-    if astray := [key for key, found in cluster.on_disk(directories).items() if found.directory != directories[key]]:
+    if astray := cluster.in_other_directories(directories):
         found = (f"{partition} of broker {broker} is not in {directories[partition, broker]}" for partition, broker in astray)
         raise CommandFailed(f"not where the plan wants it: {'; '.join(found)}")
     say("Every partition is where the plan wants it.")
@@ -201,8 +201,8 @@ def status(
     cluster = ReassigningCluster(where)
     ongoing = cluster.ongoing()
     states = {partition: _state(partition, replicas, ongoing, cluster.replicas) for partition, replicas in sorted(plan.items())}
-    for (partition, broker), found in cluster.on_disk(directories).items():
-        if found.directory != directories[partition, broker] and states[partition] == "done":
+    for (partition, broker), found in cluster.in_other_directories(directories).items():
+        if states[partition] == "done":
             states[partition] = "on its way" if found.moving_to == directories[partition, broker] else "in another log directory"
     if as_json:
         say_json([_state_json(partition, state, plan[partition], cluster.replicas.get(partition)) for partition, state in states.items()])

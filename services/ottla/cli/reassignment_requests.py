@@ -175,6 +175,10 @@ class ReassigningCluster:
             for partition, found in replicas_on_disk(self._address_of(broker), self.where.properties, wanted).items()
         }
 
+    def in_other_directories(self, directories: Directories) -> dict[tuple[TopicPartition, int], OnDisk]:
+        """Those of them that are not where they are to be."""
+        return {key: found for key, found in self.on_disk(directories).items() if found.directory != directories[key]}
+
     def moving(self, directories: Directories) -> set[TopicPartition]:
         """Partitions of which one of these replicas is being copied to another log directory."""
         return {partition for (partition, _), found in self.on_disk(directories).items() if found.moving_to}

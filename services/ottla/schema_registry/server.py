@@ -154,14 +154,11 @@ class SchemaRegistry:
         state = None
         if settings.kafkastore_checkpoint_dir:
             self._snapshot_path = snapshot.file_of(Path(settings.kafkastore_checkpoint_dir), settings.kafkastore_topic)
-            level = defaults["compatibilityLevel"]
-            state = await offload(snapshot.read_or_none, self._snapshot_path, self._topic_identity, first_offset, next_offset, level)
+            state = await offload(snapshot.read_or_none, self._snapshot_path, self._topic_identity, first_offset, next_offset, defaults)
         self._snapshot_offset = first_offset if state is None else state.next_offset
-        state = state or State()
-        state.defaults = defaults
         self._offload = offload
         timeouts = settings.kafkastore_timeout_ms / 1000, settings.kafkastore_init_timeout_ms / 1000
-        self.store = await replayed(topic, drafts, state, (first_offset, next_offset), *timeouts)
+        self.store = await replayed(topic, drafts, state or State(defaults), (first_offset, next_offset), *timeouts)
         stack.push_async_callback(self._end_snapshots)
         stack.push_async_callback(self.store.close)
         state = self.store.state

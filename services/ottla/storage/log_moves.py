@@ -183,14 +183,15 @@ class LogMoves:
         while True:
             self._check(key, move)
             has_name = move.directory != move.future
-            is_void = move.copy.is_void
-            plan = CopyPlan() if is_void else move.copy.plan()
-            if has_name and (is_void or plan.takes_out):
-                await self._rename(move, move.future)
-                continue
-            if is_void:
+            if move.copy.is_void:
+                if has_name:
+                    await self._rename(move, move.future)
                 await self._offload(_empty, move.directory)
                 move.copy = LogCopy(move.source)
+                continue
+            plan = move.copy.plan()
+            if has_name and plan.takes_out:
+                await self._rename(move, move.future)
                 continue
             if rounds and plan.size <= LAST_BYTES and not has_name and not plan.takes_out:
                 await self._name(key, move)
@@ -224,7 +225,7 @@ class LogMoves:
             raise _Ended("the directory has failed")
 
     async def _name(self, key: TopicPartition, move: _Move) -> None:
-        """Gives the copy the partition's name, for good: whatever is synced in it later can be found by a start."""
+        """Gives the copy the partition's name: whatever is synced in it from then on can be found by a start."""
         directory = await self._logs.hold_name(key, move.target)
         await self._offload(take_over_nothing, move.target, key)
         await self._rename(move, directory)

@@ -522,7 +522,7 @@ async def test_what_an_older_release_wrote_under_other_keys_stays_deleted_when_t
         if has_snapshot:
             identity = snapshot.Identity("cluster-1", "_schemas", "id-1")
             snapshot.write(tmp_path / "s", identity, store.state.image())
-            store.state = snapshot.read(tmp_path / "s", identity, 0, len(log.records), "BACKWARD")
+            store.state = snapshot.read(tmp_path / "s", identity, 0, len(log.records))
         await store.change(partial(decisions.delete_mode, scope="", is_recursive=False, may_change=True))
         await store.change(partial(decisions.delete_subject, subject="a", is_permanent=True))
         assert not store.state.other_keys

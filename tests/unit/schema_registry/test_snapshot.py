@@ -33,7 +33,7 @@ def state_of_the_fixture() -> State:
 
 
 def read(path: Path, **other: Any) -> State:
-    return snapshot.read(path, other.get("identity", IDENTITY), other.get("first", 0), other.get("next", 1000), "BACKWARD")
+    return snapshot.read(path, other.get("identity", IDENTITY), other.get("first", 0), other.get("next", 1000))
 
 
 def test_a_snapshot_brings_everything_back(tmp_path: Path) -> None:
@@ -90,10 +90,10 @@ def test_a_torn_snapshot_is_found_out_at_each_byte(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for position in range(0, len(whole) - 1, 37):
         path.write_bytes(whole[:position])
-        assert snapshot.read_or_none(path, IDENTITY, 0, 1000, "BACKWARD") is None
+        assert snapshot.read_or_none(path, IDENTITY, 0, 1000) is None
         if position > whole.index(b"\n"):
             path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-            assert snapshot.read_or_none(path, IDENTITY, 0, 1000, "BACKWARD") is None
+            assert snapshot.read_or_none(path, IDENTITY, 0, 1000) is None
 
 
 @pytest.mark.parametrize(

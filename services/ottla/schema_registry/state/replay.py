@@ -45,6 +45,7 @@ EPOCH_HEADER: Final = "ottla.epoch"
 HIGHEST_IDS_HEADER: Final = "ottla.highest.ids"
 
 CONFLICTS_KEPT: Final = 1_000
+DEFAULTS: Final[Json] = {"compatibilityLevel": "BACKWARD"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +122,8 @@ class State:
         other_keys: by the key that ours have, other ones of the same meaning: of older releases, with other blanks.
     """
 
-    def __init__(self, default_level: str = "BACKWARD") -> None:
-        self.defaults: Json = {"compatibilityLevel": default_level}
+    def __init__(self, defaults: Json = DEFAULTS) -> None:
+        self.defaults: Final = defaults
         self.next_offset = 0
         self.epoch = 0
         self.removals = 0

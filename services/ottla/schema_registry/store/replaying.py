@@ -609,9 +609,7 @@ async def replayed(
         return store
     log.info("records behind the snapshot were compacted away, and with them what they deleted: the topic is read from its beginning")
     await store.close()
-    emptied = State()
-    emptied.defaults = state.defaults
-    return await replayed(topic, drafts, emptied, offsets, timeout_seconds, init_timeout_seconds)
+    return await replayed(topic, drafts, State(state.defaults), offsets, timeout_seconds, init_timeout_seconds)
 
 
 def _header_of(epoch: int | None) -> tuple[str, bytes]:

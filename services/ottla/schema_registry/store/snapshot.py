@@ -31,7 +31,8 @@ from ottla.schema_registry.state.records import (
     decode_version,
     encode,
 )
-from ottla.schema_registry.state.replay import HIGHEST_IDS_HEADER, Conflict, Image, State
+from ottla.schema_registry.state.replay import DEFAULTS, HIGHEST_IDS_HEADER, Conflict, Image, State
+from ottla.schema_registry.state.schemas import Json
 
 log: Final = logging.getLogger(__name__)
 
@@ -107,11 +108,12 @@ def _replace(path: Path, head: bytes, body: bytes) -> None:
         raise
 
 
-def read(path: Path, identity: Identity, first_offset: int, next_offset: int, default_level: str) -> State:
+def read(path: Path, identity: Identity, first_offset: int, next_offset: int, defaults: Json = DEFAULTS) -> State:
     """The state of a snapshot. To be called beside the loop.
 
     Args:
         first_offset, next_offset: where the topic begins and ends now.
+        defaults: the config that holds where none is set.
 
     Raises:
         FileNotFoundError: there is none.
@@ -136,7 +138,7 @@ def read(path: Path, identity: Identity, first_offset: int, next_offset: int, de
         raise UnfitSnapshot("its checksum is wrong: it is torn")
     if not first_offset <= offset <= next_offset:
         raise UnfitSnapshot(f"it goes to offset {offset}, and the topic has [{first_offset}, {next_offset})")
-    state = State(default_level)
+    state = State(defaults)
     highest = json.dumps(head["highest_ids"]).encode()
     for own_key, other_key in other_keys:
         state.note_other_key(own_key.encode(), other_key.encode(), is_there=True)
@@ -166,10 +168,10 @@ def read(path: Path, identity: Identity, first_offset: int, next_offset: int, de
     return state
 
 
-def read_or_none(path: Path, identity: Identity, first_offset: int, next_offset: int, default_level: str) -> State | None:
+def read_or_none(path: Path, identity: Identity, first_offset: int, next_offset: int, defaults: Json = DEFAULTS) -> State | None:
     """As `read`; None, and a line in the log, where there is none that fits."""
     try:
-        return read(path, identity, first_offset, next_offset, default_level)
+        return read(path, identity, first_offset, next_offset, defaults)
     except FileNotFoundError:
         return None
     except (OSError, UnfitSnapshot, ValueError) as error:
