@@ -166,7 +166,8 @@ class Disk:
         if stat.S_ISDIR(status.st_mode):
             self._names[status.st_ino] = [_listed(path)]
         else:
-            self._bytes[status.st_ino] = _content(path)
+            # By the descriptor: the file may have been deleted since it was opened.
+            self._bytes[status.st_ino] = _content(f"/proc/self/fd/{fd}")
 
     def renaming(self, directory: str) -> None:
         """Something of this directory is about to get another name, or none."""

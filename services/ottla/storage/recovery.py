@@ -390,7 +390,7 @@ def _begin_of_recovery(segment: Segment, recovery_point: int) -> tuple[int, int]
         index.truncate(relative_offset)
         segment.time_index.truncate(relative_offset)
         position, entry_offset = index.last_position, index.last_offset
-        if index.count and position < segment.size and _time_index_ends_with_a_batch(segment):
+        if index.count and position < segment.size and _are_whole(segment) and _time_index_ends_with_a_batch(segment):
             with open(segment.path(), "rb", buffering=0) as file:
                 bounds = segment.base_offset, segment.base_offset + MAX_RELATIVE_OFFSET
                 first = next(iter(SoundBatches(file.fileno(), position, segment.size, *bounds)), None)
@@ -399,6 +399,16 @@ def _begin_of_recovery(segment: Segment, recovery_point: int) -> tuple[int, int]
                 return position, first[2][0]
     _drop_indexes(segment)
     return 0, segment.base_offset
+
+
+def _are_whole(segment: Segment) -> bool:
+    """Whether the entries of both indexes go up: of a file that was not synced, sectors may be missing before those that are there."""
+    offsets, times = segment.offset_index.entries(), segment.time_index.entries()
+    return all(
+        first < first_of_next and second <= second_of_next
+        for entries in (offsets, times)
+        for (first, second), (first_of_next, second_of_next) in pairwise([(-1, 0), *entries])
+    )
 
 
 def _time_index_ends_with_a_batch(segment: Segment) -> bool:

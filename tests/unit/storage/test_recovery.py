@@ -323,6 +323,22 @@ def test_a_time_index_of_which_half_an_entry_reached_the_disk_is_not_believed(ma
     assert rebuilt[: len(good[time_index.name])] == good[time_index.name]
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_of_which_a_sector_did_not_reach_the_disk_is_not_believed(make_log: LogMaker, suffix: str) -> None:
+    """Those of the active segment are not synced, also before the recovery point, and the last entries may be there all the same."""
+    log = make_log(index_interval_bytes=0)
+    for timestamp in range(1_000, 1_200):
+        fill(log, 1, timestamp=timestamp, size=3)
+    log.segments[0].write_indexes()
+    good = index_bytes(make_log.directory)
+    index = make_log.directory / f"{0:020d}{suffix}"
+    assert len(good[index.name]) > 1_500
+    index.write_bytes(good[index.name][:512] + bytes(512) + good[index.name][1024:])
+    make_log(recovery_point=190, index_interval_bytes=0)
+    rebuilt = index_bytes(make_log.directory)[index.name]
+    assert rebuilt[: len(good[index.name])] == good[index.name]
+
+
 @pytest.mark.parametrize("interval", [0, 300, 4096])
 def test_rebuilt_indexes_equal_those_that_appending_made(make_log: LogMaker, interval: int) -> None:
     """S4: rebuilt when missing or corrupt, byte for byte."""
