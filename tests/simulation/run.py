@@ -210,8 +210,8 @@ class _Run:
                 continue
             yield f"{finding.anomaly} at {finding.at_ms / 1000:.3f} s: {finding.explanation}"
         is_crowded = len(self.story.plan.faults) > 0.8 * self.story.plan.seconds  # there was never a quorum for long enough
-        if verdict.sent and not verdict.acknowledged and not is_crowded:
-            yield "nothing was acknowledged in the whole run"
+        if verdict.sent and not (verdict.acknowledged or verdict.polled or is_crowded):
+            yield "nothing was acknowledged in the whole run, and nothing was read"
 
 
 @contextmanager

@@ -122,7 +122,7 @@ def load_log(
     producers = ProducerStates()
     if gaps_are_cleanings:
         cleaned_up_to = max(cleaned_up_to, _last_gap(segments, segments[-1].base_offset if clean else recovery_point))
-    vouched_for = max(recovery_point, cleaned_up_to)
+    vouched_for = max(recovery_point, cleaned_up_to, high_watermark)
 
     snapshots = [offset for name in names if name.endswith(SNAPSHOT_SUFFIX) and (offset := offset_in(name)) is not None]
 

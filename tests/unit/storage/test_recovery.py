@@ -494,7 +494,7 @@ def test_an_empty_log_knows_who_wrote_what_lay_before_it(make_log: LogMaker) -> 
     assert make_log().leader_epochs.entries == [(2, 5)], "a batch knows better"
 
 
-@pytest.mark.parametrize("checkpoint", ["recovery_point", "cleaned_up_to"])
+@pytest.mark.parametrize("checkpoint", ["recovery_point", "cleaned_up_to", "high_watermark"])
 def test_a_log_that_ends_before_what_a_checkpoint_vouches_for_takes_nothing_until_that_is_corrected(
     make_log: LogMaker, checkpoint: str
 ) -> None:

@@ -134,8 +134,9 @@ class Channel:
         request = request_of(self._state, self.registration, batch, next(self._request_numbers))
         if isinstance(request, StopReplicaRequest):
             stopped = await broker.stop_replica(request)
-            errors = {key: stopped.errors.get(key, NONE) for key in batch.stops}
-            self._listener.broker_responded(BrokerResponse(self.registration, errors, is_stop=True))
+            # Of the others nothing is to be known, and a deletion that has begun meanwhile would take their answer for its own.
+            if errors := {key: stopped.errors.get(key, NONE) for key, stop in batch.stops.items() if stop.delete}:
+                self._listener.broker_responded(BrokerResponse(self.registration, errors, is_stop=True))
         elif isinstance(request, LeaderAndIsrRequest):
             response = await broker.leader_and_isr(request)
             errors = {key: response.errors.get(key, NONE) for key in batch.leader_and_isr}

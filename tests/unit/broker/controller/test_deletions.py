@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from unittest.mock import Mock
+
 import pytest
 
 from ottla.broker.controller import decisions, deletions, reassignments
+from ottla.broker.controller.channels import Channel
 from ottla.broker.controller.deletions import SLICE
 from ottla.broker.controller.effects import EPOCH_DURING_DELETE, Decision, ReplicaStop, TopicGone
+from ottla.broker.controller.request_batch import BrokerRequestBatch
 from ottla.broker.controller.state import ReplicaPhase
 from ottla.errors import KafkaStorageError, UnknownTopicOrPartition
-from ottla.interbroker.calls import PartitionToStop
+from ottla.interbroker.calls import BrokerControl, PartitionToStop, StopReplicaRequest, StopReplicaResponse
 from ottla.model import BrokerId, TopicPartition
 
 from .known_clusters import KnownCluster, ids, partition_of
@@ -146,3 +151,25 @@ def test_a_reassignment_on_the_way_does_not_hold_it_up_and_all_its_replicas_go(c
 
 def test_answers_about_other_topics_are_nobodys_business_here(cluster: KnownCluster) -> None:
     assert answer(cluster, 1, a0=0, b0=0) == []
+
+
+async def test_what_a_broker_says_of_a_replica_that_it_only_stops_is_taken_for_no_deletion(cluster: KnownCluster) -> None:
+    """A controlled shutdown stops replicas. A deletion that began before the answer was heard took it for its own: the topic was gone,
+    and the broker kept its log."""
+
+    class Stopping(BrokerControl):
+        async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
+            return StopReplicaResponse({stop.topic_partition: 0 for stop in request.partitions})
+
+    listener, transport = Mock(), Mock()
+    transport.broker.return_value = Stopping()
+    channel = Channel(cluster.registration(2), cluster.state, itertools.count(1), transport, listener)
+    try:
+        for delete_too in (False, True):
+            stop = PartitionToStop(partition_of("a-0"), 1, delete=delete_too)
+            channel.add(BrokerRequestBatch(stops={stop.topic_partition: stop}))
+            await channel.wait_acknowledged()
+            assert [call.args[0].errors for call in listener.broker_responded.mock_calls] == [{partition_of("a-0"): 0}] * delete_too
+    finally:
+        channel.close()
+        await channel.wait_closed()
