@@ -53,7 +53,7 @@ _LATER: Final = """
     compat/test_schema_registry compat/test_mirror helm/test_mirror_maker integration/test_mirror_maker simulation/mirroring
     compat/test_audit compat/test_takeover integration/test_spark integration/test_audit_counter helm/test_load
     cli/configs compat/test_configs_command chaos/auditing chaos/test_auditing paper/test_log paper/test_server paper/test_pipeline
-    paper/test_page paper/connection
+    paper/test_page paper/connection record/lists unit/record/test_lists
 """
 LATER: Final = tuple(_LATER.split())
 

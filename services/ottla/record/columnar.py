@@ -31,7 +31,6 @@ from crc32c import crc32c
 from numpy.typing import NDArray
 
 from ottla.errors import CorruptMessage, InvalidRecord, UnsupportedForMessageFormat
-from ottla.model import NO_PARTITION_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from ottla.record.batch import (
     CODEC_MASK,
     CONTROL_MASK,
@@ -45,8 +44,9 @@ from ottla.record.batch import (
     BatchHeader,
     read_header,
 )
-from ottla.record.codecs import MAXIMUM_DECOMPRESSED, NONE, compress, decompress
+from ottla.record.codecs import MAXIMUM_DECOMPRESSED, NONE, decompress
 from ottla.record.control_records import ControlRecordType, marker_of
+from ottla.record.lists import sealed
 from ottla.record.records import Record, encode_headers, read_headers, read_records, seal
 from ottla.record.varints import decode_varint
 
@@ -735,22 +735,7 @@ def _build(timestamps: Integers, keys: Any, values: Any, tails: Any, codec: int,
     records = _concatenated([part for part in parts if part is not None])
     _, bounds, octets = records.buffers()
     payload = memoryview(octets)[: int(np.frombuffer(bounds, np.int32)[records.offset + count])]
-    header = BatchHeader(
-        base_offset=0,
-        length=0,
-        leader_epoch=NO_PARTITION_LEADER_EPOCH,
-        magic=2,
-        crc=0,
-        attributes=codec,
-        last_offset_delta=count - 1,
-        base_timestamp=int(timestamps[0]),
-        max_timestamp=int(timestamps.max()),
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
-        base_sequence=NO_SEQUENCE,
-        record_count=count,
-    )
-    return seal(header, payload if codec == NONE else compress(codec, payload, level))
+    return sealed(payload, count, int(timestamps[0]), int(timestamps.max()), codec, level)
 
 
 def _binary(column: Any) -> Any:
