@@ -19,7 +19,7 @@ from tests.bench.processes import cpu_seconds
 from ottla.model import TopicPartition
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetcher, FetchSettings
-from ottla.wire.producing import BatchProducer, ProduceSettings
+from ottla.wire.producing import BaseOffset, BatchProducer, ProduceSettings
 
 
 async def produce(load: ProduceLoad) -> Outcome:
@@ -30,7 +30,7 @@ async def produce(load: ProduceLoad) -> Outcome:
     settings = ProduceSettings(load.acks, load.acks == -1, load.window, buffer_bytes=2 * load.window * len(batch))
     answered = 0
 
-    def written(result: asyncio.Future[int]) -> None:
+    def written(result: asyncio.Future[BaseOffset]) -> None:
         nonlocal answered
         result.result()
         answered += 1

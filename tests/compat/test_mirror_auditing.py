@@ -40,7 +40,7 @@ from ottla.model import TopicPartition
 from ottla.record.audit_records import Verdict
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import delete_records, delete_topics
-from ottla.wire.producing import BatchProducer
+from ottla.wire.producing import BaseOffset, BatchProducer
 
 MINUTE = 60_000
 CLICKS = TopicPartition("clicks", 0)
@@ -167,7 +167,7 @@ def test_what_the_sources_audit_topic_does_not_take_holds_nothing_up_and_is_said
     send = BatchProducer.send
     refused: list[TopicPartition] = []
 
-    def refusing(producer: BatchProducer, to: TopicPartition, batch: bytes) -> asyncio.Future[int]:
+    def refusing(producer: BatchProducer, to: TopicPartition, batch: bytes) -> asyncio.Future[BaseOffset]:
         if to.topic != "__audit" or producer.in_transaction or len(refused) >= 3:
             return send(producer, to, batch)
         refused.append(to)

@@ -24,13 +24,13 @@ from ottla.wire.admin import NewTopic, create_topics
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetcher, FetchSettings, visible_batches
 from ottla.wire.offsets import LATEST, list_offsets
-from ottla.wire.producing import BatchProducer
+from ottla.wire.producing import BaseOffset, BatchProducer
 from ottla.wire.transactions import TransactionalProducer
 
 _POLL_SECONDS: Final = 5.0
 _TRANSACTION_TIMEOUT_MS: Final = 15 * 60_000  # what brokers allow (`transaction.max.timeout.ms`)
 
-_Send = Callable[[TopicPartition, bytes | memoryview], Awaitable["asyncio.Future[int]"]]
+_Send = Callable[[TopicPartition, bytes | memoryview], Awaitable["asyncio.Future[BaseOffset]"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ async def _sender(cluster: Cluster, transactional_id: str | None, stack: AsyncEx
     if transactional_id is None:
         producer = await stack.enter_async_context(BatchProducer(cluster))
 
-        async def send(partition: TopicPartition, batch: bytes | memoryview) -> asyncio.Future[int]:
+        async def send(partition: TopicPartition, batch: bytes | memoryview) -> asyncio.Future[BaseOffset]:
             await producer.room()
             return producer.send(partition, batch)
 
@@ -115,7 +115,7 @@ async def _sender(cluster: Cluster, transactional_id: str | None, stack: AsyncEx
     transactional = await stack.enter_async_context(opened)
     await stack.enter_async_context(transactional.transaction())
 
-    async def send_in_transaction(partition: TopicPartition, batch: bytes | memoryview) -> asyncio.Future[int]:
+    async def send_in_transaction(partition: TopicPartition, batch: bytes | memoryview) -> asyncio.Future[BaseOffset]:
         await transactional.room()
         return await transactional.send(partition, batch)
 
@@ -134,7 +134,7 @@ async def _copy(
     """One partition's batches that begin before `end`."""
     into = TopicPartition(target, partition.partition)
     done = Replayed()
-    written: deque[asyncio.Future[int]] = deque()
+    written: deque[asyncio.Future[BaseOffset]] = deque()
     position = start
     async with Fetcher(cluster, FetchSettings(read_committed=True)) as fetcher:
         fetcher.assign(partition, start)
@@ -165,7 +165,7 @@ def _writable(batch: memoryview, header: BatchHeader) -> bytes | memoryview:
     return build_batch(records, codec=header.codec)
 
 
-def _look(written: asyncio.Future[int]) -> None:
+def _look(written: asyncio.Future[BaseOffset]) -> None:
     """One that fails after another has ended the replay is no error that no one saw."""
     if not written.cancelled():
         written.exception()

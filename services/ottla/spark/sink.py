@@ -38,7 +38,7 @@ from ottla.spark.exactly_once import SinkCommits, Turn, open_slot
 from ottla.spark.settings import OptionRefused, SourceSettings, flag
 from ottla.spark.table import place_of
 from ottla.wire.cluster import Cluster
-from ottla.wire.producing import BatchProducer
+from ottla.wire.producing import BaseOffset, BatchProducer
 from ottla.wire.transactions import TransactionalProducer
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class _Sending:
         self.clock = SystemClock()
         self.cluster = cluster
         self.producer = producer
-        self.written: set[asyncio.Future[int]] = set()
+        self.written: set[asyncio.Future[BaseOffset]] = set()
         self.rows = 0
         # Where rows without a key begin. Most tasks of a stream have one batch: from 0 on all of them would go to the same partition.
         self.batches = secrets.randbelow(1 << 31)

@@ -58,7 +58,7 @@ from ottla.errors import (
     reason_of,
 )
 from ottla.lifecycle import Tasks
-from ottla.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, BrokerId, TopicPartition
+from ottla.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import NodeEndpoint
 from ottla.protocol.fetch_client import MalformedResponse
@@ -160,12 +160,27 @@ async def init_producer_id(
     return await cluster.with_coordinator(CoordinatorKind.TRANSACTION, transactional_id, at_coordinator, timeout_seconds=timeout_seconds)
 
 
+class BaseOffset(int):
+    """Where a batch begins in its log; -1 where no one knows.
+
+    Attributes:
+        append_time_ms: what the broker has given its records (LogAppendTime); -1: they keep their own.
+    """
+
+    def __new__(cls, offset: int, append_time_ms: int = NO_TIMESTAMP) -> Self:
+        made = super().__new__(cls, offset)
+        made.append_time_ms = append_time_ms
+        return made
+
+    append_time_ms: int
+
+
 class _Batch:
     """One batch that is to be written."""
 
     __slots__ = ("attempts", "base_sequence", "batch", "count", "deadline", "header", "is_doubtful", "is_over", "number", "result")
 
-    def __init__(self, number: int, batch: memoryview, count: int, deadline: float, result: asyncio.Future[int]) -> None:
+    def __init__(self, number: int, batch: memoryview, count: int, deadline: float, result: asyncio.Future[BaseOffset]) -> None:
         self.number = number  # grows along the row
         self.batch = batch
         self.count = count  # of offsets, and so of sequences
@@ -241,8 +256,6 @@ class BatchProducer:
         self.in_transaction: Final = in_transaction
         self.lane_name: Final = f"produce-{next(_NUMBERS)}"
         self.identity = identity
-        # By partition, the time that the broker has given what it acknowledged last (LogAppendTime); -1: records keep theirs.
-        self.append_times: Final[dict[TopicPartition, int]] = {}
         self._gets_epochs = identity is None
         self._rows: dict[TopicPartition, _Row] = {}
         self._homeless: dict[TopicPartition, _Row] = {}
@@ -277,7 +290,7 @@ class BatchProducer:
             await self._tasks.wait()
             await self.cluster.end_lane(self.lane_name)
 
-    def send(self, partition: TopicPartition, batch: bytes | bytearray | memoryview) -> asyncio.Future[int]:
+    def send(self, partition: TopicPartition, batch: bytes | bytearray | memoryview) -> asyncio.Future[BaseOffset]:
         """Puts a batch behind those that were sent to the partition before.
 
         Args:
@@ -352,9 +365,9 @@ class BatchProducer:
                 if _is_behind_gap(row, batch):
                     row.gap = None  # the broker has forgotten the producer, and begins with this sequence
                 self._remove(row, batch)
-                self.append_times[row.partition] = answer.log_append_time
                 if not batch.result.done():
-                    batch.result.set_result(answer.base_offset if answer.error_code == NONE else NO_OFFSET)
+                    offset = answer.base_offset if answer.error_code == NONE else NO_OFFSET
+                    batch.result.set_result(BaseOffset(offset, answer.log_append_time))
             else:
                 said = error_of(answer.error_code, message=answer.error_message)
                 error = error_of(answer.error_code, message=f"{row.partition}: {said}{_record_errors(answer)}")

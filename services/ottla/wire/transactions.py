@@ -47,7 +47,7 @@ from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, CoordinatorKind
 from ottla.wire.groups import CommittedOffset, offset_to_commit, raise_refused_commit
 from ottla.wire.offsets import by_topic
-from ottla.wire.producing import BatchProducer, ProducerIdentity, ProduceSettings, init_producer_id
+from ottla.wire.producing import BaseOffset, BatchProducer, ProducerIdentity, ProduceSettings, init_producer_id
 
 log = logging.getLogger(__name__)
 
@@ -267,7 +267,7 @@ class TransactionalProducer:
         self._partitions: set[TopicPartition] = set()
         self._adding = asyncio.Lock()
         self._is_begun = False
-        self._unanswered: set[asyncio.Future[int]] = set()
+        self._unanswered: set[asyncio.Future[BaseOffset]] = set()
         self._error: BaseException | None = None
 
     @classmethod
@@ -350,7 +350,7 @@ class TransactionalProducer:
                     await add_partitions(self._cluster, self.identity, new)
                 self._partitions |= new
 
-    async def send(self, partition: TopicPartition, batch: bytes | bytearray | memoryview) -> asyncio.Future[int]:
+    async def send(self, partition: TopicPartition, batch: bytes | bytearray | memoryview) -> asyncio.Future[BaseOffset]:
         """Puts a batch behind those that were sent to the partition before, in the open transaction.
 
         Returns:
@@ -465,7 +465,7 @@ class TransactionalProducer:
         self._unanswered.clear()
         self._error = None
 
-    def _answered(self, written: asyncio.Future[int]) -> None:
+    def _answered(self, written: asyncio.Future[BaseOffset]) -> None:
         error = NetworkException("the sender of a batch has given it up") if written.cancelled() else written.exception()
         if written in self._unanswered:  # and not of a transaction that is over
             self._unanswered.discard(written)

@@ -49,7 +49,7 @@ from ottla.record.audit_records import TOPIC, VERDICTS_TOPIC, Verdict
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import create_partitions, delete_topics
 from ottla.wire.cluster import Cluster
-from ottla.wire.producing import BatchProducer
+from ottla.wire.producing import BaseOffset, BatchProducer
 
 pytestmark = pytest.mark.long  # whole services and what breaks around them; the rules that they follow have quicker tests
 
@@ -519,7 +519,7 @@ async def test_what_a_former_active_counter_sends_late_takes_no_verdicts_place(t
     """It was stopped just before it sent, and hears of the next one only then: the topic, which is compacted, kept its older verdict."""
     may_send, sent, send = asyncio.Event(), [], BatchProducer.send
 
-    def noted(producer: BatchProducer, partition: TopicPartition, batch: bytes) -> asyncio.Future[int]:
+    def noted(producer: BatchProducer, partition: TopicPartition, batch: bytes) -> asyncio.Future[BaseOffset]:
         result = send(producer, partition, batch)
         sent.extend([result] if partition.topic == VERDICTS_TOPIC else [])
         return result

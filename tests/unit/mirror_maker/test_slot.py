@@ -42,7 +42,7 @@ from ottla.record.records import Record, build_batch
 from ottla.wire.admin import delete_records, delete_topics
 from ottla.wire.fetching import Fetcher, FetchSettings
 from ottla.wire.offsets import EARLIEST, list_offsets
-from ottla.wire.producing import BatchProducer
+from ottla.wire.producing import BaseOffset, BatchProducer
 from ottla.wire.transactions import TransactionalProducer
 
 CLICKS = TopicPartition("clicks", 0)
@@ -486,10 +486,10 @@ async def test_what_a_target_says_of_the_transaction_fails_no_partition(
         sealed = BatchProducer.send
         refused: list[ApiError] = []
 
-        def send(self: BatchProducer, partition: TopicPartition, data: bytes) -> asyncio.Future[int]:
+        def send(self: BatchProducer, partition: TopicPartition, data: bytes) -> asyncio.Future[BaseOffset]:
             if partition == CLICKS and not refused:
                 refused.append(error("given up"))
-                written: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                written: asyncio.Future[BaseOffset] = asyncio.get_running_loop().create_future()
                 written.set_exception(refused[0])
                 return written
             return sealed(self, partition, data)

@@ -34,7 +34,7 @@ from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetched, Fetcher, FetchSettings
 from ottla.wire.groups import CommittedOffset
 from ottla.wire.metadata import PartitionMetadata
-from ottla.wire.producing import BatchProducer, ProduceSettings
+from ottla.wire.producing import BaseOffset, BatchProducer, ProduceSettings
 
 log: Final = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class Canary:
             raise
         written.add_done_callback(partial(self._answered, attempts, attempt, number, index))
 
-    def _answered(self, attempts: ProducerAudit, attempt: Attempt, number: int, index: int, written: asyncio.Future[int]) -> None:
+    def _answered(self, attempts: ProducerAudit, attempt: Attempt, number: int, index: int, written: asyncio.Future[BaseOffset]) -> None:
         ledger = self.ledgers[number]
         if written.cancelled() or written.exception() is not None:
             attempts.failed(attempt)

@@ -36,7 +36,7 @@ from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetcher, FetchFailed, FetchSettings, visible_batches
 from ottla.wire.offsets import EARLIEST
-from ottla.wire.producing import BatchProducer, ProduceSettings
+from ottla.wire.producing import BaseOffset, BatchProducer, ProduceSettings
 
 log: Final = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class SlotAudit:
         self._said: dict[TopicPartition, int] = {}  # before which the source's `__audit` has acknowledged all
         self._counted: dict[TopicPartition, int] = {}  # before which all is said, or waits to be
         self._unsaid: dict[TopicPartition, _Part] = {}
-        self._on_its_way: tuple[dict[TopicPartition, _Part], list[asyncio.Future[int]]] = {}, []
+        self._on_its_way: tuple[dict[TopicPartition, _Part], list[asyncio.Future[BaseOffset]]] = {}, []
         self._recounted: set[TopicPartition] = set()  # these are counted again, and wait for that
         self._recounting: asyncio.Task[None] | None = None
         self._next_at = clock.monotonic() + SAY_SECONDS

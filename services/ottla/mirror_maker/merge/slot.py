@@ -56,7 +56,7 @@ from ottla.wire.admin import HIGH_WATERMARK, delete_records
 from ottla.wire.cluster import Cluster, is_healed_by_time
 from ottla.wire.fetching import Fetched, Fetcher, FetchFailed, FetchSettings, visible_batches
 from ottla.wire.offsets import EARLIEST, LATEST, epoch_ends, list_offsets
-from ottla.wire.producing import ProduceSettings
+from ottla.wire.producing import BaseOffset, ProduceSettings
 from ottla.wire.transactions import TransactionalProducer
 
 if TYPE_CHECKING:
@@ -901,7 +901,7 @@ class _Round:
     """What one transaction has so far."""
 
     audit: RoundAudit | None = None
-    sent: list[tuple[TopicPartition, Destination, Copy, asyncio.Future[int]]] = field(default_factory=list)
+    sent: list[tuple[TopicPartition, Destination, Copy, asyncio.Future[BaseOffset]]] = field(default_factory=list)
     positions: dict[TopicPartition, tuple[int, int, int]] = field(default_factory=dict)  # next offset, leader epoch, end
     timestamps: dict[TopicPartition, int] = field(default_factory=dict)
     size: int = 0
@@ -910,10 +910,10 @@ class _Round:
     cut_batches: int = 0
     blamed: tuple[TopicPartition, str, bytes | memoryview] | None = None  # the first batch that the target refused
 
-    def add(self, partition: TopicPartition, to: Destination, copy: Copy, written: asyncio.Future[int]) -> None:
+    def add(self, partition: TopicPartition, to: Destination, copy: Copy, written: asyncio.Future[BaseOffset]) -> None:
         """A batch is on its way."""
 
-        def look(done: asyncio.Future[int]) -> None:
+        def look(done: asyncio.Future[BaseOffset]) -> None:
             if not done.cancelled() and done.exception() is not None and self.blamed is None:
                 self.blamed = (partition, to.topic, copy.batch)
 

@@ -266,8 +266,7 @@ class KafkaTopic:
         offset = await self._producer.send(self._partition, built)
         if offset < 0:  # a retry that found the batch there: where is not known, but the replay finds it
             raise ConnectionError("the batch was written before, at an offset that is not known")
-        append_time = self._producer.append_times[self._partition]
-        return Appended(offset, now if append_time < 0 else append_time)
+        return Appended(offset, now if offset.append_time_ms < 0 else offset.append_time_ms)
 
     async def _end_producer(self) -> None:
         producer, self._producer = self._producer, None
