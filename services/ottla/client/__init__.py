@@ -2,8 +2,8 @@
 
     from ottla.client import ConsumerConnector, ConsumerSettings, Producer, ProducerSettings, SimpleConsumer
 
-Consumers stand on `ottla.wire` and on ZooKeeper, producers on librdkafka (docs/decisions/0023). docs/client.md has an example of each.
-What a name needs is imported with it: a program that reads does not load librdkafka, and one with a broker list does not load kazoo.
+All of them stand on `ottla.wire` (docs/decisions/0023), consumers on ZooKeeper too. docs/client.md has an example of each. What a name
+needs is imported with it: a program with a broker list does not load kazoo, and only an audited client loads librdkafka.
 
 Nothing here reads a log directory, and no broker imports it.
 """

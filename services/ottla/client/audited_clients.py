@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import confluent_kafka
 import numpy as np
 
-from ottla.client.auditing import ConsumerAudit, Outcomes, ProducerAudit, new_session
+from ottla.client.auditing import Audit, ConsumerAudit, Outcomes, ProducerAudit, new_session
 from ottla.clock import SystemClock, wall_ns
 from ottla.network.audit_schema import AuditSchemaId
 from ottla.record.audit_records import TOPIC, AuditRecord, Session, encode
@@ -68,7 +68,7 @@ class Reporter:
         options: `ottla.audit.…` without that.
     """
 
-    def __init__(self, configuration: Mapping[str, Any], audit: ProducerAudit | ConsumerAudit, options: Mapping[str, Any]) -> None:
+    def __init__(self, configuration: Mapping[str, Any], audit: Audit, options: Mapping[str, Any]) -> None:
         self._connection = {name: value for name, value in configuration.items() if name.startswith(_CONNECTION)}
         self._audit = audit
         self._interval_seconds = int(options["report.interval.ms"]) / 1000
@@ -152,7 +152,7 @@ class Reporter:
         self._thread.join(_CLOSE_SECONDS + self._interval_seconds)
 
 
-def _options(configuration: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def options_of(configuration: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """A client's configuration, and ours."""
     own = {name.removeprefix(PREFIX): value for name, value in configuration.items() if name.startswith(PREFIX)}
     unknown = sorted(own.keys() - _DEFAULTS.keys())
@@ -165,7 +165,7 @@ def _options(configuration: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     return {name: value for name, value in configuration.items() if not name.startswith(PREFIX)}, options
 
 
-def _session_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def session_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"window_ms": int(options["window.ms"]), **{name: str(options[name]) for name in ("application", "cluster", "host")}}
 
 
@@ -267,11 +267,11 @@ _produce: Final[Any] = confluent_kafka.Producer.produce
 
 class _AuditedProducer(confluent_kafka.Producer):
     def __init__(self, configuration: Mapping[str, Any], *arguments: Any, **keywords: Any) -> None:
-        plain, options = _options(configuration)
+        plain, options = options_of(configuration)
         self._default = keywords.pop("on_delivery", plain.pop("on_delivery", None))
         self._is_told_errors_alone = str(plain.pop("delivery.report.only.error", False)).lower() in ("true", "t", "1")
         super().__init__(plain, *arguments, **keywords)
-        self.audit = _DeliveryAudit(new_session("producer", **_session_options(options)), by_append=options["time"] == "append")
+        self.audit = _DeliveryAudit(new_session("producer", **session_options(options)), by_append=options["time"] == "append")
         self.audit_reporter = Reporter(plain, self.audit, options)
         self._window_ms = int(options["window.ms"])
         self._transaction: _Deliveries | None = None
@@ -330,20 +330,6 @@ class _AuditedProducer(confluent_kafka.Producer):
             entered.pop()
             raise
 
-    def at_once(self, topic: str, count: int, on_delivery: Any) -> tuple[Any, Any, int, deque[None]]:
-        """For messages that are handed over at the same time, without a call of Python for each.
-
-        Returns:
-            The class's own `produce`, the callback and the timestamp for it, and where so many messages are entered by now: who hands them
-            over takes out one for each that is not taken.
-        """
-        stamped = wall_ns() // 1_000_000
-        start_ms, end_ms, entered, _, _, telling = self._ways.get(topic, _NO_WAY)
-        if not start_ms <= stamped < end_ms:
-            _, _, entered, _, _, telling = self._way(topic, stamped, on_delivery)
-        entered += repeat(None, count)
-        return super().produce, telling(on_delivery), stamped, entered
-
     def _way(self, topic: str, counted_ms: int, then: Any) -> _Way:
         entered, start_ms = self.audit.way(topic, counted_ms), counted_ms - counted_ms % self._window_ms
         telling = self._telling(topic, counted_ms, entered)
@@ -400,13 +386,6 @@ class _AuditedProducer(confluent_kafka.Producer):
                     message["_error"] = copy["_error"]
         return taken
 
-    def take_over(self, former: _AuditedProducer, servers: str) -> None:
-        """Counts and reports in the session of a former client from now on, which had other addresses of the same brokers."""
-        self.audit_reporter.close()  # it has nothing to say
-        self.audit, self.audit_reporter = former.audit, former.audit_reporter
-        self.audit_reporter.move(servers)
-        self._ways = {}
-
     def close(self) -> bool:
         """As the class does, and says the final word."""
         is_closed = super().close()
@@ -425,10 +404,10 @@ class _AuditedProducer(confluent_kafka.Producer):
 
 class _AuditedConsumer(confluent_kafka.Consumer):
     def __init__(self, configuration: Mapping[str, Any], *arguments: Any, **keywords: Any) -> None:
-        plain, options = _options(configuration)
+        plain, options = options_of(configuration)
         super().__init__(plain, *arguments, **keywords)
         group = plain.get("group.id", "")
-        self.audit = ConsumerAudit(new_session(f"consumer:{group}", **_session_options(options)))
+        self.audit = ConsumerAudit(new_session(f"consumer:{group}", **session_options(options)))
         self.audit_reporter = Reporter(plain, self.audit, options)
 
     def poll(self, *arguments: Any, **keywords: Any) -> Any:

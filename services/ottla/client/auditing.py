@@ -19,10 +19,12 @@ from weakref import ref
 
 import numpy as np
 
+from ottla.client.outgoing import Outgoing, OutgoingBatch, runs_of
 from ottla.clock import Clock, SystemClock
 from ottla.record.audit_records import NO_OFFSET, NO_PARTITION, AuditRecord, Session, Tally
 from ottla.record.columnar import Integers
-from ottla.record.digests import Identities, by_window, contents, digest_of
+from ottla.record.digests import Identities, by_window, contents, digest_of, digests_of
+from ottla.wire.producing import BaseOffset
 
 # Messages of a topic are added up when there are so many, so that memory is bounded whatever the interval of reports.
 _FOLDED_AT: Final = 32_768
@@ -91,7 +93,9 @@ def new_session(tier: str, *, cluster: str = "", host: str = "", application: st
     return Session(uuid.uuid4().hex, tier, cluster=cluster, host=host, application=application, window_ms=window_ms)
 
 
-class _Audit:
+class Audit:
+    """What a client counts, until it is reported."""
+
     def __init__(self, session: Session, clock: Clock | None = None) -> None:
         self._session = session
         self._clock = clock or SystemClock()
@@ -107,7 +111,7 @@ class _Audit:
         found: list[AuditRecord] = []
         with self._lock:
             # Before what was delivered is counted: what is delivered meanwhile is still on its way in this report.
-            on_their_way = {name: topic.on_their_way() for name, topic in self._topics.items()}
+            on_their_way = {name: self._on_their_way(name, topic) for name, topic in self._topics.items()}
             self._gather()
             for name, topic in self._topics.items():
                 self._fold(topic)
@@ -143,6 +147,9 @@ class _Audit:
 
     def _gather(self) -> None:
         """Takes in what a client has and has not handed over yet. The lock is held."""
+
+    def _on_their_way(self, name: str, topic: _Topic) -> dict[int, int]:
+        return topic.on_their_way()
 
     def _watermark(self, topic: _Topic, on_their_way: Mapping[int, int], now_ms: int) -> int:
         return min(on_their_way, default=now_ms)
@@ -206,7 +213,7 @@ def _shared_out(windows: Mapping[int, Tally]) -> list[list[tuple[int, Tally]]]:
     return [rows[first : first + _MOST_WINDOWS] for first in range(0, max(1, len(rows)), _MOST_WINDOWS)]
 
 
-class ProducerAudit(_Audit):
+class _Sent(Audit):
     """What a producer counts.
 
     Args:
@@ -216,6 +223,22 @@ class ProducerAudit(_Audit):
     def __init__(self, session: Session, clock: Clock | None = None, *, by_append: bool = False) -> None:
         super().__init__(session, clock)
         self.by_append: Final = by_append
+
+    def _failed(self, topic: str, counted_ms: int, count: int = 1) -> None:
+        tally = self._topic(topic).tallies.setdefault((NO_PARTITION, self._start_ms(counted_ms)), Tally())
+        tally.attempted += count
+        tally.failed += count
+
+    def _start_ms(self, counted_ms: int) -> int:
+        return counted_ms - counted_ms % self._session.window_ms
+
+    def _enter(self, tally: Tally, count: int) -> None:
+        tally.attempted += count
+        tally.acknowledged += count
+
+
+class ProducerAudit(_Sent):
+    """What a producer counts, of which each message is known."""
 
     def attempted(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int) -> Attempt:
         """A message that is about to be sent. It is on its way until `acknowledged`, `failed` or `withdrawn`."""
@@ -258,25 +281,96 @@ class ProducerAudit(_Audit):
         with self._lock:
             self._ended(attempt)
 
-    def _failed(self, topic: str, counted_ms: int) -> None:
-        tally = self._topic(topic).tallies.setdefault((NO_PARTITION, self._start_ms(counted_ms)), Tally())
-        tally.attempted += 1
-        tally.failed += 1
-
-    def _start_ms(self, counted_ms: int) -> int:
-        return counted_ms - counted_ms % self._session.window_ms
-
     def _ended(self, attempt: Attempt) -> _Topic:
         topic = self._topics[attempt.topic]
         topic.ways[self._start_ms(attempt.counted_ms)].pop()
         return topic
 
-    def _enter(self, tally: Tally, count: int) -> None:
-        tally.attempted += count
-        tally.acknowledged += count
+
+class OutgoingAudit(_Sent):
+    """What a producer of `ottla.client` counts, by batches: nothing is done for a message before its batch is built.
+
+    Args:
+        outgoing: says what is on its way.
+    """
+
+    def __init__(self, session: Session, outgoing: Outgoing, clock: Clock | None = None, *, by_append: bool = False) -> None:
+        super().__init__(session, clock, by_append=by_append)
+        self._outgoing: Final = outgoing
+        self._contents: dict[OutgoingBatch, tuple[bytes, Integers, Integers]] = {}
+        # Of the open transaction: what is written, which counts at its commit, and which times its messages have.
+        self._transaction: list[tuple[str, Outcomes, list[tuple[int, int]]]] | None = None
+
+    def uses(self, topic: str) -> None:
+        """Messages of the topic are going to be sent."""
+        with self._lock:
+            self._topic(topic)
+
+    def built(self, batch: OutgoingBatch) -> None:
+        """The batch is about to be written."""
+        self._contents[batch] = digests_of(batch.keys or [None] * batch.count, batch.values)
+
+    def written(self, batch: OutgoingBatch, base_offset: BaseOffset) -> None:
+        """It is."""
+        digests, key_lengths, sizes = self._contents.pop(batch)
+        count, (topic, partition), runs = batch.count, batch.partition, self._runs(batch)
+        sent = np.repeat(*np.array(runs_of(batch), np.int64).T)
+        now_ms = self._clock.time_ms()
+        outcomes = Outcomes(
+            digests,
+            np.full(count, partition),
+            np.arange(base_offset, base_offset + count) if base_offset >= 0 else np.full(count, -1),
+            sent if base_offset.append_time_ms < 0 else np.full(count, base_offset.append_time_ms),
+            np.maximum(now_ms - (np.full(count, batch.opened_ms) if self.by_append else sent), 0),
+            key_lengths,
+            sizes,
+        )
+        with self._lock:
+            if self._transaction is None:
+                self._count(topic, outcomes)
+            else:
+                self._transaction.append((topic, outcomes, runs))
+
+    def failed(self, batch: OutgoingBatch) -> None:
+        """It is not, or no one knows."""
+        self._contents.pop(batch, None)
+        for counted_ms, count in self._runs(batch):
+            self.given_up(batch.partition.topic, counted_ms, count)
+
+    def given_up(self, topic: str, timestamp_ms: int, count: int) -> None:
+        """So many messages of that time are not written."""
+        with self._lock:
+            self._failed(topic, timestamp_ms, count)
+
+    def begin_transaction(self) -> None:
+        """What is written from now on counts at the commit."""
+        with self._lock:
+            self._transaction = []
+
+    def end_transaction(self, *, is_committed: bool) -> None:
+        """What the transaction had counts, or is nowhere and counts for nothing."""
+        with self._lock:
+            transaction, self._transaction = self._transaction or [], None
+            now_ms = self._clock.time_ms()
+            for topic, outcomes, _ in transaction if is_committed else ():
+                self._count(topic, outcomes._replace(latencies_ms=np.maximum(outcomes.latencies_ms, now_ms - outcomes.timestamps)))
+        if not is_committed:
+            self._contents.clear()
+
+    def _runs(self, batch: OutgoingBatch) -> list[tuple[int, int]]:
+        return [(batch.opened_ms, batch.count)] if self.by_append else runs_of(batch)
+
+    def _on_their_way(self, name: str, topic: _Topic) -> dict[int, int]:
+        found: dict[int, int] = {}
+        runs = [*self._outgoing.on_their_way(name, by_clock=self.by_append)]
+        runs += [run for of, _, runs_of_batch in self._transaction or () for run in runs_of_batch if of == name]
+        for counted_ms, count in runs:
+            start_ms = self._start_ms(counted_ms)
+            found[start_ms] = found.get(start_ms, 0) + count
+        return found
 
 
-class ConsumerAudit(_Audit):
+class ConsumerAudit(Audit):
     """What a consumer of a group counts. Its watermark is the time of what it had last, so that one which is killed leaves in doubt what
     it may have had since, however far behind it was."""
 

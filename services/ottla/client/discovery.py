@@ -1,8 +1,8 @@
 """Which brokers and topics ZooKeeper knows, as clients look them up: once, or for as long as a producer or a mirror's link lives.
 
 The design document has a producer register watchers for four events: a broker comes, a broker goes, a topic is new, a topic that is
-there has other partitions. `BrokerWatch` watches the znodes of all four, and says what they are now. `BrokerDiscovery` has one in a
-thread of its own, for a producer; `KnownBrokers` keeps what one has found, for a `Cluster`.
+there has other partitions. `BrokerWatch` watches the znodes of all four, and says what they are now. `BrokerDiscovery` follows one for a
+producer; `KnownBrokers` keeps what one has found, for a mirror's link.
 
     watch fires, session renewed ──> read brokers and the topics in use ──> follow(found), again until the brokers say so too
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -27,13 +27,11 @@ from ottla.coordination.interface import Coordination, SessionEvent, Watch, Watc
 from ottla.coordination.sessions import CoordinationSessions, OpenSession
 from ottla.coordination.zookeeper import ZooKeeperOptions, open_session
 from ottla.errors import BrokerNotAvailable, OttlaError
-from ottla.lifecycle import LoopThread, ThreadOffload
 from ottla.model import BrokerRegistration
 
 log: Final = logging.getLogger(__name__)
 
 _OPEN_SECONDS: Final = 30.0
-_CLOSE_SECONDS: Final = 30.0
 _ATTEMPTS: Final = 20
 _PAUSE_SECONDS: Final = 0.5
 # Of one that keeps what it knows: how long the first question waits for ZooKeeper's answer, and the pause behind a look that failed.
@@ -190,77 +188,56 @@ class BrokerWatch:
 
 
 class BrokerDiscovery:
-    """Watches a cluster's brokers and topics in ZooKeeper until it is closed, for callers that block.
+    """Watches a cluster's brokers, and the topics that a producer uses, on the caller's event loop: `ottla.wire.cluster.Bootstrap`.
 
     Args:
         open_session: where sessions with ZooKeeper come from.
         security_protocol: of the listeners that are looked for.
-
-    Raises:
-        BrokerNotAvailable: no broker is registered.
-        CoordinationError, TimeoutError: ZooKeeper cannot be reached.
     """
 
     def __init__(self, open_session: OpenSession, security_protocol: str = "PLAINTEXT") -> None:
         self._watch: Final = BrokerWatch(open_session, security_protocol)
-        self._topics: set[str] = set()
-        self._beside: Final = ThreadOffload(1, "ottla-producer-following")
-        self._thread: Final = LoopThread("ottla-producer-discovery")
-        self._following: asyncio.Task[None] | None = None
-        try:
-            #: The brokers as it finds them.
-            self.bootstrap_servers: Final = self._thread.call(self._watch.look(), _OPEN_SECONDS).bootstrap_servers
-        except BaseException:
-            self.close()
-            raise
+        self._topics: Final[set[str]] = set()
+        self._servers = ""
 
-    def follow(self, follow: Callable[[Discovered], bool]) -> None:
-        """From now on calls with what there is whenever it has changed, in a thread beside; again, after a pause, if it gives False."""
+    async def begin(self) -> None:
+        """Looks for the brokers.
 
-        async def begin() -> None:
-            self._following = asyncio.create_task(self._keep_following(follow))
+        Raises:
+            BrokerNotAvailable: none is registered.
+            CoordinationError, TimeoutError: ZooKeeper cannot be reached.
+        """
+        async with asyncio.timeout(_OPEN_SECONDS):
+            self._servers = (await self._watch.look()).bootstrap_servers
 
-        self._thread.call(begin(), _OPEN_SECONDS)
+    async def bootstrap_servers(self) -> str:
+        """As they were found last."""
+        return self._servers
 
     def uses(self, topic: str) -> None:
-        """Watches the topic too. Cheap when it does so already."""
-
-        async def use() -> None:
+        """Watches the topic too."""
+        if topic not in self._topics:
             self._topics.add(topic)
             self._watch.uses(topic)
 
-        if topic not in self._topics:
-            self._thread.call(use(), _OPEN_SECONDS)
-
-    def close(self) -> None:
-        """Ends the session and the thread. May be called twice."""
-
-        async def close() -> None:
-            if self._following is not None:
-                self._following.cancel()
-                await asyncio.wait([self._following])
-            await self._watch.close()
-
-        try:
-            with suppress(OttlaError):  # closed already, or a forked child
-                self._thread.call(close(), _CLOSE_SECONDS)
-        finally:
-            self._thread.close(_CLOSE_SECONDS)
-            self._beside.close()
-
-    async def _keep_following(self, follow: Callable[[Discovered], bool]) -> None:
-        """On the loop."""
+    async def keep_following(self, follow: Callable[[Discovered], Awaitable[bool]]) -> None:
+        """Calls with what there is whenever it has changed, and again, after a pause, if that gives False; until cancelled."""
         while True:
             try:
                 found = await self._watch.look()
+                self._servers = found.bootstrap_servers
                 for _ in range(_ATTEMPTS):
-                    if await self._beside(follow, found) or self._watch.has_changed:
+                    if await follow(found) or self._watch.has_changed:
                         break
                     await asyncio.sleep(_PAUSE_SECONDS)
             except (OttlaError, OSError) as error:
                 # No broker, no ZooKeeper: what is known stays, and the next watch or the next session says more.
                 log.warning("brokers and topics in ZooKeeper: %s", error)
                 await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def close(self) -> None:
+        """Ends the session."""
+        await self._watch.close()
 
 
 class KnownBrokers:

@@ -39,7 +39,7 @@ class DeliveryFailed(OttlaError):
     """Messages were not written, or no one knows whether they were.
 
     Attributes:
-        code: of the first failure: Kafka's error code, or below 0 one of librdkafka's own.
+        code: of the first failure: Kafka's error code; -1 of what a handler or a partitioner raised.
     """
 
     def __init__(self, message: str, code: int) -> None:

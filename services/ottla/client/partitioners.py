@@ -2,8 +2,8 @@
 
     producer = Producer(settings, partitioner=lambda key, count: 0 if key is None else key[0] % count)
 
-`murmur2_partition` is what Kafka's Java client does with a key, and what librdkafka does here for a producer that has no partitioner of
-its own: data of two topics with the same keys and the same number of partitions stays together, no matter who wrote it.
+`murmur2_partition` is what Kafka's Java client does with a key, and what a producer here does that has no partitioner of its own: data of
+two topics with the same keys and the same number of partitions stays together, no matter who wrote it.
 
 Pure.
 """

@@ -4,9 +4,9 @@
         producer.send("clicks", [b"first", b"second"])
         producer.send("clicks", b"third", key=b"alice")
 
-librdkafka sends them (docs/decisions/0023): it batches, compresses, retries in order and keeps idempotence and transactions. What is
-ours is the paper's interface to it. An asynchronous producer with a callback handler or an event handler has a queue and a thread of its
-own before librdkafka's; without them messages go to librdkafka's queue at once.
+`ottla.wire` sends them, on an event loop in a thread of its own (docs/decisions/0023): whole batches, pipelined, in order, each once.
+What is here is the paper's interface to it. An asynchronous producer with a callback handler or an event handler has a queue and a
+thread more before that; without them a message goes into its batch at once.
 
 A delivery that fails never vanishes: `result` raises it, or else `flush` and `close` do. Any thread may call; a forked child is refused.
 """
@@ -16,128 +16,57 @@ from __future__ import annotations
 import logging
 import os
 import re
-import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from itertools import repeat
-from operator import length_hint
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
 
-from ottla.client.errors import ClientClosed, DeliveryFailed, InvalidPartition, QueueFull
+from ottla.client.errors import ClientClosed, DeliveryFailed, InvalidPartition
+from ottla.client.handler_queue import HandlerQueue
+from ottla.client.outgoing import NO_PARTITION, Delivery, Outgoing
 from ottla.client.partitioners import Partitioner
 from ottla.client.producer_handlers import CallbackHandler, EventHandler, ProducerRecord
-from ottla.clock import Clock, SystemClock
+from ottla.client.record_sender import RecordSender, SendSettings
+from ottla.clock import Clock, SystemClock, wall_ns
 from ottla.config.client import ProducerSettings
-from ottla.errors import ConfigurationError
-from ottla.model import TopicPartition
+from ottla.errors import ApiError, ConfigurationError, InvalidTransactionState, OperationNotAttempted, reason_of
+from ottla.lifecycle import LoopThread, LoopThreadUnusable
+from ottla.record.codecs import codec_number
+from ottla.record.records import encode_headers
+from ottla.wire.cluster import Cluster, ClusterSettings
+from ottla.wire.transactions import TransactionState
 
 if TYPE_CHECKING:
-    from ottla.client.discovery import BrokerDiscovery, Discovered
+    from ottla.client.audited_clients import Reporter
+    from ottla.client.auditing import OutgoingAudit
 
 log: Final = logging.getLogger(__name__)
 
 Encoder = Callable[[Any], bytes | None]
-Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 _CODECS: Final = {"0": "none", "1": "gzip", "2": "snappy"}
 _ASKING_SECONDS: Final = 30.0  # for metadata, and for a step of a transaction
-_COUNT_SECONDS: Final = 60.0  # as long is a topic's number of partitions taken to stay
-# `id:host:port` is how 0.7 has a broker; librdkafka would take it for an IPv6 address.
+# `id:host:port` is how 0.7 has a broker; without the id it is today's address.
 _ID_OF_07: Final = re.compile(r"(^|,)\s*\d+:(?=[^,:\[\]]+:\d+\s*(?:,|$))")
-_PURGED: Final = -152  # KafkaError._PURGE_QUEUE: taken out of librdkafka's queue, and never sent
-_POLL_SECONDS: Final = 0.1
-_POLLED_AFTER: Final = 50  # messages: to ask librdkafka for deliveries costs a third as much as to give it a message
-_FOLLOWING_SECONDS: Final = 3.0  # for the brokers to answer what there is
 _CLOSE_SECONDS: Final = 60.0
+_END_SECONDS: Final = 30.0  # beyond that, for connections, sessions and the thread
+_SYNC_BATCH: Final = 10_000  # messages
+_SYNC_QUEUE: Final = 100_000
+_PLAIN: Final = {bytes}
 
-
-# Those of this process. A fork makes each of them unusable in the child: to ask for the process's id at each `send` takes a quarter longer.
+# Those of this process. A fork makes each of them unusable in the child: to ask for the process's id at each `send` takes time.
 _producers: Final[WeakSet[Producer]] = WeakSet()
 
 
 def _forked() -> None:
     for producer in _producers:
-        producer.leave()
+        producer.left_behind()
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-class Delivery:
-    """What becomes of the messages of one `send`."""
-
-    __slots__ = ("_error", "_expected", "_producer", "_written")
-
-    def __init__(self, producer: Producer, count: int) -> None:
-        self._producer = producer
-        self._expected = count  # those that are written, too
-        self._error: DeliveryFailed | None = None
-        # Topic, partition and offset of each message that was written, as they came.
-        self._written: list[tuple[str, int, int]] | tuple[()] = ()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all of them are written or have failed, as far as the brokers have said."""
-        self._producer.poll(0)
-        return self.left == 0
-
-    @property
-    def left(self) -> int:
-        """How many are neither written nor have failed."""
-        return self._expected - len(self._written)
-
-    def result(self, timeout_seconds: float | None = None) -> list[tuple[TopicPartition, int]]:
-        """Waits until all of them are written, and gives partition and offset of each, in the order of the acknowledgements.
-
-        Raises:
-            DeliveryFailed: one of them at least is not written, or no one knows.
-            TimeoutError: not in that time; it continues all the same.
-        """
-        end = None if timeout_seconds is None else self._producer.monotonic() + timeout_seconds
-        while self.left:
-            left = _POLL_SECONDS if end is None else min(_POLL_SECONDS, end - self._producer.monotonic())
-            if left <= 0:
-                raise TimeoutError(f"{self.left} messages are not delivered after {timeout_seconds:g} s")
-            self._producer.poll(left)
-        if self._error is not None:
-            self._producer.seen(self)
-            raise self._error
-        return [(TopicPartition(topic, partition), offset) for topic, partition, offset in self._written]
-
-    def failed(self, error: DeliveryFailed, count: int = 1) -> None:
-        """So many messages are not written."""
-        self._error = self._error or error
-        self._expected -= count
-        self._producer.unseen(self)
-
-    def dropped(self, count: int = 1) -> None:
-        """So many messages are not to be written, or someone else has."""
-        self._expected -= count
-
-    def grown(self, count: int) -> None:
-        """So many messages more belong to it."""
-        self._expected += count
-
-    def __call__(self, error: Any, message: Any) -> None:
-        """As librdkafka calls it, once for each message. A bound method would be one more object for each, for the collector to look at."""
-        if error is not None:
-            self.failed(DeliveryFailed(f"{message.topic()}: {error.str()}", error.code()))
-            return
-        where = (message.topic(), message.partition(), message.offset())
-        if self._written:
-            self._written.append(where)
-        else:
-            self._written = [where]
-
-    @property
-    def error(self) -> DeliveryFailed | None:
-        """The first failure."""
-        return self._error
 
 
 class Producer:
@@ -173,49 +102,47 @@ class Producer:
         for _, error in settings.contradictions():
             raise error
         settings.warn_without_effect(settings.given, log)
-        handlers = (callback_handler, event_handler)
         self.settings: Final = settings
         self._is_sync: Final = settings.producer_type == "sync"
-        if self._is_sync and any(handler is not None for handler in handlers):
+        is_handled = callback_handler is not None or event_handler is not None
+        if self._is_sync and is_handled:
             raise ConfigurationError("callback.handler, event.handler: they are for producer.type=async")
         self._encoder = encoder
         self._key_encoder = key_encoder
         self._partitioner = partitioner
-        self._audit: Mapping[str, Any] | None = None if audit is False else {} if audit is True else audit
         self._process_id = os.getpid()
         self._clock: Final = clock or SystemClock()
-        self._is_usable = True  # neither closed, nor in a forked child
-        self._takes_more = True  # and not being closed
-        # How a transaction ends, until that is answered: librdkafka begins no other one before.
+        self._is_closed = False
+        self._patience_ms: Final = -1 if self._is_sync else settings.queue_enqueue_timeout_ms
+        # How a transaction ends, until that is answered: no other one begins before.
         self._ending: Callable[[], None] | None = None
-        self._unseen: set[Delivery] = set()
-        self._unpolled = 0  # messages sent since deliveries were asked for
-        self._partition_counts: dict[str, tuple[int, float]] = {}
-        self._discovery: BrokerDiscovery | None = None
-        servers = settings.broker_list and _ID_OF_07.sub(r"\1", settings.broker_list)
-        if servers is None:
-            from ottla.client.discovery import BrokerDiscovery, open_client_session  # who has a broker list needs none of it
-
-            self._discovery = BrokerDiscovery(open_client_session(settings.zookeeper_connect or ""))
-            servers = self._discovery.bootstrap_servers
-        self._former: list[Any] = []  # clients of brokers that have all gone, until nothing is on its way
-        self._moving: Final = threading.RLock()  # what a former client gives back goes before what is sent next
-        self._addresses = set(servers.split(","))
-        self._sender: _Sender | None = None
-        self._client: Any = None
+        self._thread: Final = LoopThread("ottla-producer")
+        self._sender: RecordSender | None = None
+        self._queue: HandlerQueue | None = None
+        self._audit: OutgoingAudit | None = None
+        self._reporter: Reporter | None = None
+        sending = _sending(settings)
+        self._outgoing: Final = Outgoing(
+            _SYNC_BATCH if self._is_sync else settings.batch_size,
+            _SYNC_QUEUE if self._is_sync else settings.queue_size,
+            sending.timeout_seconds,
+            self._clock,
+            self._wake,
+        )
+        self._open: Final = self._outgoing.open
+        # What programs send most goes into its batch by the least of Python.
+        self._is_plain = encoder is None and partitioner is None and not is_handled and not self._is_sync
         try:
-            self._client = self._connected(servers)
-            # librdkafka's own, for messages that nothing here has to look at or remember.
-            produce = self._client.produce if partitioner is None and self._discovery is None else None
-            is_plain = not self._is_sync and encoder is None and key_encoder is None and all(handler is None for handler in handlers)
-            self._plain_produce = produce if is_plain else None
-            if self._discovery is not None:
-                self._discovery.follow(self._follow)
-            if any(handler is not None for handler in handlers):
-                self._sender = _Sender(settings, callback_handler or CallbackHandler(), event_handler, self._hand_over, produce, self)
-        except BaseException:
-            self._end_discovery()
-            self._end_audit(self._client)
+            self._thread.call(self._begin(sending, audit), _ASKING_SECONDS + _END_SECONDS)
+            if settings.transactional_id is not None:
+                self._outgoing.refusal = self._outside
+            if is_handled:
+                self._queue = HandlerQueue(settings, callback_handler or CallbackHandler(), event_handler, self._outgoing, self._hand_over)
+        except BaseException as error:
+            self._is_closed = True
+            self._end()
+            if settings.transactional_id is not None and isinstance(error, ApiError | OSError):
+                raise DeliveryFailed(f"transactional.id: {reason_of(error)}", getattr(error, "code", -1)) from error
             raise
         _producers.add(self)
 
@@ -248,9 +175,9 @@ class Producer:
         messages: Any,
         *,
         key: Any = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
+        headers: Sequence[tuple[str, str | bytes | None]] = (),
         timestamp_ms: int = 0,
-        partition: int = -1,
+        partition: int = NO_PARTITION,
     ) -> Delivery:
         """Sends one message, or a list or tuple of messages as a set. A synchronous producer returns when they are written.
 
@@ -260,77 +187,39 @@ class Producer:
             partition: -1 leaves the choice to the partitioner.
 
         Raises:
-            DeliveryFailed: (sync) one of them at least is not written; or none can be any more, or not outside a transaction.
+            DeliveryFailed: (sync) one of them at least is not written; or none can be outside a transaction.
             QueueFull: (async) there was no room within `queue.enqueue.timeout.ms`; those before it are sent.
             InvalidPartition: the partitioner gave a number that no partition has.
             ClientClosed: closed, or a forked child.
+            TypeError: a key or a message that is neither bytes nor str; those before it are sent.
             What encoder, partitioner and `before_enqueue` raise.
         """
-        produce = self._plain_produce
-        if produce is not None and type(messages) is bytes and not headers and not timestamp_ms:
-            delivery = Delivery(self, 1)  # what programs send most, by the least of Python
-            try:
-                produce(topic, messages, key, partition, delivery)
-            except self.refusals:
-                self._produce(topic, key, messages, (), 0, partition, delivery)
-            self._unpolled += 1
-            if self._unpolled >= _POLLED_AFTER:
-                self.poll(0)
+        outgoing = self._outgoing
+        if type(messages) is bytes and self._is_plain and key is None and not headers and not timestamp_ms:
+            with outgoing.lock:
+                batch = self._open.get((topic, partition))
+                if batch is not None:
+                    delivery = outgoing.add(batch, messages, wall_ns() // 1_000_000)
+                    if delivery is not None:
+                        return delivery
+        if self._queue is None:
+            delivery = Delivery(outgoing)
+            self._put(topic, messages, key, headers, timestamp_ms, partition, delivery)
+            if self._is_sync:
+                delivery.result()
             return delivery
-        if not self._takes_more:
-            self._check_process()
-            raise ClientClosed("the producer is closed")
-        if self._discovery is not None:
-            self._discovery.uses(topic)
+        self._check_usable()
         values = messages if isinstance(messages, list | tuple) else (messages,)
-        encoded_key = key if key is None or self._key_encoder is None else self._key_encoder(key)
-        if isinstance(encoded_key, str):  # as librdkafka has it; a partitioner and the handlers see it, too
-            encoded_key = encoded_key.encode()
-        delivery = Delivery(self, len(values))
-        unread = iter(values)
+        encoded_key = self._encoded_key(key)
+        delivery = Delivery(outgoing)
+        delivery.grown(len(values))
         encode = self._encoder
         # A `map` would end without a word at an encoder's StopIteration, as of a `next` that finds nothing.
-        encoded_values = unread if encode is None else (encode(value) for value in unread)
-        sender = self._sender
-        headers_given = tuple(headers) if headers else ()
-        if sender is not None:
-            same = map(repeat, (headers_given, timestamp_ms, partition))
-            # As `ProducerRecord(…)` would make them, without a call of Python for each.
-            fields = zip(repeat(topic), repeat(encoded_key), encoded_values, *same)
-            sender.put(map(tuple.__new__, repeat(ProducerRecord), fields), delivery)
-        else:
-            is_bare = not (headers_given or timestamp_ms or self._partitioner is not None or self._discovery is not None)
-            told, produce, stamped, entered = delivery, self._opened().produce, 0, None
-            if self._audit is not None and is_bare:
-                # A bound method, as an object that is called is a call of C and of Python.
-                produce, told, stamped, entered = self._opened().at_once(topic, len(values), delivery.__call__)
-            try:
-                for encoded in encoded_values:
-                    if not is_bare:
-                        self._hand_over(ProducerRecord(topic, encoded_key, encoded, headers_given, timestamp_ms, partition), delivery)
-                        continue
-                    try:  # the same, without a call of Python for each message
-                        if entered is None:
-                            produce(topic, encoded, encoded_key, partition, told)
-                        else:
-                            produce(topic, encoded, encoded_key, partition, told, None, stamped)
-                    except self.refusals:
-                        self._produce(topic, encoded_key, encoded, (), 0, partition, delivery)
-                        if entered is not None:
-                            entered.pop()
-            except BaseException as error:
-                left = length_hint(unread)
-                delivery.dropped(left + 1)
-                if entered is not None:  # the one that was interrupted may be on its way
-                    for _ in range(left + isinstance(error, Exception)):
-                        entered.pop()
-                raise
-        if self._is_sync:
-            delivery.result()
-            return delivery
-        self._unpolled += len(values)
-        if self._unpolled >= _POLLED_AFTER:
-            self.poll(0)
+        encoded_values = iter(values) if encode is None else (encode(value) for value in values)
+        same = map(repeat, (tuple(headers), timestamp_ms, partition))
+        # As `ProducerRecord(…)` would make them, without a call of Python for each.
+        fields = zip(repeat(topic), repeat(encoded_key), encoded_values, *same)
+        self._queue.put(map(tuple.__new__, repeat(ProducerRecord), fields), delivery)
         return delivery
 
     def flush(self, timeout_seconds: float = _CLOSE_SECONDS) -> None:
@@ -341,37 +230,35 @@ class Producer:
             TimeoutError: not in that time.
         """
         self._check_usable()
+        self._flush(timeout_seconds)
+
+    def _flush(self, timeout_seconds: float) -> None:
+        outgoing = self._outgoing
         end = self._clock.monotonic() + timeout_seconds
-        if self._sender is not None:
-            self._sender.flush(timeout_seconds)
-        latest = None
-        while latest is not self._client:  # or all brokers have moved meanwhile, and it has what its predecessor gave back
-            *_, latest = clients = self._clients()
-            if left := sum(client.flush(max(0.0, end - self._clock.monotonic())) for client in clients):
-                raise TimeoutError(f"{left} messages are not delivered after {timeout_seconds:g} s")
-        unseen, self._unseen = self._unseen, set()  # another thread may add to it meanwhile
-        if errors := [delivery.error for delivery in unseen if delivery.error is not None]:
-            raise DeliveryFailed(f"{len(errors)} sends have failed; one of them: {errors[0]}", errors[0].code)
+        if self._queue is not None:
+            self._queue.flush(timeout_seconds)
+        if not outgoing.flush(max(0.0, end - self._clock.monotonic())):
+            raise TimeoutError(f"{outgoing.left} messages are not delivered after {timeout_seconds:g} s")
+        count, error = outgoing.take_failures()
+        if error is not None:
+            raise DeliveryFailed(f"{count} sends have failed; one of them: {error}", error.code)
 
     def close(self, timeout_seconds: float = _CLOSE_SECONDS) -> None:
         """Delivers what is on its way and closes. A second call does nothing. Raises as `flush`."""
-        if not self._is_usable:
+        if self._is_closed:
             return
-        self._takes_more, self._plain_produce = False, None  # else it would wait for what other threads send meanwhile
+        self._is_closed = True
+        queue = self._queue
+        if queue is None:
+            self._outgoing.refusal = _refuse  # else it would wait for what other threads send meanwhile
         try:
-            if self._sender is not None:
-                self._sender.close(timeout_seconds)
-            self.flush(timeout_seconds)
+            if queue is not None:
+                queue.close(timeout_seconds)
+            self._outgoing.refusal = _refuse
+            self._flush(timeout_seconds)
         finally:
-            self.leave()
-            self._end_discovery()
-            for client in self._clients():
-                if client.flush(0):
-                    client.purge()
-                    client.flush(1)
-            self._end_audit(self._client)
-            # librdkafka's threads and connections last as long as anyone refers to its clients.
-            self._sender, self._client, self._former = None, None, []
+            self._outgoing.refusal = _refuse
+            self._end()
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -382,454 +269,275 @@ class Producer:
                 not answered. Only where the commit was not answered for a minute, and the message says so, does no one know: the next one
                 asks for it again first, and raises if it was not committed.
         """
-        from confluent_kafka import KafkaException
-
         if self.settings.transactional_id is None:
             raise ConfigurationError("transactional.id: a transaction needs one")
         self._check_usable()
         try:
             if self._ending is not None:
                 self._ending()
-            self._client.begin_transaction()
+            self._transactions.begin()
+            if self._audit is not None:
+                self._audit.begin_transaction()
+            self._outgoing.refusal = None
             try:
                 yield self
                 self.flush()
             except BaseException:
                 self._abort()
                 raise
+            self._outgoing.refusal = self._outside
             self._commit()
-        except KafkaException as error:
-            raise DeliveryFailed(f"transaction of {self.settings.transactional_id}: {error.args[0].str()}", error.args[0].code()) from error
+        except (ApiError, OSError) as error:
+            raise DeliveryFailed(
+                f"transaction of {self.settings.transactional_id}: {reason_of(error)}", getattr(error, "code", -1)
+            ) from error
+
+    @property
+    def _transactions(self) -> Any:
+        assert self._sender is not None
+        return self._sender.transactions
 
     def _abort(self) -> None:
         self._ending = self._abort
-        if self._sender is not None:
-            self._sender.drop()
-            self._client.purge()  # makes room for what is on its way to librdkafka
-            self._sender.flush(_ASKING_SECONDS)
-        self._client.purge()
-        self._client.flush(_ASKING_SECONDS)
-        self._unseen.clear()  # the caller that aborts knows that nothing of it is written
-        self._client.abort_transaction(_ASKING_SECONDS)
+        outgoing = self._outgoing
+        outgoing.refusal = self._outside
+        if self._queue is not None:
+            self._queue.drop()
+        outgoing.discard(DeliveryFailed("the transaction is aborted", OperationNotAttempted.code))
+        if self._queue is not None:
+            self._queue.flush(_ASKING_SECONDS)
+        outgoing.take_failures()  # the caller that aborts knows that nothing of it is written
+        if self._audit is not None:
+            self._audit.end_transaction(is_committed=False)
+        self._thread.call(self._transactions.abort(), _ASKING_SECONDS + _END_SECONDS)
         self._ending = None
 
     def _commit(self) -> None:
-        from confluent_kafka import KafkaException
-
         self._ending = self._commit
         end = self._clock.monotonic() + _CLOSE_SECONDS
         while True:
             try:
-                self._client.commit_transaction(_ASKING_SECONDS)
-                self._ending = None
-                return
-            except KafkaException as error:
-                # librdkafka continues what was not answered in time: that can be asked for again, and not be aborted any more.
-                if error.args[0].retriable() and self._clock.monotonic() < end:
+                self._thread.call(self._transactions.commit(), _ASKING_SECONDS + _END_SECONDS)
+                break
+            except (ApiError, OSError):
+                # As long as no one knows it can be asked for again, and not be aborted any more.
+                if self._transactions.state is TransactionState.COMMITTING and self._clock.monotonic() < end:
                     continue
-                if error.args[0].txn_requires_abort():
+                if self._transactions.state is TransactionState.FAILED:
                     self._abort()
                 raise
+        self._ending = None
+        if self._audit is not None:
+            self._audit.end_transaction(is_committed=True)
 
-    # For deliveries and the sender.
+    def left_behind(self) -> None:
+        """This is a forked child: nothing is sent from now on."""
+        self._is_closed, self._is_plain = True, False
+        self._outgoing.refusal = _refuse
+        self._outgoing.left_behind()
 
-    def poll(self, timeout_seconds: float) -> None:
-        """Hears of deliveries."""
-        if not self._is_usable:
-            self._check_process()
-        self._unpolled = 0
-        for client in self._former:
-            client.poll(0)
-        if (client := self._client) is not None:
-            client.poll(timeout_seconds)
-        elif timeout_seconds:  # what was not given back at its close is not known any more
-            raise ClientClosed("the producer is closed")
+    async def _begin(self, sending: SendSettings, audit: bool | Mapping[str, Any]) -> None:
+        settings, discovery = self.settings, None
+        if settings.broker_list is None:
+            from ottla.client.discovery import BrokerDiscovery, open_client_session  # who has a broker list needs none of it
 
-    def leave(self) -> None:
-        """It is closed, or this is a forked child: nothing is sent from now on."""
-        self._is_usable = self._takes_more = False
-        self._plain_produce = None
-
-    def monotonic(self) -> float:
-        """What timeouts are measured with."""
-        return self._clock.monotonic()
-
-    def unseen(self, delivery: Delivery) -> None:
-        """The delivery has failed and no one knows yet."""
-        self._unseen.add(delivery)
-
-    def seen(self, delivery: Delivery) -> None:
-        """Its failure was raised."""
-        self._unseen.discard(delivery)
-
-    def _opened(self) -> Any:
-        """librdkafka's client. Raises ClientClosed."""
-        client = self._client
-        if client is None:
-            raise ClientClosed("the producer is closed")
-        return client
-
-    def _hand_over(self, record: ProducerRecord, delivery: Delivery) -> None:
-        """Gives one message to librdkafka."""
-        partition = record.partition
-        if partition < 0 and self._partitioner is not None:
-            count = self._partition_count(record.topic)
-            partition = self._partitioner(record.key, count)
-            if not isinstance(partition, int) or not 0 <= partition < count:
-                raise InvalidPartition(f"the partitioner gives {partition!r} for {record.topic}, which has {count} partitions")
-        if not record.headers and not record.timestamp_ms and self._discovery is None:
+            discovery = BrokerDiscovery(open_client_session(settings.zookeeper_connect or ""))
             try:
-                self._opened().produce(record.topic, record.value, record.key, partition, delivery)
-                return
-            except self.refusals:
-                pass  # below, with patience
-        self._produce(record.topic, record.key, record.value, record.headers, record.timestamp_ms, partition, delivery)
+                await discovery.begin()
+            except BaseException:
+                await discovery.close()
+                raise
+        asking = ClusterSettings(client_id=settings.client_id, api_timeout_seconds=_ASKING_SECONDS, allow_auto_create_topics=True)
+        servers = _ID_OF_07.sub(r"\1", settings.broker_list or "")
+        try:
+            cluster = Cluster(discovery or servers, asking, clock=self._clock)
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from error
+        sender = self._sender = RecordSender(self._outgoing, cluster, sending, discovery, self._all_moved)
+        if audit is not False:
+            known = servers if discovery is None else await discovery.bootstrap_servers()
+            sender.audit = self._audit = self._begun_audit(known, {} if audit is True else audit)
+        await sender.begin()
 
-    def _produce(
+    def _begun_audit(self, servers: str, configuration: Mapping[str, Any]) -> OutgoingAudit:
+        from ottla.client.audited_clients import Reporter, options_of, session_options  # with numpy and Avro
+        from ottla.client.auditing import OutgoingAudit, new_session
+
+        plain, options = options_of({"bootstrap.servers": servers, "client.id": self.settings.client_id, **configuration})
+        session = new_session("producer", **session_options(options))
+        counting = OutgoingAudit(session, self._outgoing, by_append=options["time"] == "append")
+        self._reporter = Reporter(plain, counting, options)
+        return counting
+
+    def _all_moved(self, servers: str) -> None:
+        if self._reporter is not None:
+            self._reporter.move(servers)
+
+    def _wake(self) -> None:
+        """There is something for the sender, which belongs to its loop."""
+        if self._sender is not None:
+            self._sender.wake()
+
+    def _end(self) -> None:
+        """Ends all that was begun."""
+        self._is_plain = False
+        sender, reporter = self._sender, self._reporter
+        try:
+            if sender is not None:
+                self._thread.call(sender.close(), _END_SECONDS)
+        except (LoopThreadUnusable, ApiError, OSError) as error:
+            log.warning("%s: closing the producer: %s", self.settings.client_id, reason_of(error))
+        finally:
+            if reporter is not None:
+                reporter.close()
+            self._thread.close(_END_SECONDS)
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._process_id:
+            raise ClientClosed(f"the producer belongs to process {self._process_id}, of which this is a forked child")
+        if self._is_closed:
+            raise _refuse()
+
+    def _outside(self) -> DeliveryFailed:
+        return DeliveryFailed(
+            f"{self.settings.transactional_id} has no transaction open: nothing can be sent in this state", InvalidTransactionState.code
+        )
+
+    # Messages.
+
+    def _encoded_key(self, key: Any) -> bytes | None:
+        encoded = key if key is None or self._key_encoder is None else self._key_encoder(key)
+        return _optional_octets(encoded)
+
+    def _put(
         self,
         topic: str,
+        messages: Any,
         key: Any,
-        value: Any,
-        headers: Headers,
+        headers: Sequence[tuple[str, str | bytes | None]],
         timestamp_ms: int,
         partition: int,
         delivery: Delivery,
     ) -> None:
-        from confluent_kafka import KafkaError, KafkaException
-
-        told: Callable[[Any, Any], None] = delivery
-        if self._discovery is not None:
-            told = partial(self._delivered, delivery, (topic, key, value, headers, timestamp_ms, partition))
-        end: float | None = None
-        while True:
-            try:
-                with self._moving:
-                    client = self._opened()
-                    if headers:
-                        client.produce(topic, value, key, partition, told, timestamp=timestamp_ms, headers=list(headers))
-                    else:
-                        client.produce(topic, value, key, partition, told, timestamp=timestamp_ms)
-                return
-            except BufferError:
-                timeout_ms = -1 if self._is_sync else self.settings.queue_enqueue_timeout_ms
-                now = self._clock.monotonic()
-                end = now + timeout_ms / 1000 if end is None else end
-                if timeout_ms >= 0 and now >= end:
-                    raise QueueFull(f"the queue has {self.settings.queue_size} messages, for {timeout_ms} ms by now") from None
-                client.poll(_POLL_SECONDS if timeout_ms < 0 else min(_POLL_SECONDS, end - now))
-            except KafkaException as error:
-                failure = DeliveryFailed(f"{topic}: {error.args[0].str()}", error.args[0].code())
-                if failure.code in (KafkaError._STATE, KafkaError._FATAL, KafkaError._FENCED):  # of which no other would be taken either
-                    raise failure from error
-                delivery.failed(failure)  # as of a message that is too large: it fails alone
-                return
-
-    def _partition_count(self, topic: str) -> int:
-        from confluent_kafka import KafkaException
-
-        count, until = self._partition_counts.get(topic, (0, 0.0))
-        now = self._clock.monotonic()
-        if now >= until:
-            try:
-                found = self._opened().list_topics(topic, _ASKING_SECONDS).topics[topic]
-            except KafkaException as error:
-                raise DeliveryFailed(f"{topic}: {error.args[0].str()}", error.args[0].code()) from error
-            if found.error is not None:
-                raise DeliveryFailed(f"{topic}: {found.error.str()}", found.error.code())
-            count = len(found.partitions)
-            self._partition_counts[topic] = (count, now + _COUNT_SECONDS)
-        return count
-
-    # Brokers that come and go, in the discovery's thread.
-
-    def _follow(self, found: Discovered) -> bool:
-        """Has librdkafka ask the brokers, and gives whether they say what ZooKeeper does."""
-        from confluent_kafka import KafkaException
-
-        self._former = [client for client in self._former if len(client)]
-        registered = set(found.bootstrap_servers.split(","))
-        try:
-            metadata = self._client.list_topics(timeout=_FOLLOWING_SECONDS)
-        except KafkaException as error:
-            log.info("%s: the brokers do not say what there is: %s", self.settings.client_id, error.args[0].str())
-            if not registered & self._addresses:
-                self._move(found.bootstrap_servers)
-            return False
-        self._addresses |= {f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()}
-        counts = {name: len(metadata.topics[name].partitions) for name in found.partition_counts if name in metadata.topics}
-        until = self._clock.monotonic() + _COUNT_SECONDS
-        self._partition_counts = {name: (count, until) for name, count in counts.items() if count}
-        return counts == found.partition_counts and registered <= self._addresses
-
-    def _move(self, servers: str) -> None:
-        """All brokers have other addresses than any that librdkafka knows, and it can be given none: another client begins there."""
-        if self.settings.transactional_id is not None:
-            log.error("%s: all brokers have moved to %s; a transactional producer has to be opened again", self.settings.client_id, servers)
+        if self._is_closed:
+            self._check_usable()
+        encoded_key = self._encoded_key(key)
+        section = _section_of(headers) if headers else None
+        values: Sequence[Any] = messages if isinstance(messages, list | tuple) else (messages,)
+        if self._encoder is None and self._partitioner is None and set(map(type, values)) == _PLAIN:
+            self._enqueue(topic, values, encoded_key, section, timestamp_ms, partition, delivery)
             return
-        log.warning("%s: all brokers have moved; going on with %s", self.settings.client_id, servers)
-        former, client = self._client, self._connected(servers)
-        if self._audit is not None:
-            client.take_over(former, servers)
-        self._addresses = set(servers.split(","))
-        with self._moving:
-            self._client = client
-            self._former.append(former)
-            former.purge(in_queue=True, in_flight=False)
-            former.poll(0)  # has `_delivered` called of each
-
-    def _delivered(self, delivery: Delivery, sent: tuple[str, Any, Any, Headers, int, int], error: Any, message: Any) -> None:
-        """As a `Delivery`; what never left a client whose brokers have all moved is sent by its successor."""
-        if error is not None and error.code() == _PURGED and self._former and self._is_usable:
-            self._produce(*sent, delivery)
-        else:
-            delivery(error, message)
-
-    def _clients(self) -> list[Any]:
-        return [*self._former, self._client]
-
-    def _end_discovery(self) -> None:
-        if self._discovery is not None:
-            self._discovery.close()
-
-    def _end_audit(self, client: Any) -> None:
-        if self._audit is not None and client is not None:
-            client.audit_reporter.close()
-
-    def _connected(self, servers: str) -> Any:
-        import confluent_kafka
-
-        settings = self.settings
-        is_idempotent = settings.enable_idempotence or settings.transactional_id is not None
-        properties: dict[str, Any] = {
-            "bootstrap.servers": servers,
-            "client.id": settings.client_id,
-            "acks": settings.request_required_acks,
-            "enable.idempotence": is_idempotent,
-            "compression.type": _CODECS.get(settings.compression_codec, settings.compression_codec),
-            "message.timeout.ms": settings.message_timeout_ms,
-            "partitioner": "murmur2_random",
-            "linger.ms": 0 if self._is_sync else min(settings.queue_buffering_max_ms, settings.message_timeout_ms - 1),
-            "batch.num.messages": 10_000 if self._is_sync else settings.batch_size,
-            "queue.buffering.max.messages": 100_000 if self._is_sync else settings.queue_size,
-        }
-        if settings.transactional_id is not None:
-            properties["transactional.id"] = settings.transactional_id
-            properties["transaction.timeout.ms"] = max(60_000, settings.message_timeout_ms)
-        self.refusals = (BufferError, confluent_kafka.KafkaException)  # of a message, by librdkafka; `_produce` says what that means
-        kind: Any = confluent_kafka.Producer
-        if self._audit is not None:
-            from ottla.client.audited_clients import audited  # with numpy and Avro
-
-            kind = audited(kind)
-            properties |= self._audit
-        client = None
+        # Those before one that cannot be sent are.
+        encode, place = self._encoder or _optional_octets, partition
+        ready: list[bytes | None] = []
         try:
-            client = kind(properties, logger=log)
-            if settings.transactional_id is not None:
-                client.init_transactions(_ASKING_SECONDS)
-        except confluent_kafka.KafkaException as error:
-            self._end_audit(client)
-            if error.args[0].code() == confluent_kafka.KafkaError._INVALID_ARG:
-                raise ConfigurationError(error.args[0].str()) from error
-            raise DeliveryFailed(f"transactional.id: {error.args[0].str()}", error.args[0].code()) from error
-        return client
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._process_id:
-            raise ClientClosed(f"the producer belongs to process {self._process_id}, of which this is a forked child")
-
-    def _check_usable(self) -> None:
-        self._check_process()
-        if not self._is_usable:
-            raise ClientClosed("the producer is closed")
-
-
-class _Sender:
-    """The queue of an asynchronous producer with handlers, and the thread that empties it."""
-
-    def __init__(
-        self,
-        settings: ProducerSettings,
-        callbacks: CallbackHandler,
-        events: EventHandler | None,
-        hand_over: Callable[[ProducerRecord, Delivery], None],
-        produce: Callable[..., None] | None,
-        producer: Producer,
-    ) -> None:
-        self._settings = settings
-        self._callbacks = callbacks
-        self._events = events
-        self._hand_over = hand_over
-        self._produce = produce
-        self._producer = producer
-        self._queue: deque[tuple[ProducerRecord, Delivery]] = deque()
-        self._changed = threading.Condition()
-        self._is_hurried = self._is_closing = self._is_busy = False
-        callbacks.init(settings)
-        self._thread = threading.Thread(target=self._run, name="ottla-producer", daemon=True)
-        self._thread.start()
-
-    def put(self, records: Iterable[ProducerRecord], delivery: Delivery) -> None:
-        """Enqueues the messages of one `send`. Raises QueueFull, and what making a record or `before_enqueue` raises."""
-        before = self._callbacks.before_enqueue
-        ready: list[ProducerRecord] = []
-        try:
-            for record in records:
-                changed = before(record)
-                if changed is not None:
-                    ready.append(changed)
+            # A `map` would end without a word at an encoder's StopIteration, as of a `next` that finds nothing.
+            for encoded in (encode(value) for value in values):
+                to = self._chosen(topic, encoded_key, partition)
+                if to != place and ready:
+                    some, ready = ready, []
+                    self._enqueue(topic, some, encoded_key, section, timestamp_ms, place, delivery)
+                place = to
+                ready.append(_optional_octets(encoded))
         finally:
-            delivery.dropped(delivery.left - len(ready))
-            self._enqueue(ready, delivery)
+            if ready:
+                self._enqueue(topic, ready, encoded_key, section, timestamp_ms, place, delivery)
 
-    def _enqueue(self, ready: list[ProducerRecord], delivery: Delivery) -> None:
-        size, timeout_ms = self._settings.queue_size, self._settings.queue_enqueue_timeout_ms
-        begin = 0
-        while begin < len(ready):
-            with self._changed:
-                has_room = self._changed.wait_for(
-                    lambda: len(self._queue) < size or self._is_closing, None if timeout_ms < 0 else timeout_ms / 1000
-                )
-                if self._is_closing:  # its thread may have ended
-                    delivery.dropped(len(ready) - begin)
-                    raise ClientClosed("the producer is closed")
-                former = len(self._queue)
-                some = ready[begin : begin + size - former] if has_room else ready[begin:]
-                if has_room:
-                    self._queue += zip(some, repeat(delivery))
-                    if not former or former < self._settings.batch_size <= len(self._queue):
-                        self._changed.notify_all()
-            after = self._callbacks.after_enqueue
-            for record in some:
-                after(record, has_room)
-            if not has_room:
-                delivery.dropped(len(some))
-                raise QueueFull(f"the queue has {size} messages, for {timeout_ms} ms by now")
-            begin += len(some)
+    def _enqueue(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        key: bytes | None,
+        section: bytes | None,
+        timestamp_ms: int,
+        partition: int,
+        delivery: Delivery,
+    ) -> None:
+        self._outgoing.put(
+            topic,
+            values,
+            delivery,
+            key=key,
+            section=section,
+            timestamp_ms=timestamp_ms,
+            partition=partition,
+            patience_ms=self._patience_ms if self._queue is None else -1,
+        )
 
-    def flush(self, timeout_seconds: float) -> None:
-        """Waits until the queue is empty. Raises TimeoutError."""
-        with self._changed:
-            self._is_hurried = True
-            self._changed.notify_all()
-            is_empty = self._changed.wait_for(lambda: not self._queue and not self._is_busy, timeout_seconds)
-            self._is_hurried = False
-        if not is_empty:
-            raise TimeoutError(f"{len(self._queue)} messages are in the queue after {timeout_seconds:g} s")
-
-    def drop(self) -> None:
-        """Does not send what is in the queue."""
-        with self._changed:
-            dropped = Counter(delivery for _, delivery in self._queue)
-            self._queue.clear()
-            self._changed.notify_all()
-        for delivery, count in dropped.items():
-            delivery.failed(DeliveryFailed("the transaction is aborted", _PURGED), count)
-
-    def close(self, timeout_seconds: float) -> None:
-        """Empties the queue and ends the thread. Raises TimeoutError."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify_all()
-        self._thread.join(timeout_seconds)
-        if self._thread.is_alive():
-            raise TimeoutError(f"the producer's thread did not end within {timeout_seconds:g} s")
-
-    def _run(self) -> None:
-        while batch := self._next_batch():
-            self._send(batch)
-            with self._changed:
-                self._is_busy = False
-                self._changed.notify_all()
-        added = Delivery(self._producer, 0)
+    def _hand_over(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        delivery: Delivery,
+        key: bytes | None,
+        headers: Sequence[tuple[str, str | bytes | None]],
+        timestamp_ms: int,
+        partition: int,
+    ) -> None:
+        """Takes messages out of the queue with handlers, where they were counted."""
+        if len(values) > 1 and (self._partitioner is not None or set(map(type, values)) != _PLAIN):
+            for value in values:
+                self._hand_over(topic, (value,), delivery, key, headers, timestamp_ms, partition)
+            return
         try:
-            last = self._callbacks.last_batch_before_close()
-            if last:
-                added.grown(len(last))
-                self._deliver(last, last, [added] * len(last))
-        except BaseException as error:
-            added.failed(_failure_by(error), added.left)
-        try:
-            self._callbacks.close()
-        except Exception:  # the handler is the application's
-            log.exception("the callback handler failed at the producer's close")
+            octets = list(map(_optional_octets, values))
+            encoded_key = _optional_octets(key)
+            section = _section_of(headers) if headers else None
+            to = self._chosen(topic, encoded_key, partition)
+            self._enqueue(topic, octets, encoded_key, section, timestamp_ms, to, delivery)
+        except BaseException as error:  # the application's partitioner's, or it is no record; those before it are on their way
+            failure = DeliveryFailed(f"{topic}: {type(error).__name__}: {error}", -1)
+            failure.__cause__ = error
+            delivery.failed(failure, len(values))
+        else:
+            delivery.dropped(len(values))  # they are in batches now
 
-    def _next_batch(self) -> list[tuple[ProducerRecord, Delivery]]:
-        """What goes together: when there is enough, or the first has waited long enough. Nothing at the end."""
-        size, seconds = self._settings.batch_size, self._settings.queue_buffering_max_ms / 1000
-        with self._changed:
-            while True:
-                self._changed.wait_for(lambda: bool(self._queue) or self._is_closing)
-                self._changed.wait_for(lambda: len(self._queue) >= size or self._is_closing or self._is_hurried, seconds)
-                if self._queue or self._is_closing:  # and it was not dropped
-                    break
-            if len(self._queue) <= size:
-                batch = list(self._queue)
-                self._queue.clear()
-            else:
-                batch = [self._queue.popleft() for _ in range(size)]
-            self._is_busy = bool(batch)
-            self._changed.notify_all()
-        return batch
-
-    def _send(self, batch: list[tuple[ProducerRecord, Delivery]]) -> None:
-        records: list[ProducerRecord] = []
-        owners: list[Delivery] = []
-        grown: Counter[Delivery] = Counter()
-        after = self._callbacks.after_dequeuing
-        try:
-            for record, delivery in batch:
-                found = after(record)
-                records += found
-                owners.append(delivery)
-                if len(found) != 1:
-                    delivery.grown(len(found) - 1)
-                    grown[delivery] += len(found) - 1
-                    owners[-1:] = [delivery] * len(found)
-            self._deliver(self._callbacks.before_sending(records), records, owners)
-        except BaseException as error:
-            # The handler is the application's, also what is no `Exception`. The batch has failed, and the thread continues with the next.
-            failure = _failure_by(error)
-            for delivery, count in Counter(delivery for _, delivery in batch).items():
-                delivery.failed(failure, min(count + grown[delivery], delivery.left))
-
-    def _deliver(self, to_send: Sequence[ProducerRecord], records: Sequence[ProducerRecord], owners: Sequence[Delivery]) -> None:
-        """Sends some of the records, each of which has an owner, and others that a handler has added."""
-        left_out: list[Delivery] = []
-        if to_send is not records:
-            added = Delivery(self._producer, 0)
-            by_id: dict[int, list[Delivery]] = {}
-            for record, delivery in zip(records, owners, strict=True):
-                by_id.setdefault(id(record), []).append(delivery)
-            owners = [by_id[id(record)].pop(0) if by_id.get(id(record)) else added for record in to_send]
-            left_out = [delivery for rest in by_id.values() for delivery in rest]
-            added.grown(sum(delivery is added for delivery in owners))
-        if self._events is not None:
-            self._events.handle(to_send)
-            left_out += owners
-            owners = to_send = ()
-        for delivery in left_out:  # not before the event handler has returned: of what it raises the whole batch fails
-            delivery.dropped()
-        produce = self._produce
-        for record, delivery in zip(to_send, owners, strict=True):
-            try:
-                topic, key, value, headers, timestamp_ms, partition = record
-                if produce is None or headers or timestamp_ms:
-                    self._hand_over(record, delivery)
-                    continue
-                try:  # the same, without a call of Python for each message
-                    produce(topic, value, key, partition, delivery)
-                except self._producer.refusals:
-                    self._hand_over(record, delivery)
-            except BaseException as error:
-                # librdkafka's, or the application's partitioner's, or it is no record. Those before it are on their way.
-                delivery.failed(_failure_by(error, f"{getattr(record, 'topic', record)}: "))
+    def _chosen(self, topic: str, key: bytes | None, partition: int) -> int:
+        """The partition that the program's partitioner chooses, if there is one and nothing else was given."""
+        if partition >= 0 or self._partitioner is None:
+            return partition
+        count = self._outgoing.counts.get(topic)
+        if count is None:
+            assert self._sender is not None
+            count = self._thread.call(self._sender.partition_count(topic), _ASKING_SECONDS + _END_SECONDS)
+        chosen = self._partitioner(key, count)
+        if not isinstance(chosen, int) or not 0 <= chosen < count:
+            raise InvalidPartition(f"the partitioner gives {chosen!r} for {topic}, which has {count} partitions")
+        return chosen
 
 
-def _failure_by(error: BaseException, before: str = "a handler raised ") -> DeliveryFailed:
-    failure = DeliveryFailed(f"{before}{type(error).__name__}: {error}", -1)
-    failure.__cause__ = error
-    return failure
+def _refuse() -> ClientClosed:
+    return ClientClosed("the producer is closed")
+
+
+def _optional_octets(value: Any) -> bytes | None:
+    return value if value is None or type(value) is bytes else _octets(value)
+
+
+def _octets(value: Any) -> bytes:
+    """Raises TypeError: it is neither bytes nor text."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"a key, a message or a header is bytes, str or None, and not {type(value).__name__}")
+
+
+def _section_of(headers: Sequence[tuple[str, str | bytes | None]]) -> bytes:
+    return encode_headers([(name, _optional_octets(value)) for name, value in headers])
+
+
+def _sending(settings: ProducerSettings) -> SendSettings:
+    is_sync, timeout_ms = settings.producer_type == "sync", settings.message_timeout_ms
+    return SendSettings(
+        linger_seconds=0.0 if is_sync else min(settings.queue_buffering_max_ms, timeout_ms // 2) / 1000,
+        timeout_seconds=timeout_ms / 1000,
+        acks=settings.request_required_acks,
+        idempotent=settings.enable_idempotence or settings.transactional_id is not None,
+        codec=codec_number(_CODECS.get(settings.compression_codec, settings.compression_codec)),
+        transactional_id=settings.transactional_id,
+        transaction_timeout_ms=max(60_000, timeout_ms),
+    )
 
 
 def _loaded(name: str, place: str | None) -> Any:

@@ -16,6 +16,7 @@ from confluent_kafka.serialization import StringDeserializer, StringSerializer
 
 from ottla.client import Producer, ProducerSettings
 from ottla.client.audited_clients import audited
+from ottla.client.auditing import Audit, OutgoingAudit
 from ottla.client.errors import DeliveryFailed
 from ottla.client.producer_handlers import CallbackHandler
 from ottla.record.audit_records import TOPIC, AuditRecord, Tally
@@ -52,8 +53,12 @@ def records_of(audited_client: Any, *, is_final: bool = False) -> list[AuditReco
 
 def said(audited_client: Any) -> dict[str, Tally]:
     """What it says of each topic, windows and partitions added up."""
+    return said_by(audited_client.audit)
+
+
+def said_by(audit: Audit, *, is_final: bool = False) -> dict[str, Tally]:
     found: dict[str, Tally] = {}
-    for record in records_of(audited_client):
+    for record in audit.records(int(time.time() * 1000), is_final=is_final):
         for tally in record.windows.values():
             found.setdefault(record.topic, Tally()).merge(tally)
     return found
@@ -220,8 +225,13 @@ def test_a_batch_of_messages_is_counted(cluster: EmbeddedCluster, topic: str) ->
     producer.close_audit()
 
 
-def test_messages_that_ottlas_own_producer_sends_at_once_are_counted(cluster: EmbeddedCluster, topic: str) -> None:
-    """Those beside one that librdkafka does not take are on their way, and that one never was; there is no room for all at once."""
+def audit_of(producer: Producer) -> OutgoingAudit:
+    assert producer._audit is not None
+    return producer._audit
+
+
+def test_what_ottlas_own_producer_sends_is_counted(cluster: EmbeddedCluster, topic: str) -> None:
+    """A message that is too large never was on its way, and those beside it are; there is no room for all at once."""
     settings = ProducerSettings(
         broker_list=cluster.bootstrap_servers, producer_type="async", queue_size=50, queue_enqueue_timeout_ms=-1, queue_buffering_max_ms=10
     )
@@ -229,34 +239,57 @@ def test_messages_that_ottlas_own_producer_sends_at_once_are_counted(cluster: Em
         producer.send(topic, [b"%d" % number for number in range(200)], key="k")
         with pytest.raises(DeliveryFailed, match="too large"):
             producer.send(topic, [b"before", bytes(2_000_000), b"behind"]).result()
+        producer.send(topic, [b"with", None], headers=[("h", b"1")], timestamp_ms=5)
         producer.send(topic, b"one")
         producer.flush()
-        client = producer._client
-        sent = said(client)[topic]
-        assert counts(sent) == (203, 203, 0, 203)
-        assert evidence(sent) == evidence(had(cluster, topic, 203))
-        assert [record.windows for record in records_of(client, is_final=True)] == [{}]  # nothing is on its way
+        sent = said_by(audit_of(producer))[topic]
+        assert counts(sent) == (205, 205, 0, 205)
+        assert evidence(sent) == evidence(had(cluster, topic, 205))
+        assert said_by(audit_of(producer), is_final=True) == {}  # nothing is on its way
 
 
-@pytest.mark.parametrize(("error", "left"), [(ValueError, 0), (KeyboardInterrupt, 1)])
-def test_of_messages_that_are_sent_at_once_only_an_interrupted_one_may_be_on_its_way(
-    cluster: EmbeddedCluster, topic: str, error: type[BaseException], left: int
+def test_what_ottlas_own_producer_has_on_its_way_holds_the_watermark_back_and_is_attempted_at_the_end(
+    cluster: EmbeddedCluster, topic: str
 ) -> None:
-    """All are entered before the first is handed over; where an encoder raises, or Ctrl-C comes, those that never were leave again."""
+    """Also of a topic whose partitions are not known, and of one that never comes to be there: that has failed."""
+    settings = ProducerSettings(broker_list=cluster.bootstrap_servers, producer_type="async", queue_buffering_max_ms=60_000)
+    with Producer(settings, audit={"ottla.audit.report.interval.ms": 600_000}) as producer:
+        producer.send(topic, [b"a", b"b"], timestamp_ms=70_000)
+        producer.send(topic, b"c", partition=99)
+        with pytest.raises(DeliveryFailed, match="none of number 99"):
+            producer.flush()
+        producer.send(topic, [b"d", b"e"], timestamp_ms=130_000)
+        (record,) = [record for record in audit_of(producer).records(1_000_000) if record.partition >= 0]
+        assert record.watermark_ms == 120_000
+        final = [record for record in audit_of(producer).records(2_000_000, is_final=True) if record.windows]
+        assert [(start_ms, tally.attempted) for record in final for start_ms, tally in record.windows.items()] == [(120_000, 2)]
 
-    def encode(value: bytes) -> bytes:
-        if value == b"bad":
-            raise error
-        return value
 
-    settings = ProducerSettings(broker_list=cluster.bootstrap_servers, producer_type="async")
-    with Producer(settings, encoder=encode, audit={"ottla.audit.report.interval.ms": 600_000}) as producer:
-        with pytest.raises(error):
-            producer.send(topic, [b"before", b"bad", b"behind", b"behind"])
+def test_a_transaction_of_ottlas_own_producer_counts_at_its_commit(cluster: EmbeddedCluster, topic: str) -> None:
+    settings = ProducerSettings(
+        broker_list=cluster.bootstrap_servers, producer_type="async", transactional_id=topic, queue_buffering_max_ms=1
+    )
+    with Producer(settings, audit={"ottla.audit.report.interval.ms": 600_000}) as producer:
+        audit = audit_of(producer)
+        with pytest.raises(RuntimeError), producer.transaction():
+            producer.send(topic, [b"never", b"written"]).result(60)
+            raise RuntimeError
+        with producer.transaction():
+            producer.send(topic, [b"a", b"b", b"c"]).result(60)
+            assert said_by(audit) == {}
+        assert counts(said_by(audit)[topic]) == (3, 3, 0, 3)
+
+
+def test_the_times_that_brokers_give_are_those_that_are_counted(cluster: EmbeddedCluster) -> None:
+    """`message.timestamp.type=LogAppendTime`: a content is one with its time, and each batch has its own."""
+    topic = cluster.create_topic("stamped", partitions=1, settings={"message.timestamp.type": "LogAppendTime"})
+    settings = ProducerSettings(broker_list=cluster.bootstrap_servers, producer_type="async", batch_size=2, queue_buffering_max_ms=10)
+    with Producer(settings, audit={"ottla.audit.report.interval.ms": 600_000, "ottla.audit.time": "append"}) as producer:
+        for number in range(40):
+            producer.send(topic, b"%d" % number, timestamp_ms=5)
         producer.flush()
-        assert counts(said(producer._client)[topic]) == (1, 1, 0, 1)
-        final = records_of(producer._client, is_final=True)
-        assert sum(tally.attempted for record in final for tally in record.windows.values()) == left
+        sent = said_by(audit_of(producer))[topic]
+    assert evidence(sent) == evidence(had(cluster, topic, 40))
 
 
 def test_the_callback_of_the_configuration_is_called(cluster: EmbeddedCluster, topic: str) -> None:

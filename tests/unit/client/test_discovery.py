@@ -10,6 +10,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -21,7 +22,6 @@ from kazoo.client import KazooClient
 from tests.unit.client.test_audited_clients import records_on
 from tests.waiting import until
 
-from ottla.client import producer as producers
 from ottla.client.discovery import BrokerWatch
 from ottla.client.messages import Message
 from ottla.client.partitioners import murmur2_partition
@@ -33,14 +33,7 @@ from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import ConnectionLoss
 from ottla.coordination.interface import Delete, Watch
 from ottla.errors import BrokerNotAvailable
-from ottla.record.audit_records import NO_PARTITION
 from ottla.testing.cluster import EmbeddedCluster
-
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Former brokers are soon given up."""
-    monkeypatch.setattr(producers, "_FOLLOWING_SECONDS", producers._FOLLOWING_SECONDS / 10)
 
 
 @pytest.fixture
@@ -71,7 +64,7 @@ def partition_of(producer: Producer, topic: str, key: bytes) -> int:
 def test_partitions_that_are_added_are_written_to_at_once(
     cluster: EmbeddedCluster, zookeeper: str, partitioner: Callable[[bytes | None, int], int] | None
 ) -> None:
-    """librdkafka would hear of them after `topic.metadata.refresh.interval.ms`, which is five minutes."""
+    """Without ZooKeeper that would be after `metadata.max.age.ms`, which is five minutes."""
     topic = cluster.create_topic("growing", partitions=1)
     key = next(key for number in range(100) if murmur2_partition(key := b"%d" % number, 4) == 3)
     with Producer(ProducerSettings(zookeeper_connect=zookeeper), partitioner=partitioner) as producer:
@@ -125,12 +118,10 @@ def test_brokers_that_all_have_moved_are_found_at_their_new_addresses(
     with SimpleConsumer(cluster.bootstrap_servers) as consumer:
         (message,) = consumer.fetch(now, 0, 0)
     assert message == Message(now, 0, 0, 5, b"k", b"second", (("h", b"1"),))
-    if audit:  # what the former brokers did not hear of is said here, in the same session
-        purged, acknowledged = records_on(cluster.bootstrap_servers, 2)
-        assert (purged.sequence, purged.is_final, purged.partition) == (0, False, NO_PARTITION)
-        assert (acknowledged.sequence, acknowledged.is_final, acknowledged.partition) == (1, True, 0)
-        assert (purged.session, purged.topic) == (acknowledged.session, "moved")
-        assert sum(tally.acknowledged for tally in acknowledged.windows.values()) == 2
+    if audit:  # what the former brokers did not hear of is said here
+        (record,) = records_on(cluster.bootstrap_servers, 1)
+        assert (record.sequence, record.is_final, record.partition, record.topic) == (0, True, 0, "moved")
+        assert sum(tally.acknowledged for tally in record.windows.values()) == 2
 
 
 async def test_brokers_are_found_where_their_znodes_were_deleted_and_made_again() -> None:
@@ -205,7 +196,7 @@ def producer_without_brokers(
 
 
 def test_what_waited_for_brokers_that_all_have_moved_goes_before_what_is_sent_later(
-    cluster: EmbeddedCluster, look: KazooClient, zookeeper: str
+    cluster: EmbeddedCluster, look: KazooClient, zookeeper: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The messages of a partition are written in the order in which one thread sent them."""
     producer, move = producer_without_brokers(cluster, look, zookeeper, "/moving")
@@ -213,7 +204,7 @@ def test_what_waited_for_brokers_that_all_have_moved_goes_before_what_is_sent_la
     for number in range(40):
         producer.send(now, b"%d" % number)
     move()
-    until(lambda: bool(producer._former))
+    until(lambda: "all brokers have moved" in caplog.text)
     for number in range(40, 45):
         producer.send(now, b"%d" % number)
     producer.close()
@@ -221,23 +212,16 @@ def test_what_waited_for_brokers_that_all_have_moved_goes_before_what_is_sent_la
         assert [message.value for message in consumer.fetch(now, 0, 0)] == [b"%d" % number for number in range(45)]
 
 
-def test_a_close_while_all_brokers_move_delivers_what_waited_for_them(
-    cluster: EmbeddedCluster, look: KazooClient, zookeeper: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It waited for the client of the former brokers alone: what that gave back was purged from its successor, and no one was told."""
+def test_a_close_while_all_brokers_move_delivers_what_waited_for_them(cluster: EmbeddedCluster, look: KazooClient, zookeeper: str) -> None:
     producer, move = producer_without_brokers(cluster, look, zookeeper, "/closing")
-    now, clients = cluster.create_topic("while-closing"), producer._clients
-
-    def clients_then_moved() -> list[Any]:
-        found = clients()
-        if not producer._former:
-            move()
-        return found
-
-    monkeypatch.setattr(producer, "_clients", clients_then_moved)
+    now = cluster.create_topic("while-closing")
     for number in range(40):
         producer.send(now, b"%d" % number)
-    producer.close()
+    closing = threading.Thread(target=producer.close)
+    closing.start()
+    move()
+    closing.join(120)
+    assert not closing.is_alive()
     with SimpleConsumer(cluster.bootstrap_servers) as consumer:
         assert [message.value for message in consumer.fetch(now, 0, 0)] == [b"%d" % number for number in range(40)]
 

@@ -7,24 +7,26 @@ import multiprocessing
 import os
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-import confluent_kafka
 import pytest
 from tests.unit.wire.clusters import wait_until_all_ended
 
+from ottla.client import record_sender
 from ottla.client.errors import ClientClosed, DeliveryFailed, InvalidPartition, QueueFull
+from ottla.client.outgoing import Delivery
 from ottla.client.partitioners import murmur2_partition
-from ottla.client.producer import Delivery, Producer
+from ottla.client.producer import Producer
 from ottla.client.producer_handlers import CallbackHandler, ProducerRecord
 from ottla.client.simple_consumer import SimpleConsumer
 from ottla.config.client import ProducerSettings
-from ottla.errors import ConfigurationError
+from ottla.errors import ConfigurationError, InvalidProducerEpoch
 from ottla.model import TopicPartition
 from ottla.testing.cluster import EmbeddedCluster
+from ottla.wire import transactions
+from ottla.wire.connection import open_connection
 
 
 @pytest.fixture(scope="module")
@@ -87,14 +89,20 @@ def test_an_asynchronous_send_is_written_by_flush(cluster: EmbeddedCluster, read
 def test_a_producer_that_is_closed_has_neither_threads_nor_connections_whoever_still_refers_to_it(
     cluster: EmbeddedCluster, topic: str, kind: str, is_audited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """librdkafka's went on until the last reference was gone, or the collector came to the cycle of an audited one."""
-    # One of Python's own can be referred to weakly.
-    monkeypatch.setattr(confluent_kafka, "Producer", type("Watched", (confluent_kafka.Producer,), {}))
+    connections = []
+
+    async def opening(*arguments: Any, **keywords: Any) -> Any:
+        connections.append(await open_connection(*arguments, **keywords))
+        return connections[-1]
+
+    monkeypatch.setattr("ottla.wire.cluster.open_connection", opening)
+    before = set(threading.enumerate())
     producer = Producer(settings(cluster, kind), audit=is_audited)
-    client = weakref.ref(producer._client)
     delivery = producer.send(topic, [b"a", b"b"])
     producer.close()
-    assert client() is None, "librdkafka's threads and connections end with it"
+    assert {thread.name for thread in set(threading.enumerate()) - before} & {"ottla-producer", "ottla-audit"} == set()
+    assert connections
+    assert all(connection.is_lost for connection in connections)
     assert (delivery.is_done, delivery.left) == (True, 0)
     with pytest.raises(ClientClosed):
         producer.send(topic, [b"c"])
@@ -204,7 +212,7 @@ def test_an_event_handler_whose_own_work_was_cancelled_fails_its_batch_and_not_t
 
 @pytest.mark.parametrize("headers", [(), (("name", b"value"),)])
 @pytest.mark.parametrize(("kind", "handler"), [("async", CallbackHandler()), ("async", None), ("sync", None)])
-def test_a_message_that_librdkafka_does_not_take_fails_alone(
+def test_a_message_that_is_too_large_fails_alone(
     cluster: EmbeddedCluster,
     reader: SimpleConsumer,
     topic: str,
@@ -399,28 +407,23 @@ def test_what_waits_in_a_handled_producer_s_queue_is_not_sent_when_its_transacti
         delivery.result(0)
 
 
-def unanswered(call: str, times: int) -> type[confluent_kafka.Producer]:
-    """A producer with a call that is not answered in time, at first.
+def unanswered(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """So many ends of transactions are done, and their answers do not come."""
+    end_transaction, left = transactions.end_transaction, [TimeoutError("late")] * times
 
-    librdkafka's own timeout is nothing to test with: one that ends before its main thread has turned ends the commit by a state error, or
-    the process by an assertion.
-    """
-    left = [confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT, "late", False, True)] * times
-    ask = getattr(confluent_kafka.Producer, call)
-
-    def asked(self: confluent_kafka.Producer, timeout: float = -1) -> None:
+    async def ended(*arguments: Any, **keywords: Any) -> None:
+        await end_transaction(*arguments, **keywords)
         if left:
-            raise confluent_kafka.KafkaException(left.pop())
-        ask(self, timeout)
+            raise left.pop()
 
-    return type("Unanswered", (confluent_kafka.Producer,), {call: asked})
+    monkeypatch.setattr(transactions, "end_transaction", ended)
 
 
 def test_a_commit_that_is_not_answered_in_time_is_asked_again_and_not_called_failed(
     cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """librdkafka continues it: who was told that it failed would send everything once more."""
-    monkeypatch.setattr("confluent_kafka.Producer", unanswered("commit_transaction", 2))
+    """Who hears that it failed would send everything once more."""
+    unanswered(monkeypatch, 2)
     with Producer(settings(cluster, "async", transactional_id="impatient")) as producer:
         for value in (b"a", b"b"):
             with producer.transaction():
@@ -432,8 +435,7 @@ def test_a_commit_that_is_not_answered_in_time_is_asked_again_and_not_called_fai
 def test_an_abort_that_is_not_answered_in_time_is_asked_again_by_the_next_transaction(
     cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """librdkafka begins no other transaction before the abort was asked for to its end."""
-    monkeypatch.setattr("confluent_kafka.Producer", unanswered("abort_transaction", 1))
+    unanswered(monkeypatch, 1)
     with Producer(settings(cluster, "async", transactional_id="unanswered", queue_buffering_max_ms=10)) as producer:
         with pytest.raises(DeliveryFailed, match="late"), producer.transaction():
             producer.send(topic, b"never", partition=0).result(120)
@@ -447,7 +449,7 @@ def test_an_abort_that_is_not_answered_in_time_is_asked_again_by_the_next_transa
 def test_a_commit_that_no_one_knows_of_is_asked_for_again_by_the_next_transaction(
     cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("confluent_kafka.Producer", unanswered("commit_transaction", 1))
+    unanswered(monkeypatch, 1)
     monkeypatch.setattr("ottla.client.producer._CLOSE_SECONDS", 0.0)
     with Producer(settings(cluster, "async", transactional_id="in-doubt", queue_buffering_max_ms=10)) as producer:
         with pytest.raises(DeliveryFailed, match="late"), producer.transaction():
@@ -473,11 +475,11 @@ def test_a_failure_of_another_thread_s_send_during_a_flush_is_said_by_the_next()
     class Meanwhile(Delivery):
         @property
         def error(self) -> DeliveryFailed | None:
-            Delivery(producer, 1).failed(DeliveryFailed("late", -1))  # as another thread may have it
+            Delivery(producer._outgoing).failed(DeliveryFailed("late", -1), 0)  # as another thread may have it
             return super().error
 
     with Producer(ProducerSettings(broker_list="127.0.0.1:1", producer_type="async")) as producer:
-        Meanwhile(producer, 1).failed(DeliveryFailed("first", -1))
+        Meanwhile(producer._outgoing).failed(DeliveryFailed("first", -1), 0)
         for message in ("first", "late"):
             with pytest.raises(DeliveryFailed, match=message):
                 producer.flush()
@@ -613,3 +615,85 @@ def _wait_in_child(delivery: Delivery, said: Any) -> None:
         delivery.result(1)
     except Exception as error:
         said.put(type(error).__name__)
+
+
+def test_bytes_text_and_nothing_are_messages_and_anything_else_is_refused(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
+) -> None:
+    with Producer(settings(cluster)) as producer:
+        producer.send(topic, ["text", b"bytes", bytearray(b"array"), memoryview(b"view"), None], partition=0, headers=[("h", "text")])
+        for messages in (1, [b"taken", 1, b"not"]):
+            with pytest.raises(TypeError, match="and not int"):
+                producer.send(topic, messages, partition=0)
+        with pytest.raises(TypeError, match="and not float"):
+            producer.send(topic, b"a", key=1.5)
+        producer.flush()
+    assert written(reader, topic, 0) == [b"text", b"bytes", b"array", b"view", None, b"taken"]
+    assert next(iter(reader.fetch(topic, 0, 0))).headers == (("h", b"text"),)
+
+
+def test_a_topic_and_a_partition_that_are_not_there_are_said_and_cost_no_other_message(
+    reader: SimpleConsumer, topic: str, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_sender, "_TOPIC_SECONDS", 0.2)
+    with (
+        EmbeddedCluster(settings={"auto.create.topics.enable": "false"}, topics={"there": 2}) as strict,
+        Producer(settings(strict, "async", queue_buffering_max_ms=5)) as producer,
+    ):
+        nowhere, beyond = producer.send("nowhere", [b"a", b"b"]), producer.send("there", b"c", partition=2)
+        there = producer.send("there", b"d")
+        for delivery, said in ((nowhere, "nowhere"), (beyond, "there has 2 partitions, and none of number 2")):
+            with pytest.raises(DeliveryFailed, match=said) as raised:
+                delivery.result(60)
+            assert raised.value.code == 3
+        assert len(there.result(60)) == 1
+        with pytest.raises(DeliveryFailed):
+            producer.send("nowhere", b"asked for once more").result(60)
+    with Producer(settings(cluster)) as producer:  # where brokers make topics
+        assert producer.send("made-for-it", b"a").result()[0][1] == 0
+
+
+def test_threads_that_send_at_once_each_keep_their_order(cluster: EmbeddedCluster, reader: SimpleConsumer) -> None:
+    topic = cluster.create_topic("threads", partitions=4)
+    with Producer(settings(cluster, "async", batch_size=7, queue_size=100, queue_buffering_max_ms=1)) as producer:
+
+        def send(partition: int) -> None:
+            for number in range(500):
+                producer.send(topic, [b"%d" % number] if number % 3 else b"%d" % number, partition=partition)
+
+        threads = [threading.Thread(target=send, args=(partition,)) for partition in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    for partition in range(4):
+        assert written(reader, topic, partition) == [b"%d" % number for number in range(500)]
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_what_is_sent_while_a_broker_is_away_is_written_once_and_in_order_when_it_is_back(acks: int) -> None:
+    with EmbeddedCluster(topics={"away": 1}) as alone:
+        more = {"request_required_acks": acks, "enable_idempotence": acks == -1, "queue_buffering_max_ms": 1, "batch_size": 10}
+        with Producer(settings(alone, "async", **more)) as producer:
+            producer.send("away", b"0").result(60)
+            alone.stop_broker(1)
+            for number in range(1, 200):
+                producer.send("away", b"%d" % number)
+            alone.start_broker(1)
+        with SimpleConsumer(alone.bootstrap_servers) as consumer:
+            assert written(consumer, "away", 0) == [b"%d" % number for number in range(200)]
+
+
+def test_a_producer_whose_id_is_refused_continues_with_another(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one that was on its way has failed; a program that goes on sending need not open another producer."""
+    with Producer(settings(cluster)) as producer:
+        producer.send(topic, b"a", partition=0)
+        sender = producer._sender
+        assert sender is not None
+        assert sender._producer is not None
+        sender._loop.call_soon_threadsafe(sender._producer.end, InvalidProducerEpoch("no epoch is left"))
+        producer.send(topic, b"b", partition=0)
+    assert written(reader, topic, 0) == [b"a", b"b"]
+    assert "continuing with another producer id" in caplog.text
