@@ -60,6 +60,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--count", type=int, default=1, help="how many, from there on")
+    parser.add_argument("--step", type=int, default=1, help="every so manieth: 4 from 3 on are those with the services' own clients")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--profile", metavar="NAME", help="draw more of one kind of faults: " + ", ".join(PROFILES))
     parser.add_argument("--trace", action="store_true", help="print the whole trace, of sound seeds too")
@@ -80,7 +81,7 @@ def main() -> int:
     if chosen.sabotage is not None:
         return sabotaged(chosen.sabotage, range(chosen.seed, chosen.seed + chosen.count), chosen.processes)
     begin = time.perf_counter()
-    seeds = range(chosen.seed, chosen.seed + chosen.count)
+    seeds = range(chosen.seed, chosen.seed + chosen.count * chosen.step, chosen.step)
 
     def outcomes() -> Iterator[Outcome]:
         if chosen.count == 1 or chosen.all_lines:

@@ -32,7 +32,7 @@ from tests.simulation.scenes import Actors, Stage
 from tests.simulation.trace import Trace
 from tests.simulation.transacting import Transactions
 from tests.simulation.wire import ClientView
-from tests.simulation.wire_clients import WireConsumer, WireProducer
+from tests.simulation.wire_clients import RecordProducer, WireConsumer, WireProducer
 
 from ottla.model import TopicPartition
 
@@ -209,12 +209,15 @@ class Story:
 
     @property
     def _has_wire(self) -> bool:
-        """Whether the first producer and the first consumer are the services' own: every fourth run, and nothing else differs."""
+        """Whether the first producer and the first consumer are the services' own: every fourth run, and nothing else differs.
+
+        In half of these the producer is what `ottla.client.Producer` stands on.
+        """
         return self.plan.seed % 4 == 3
 
     def _producer(self, index: int) -> Producer | WireProducer:
         if index == 0 and self._has_wire:
-            return WireProducer(
+            return (RecordProducer if self.plan.seed % 8 == 7 else WireProducer)(
                 self.cluster.connections,
                 list(self.cluster.addresses.values()),
                 SkewedClock(self.loop, 0),

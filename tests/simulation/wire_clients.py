@@ -1,4 +1,4 @@
-"""A producer and a consumer that are `ottla.wire`'s: the services' own client, under the same judges as the simulation's.
+"""Producers and a consumer that are `ottla.wire`'s: the services' own client, under the same judges as the simulation's.
 
 They write down what they were told. When a batch fails no one knows what became of it, and whether what is behind it will be there
 twice: the producer goes on as another process then, because nothing promises an order across that.
@@ -17,11 +17,14 @@ from tests.chaos.history import DAMAGED, NO_OFFSET, Polls, Sends, sender_of
 from tests.simulation.listening import ClientEnd, Connections
 from tests.simulation.producing import VALUE
 
+from ottla.client.outgoing import Delivery, Outgoing
+from ottla.client.record_sender import RecordSender, SendSettings
 from ottla.clock import Clock
 from ottla.errors import ApiError, NetworkException, OutOfOrderSequenceNumber, RequestTimedOut
 from ottla.model import Endpoint, TopicPartition
 from ottla.protocol.primitives import INT32
 from ottla.record.batch import batches
+from ottla.record.codecs import CODEC_NAMES
 from ottla.record.records import Record, build_batch, read_records
 from ottla.testing.clock import DEFAULT_START_MS
 from ottla.wire.cluster import Cluster, ClusterSettings
@@ -128,6 +131,7 @@ class WireProducer:
         self._sends = new_sends()
         self._has_failed = False
         self._is_stopping = False
+        self._deliveries: list[tuple[Delivery, Sends, int, list[int]]] = []  # of records
 
     async def run(self, every_seconds: float) -> None:
         """Produces a batch now and then, until `stop`; ends when all that was sent is acknowledged or given up."""
@@ -180,6 +184,67 @@ class WireProducer:
             self._acknowledged(partition, offset + len(values) - 1)
         for index, value in enumerate(values):
             sends.acknowledge(sender_of(value)[1], NO_OFFSET if offset < 0 else offset + index, now_ms)
+
+
+class RecordProducer(WireProducer):
+    """The same by what `ottla.client.Producer` stands on: messages in batches that fill up, or wait for others."""
+
+    async def run(self, every_seconds: float) -> None:
+        settings = ClusterSettings(client_id="wire", request_timeout_seconds=6.0)
+        connect, loop = wire_connect(self._connections), asyncio.get_running_loop()
+        seconds = self._settings.delivery_timeout_seconds
+
+        def wake() -> None:
+            loop.call_soon(lambda: sender.look())  # the one that there is by then
+
+        while not self._is_stopping:
+            cluster = Cluster(self._bootstrap, settings, clock=self._clock, random=self._random, connect=connect)
+            outgoing = Outgoing(4, 1_000, seconds, self._clock, wake, self._random)
+            linger, codec = self._random.choice((0.0, 0.02, 2 * every_seconds)), self._random.choice(sorted(CODEC_NAMES))
+            sender = RecordSender(outgoing, cluster, SendSettings(linger, seconds, -1, True, codec, None, 0), None, lambda servers: None)
+            await sender.begin()
+            self._has_failed = False
+            while not self._is_stopping and not self._has_failed:
+                await asyncio.sleep(self._random.expovariate(1 / every_seconds))
+                if not self._has_failed:
+                    self._put(outgoing)
+                self._hear()
+            while self._deliveries and not self._has_failed:
+                await asyncio.sleep(0.05)
+                self._hear()
+            await sender.close()
+            self._hear()
+            self._sends = self._new_sends()
+
+    def _put(self, outgoing: Outgoing) -> None:
+        partition, now_ms = self._random.randrange(self._partition_count), self._time_ms()
+        values = [self._sends.begin(partition, now_ms) for _ in range(self._random.choice((1, 1, 2, 5)))]
+        padding, delivery = bytes(self._random.choice((0, 0, 100, 700))), Delivery(outgoing)
+        octets = [VALUE.pack(value) + padding for value in values]
+        outgoing.put(self._topic, octets, delivery, timestamp_ms=DEFAULT_START_MS + now_ms, partition=partition)
+        self._deliveries.append((delivery, self._sends, partition, values))
+
+    def _hear(self) -> None:
+        """What came of messages since."""
+        now_ms, left = self._time_ms(), []
+        for delivery, sends, partition, values in self._deliveries:
+            if not delivery.is_done:
+                left.append((delivery, sends, partition, values))
+                continue
+            error = delivery.error
+            offsets = [] if error is not None else [offset for _, offset in delivery.result(0)]
+            self._note(f"record producer: partition {partition}, {len(values)} messages: {error or offsets}")
+            if error is not None:
+                if not isinstance(error.__cause__, _EXPECTED) and error.code != NetworkException.code:
+                    self._unexpected(f"partition {partition}: messages of a record sender are refused: {error!r}")
+                self._has_failed = True
+                for value in values:
+                    sends.give_up(sender_of(value)[1], now_ms)
+            for value, offset in zip(values, offsets, strict=False):
+                if offset >= 0:
+                    self._acknowledged(partition, offset)
+                sends.acknowledge(sender_of(value)[1], offset, now_ms)
+        self._deliveries = left
 
 
 class WireConsumer:

@@ -215,6 +215,7 @@ class Outgoing:
         queue_size: messages that may wait, those on their way included.
         timeout_seconds: how long the messages of a topic may wait for its partitions to be known.
         wake: called, in any thread, when there is something for the sender to look at.
+        random: chooses partitions.
 
     Attributes:
         open: the batches that take more.
@@ -228,7 +229,9 @@ class Outgoing:
         refusal: why nothing is taken at the moment.
     """
 
-    def __init__(self, most: int, queue_size: int, timeout_seconds: float, clock: Clock, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, most: int, queue_size: int, timeout_seconds: float, clock: Clock, wake: Callable[[], None], random: Random | None = None
+    ) -> None:
         self.most: Final = most
         self.queue_size: Final = queue_size
         self.lock = threading.RLock()
@@ -249,7 +252,7 @@ class Outgoing:
         self._clock: Final = clock
         self._wake: Final = wake
         self._is_woken = False
-        self._random: Final = Random()
+        self._random: Final = random or Random()
         self._is_here = True
 
     def __enter__(self) -> Self:

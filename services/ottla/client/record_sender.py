@@ -150,9 +150,10 @@ class RecordSender:
     def wake(self) -> None:
         """There may be something to do. Any thread may say so; when the loop has ended there is nothing."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._look)
+            self._loop.call_soon_threadsafe(self.look)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """As `wake`, on the loop: takes over what there is."""
         outgoing = self._outgoing
         with outgoing:
             opened, ready = outgoing.taken_over()
