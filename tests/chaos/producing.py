@@ -226,6 +226,7 @@ class OttlasClient:
             queue_size=1_000_000,  # more than are sent within the timeout of one
             batch_size=told.messages_per_batch,
             message_timeout_ms=told.message_timeout_ms,
+            request_timeout_ms=4_000,
             compression_codec=random.choice(("none", "lz4")),
         )
         self._producer = ottla_client.Producer(settings, audit=OF_CLIENTS if told.is_audited else False)

@@ -356,7 +356,7 @@ class Outgoing:
             size = _size_of(values, key, section)
             deadline = self._clock.monotonic() + self._timeout_seconds
             others = self.waiting.setdefault(topic, [])
-            others.append(_Waiting(values, size, key, section, timestamp_ms, partition, delivery, deadline))
+            others.append(_Waiting(tuple(values), size, key, section, timestamp_ms, partition, delivery, deadline))
             delivery.grown(len(values))
             self._bytes += size
             if len(others) == 1:
@@ -553,7 +553,9 @@ def failure_of(topic: str, error: BaseException) -> DeliveryFailed:
 
 
 def _chosen(partition: int, key: bytes | None, count: int) -> int:
-    return partition if partition >= 0 or key is None else murmur2_partition(key, count)
+    if partition >= 0:
+        return partition
+    return NO_PARTITION if key is None else murmur2_partition(key, count)
 
 
 def _size_of(values: Sequence[bytes | None], key: bytes | None, section: bytes | None) -> int:

@@ -138,11 +138,9 @@ class Producer:
                 self._outgoing.refusal = self._outside
             if is_handled:
                 self._queue = HandlerQueue(settings, callback_handler or CallbackHandler(), event_handler, self._outgoing, self._hand_over)
-        except BaseException as error:
+        except BaseException:
             self._is_closed = True
             self._end()
-            if settings.transactional_id is not None and isinstance(error, ApiError | OSError):
-                raise DeliveryFailed(f"transactional.id: {reason_of(error)}", getattr(error, "code", -1)) from error
             raise
         _producers.add(self)
 
@@ -347,7 +345,14 @@ class Producer:
             except BaseException:
                 await discovery.close()
                 raise
-        asking = ClusterSettings(client_id=settings.client_id, api_timeout_seconds=_ASKING_SECONDS, allow_auto_create_topics=True)
+        asking = ClusterSettings(
+            client_id=settings.client_id,
+            request_timeout_seconds=settings.request_timeout_ms / 1000,
+            api_timeout_seconds=_ASKING_SECONDS,
+            retry_backoff_seconds=settings.retry_backoff_ms / 1000,
+            retry_backoff_max_seconds=max(1.0, settings.retry_backoff_ms / 1000),
+            allow_auto_create_topics=True,
+        )
         servers = _ID_OF_07.sub(r"\1", settings.broker_list or "")
         try:
             cluster = Cluster(discovery or servers, asking, clock=self._clock)
@@ -357,7 +362,10 @@ class Producer:
         if audit is not False:
             known = servers if discovery is None else await discovery.bootstrap_servers()
             sender.audit = self._audit = self._begun_audit(known, {} if audit is True else audit)
-        await sender.begin()
+        try:
+            await sender.begin()
+        except (ApiError, OSError) as error:
+            raise DeliveryFailed(f"transactional.id: {reason_of(error)}", getattr(error, "code", -1)) from error
 
     def _begun_audit(self, servers: str, configuration: Mapping[str, Any]) -> OutgoingAudit:
         from ottla.client.audited_clients import Reporter, options_of, session_options  # with numpy and Avro
@@ -421,6 +429,8 @@ class Producer:
     ) -> None:
         if self._is_closed:
             self._check_usable()
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic is a str, and not {type(topic).__name__}")
         encoded_key = self._encoded_key(key)
         section = _section_of(headers) if headers else None
         values: Sequence[Any] = messages if isinstance(messages, list | tuple) else (messages,)

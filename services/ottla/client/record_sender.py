@@ -19,8 +19,18 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.client.errors import DeliveryFailed
 from ottla.client.outgoing import Outgoing, OutgoingBatch, failure_of
-from ottla.errors import ApiError, LeaderNotAvailable, NetworkException, OttlaError, RequestTimedOut, UnknownTopicOrPartition, reason_of
+from ottla.errors import (
+    ApiError,
+    InvalidTopic,
+    LeaderNotAvailable,
+    NetworkException,
+    OttlaError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+    reason_of,
+)
 from ottla.lifecycle import Tasks
+from ottla.model import MAX_TOPIC_NAME_LENGTH
 from ottla.record.lists import build_batch_of_lists
 from ottla.wire.cluster import Cluster, is_healed_by_time
 from ottla.wire.producing import BaseOffset, BatchProducer, ProduceSettings
@@ -204,6 +214,9 @@ class RecordSender:
                     count = await self._look_up(topic, deadline)
                 except DeliveryFailed as error:
                     given_up = outgoing.give_up(topic, error, deadline if error.code == RequestTimedOut.code else None)
+                except Exception as error:  # as of a name that no request can have
+                    log.exception("%s: the topic %.100s cannot be looked for", self._cluster.settings.client_id, topic)
+                    given_up = outgoing.give_up(topic, failure_of(topic, error))
                 else:
                     given_up = outgoing.place(topic, count)
                 if self.audit is not None:
@@ -213,11 +226,14 @@ class RecordSender:
             self._placing.discard(topic)
 
     async def _look_up(self, topic: str, deadline: float) -> int:
+        error: Exception
+        if len(topic) > MAX_TOPIC_NAME_LENGTH:  # and perhaps longer than a request can have, which ends the connection
+            error = InvalidTopic(f"the name has {len(topic)} characters of {MAX_TOPIC_NAME_LENGTH}")
+            raise failure_of(topic[:MAX_TOPIC_NAME_LENGTH], error)
         if self._discovery is not None:
             self._discovery.uses(topic)
         begin, failures = self._loop.time(), 0
         while True:
-            error: Exception
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._cluster.refresh((topic,))

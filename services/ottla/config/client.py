@@ -258,9 +258,17 @@ class ProducerSettings(ServiceSettings):
     transactional_id: str | None = setting("transactional.id", "string", default=None, doc="Who this producer is to transactions.")
     client_id: str = setting("client.id", "string", default="ottla", doc="What brokers log of this client.")
 
-    request_timeout_ms: int = _not_tuned("request.timeout.ms", "int", 10_000, "Of one attempt.")
+    request_timeout_ms: int = setting(
+        "request.timeout.ms",
+        "int",
+        default=10_000,
+        at_least=1,
+        doc="How long an attempt waits for its answer: a broker that is silent for longer is asked again, or its successor is.",
+    )
+    retry_backoff_ms: int = setting(
+        "retry.backoff.ms", "int", default=100, at_least=1, doc="The pause before a second attempt; it doubles up to a second."
+    )
     message_send_max_retries: int = _not_tuned("message.send.max.retries", "int", 3, "Attempts.", "num.retries")
-    retry_backoff_ms: int = _not_tuned("retry.backoff.ms", "int", 100, "Between two attempts.")
     topic_metadata_refresh_interval_ms: int = _not_tuned("topic.metadata.refresh.interval.ms", "int", 600_000, "Of leaders.")
     send_buffer_bytes: int = _not_tuned("send.buffer.bytes", "int", 100 * KIB, "Of a socket.", "buffer.size")
     connect_timeout_ms: int = _not_tuned("connect.timeout.ms", "int", 5_000, "0.7's, of a connection.")

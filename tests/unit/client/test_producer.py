@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -560,9 +561,7 @@ def test_properties_of_07_and_08_are_read_and_unknown_ones_refused(cluster: Embe
 
 def test_what_a_file_of_07_or_08_tunes_in_vain_is_said_and_not_refused(caplog: pytest.LogCaptureFixture) -> None:
     names = [
-        "request.timeout.ms",
         "message.send.max.retries",
-        "retry.backoff.ms",
         "topic.metadata.refresh.interval.ms",
         "send.buffer.bytes",
         "connect.timeout.ms",
@@ -627,6 +626,8 @@ def test_bytes_text_and_nothing_are_messages_and_anything_else_is_refused(
                 producer.send(topic, messages, partition=0)
         with pytest.raises(TypeError, match="and not float"):
             producer.send(topic, b"a", key=1.5)
+        with pytest.raises(TypeError, match="and not bytes"):
+            producer.send(topic.encode(), b"a")  # type: ignore[arg-type]  # as a program may
         producer.flush()
     assert written(reader, topic, 0) == [b"text", b"bytes", b"array", b"view", None, b"taken"]
     assert next(iter(reader.fetch(topic, 0, 0))).headers == (("h", b"text"),)
@@ -653,6 +654,26 @@ def test_a_topic_and_a_partition_that_are_not_there_are_said_and_cost_no_other_m
         assert producer.send("made-for-it", b"a").result()[0][1] == 0
 
 
+def test_a_name_that_no_topic_can_have_fails_its_own_messages(cluster: EmbeddedCluster, topic: str) -> None:
+    with Producer(settings(cluster, "async", queue_buffering_max_ms=1)) as producer:
+        for name in ("no such name!", "n" * 40_000):
+            with pytest.raises(DeliveryFailed) as raised:
+                producer.send(name, b"a").result(60)
+            assert (raised.value.code, len(str(raised.value)) < 1_000) == (17, True)
+        assert producer.send(topic, b"a").result(60)
+
+
+def test_a_list_may_be_changed_behind_its_send(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
+    """Also the first one to a topic, which waits until its partitions are known."""
+    with Producer(settings(cluster, "async")) as producer:
+        for number in range(2):
+            messages = [b"a", b"%d" % number]
+            producer.send(topic, messages, partition=0)
+            messages.clear()
+            producer.flush()
+    assert written(reader, topic, 0) == [b"a", b"0", b"a", b"1"]
+
+
 def test_threads_that_send_at_once_each_keep_their_order(cluster: EmbeddedCluster, reader: SimpleConsumer) -> None:
     topic = cluster.create_topic("threads", partitions=4)
     with Producer(settings(cluster, "async", batch_size=7, queue_size=100, queue_buffering_max_ms=1)) as producer:
@@ -668,6 +689,21 @@ def test_threads_that_send_at_once_each_keep_their_order(cluster: EmbeddedCluste
             thread.join(60)
     for partition in range(4):
         assert written(reader, topic, partition) == [b"%d" % number for number in range(500)]
+
+
+def test_a_broker_that_is_silent_is_asked_again_after_the_time_of_a_request() -> None:
+    """`request.timeout.ms`, of which a broker that takes connections and answers nothing is given one attempt each."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as taken:
+        nowhere = ProducerSettings(
+            broker_list=f"127.0.0.1:{silent.getsockname()[1]}", producer_type="async", request_timeout_ms=100, message_timeout_ms=3_000
+        )
+        silent.settimeout(60)
+        with Producer(nowhere) as producer:
+            delivery = producer.send("clicks", b"a")
+            for _ in range(3):
+                taken.enter_context(silent.accept()[0])
+            with pytest.raises(DeliveryFailed, match="timed out after 3 s"):
+                delivery.result(60)
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
