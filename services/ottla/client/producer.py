@@ -270,25 +270,32 @@ class Producer:
         if self.settings.transactional_id is None:
             raise ConfigurationError("transactional.id: a transaction needs one")
         self._check_usable()
-        try:
+        with self._coordinated():
             if self._ending is not None:
                 self._ending()
             self._transactions.begin()
-            if self._audit is not None:
-                self._audit.begin_transaction()
-            self._outgoing.refusal = None
-            try:
-                yield self
-                self.flush()
-            except BaseException:
+        if self._audit is not None:
+            self._audit.begin_transaction()
+        self._outgoing.refusal = None
+        try:
+            yield self
+            self.flush()
+        except BaseException:  # the application's, perhaps, which is raised as it is
+            with self._coordinated():
                 self._abort()
-                raise
-            self._outgoing.refusal = self._outside
+            raise
+        self._outgoing.refusal = self._outside
+        with self._coordinated():
             self._commit()
+
+    @contextmanager
+    def _coordinated(self) -> Iterator[None]:
+        """What the coordinator says, or that it says nothing, is raised as DeliveryFailed."""
+        try:
+            yield
         except (ApiError, OSError) as error:
-            raise DeliveryFailed(
-                f"transaction of {self.settings.transactional_id}: {reason_of(error)}", getattr(error, "code", -1)
-            ) from error
+            code = getattr(error, "code", -1)
+            raise DeliveryFailed(f"transaction of {self.settings.transactional_id}: {reason_of(error)}", code) from error
 
     @property
     def _transactions(self) -> Any:

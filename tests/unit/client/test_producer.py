@@ -381,9 +381,11 @@ def test_a_close_while_another_thread_goes_on_sending_refuses_that_and_delivers_
 
 def test_a_transaction_is_written_as_a_whole_or_not_at_all(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
     with Producer(settings(cluster, "async", transactional_id="loader")) as producer:
-        with pytest.raises(RuntimeError, match="changed my mind"), producer.transaction():
-            producer.send(topic, [b"never"], partition=0)
-            raise RuntimeError("changed my mind")
+        # An OSError too is the application's own.
+        for error in (RuntimeError("changed my mind"), FileNotFoundError("changed my mind")):
+            with pytest.raises(type(error), match="changed my mind"), producer.transaction():
+                producer.send(topic, [b"never"], partition=0)
+                raise error
         for messages in (b"outside", [b"outside", b"of it"]):
             with pytest.raises(DeliveryFailed, match="state"):
                 producer.send(topic, messages)
@@ -459,6 +461,21 @@ def test_a_commit_that_no_one_knows_of_is_asked_for_again_by_the_next_transactio
             producer.send(topic, b"b", partition=0).result(120)
     wait_until_all_ended(cluster.bootstrap_servers)
     assert written(reader, topic, 0) == [b"a", b"b"]
+
+
+def test_a_producer_whose_transactional_id_another_has_taken_over_writes_nothing_more(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
+) -> None:
+    """KIP-98: the former one is fenced, at its first message or at the commit, and so for good."""
+    more = {"transactional_id": "taken-over", "queue_buffering_max_ms": 1}
+    with Producer(settings(cluster, "async", **more)) as former, Producer(settings(cluster, "async", **more)) as latter:
+        for _ in range(2):
+            with pytest.raises(DeliveryFailed), former.transaction():
+                former.send(topic, b"never", partition=0)
+        with latter.transaction():
+            latter.send(topic, b"a", partition=0)
+    wait_until_all_ended(cluster.bootstrap_servers)
+    assert written(reader, topic, 0) == [b"a"]
 
 
 def test_a_failed_delivery_surfaces_at_result_or_at_flush(cluster: EmbeddedCluster) -> None:
