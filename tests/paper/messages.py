@@ -12,11 +12,18 @@ from ottla.testing.cluster import EmbeddedCluster
 
 def publish(cluster: EmbeddedCluster, topic: str, values: list[bytes], **configuration: object) -> None:
     """Publishes to partition 0 and waits for every acknowledgement."""
+    publish_at(0, cluster, topic, values, **configuration)
+
+
+def publish_at(timestamp_ms: int, cluster: EmbeddedCluster, topic: str, values: list[bytes], **configuration: object) -> None:
+    """The same, of that time; 0 for now."""
     failures: list[object] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 5, **configuration})
     producer.list_topics(topic, 120)  # what comes before the leader is known moves to it one by one, and a flush would not wait for more
     for value in values:
-        producer.produce(topic, value, partition=0, on_delivery=lambda error, _: failures.append(error) if error else None)
+        producer.produce(
+            topic, value, partition=0, timestamp=timestamp_ms, on_delivery=lambda error, _: failures.append(error) if error else None
+        )
         producer.poll(0)
     assert producer.flush(120) == 0
     assert not failures
