@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+import socket
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from uuid import uuid4
 
@@ -34,8 +35,11 @@ async def move(one: Side) -> None:
     running = list(one.brokers.running)
     for broker_id in running:
         await one.brokers.stop_broker(broker_id)
-    for broker_id in running:
-        await one.brokers.start_broker(broker_id)
+    with ExitStack() as taken:
+        for address in before.split(","):  # else the system may give one of them again
+            taken.enter_context(socket.create_server(("127.0.0.1", int(address.rpartition(":")[2]))))
+        for broker_id in running:
+            await one.brokers.start_broker(broker_id)
     assert not set(before.split(",")) & set(servers(one.brokers).split(","))
 
 
