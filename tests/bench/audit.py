@@ -128,7 +128,7 @@ def _counter(options: Options) -> list[Figure]:
 def _clients(options: Options) -> Iterator[Figure]:
     """confluent-kafka's producer with the audit before it, and plain; and `Producer(audit=True)`. In turns, in large batches."""
     _, _, settings, _ = PRODUCERS[-1]
-    kinds = ("produce", AUDITED, "producer", "producer, audited")
+    kinds = ("produce", AUDITED, "producer", "producer, audited", "confluent, send")
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
     with options.servers.data_directory("audit-clients") as directory, options.servers.running(directory) as server:
         with Connection(server.port) as connection:
@@ -145,6 +145,8 @@ def _clients(options: Options) -> Iterator[Figure]:
             options.say(f"audit, clients, round {number + 1}: " + ", ".join(f"{kind} {rates[kind][-1]:,.0f}/s" for kind in kinds))
     for kind, name, plain in ((AUDITED, "an audited producer", "produce"), ("producer, audited", "Producer(audit=True)", "producer")):
         yield figure("audit, clients", f"{name} to a plain one", ratios(rates[kind], rates[plain]), at_least=0.85)
+    peers = ratios(rates["producer, audited"], rates["confluent, send"])
+    yield figure("audit, clients", "Producer(audit=True) to confluent-kafka's, plain, with a callback", peers)
 
 
 def _log(options: Options) -> Iterator[Figure]:

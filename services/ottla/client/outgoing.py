@@ -78,6 +78,11 @@ class OutgoingBatch:
         self.error: DeliveryFailed | None = None
         self.is_over = False
 
+    @property
+    def unseen(self) -> int:
+        """How many sends have messages in it and have not raised its failure."""
+        return self.count + self.sends - self.seen
+
 
 @dataclass(slots=True)
 class _Waiting:
@@ -224,7 +229,7 @@ class Outgoing:
         opened, ready: batches that are new, and those that take no more, until the sender has taken them over.
         outstanding: the batches that are neither written nor have failed.
         unseen: deliveries with messages that have failed before they were in a batch, and no one knows yet.
-        failed: batches that have failed, as long as no one has flushed.
+        failed: batches that have failed, as long as there are sends of which no one knows.
         hurries: whether someone waits for everything to be written.
         refusal: why nothing is taken at the moment.
     """
@@ -243,7 +248,7 @@ class Outgoing:
         self.ready: list[OutgoingBatch] = []
         self.outstanding: Final[dict[OutgoingBatch, None]] = {}
         self.unseen: set[Delivery] = set()
-        self.failed: list[OutgoingBatch] = []
+        self.failed: dict[OutgoingBatch, None] = {}
         self.hurries = 0
         self.refusal: Callable[[], Exception] | None = None
         self.left = 0  # messages that are neither written nor have failed
@@ -478,7 +483,7 @@ class Outgoing:
             self.left -= batch.count
             self._bytes -= batch.size
             if error is not None:
-                self.failed.append(batch)
+                self.failed[batch] = None
             batch.values, batch.keys, batch.sections = [], None, None
             self.changed.notify_all()
 
@@ -488,18 +493,19 @@ class Outgoing:
             self.unseen.discard(delivery)
             for batch in delivery.see():
                 batch.seen += 1
+                if not batch.unseen:
+                    self.failed.pop(batch, None)
 
     def take_failures(self) -> tuple[int, DeliveryFailed | None]:
         """How many sends have failed of which no one knows, and why one of them has; they are known from now on."""
         with self.lock:
             unseen, failed = self.unseen, self.failed
-            self.unseen, self.failed = set(), []
+            self.unseen, self.failed = set(), {}
         errors = [error for delivery in unseen if (error := delivery.error) is not None]
         count = len(errors)
         for batch in failed:
-            left = batch.count + batch.sends - batch.seen
-            if left > 0 and batch.error is not None:
-                count += left
+            if batch.error is not None:
+                count += batch.unseen
                 errors.append(batch.error)
         return count, errors[0] if errors else None
 

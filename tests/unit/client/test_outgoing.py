@@ -116,6 +116,22 @@ def test_a_failed_batch_counts_for_each_send_that_no_one_has_heard_of() -> None:
     assert sending.take_failures() == (0, None)
 
 
+def test_a_failure_that_each_send_has_raised_is_not_kept() -> None:
+    """A program that looks at each delivery need not flush."""
+    sending, _ = outgoing()
+    deliveries = [Delivery(sending) for _ in range(2)]
+    for delivery in deliveries:
+        sending.put("known", [b"a", b"b"], delivery, partition=0)
+    (batch,) = all_batches(sending)
+    sending.end(batch, error=DeliveryFailed("no", 7))
+    for delivery in deliveries:
+        assert sending.failed
+        with pytest.raises(DeliveryFailed):
+            delivery.result(0)
+    assert not sending.failed
+    assert sending.take_failures() == (0, None)
+
+
 def test_what_fits_into_the_queue_is_taken_before_it_is_said_to_be_full() -> None:
     sending, _ = outgoing(queue_size=5)
     delivery = Delivery(sending)
