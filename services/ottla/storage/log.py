@@ -56,6 +56,7 @@ class Log:
     """A partition's log. Made from what `recovery.load_log` found on the disk."""
 
     __slots__ = (
+        "_has_leftovers",
         "_taken_back",
         "_truncation_unwritten",
         "appender",
@@ -93,6 +94,7 @@ class Log:
         self.producers_unknown = False
         # The checkpointed recovery point lies beyond the end that a truncation left, in this life or in the one before.
         self._truncation_unwritten = loaded.ends_before_checkpoint
+        self._has_leftovers = False  # files of what was cut off may still have their names
         # Recovery point and end of a log that is all on the disk, and whose recovery point went back for a truncation to come.
         self._taken_back: tuple[int, int] | None = None
 
@@ -320,6 +322,7 @@ class Log:
                 # a segment that is cut and what lies behind it: whole segments go first.
                 self._end_within(kept, gone[0].base_offset)
                 self.files.discard(gone[::-1])  # the last one first: what a crash leaves of them joins
+                self._has_leftovers = bool(self.files.condemned)
             self._end_within(kept, offset)
         except OSError as error:
             raise self.files.storage_error(f"truncating to offset {offset}", error) from error
@@ -395,6 +398,7 @@ class Log:
         self.producers.clear()
         self.producers_unknown = False
         self.files.discard([segment for segment in gone if segment is not new])
+        self._has_leftovers = bool(self.files.condemned)
         log.info("%s: truncated fully, start offset is now %d", self.topic_partition, offset)
         return True
 
@@ -406,14 +410,18 @@ class Log:
     @property
     def must_checkpoint_truncation(self) -> bool:
         """Whether something of a truncation is still to be done: until then nothing may be appended."""
-        return self._truncation_unwritten or self.producers_unknown
+        return self._truncation_unwritten or self.producers_unknown or self._has_leftovers
 
     async def checkpoint_truncation(self) -> None:
-        """Waits until the checkpoints say that the log was cut.
+        """Waits until the checkpoints say that the log was cut, and nothing has the name of a segment that was cut off.
+
+        A start would take such a segment for the log's, and what was appended behind the cut for what does not join it.
 
         Raises:
-            KafkaStorageError: it could not be written, or the producers' batches not be read.
+            KafkaStorageError: it could not be written, the producers' batches not be read, or a file not be renamed.
         """
+        self.files.rename_condemned()
+        self._has_leftovers = False
         self._read_producers()
         if not self._truncation_unwritten:
             return

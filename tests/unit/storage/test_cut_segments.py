@@ -273,3 +273,24 @@ async def test_a_log_that_is_cut_within_a_gap_ends_where_its_last_batch_does(mak
     await log.close()
     loaded = load_log(log.directory, index_interval_bytes=INTERVAL, clean=True, recovery_point=log.recovery_point)
     assert (loaded.unsound, loaded.log_end_offset) == (None, 2)
+
+
+@pytest.mark.parametrize("after", range(6))
+async def test_nothing_is_appended_behind_a_cut_before_what_was_cut_off_has_lost_its_names(make_log: LogMaker, after: int) -> None:
+    """A log that began again at 19, with a segment at 0 that had kept its name: after a kill what had come since did not join it."""
+    log = make_log()
+    fill(log, 5)
+    with failing("rename", lambda path: True, errno.ENOSPC, after) as failed:
+        while not log.truncate_fully_and_start_at(19):
+            await log.checkpoint_truncation()
+        assert log.must_checkpoint_truncation == (len(failed) > after)
+        if log.must_checkpoint_truncation:
+            with pytest.raises(KafkaStorageError):
+                await log.checkpoint_truncation()
+            assert log.must_checkpoint_truncation
+    await log.checkpoint_truncation()
+    assert not log.must_checkpoint_truncation
+    grow(log, 30)
+    expected = stored(log)
+    again = make_log()  # after a kill
+    assert (again.log_start_offset, again.log_end_offset, stored(again)) == (19, 30, expected)
