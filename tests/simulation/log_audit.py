@@ -473,7 +473,8 @@ def durability_findings(log: Log, disk: Disk, deleted_up_to: int = 0) -> Iterato
                 yield f"recovery point {point}: the segment at {segment.base_offset} would have no name after a loss of power"
             elif survivor[:covered] != content[:covered]:
                 yield f"recovery point {point}: the segment at {segment.base_offset} would lose some of its first {covered} bytes"
-            elif following is not None and following <= point and len(survivor) > len(content):
+            # Of one that ends at the recovery point a start looks at what lies behind it.
+            elif following is not None and following < point and len(survivor) > len(content):
                 yield f"recovery point {point}: what was cut off the sealed segment at {segment.base_offset} would be back"
     metadata = log.directory / PARTITION_METADATA
     if metadata.exists():
