@@ -3,7 +3,7 @@
     python -m tests.chaos.producing JSON       # the fields of `Producing`; ends at SIGTERM, then writes its history
 
 It sends in bursts to random partitions at a steady rate, and prints a line of JSON a second. Now and then, and after an
-error that librdkafka calls fatal, it goes on as a new producer, of either kind by chance: a new process in the history.
+error that librdkafka calls fatal, it continues as a new producer, of either kind by chance: a new process in the history.
 """
 
 from __future__ import annotations

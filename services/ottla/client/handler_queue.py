@@ -132,7 +132,7 @@ class HandlerQueue:
                 added.grown(len(last))
                 self._deliver(last, last, [(added, len(last))])
         except BaseException as error:
-            added.failed(_failure_by(error), added.unsent)
+            added.failed(failure_by(error), added.unsent)
         try:
             self._callbacks.close()
         except Exception:  # the handler is the application's
@@ -173,7 +173,7 @@ class HandlerQueue:
             self._deliver(self._callbacks.before_sending(records), records, owners)
         except BaseException as error:
             # The handler is the application's, also what is no `Exception`. The batch has failed, and the thread continues with the next.
-            failure = _failure_by(error)
+            failure = failure_by(error)
             grown = [count for _, count in owners] + [len(some) for some, _ in batch[len(owners) :]]
             for (_, delivery), count in zip(batch, grown, strict=True):
                 delivery.failed(failure, count)
@@ -215,12 +215,13 @@ class HandlerQueue:
             try:
                 topic, key, value, own_headers, timestamp_ms, partition = record
             except (TypeError, ValueError) as error:  # it is no record; those before it are on their way
-                delivery.failed(_failure_by(error, f"{record!r}: "))
+                delivery.failed(failure_by(error, f"{record!r}: "))
             else:
                 self._hand_over(topic, (value,), delivery, key, own_headers, timestamp_ms, partition)
 
 
-def _failure_by(error: BaseException, before: str = "a handler raised ") -> DeliveryFailed:
+def failure_by(error: BaseException, before: str = "a handler raised ") -> DeliveryFailed:
+    """What the application's own code raised, as a delivery says it."""
     failure = DeliveryFailed(f"{before}{type(error).__name__}: {error}", -1)
     failure.__cause__ = error
     return failure

@@ -15,13 +15,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final, Self
+from typing import Final
 
 from ottla.client.errors import ClientClosed, DeliveryFailed, QueueFull
 from ottla.client.partitioners import murmur2_partition
 from ottla.clock import Clock, wall_ns
 from ottla.errors import MessageTooLarge, UnknownTopicOrPartition, reason_of
 from ottla.model import TopicPartition
+from ottla.record.lists import NO_HEADERS
 
 NO_OFFSET: Final = -1
 NO_PARTITION: Final = -1
@@ -259,13 +260,6 @@ class Outgoing:
         self._is_woken = False
         self._random: Final = random or Random()
         self._is_here = True
-
-    def __enter__(self) -> Self:
-        self.lock.acquire()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.lock.release()
 
     def left_behind(self) -> None:
         """This is a forked child: a thread that has stayed in the parent may hold the lock."""
@@ -587,6 +581,3 @@ def _append(batch: OutgoingBatch, values: Sequence[bytes | None], key: bytes | N
             batch.sections = [NO_HEADERS] * before
         batch.sections += [section or NO_HEADERS] * count
     batch.values += values
-
-
-NO_HEADERS: Final = b"\0"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import WeakSet
 
 from ottla.client.errors import ClientClosed, DeliveryFailed, InvalidPartition
-from ottla.client.handler_queue import HandlerQueue
+from ottla.client.handler_queue import HandlerQueue, failure_by
 from ottla.client.outgoing import NO_PARTITION, Delivery, Outgoing
 from ottla.client.partitioners import Partitioner
 from ottla.client.producer_handlers import CallbackHandler, EventHandler, ProducerRecord
@@ -503,9 +503,7 @@ class Producer:
             to = self._chosen(topic, encoded_key, partition)
             self._enqueue(topic, octets, encoded_key, section, timestamp_ms, to, delivery)
         except BaseException as error:  # the application's partitioner's, or it is no record; those before it are on their way
-            failure = DeliveryFailed(f"{topic}: {type(error).__name__}: {error}", -1)
-            failure.__cause__ = error
-            delivery.failed(failure, len(values))
+            delivery.failed(failure_by(error, f"{topic}: "), len(values))
         else:
             delivery.dropped(len(values))  # they are in batches now
 

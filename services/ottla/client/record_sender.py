@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ottla.client.errors import DeliveryFailed
 from ottla.client.outgoing import Outgoing, OutgoingBatch, failure_of
@@ -37,31 +37,13 @@ from ottla.wire.producing import BaseOffset, BatchProducer, ProduceSettings
 from ottla.wire.transactions import TransactionalProducer
 
 if TYPE_CHECKING:
+    from ottla.client.auditing import OutgoingAudit
     from ottla.client.discovery import BrokerDiscovery, Discovered
 
 log: Final = logging.getLogger(__name__)
 
 _TOPIC_SECONDS: Final = 30.0  # until a topic that no broker knows is taken for one that is not there
 _FOLLOWING_SECONDS: Final = 3.0  # for the brokers to answer what there is
-
-
-class BatchAudit(Protocol):
-    """Counts batches."""
-
-    def uses(self, topic: str) -> None:
-        """Messages of the topic are going to be sent."""
-
-    def built(self, batch: OutgoingBatch) -> None:
-        """The batch is about to be written."""
-
-    def written(self, batch: OutgoingBatch, base_offset: BaseOffset) -> None:
-        """It is."""
-
-    def failed(self, batch: OutgoingBatch) -> None:
-        """It is not, or no one knows."""
-
-    def given_up(self, topic: str, timestamp_ms: int, count: int) -> None:
-        """So many messages of that time were in no batch yet, and are not going to be sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +94,7 @@ class RecordSender:
         self._cluster: Final = cluster
         self._settings: Final = settings
         self._discovery: Final = discovery
-        self.audit: BatchAudit | None = None  # counts what is sent
+        self.audit: OutgoingAudit | None = None  # counts what is sent
         self._moved: Final = moved
         self._tasks: Final = Tasks()
         self._timers: Final[dict[OutgoingBatch, asyncio.TimerHandle]] = {}
@@ -165,7 +147,7 @@ class RecordSender:
     def look(self) -> None:
         """As `wake`, on the loop: takes over what there is."""
         outgoing = self._outgoing
-        with outgoing:
+        with outgoing.lock:
             opened, ready = outgoing.taken_over()
             topics = [topic for topic in outgoing.waiting if topic not in self._placing]
             if not self._settings.linger_seconds or outgoing.hurries:
@@ -187,9 +169,9 @@ class RecordSender:
 
     def _is_old_enough(self, batch: OutgoingBatch) -> None:
         self._timers.pop(batch, None)
-        with self._outgoing as outgoing:
+        with self._outgoing.lock:
             if not batch.count:
-                outgoing.close(batch)
+                self._outgoing.close(batch)
 
     # Topics.
 
@@ -208,7 +190,7 @@ class RecordSender:
             self.audit.uses(topic)
         try:
             while topic in outgoing.waiting:
-                with outgoing:
+                with outgoing.lock:
                     deadline = min(some.deadline for some in outgoing.waiting[topic])
                 try:
                     count = await self._look_up(topic, deadline)

@@ -22,7 +22,7 @@ from ottla.record.varints import encode_varint
 
 Times = Sequence[tuple[int, int]]
 
-_NO_HEADERS: Final = b"\0"
+NO_HEADERS: Final = b"\0"
 _NULL_KEY: Final = b"\1"
 # Where the varint of an offset gets longer.
 _LONGER_OFFSETS: Final = (1 << 6, 1 << 13, 1 << 20, 1 << 27)
@@ -51,8 +51,8 @@ class _Heads(dict[int, bytes]):
         self._middle, self._size = middle, size
 
     def __missing__(self, length: int) -> bytes:
-        size = self._size + len(_KEYS_AND_LENGTHS[length]) + length + len(_NO_HEADERS)
-        head = self[length] = _NO_HEADERS + encode_varint(size) + self._middle
+        size = self._size + len(_KEYS_AND_LENGTHS[length]) + length + len(NO_HEADERS)
+        head = self[length] = NO_HEADERS + encode_varint(size) + self._middle
         return head
 
 
@@ -125,15 +125,15 @@ def _plain(values: Sequence[bytes | None], lengths: list[int], times: Times) -> 
             parts[4 * first + 2 : 4 * behind : 4] = map(between.__getitem__, some)
     parts[1::4] = _offsets[: len(values)]
     parts[3::4] = values
-    parts[0] = (parts[0] or b"")[len(_NO_HEADERS) :]
-    parts.append(_NO_HEADERS)
+    parts[0] = (parts[0] or b"")[len(NO_HEADERS) :]
+    parts.append(NO_HEADERS)
     return b"".join(parts)  # type: ignore[arg-type]  # none is null here
 
 
 def _general(values: Sequence[bytes | None], times: Times, keys: Sequence[bytes | None] | None, sections: Sequence[bytes] | None) -> bytes:
     count = len(values)
     keys = [None] * count if keys is None else keys
-    sections = [_NO_HEADERS] * count if sections is None else sections
+    sections = [NO_HEADERS] * count if sections is None else sections
     key_lengths, value_lengths = (list(map(_LENGTHS.__getitem__, _lengths(column))) for column in (keys, values))
     columns = [_offsets[:count], key_lengths, [key or b"" for key in keys], value_lengths, [value or b"" for value in values], sections]
     sizes = list(map(sum, zip(*(map(len, column) for column in columns), strict=True)))

@@ -420,8 +420,9 @@ class Log:
         Raises:
             KafkaStorageError: it could not be written, the producers' batches not be read, or a file not be renamed.
         """
-        self.files.rename_condemned()
-        self._has_leftovers = False
+        if self._has_leftovers:
+            self.files.rename_condemned()
+            self._has_leftovers = False
         self._read_producers()
         if not self._truncation_unwritten:
             return

@@ -390,7 +390,7 @@ def _begin_of_recovery(segment: Segment, recovery_point: int) -> tuple[int, int]
         index.truncate(relative_offset)
         segment.time_index.truncate(relative_offset)
         position, entry_offset = index.last_position, index.last_offset
-        if index.count and position < segment.size and _are_whole(segment) and _time_index_ends_with_a_batch(segment):
+        if index.count and position < segment.size and _time_index_ends_with_a_batch(segment) and _are_whole(segment):
             with open(segment.path(), "rb", buffering=0) as file:
                 bounds = segment.base_offset, segment.base_offset + MAX_RELATIVE_OFFSET
                 first = next(iter(SoundBatches(file.fileno(), position, segment.size, *bounds)), None)

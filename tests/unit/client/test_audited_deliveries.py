@@ -231,7 +231,7 @@ def audit_of(producer: Producer) -> OutgoingAudit:
 
 
 def test_what_ottlas_own_producer_sends_is_counted(cluster: EmbeddedCluster, topic: str) -> None:
-    """A message that is too large never was on its way, and those beside it are; there is no room for all at once."""
+    """A message that is too large never was on its way, and its neighbours are; there is no room for all at once."""
     settings = ProducerSettings(
         broker_list=cluster.bootstrap_servers, producer_type="async", queue_size=50, queue_enqueue_timeout_ms=-1, queue_buffering_max_ms=10
     )

@@ -41,7 +41,7 @@ def outgoing(queue_size: int = 1_000) -> tuple[Outgoing, list[None]]:
 
 def all_batches(sending: Outgoing) -> list[OutgoingBatch]:
     """Those that are ready, in order, and then those that are open."""
-    with sending:
+    with sending.lock:
         for batch in list(sending.open.values()):
             sending.close(batch)
         return sending.taken_over()[1]
@@ -63,7 +63,7 @@ def test_messages_are_in_batches_in_the_order_of_the_calls_and_those_that_fit_no
         sending.put(delivery=delivery, **put)
         deliveries.append(delivery)
     sending.place("found later", COUNT)
-    with sending:  # a partition that is not there was looked for again
+    with sending.lock:  # a partition that is not there was looked for again
         waiting = list(sending.waiting)
     for topic in waiting:
         sending.place(topic, COUNT)
@@ -152,7 +152,7 @@ def test_a_thousand_single_messages_are_where_their_deliveries_say() -> None:
     sending.put("known", [b"first"], Delivery(sending), partition=1)
     deliveries = []
     for number in range(1_000):
-        with sending:
+        with sending.lock:
             batch = sending.open.get(("known", 1))
             delivery = None if batch is None else sending.add(batch, b"%d" % number, 1 + number // 10)
         if delivery is None:

@@ -740,7 +740,7 @@ def test_what_is_sent_while_a_broker_is_away_is_written_once_and_in_order_when_i
 def test_a_producer_whose_id_is_refused_continues_with_another(
     cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The one that was on its way has failed; a program that goes on sending need not open another producer."""
+    """The one that was on its way has failed; a program that continues to send need not open another producer."""
     with Producer(settings(cluster)) as producer:
         producer.send(topic, b"a", partition=0)
         sender = producer._sender
