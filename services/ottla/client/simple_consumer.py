@@ -36,7 +36,7 @@ from ottla.protocol.fetch import (
 )
 from ottla.protocol.fetch import FetchRequest as WireFetchRequest
 from ottla.protocol.fetch_client import FetchedPartition
-from ottla.record.batch import check_fetched
+from ottla.record.batch import check_crcs, check_fetched
 from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.fetching import fetch
 from ottla.wire.offsets import EARLIEST, LATEST, ask_leaders, list_offsets
@@ -244,7 +244,9 @@ class AsyncSimpleConsumer:
         if answer.error_code != NONE:
             return error_of(answer.error_code, f"{partition} at offset {offset}: the leader answers")
         try:
-            size, next_offset, _ = check_fetched(answer.records, offset, check_crcs=self._check_crcs)
+            size, next_offset, _ = check_fetched(answer.records, offset)
+            if self._check_crcs:
+                check_crcs(answer.records[:size])
         except ApiError as error:
             return _Damage(error)
         end = answer.last_stable_offset if self._read_committed else answer.high_watermark

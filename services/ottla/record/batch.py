@@ -26,7 +26,8 @@ HEADER_SIZE: Final = HEADER.size  # 61
 PREFIX: Final = struct.Struct(">qii")  # base_offset, length, leader_epoch: what lies outside magic and CRC
 PREFIX_SIZE: Final = PREFIX.size  # 16
 MAGIC_AND_CRC: Final = struct.Struct(">bI")
-_CHECKED: Final = struct.Struct(">qiibIhi")  # up to the last offset delta
+_CHECKED: Final = struct.Struct(">qiib6xi")  # up to the last offset delta, without checksum and attributes
+_CRC: Final = struct.Struct(">qi5xI")  # base offset, length and checksum
 _SPAN: Final = struct.Struct(">8xi9xh")  # length and attributes
 COVERED: Final = struct.Struct(">hiqqqhii")  # what the CRC covers of the header
 MAX_OFFSET: Final = (1 << 63) - 1  # of the offset behind a batch
@@ -225,13 +226,13 @@ def spans(records: memoryview) -> Iterator[tuple[int, int, int]]:
         position = end
 
 
-def check_fetched(records: memoryview, offset: int, *, check_crcs: bool) -> tuple[int, int, int]:
+def check_fetched(records: memoryview, offset: int) -> tuple[int, int, int]:
     """How many bytes of what was fetched from an offset on are whole batches, the offset behind the last of them, and its leader epoch.
 
-    A last batch that is cut short is left out. Without a whole one it is 0, `offset` and -1.
+    A last batch that is cut short is left out. Without a whole one it is 0, `offset` and -1. Checksums are for `check_crcs`.
 
     Raises:
-        CorruptMessage: a wrong checksum, offsets that go back, or one that no log has.
+        CorruptMessage: offsets that go back, or one that no log has.
         UnsupportedForMessageFormat: magic 0 or 1, or one that is not invented yet.
     """
     if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] != MAGIC:
@@ -239,7 +240,7 @@ def check_fetched(records: memoryview, offset: int, *, check_crcs: bool) -> tupl
     end, stop = 0, len(records)
     leader_epoch = NO_PARTITION_LEADER_EPOCH
     while end + HEADER_SIZE <= stop:
-        base_offset, length, epoch, magic, crc, _, last_offset_delta = _CHECKED.unpack_from(records, end)
+        base_offset, length, epoch, magic, last_offset_delta = _CHECKED.unpack_from(records, end)
         behind = end + LOG_OVERHEAD + length
         if length < SMALLEST_LENGTH or behind > stop:
             break
@@ -247,7 +248,20 @@ def check_fetched(records: memoryview, offset: int, *, check_crcs: bool) -> tupl
         # The first batch may begin before the offset that was asked for, and no other one before the end of its neighbour.
         if magic != MAGIC or last_offset < offset or last_offset_delta < 0 or last_offset >= MAX_OFFSET or (end and base_offset < offset):
             raise CorruptMessage(f"a batch of magic {magic} with offsets {base_offset} to {last_offset}, where {offset} was to come")
-        if check_crcs and crc32c(records[end + CRC_START : behind]) != crc:
-            raise CorruptMessage(f"the batch at offset {base_offset} has not the checksum that it says")
         end, offset, leader_epoch = behind, last_offset + 1, epoch
     return end, offset, leader_epoch
+
+
+def check_crcs(records: memoryview) -> None:
+    """Compares the checksums of whole batches, as `check_fetched` found them.
+
+    Raises:
+        CorruptMessage: one has another than it says.
+    """
+    position, stop = 0, len(records)
+    while position < stop:
+        base_offset, length, crc = _CRC.unpack_from(records, position)
+        end = position + LOG_OVERHEAD + length
+        if crc32c(records[position + CRC_START : end]) != crc:
+            raise CorruptMessage(f"the batch at offset {base_offset} has not the checksum that it says")
+        position = end

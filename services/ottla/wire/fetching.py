@@ -7,7 +7,8 @@
 
 Each broker that is read from has a lane: a connection of its own, a fetch session (KIP-227), one request on its way at a time. A lane
 asks on while what it has brought waits to be polled, up to `max_buffered_bytes`. What it brings are views of the answer: no record
-is looked at, and of a batch nothing but its header and, unless `check_crcs` is off, its checksum.
+is looked at, and of a batch nothing but its header and, unless `check_crcs` is off, its checksum: that while the broker already
+works on the next request.
 
     homeless ──(who leads it?)── in a lane ──(not leader, unknown, connection lost, …)── homeless
        └──────(no such topic any more, not allowed, damaged, out of range without a policy)── failed: `poll` raises
@@ -65,7 +66,7 @@ from ottla.protocol.fetch_client import (
     read_head,
 )
 from ottla.protocol.list_offsets_client import EARLIEST, LATEST, ListedOffset
-from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, check_fetched, read_header, spans
+from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader, check_crcs, check_fetched, read_header, spans
 from ottla.record.control_records import ControlRecordType, marker_of
 from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, asks_for_metadata, is_healed_by_time
@@ -329,8 +330,10 @@ class Fetcher:
 
     # For lanes.
 
-    async def room(self) -> None:
-        """Waits while too much waits to be polled."""
+    async def room(self, coming: int) -> None:
+        """Waits while too much waits to be polled, with as many bytes that the loop's next turn delivers."""
+        if self._buffered + coming >= self.settings.max_buffered_bytes:
+            await asyncio.sleep(0)
         await self._room.wait()
 
     def deliver(self, arrived: Fetched | Exception) -> None:
@@ -490,6 +493,7 @@ class _Lane:
         self._speaks_ids: bool | None = None  # in this session
         self._connection: BrokerConnection | None = None
         self._failures = 0
+        self._coming = 0  # bytes that are to be handed over
         self._changed = asyncio.Event()
 
     def add(self, place: _Place) -> None:
@@ -508,7 +512,7 @@ class _Lane:
         """Asks until there is nothing to ask for."""
         try:
             while self._places:
-                await self._fetcher.room()
+                await self._fetcher.room(self._coming)
                 try:
                     await self._round()
                     self._failures = 0
@@ -640,17 +644,19 @@ class _Lane:
             except ApiError as error:
                 self._fetcher.fail(place, error)
                 return
-            self._fetcher.deliver(fetched)
+            # In the loop's next turn: what this one still does is to ask for more.
+            asyncio.get_running_loop().call_soon(self._hand_over, place, fetched)
+            self._coming += len(fetched.records)
             self._places[place.partition] = self._places.pop(place.partition)  # a broker that keeps no session takes us by our order
 
     def _fetched(self, place: _Place, answer: FetchedPartition) -> Fetched:
-        """What has come, after a look at each header.
+        """What has come, after a look at each header; checksums are looked at when it is handed over.
 
         Raises:
             CorruptMessage, UnsupportedForMessageFormat: it cannot be handed on.
         """
         records = answer.records
-        end, next_offset, leader_epoch = check_fetched(records, place.offset, check_crcs=self._fetcher.settings.check_crcs)
+        end, next_offset, leader_epoch = check_fetched(records, place.offset)
         if not end:
             raise CorruptMessage(f"{len(records)} bytes came, and no whole batch is in them")
         fetched = Fetched(
@@ -666,6 +672,20 @@ class _Lane:
         )
         place.offset, place.last_epoch = next_offset, leader_epoch
         return fetched
+
+    def _hand_over(self, place: _Place, fetched: Fetched) -> None:
+        """Gives what came to the next poll, unless it is not wanted any more, or damaged."""
+        self._coming -= len(fetched.records)
+        if not self._fetcher.is_current(place):
+            return
+        if self._fetcher.settings.check_crcs:
+            try:
+                check_crcs(fetched.records)
+            except CorruptMessage as error:
+                place.offset = fetched.offset
+                self._fetcher.fail(place, error)
+                return
+        self._fetcher.deliver(fetched)
 
     def _refused(self, place: _Place, answer: FetchedPartition, nodes: Mapping[int, NodeEndpoint]) -> None:
         now = asyncio.get_running_loop().time()

@@ -19,7 +19,7 @@ from ottla.errors import CorruptMessage, OffsetOutOfRange, UnsupportedForMessage
 from ottla.lifecycle import LoopThreadUnusable
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
-from ottla.record.batch import check_fetched
+from ottla.record.batch import check_crcs, check_fetched
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch, read_records
 from ottla.wire.cluster import Cluster, ClusterSettings
@@ -181,10 +181,11 @@ def test_what_came_damaged_is_refused() -> None:
         damaged = bytearray(whole)
         damaged[position] ^= 1
         with pytest.raises(error):
-            check_fetched(memoryview(damaged), 0, check_crcs=True)
+            check_fetched(memoryview(damaged), 0)
+            check_crcs(memoryview(damaged))
     with pytest.raises(CorruptMessage, match="offsets 0 to 0, where 5 was to come"):
-        check_fetched(memoryview(whole), 5, check_crcs=True)
-    assert check_fetched(memoryview(whole)[:-1], 0, check_crcs=True) == (0, 0, -1)
+        check_fetched(memoryview(whole), 5)
+    assert check_fetched(memoryview(whole)[:-1], 0) == (0, 0, -1)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])

@@ -56,7 +56,7 @@ class Liar:
             return self.answer(asked, [], 70)  # FETCH_SESSION_ID_NOT_FOUND: here are none
         ((topic, (wanted,)),) = request.topics
         if wanted.fetch_offset >= COUNT:
-            return None
+            return self.answer(asked, [(topic, [FetchAnswer(0, 0, COUNT, COUNT, 0)])])
         records = self.log[wanted.fetch_offset]
         answer = FetchAnswer(0, 0, COUNT, COUNT, 0, records=records)
         whole = bytearray(self.answer(asked, [(topic, [answer])]))
