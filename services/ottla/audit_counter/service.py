@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, ParamSpec, TypeVar
+from uuid import UUID
 
 import numpy as np
 
@@ -523,7 +524,8 @@ class AuditCounter:
         """
         await self._in_store(self._store.begin_log, topic, [start_ms])
         books = await self._in_store(self._store.books, topic, start_ms)
-        if books.is_former or await self._is_made_again(topic):
+        topic_id = await self._topic_id(topic)
+        if books.is_former or await self._is_made_again(topic, topic_id):
             return
         bounds: dict[int, list[int]] = {}
         for tier in books.tallies.keys() - {LOG}:
@@ -532,6 +534,9 @@ class AuditCounter:
                     known = bounds.setdefault(partition, [tally.first_offset, tally.last_offset + 1])
                     known[:] = min(known[0], tally.first_offset), max(known[1], tally.last_offset + 1)
         counts, ends = await self._count_log(topic, start_ms, bounds)
+        if await self._topic_id(topic) != topic_id:  # what was counted may be of either
+            self._doubts.setdefault((topic, start_ms))
+            return
         repeated = await self._beside(counts.repeated)
         await self._in_store(self._store.put_log, topic, {start_ms: counts.tallies}, ends, {start_ms: repeated}, {start_ms: counts.moved})
         self.progress.logs_read += 1
@@ -540,10 +545,12 @@ class AuditCounter:
             counts.found = await self._pieces(topic, start_ms, tiers)
         await self._judge({(topic, start_ms)}, counts)
 
-    async def _is_made_again(self, topic: str) -> bool:
-        """Whether there is another topic of the name than brokers spoke of last; then its former windows are judged as such."""
+    async def _topic_id(self, topic: str) -> UUID | None:
         await self._cluster.refresh((topic,))
-        topic_id = self._cluster.metadata.topic(topic).topic_id
+        return self._cluster.metadata.topic(topic).topic_id
+
+    async def _is_made_again(self, topic: str, topic_id: UUID | None) -> bool:
+        """Whether that is another topic of the name than brokers spoke of last; then its former windows are judged as such."""
         known = await self._in_store(self._store.topic_id, topic)
         if topic_id is None or known in ("", topic_id.hex):
             return False

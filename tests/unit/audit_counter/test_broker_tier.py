@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import confluent_kafka
@@ -435,6 +436,32 @@ async def test_what_is_said_of_a_topic_stays_when_the_next_one_of_its_name_is_au
             await until(mixed, unknown)
             await until(known, complete)
     assert not seen & WRONG
+
+
+@in_a_loop
+async def test_a_log_that_is_read_while_its_topic_is_made_again_accuses_nobody(tmp_path: Path) -> None:
+    """No one has spoken of the next topic yet, and its log has none of the messages that the former one had."""
+    with pytest.MonkeyPatch.context() as patched:
+        tiers = Tiers(patched)
+        async with pipeline(tmp_path, expected=EXPECTED, verify="doubt", **AUDITING) as running:
+            await running.produce()
+            await running.consume()
+            await running.say_final()
+            before = await running.summary()
+            assert {said.verdict for _, said in before.verdicts} <= {Verdict.COMPLETE, Verdict.LATE}
+            tiers.are_held = True
+            count_log = running.counter._count_log
+
+            async def count_another(topic: str, *arguments: Any) -> Any:
+                if running.counter._count_log is not count_log:
+                    patched.setattr(running.counter, "_count_log", count_log)
+                    assert not await delete_topics(running.cluster, [topic])
+                    await create_topic(running.cluster, topic, 2)
+                return await count_log(topic, *arguments)
+
+            patched.setattr(running.counter, "_count_log", count_another)
+            await running.counter.read_log("clicks", running.start_ms)
+            assert (await running.summary(0.0)).verdicts == before.verdicts
 
 
 def produced_in_transactions(servers: str, start_ms: int) -> None:
