@@ -177,6 +177,7 @@ class _Place:
     """Where the reading of a partition stands."""
 
     __slots__ = (
+        "coming",
         "high_watermark",
         "is_stale",
         "last_epoch",
@@ -201,6 +202,7 @@ class _Place:
         self.look_up = offset if offset < 0 else None  # LATEST, EARLIEST or a time: the offset is still to be found out
         self.last_epoch = last_epoch  # of the batch before the offset
         self.max_bytes = max_bytes
+        self.coming: Fetched | None = None  # what the loop's next turn gives to polls
         self.leader_epoch = -1
         self.topic_id: UUID | None = None  # of the topic that it was when it was assigned
         self.preferred: tuple[BrokerId, float] | None = None  # a replica to read from, and until when (KIP-392)
@@ -210,6 +212,11 @@ class _Place:
         self.refusals = 0  # in a row
         self.unknown_since: float | None = None  # without another answer between
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+
+    @property
+    def given(self) -> int:
+        """The offset up to which polls have it, or find it there."""
+        return self.offset if self.coming is None else self.coming.offset
 
 
 class _SessionRefused(OttlaError):
@@ -262,8 +269,8 @@ class Fetcher:
 
     @property
     def assigned(self) -> Mapping[TopicPartition, int]:
-        """The partitions and the offset up to which each has been asked for; below 0 while that is still looked up."""
-        return {partition: place.offset for partition, place in self._places.items()}
+        """The partitions and the offset up to which each has come; below 0 while that is still looked up."""
+        return {partition: place.given for partition, place in self._places.items()}
 
     def assign(self, partition: TopicPartition, offset: int, *, last_epoch: int = -1, max_bytes: int | None = None) -> None:
         """Reads the partition from there on, whether it was read already or not. What waits to be polled of it is dropped.
@@ -354,7 +361,7 @@ class Fetcher:
             self._homeless.pop(place.partition, None)
             for lane in self._lanes.values():
                 lane.remove(place)
-            self.deliver(FetchFailed(place.partition, place.offset, error))
+            self.deliver(FetchFailed(place.partition, place.given, error))
 
     def rehome(self, place: _Place, *, is_stale: bool) -> None:
         """Looks up again who is to be asked for the partition."""
@@ -646,6 +653,7 @@ class _Lane:
                 return
             # In the loop's next turn: what this one still does is to ask for more.
             asyncio.get_running_loop().call_soon(self._hand_over, place, fetched)
+            place.coming = fetched
             self._coming += len(fetched.records)
             self._places[place.partition] = self._places.pop(place.partition)  # a broker that keeps no session takes us by our order
 
@@ -682,9 +690,9 @@ class _Lane:
             try:
                 check_crcs(fetched.records)
             except CorruptMessage as error:
-                place.offset = fetched.offset
                 self._fetcher.fail(place, error)
                 return
+        place.coming = None
         self._fetcher.deliver(fetched)
 
     def _refused(self, place: _Place, answer: FetchedPartition, nodes: Mapping[int, NodeEndpoint]) -> None:

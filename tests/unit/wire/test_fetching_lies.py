@@ -112,6 +112,25 @@ def test_what_is_delivered_is_the_log_however_the_broker_lies(seed: int, share: 
     assert [fetched.next_offset for fetched in got] == [read_header(batch).last_offset + 1 for batch in LOG]
 
 
+async def test_what_is_read_but_not_handed_over_yet_does_not_count_as_come() -> None:
+    """Who looks at `assigned` between two polls takes all below those offsets for read; who goes on after a failure begins there."""
+    liar = Liar(Random(1), 0.0)
+    for turns in range(24):
+        async with Cluster("broker:9092", random=Random(1), connect=connecting(liar)) as cluster, Fetcher(cluster) as fetcher:
+            fetcher.assign(CLICKS, 0)
+            got: list[Fetched] = []
+            for _ in range(turns):
+                if fetcher._arrived:
+                    got += await fetcher.poll(0.0)
+                assert fetcher.assigned == {CLICKS: got[-1].next_offset if got else 0}
+                await asyncio.sleep(0)
+            fetcher.fail(fetcher._places[CLICKS], TopicAuthorizationFailed("not any more"))
+            with pytest.raises(FetchFailed) as failed:
+                while True:
+                    got += await fetcher.poll(5.0)
+            assert failed.value.offset == (got[-1].next_offset if got else 0)
+
+
 async def test_a_partition_that_no_one_led_for_long_is_read_on_when_its_leader_does_not_know_it_at_first() -> None:
     """A broker that starts has not been told of its partitions yet; only a topic that stays unknown is gone."""
 
