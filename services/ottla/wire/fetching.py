@@ -247,6 +247,7 @@ class Fetcher:
         self._arrived: deque[Fetched | Exception] = deque()
         self._arrival = asyncio.Event()
         self._buffered = 0
+        self.coming = 0  # bytes that lanes hand over in the loop's next turn
         self._room = asyncio.Event()
         self._room.set()
         self._is_closed = False
@@ -337,9 +338,9 @@ class Fetcher:
 
     # For lanes.
 
-    async def room(self, coming: int) -> None:
-        """Waits while too much waits to be polled, with as many bytes that the loop's next turn delivers."""
-        if self._buffered + coming >= self.settings.max_buffered_bytes:
+    async def room(self) -> None:
+        """Waits while too much waits to be polled."""
+        if self._buffered + self.coming >= self.settings.max_buffered_bytes:
             await asyncio.sleep(0)
         await self._room.wait()
 
@@ -500,7 +501,6 @@ class _Lane:
         self._speaks_ids: bool | None = None  # in this session
         self._connection: BrokerConnection | None = None
         self._failures = 0
-        self._coming = 0  # bytes that are to be handed over
         self._changed = asyncio.Event()
 
     def add(self, place: _Place) -> None:
@@ -519,7 +519,7 @@ class _Lane:
         """Asks until there is nothing to ask for."""
         try:
             while self._places:
-                await self._fetcher.room(self._coming)
+                await self._fetcher.room()
                 try:
                     await self._round()
                     self._failures = 0
@@ -654,7 +654,7 @@ class _Lane:
             # In the loop's next turn: what this one still does is to ask for more.
             asyncio.get_running_loop().call_soon(self._hand_over, place, fetched)
             place.coming = fetched
-            self._coming += len(fetched.records)
+            self._fetcher.coming += len(fetched.records)
             self._places[place.partition] = self._places.pop(place.partition)  # a broker that keeps no session takes us by our order
 
     def _fetched(self, place: _Place, answer: FetchedPartition) -> Fetched:
@@ -683,7 +683,7 @@ class _Lane:
 
     def _hand_over(self, place: _Place, fetched: Fetched) -> None:
         """Gives what came to the next poll, unless it is not wanted any more, or damaged."""
-        self._coming -= len(fetched.records)
+        self._fetcher.coming -= len(fetched.records)
         if not self._fetcher.is_current(place):
             return
         if self._fetcher.settings.check_crcs:

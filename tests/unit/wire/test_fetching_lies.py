@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.wire.fakes import Asked, FakeChannel, api_versions, connecting, one_partition
 
 from ottla.errors import TopicAuthorizationFailed
-from ottla.model import Endpoint, TopicPartition
+from ottla.model import BrokerId, Endpoint, TopicPartition
 from ottla.protocol import fetch, produce
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import FetchAnswer
@@ -22,7 +22,7 @@ from ottla.protocol.produce import PartitionAnswer
 from ottla.record.batch import read_header
 from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster, ClusterSettings
-from ottla.wire.fetching import Fetched, Fetcher, FetchFailed
+from ottla.wire.fetching import Fetched, Fetcher, FetchFailed, FetchSettings
 from ottla.wire.offsets import LATEST
 from ottla.wire.producing import BatchProducer, ProduceSettings
 
@@ -220,6 +220,21 @@ class Leading(Liar):
         ]
         brokers = [schema("MetadataResponseBroker", node_id=number, host=f"broker-{number}", port=9092, rack=None) for number in (1, 2)]
         return asked.answer(throttle_time=0, brokers=brokers, cluster_id="c", controller_id=1, topics=topics)
+
+
+async def test_no_more_is_asked_of_two_brokers_at_once_than_there_is_room_for() -> None:
+    """Also when both have answered within one turn of the loop, as while another's checksums were compared."""
+    size = len(LOG[0])
+    settings = FetchSettings(max_buffered_bytes=2 * size)
+    leading = connecting(Leading())
+    async with Cluster("broker-1:9092", random=Random(1), connect=leading) as cluster, Fetcher(cluster, settings) as fetcher:
+        views = TopicPartition("views", 0)
+        await cluster.refresh(("clicks", "views"))
+        assert cluster.metadata.hint(views, BrokerId(2), 6)
+        fetcher.assign(CLICKS, 0)
+        fetcher.assign(views, 0)
+        await asyncio.sleep(0.1)
+        assert fetcher._buffered == 3 * size  # the first who was answered has asked once more, and then it was full
 
 
 async def test_a_replica_is_read_from_for_a_time_and_then_the_leader_says_again_which() -> None:
