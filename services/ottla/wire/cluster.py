@@ -44,7 +44,7 @@ from ottla.model import NO_LEADER, BrokerId, Endpoint, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch_client import MalformedResponse
 from ottla.wire.broker_connection import BrokerConnection, Build, Security, introduce
-from ottla.wire.connection import Channel, Connect, open_connection
+from ottla.wire.connection import Channel, Connect, SocketConnection, open_connection
 from ottla.wire.metadata import Broker, Metadata, TopicMetadata
 
 log = logging.getLogger(__name__)
@@ -125,16 +125,19 @@ class Bootstrap(Protocol):
 
 def socket_connect(settings: ClusterSettings) -> Connect:
     """How brokers are reached over TCP or TLS."""
+    last: dict[Endpoint, SocketConnection] = {}
 
     async def connect(endpoint: Endpoint) -> Channel:
-        return await open_connection(
+        last[endpoint] = await open_connection(
             endpoint,
             settings.security.tls,
             usual_size=settings.usual_answer_bytes,
             limit=settings.max_answer_bytes,
             receive_buffer_bytes=settings.receive_buffer_bytes,
             setup_seconds=settings.setup_timeout_seconds,
+            former=last.get(endpoint),
         )
+        return last[endpoint]
 
     return connect
 

@@ -77,9 +77,15 @@ class SocketConnection(asyncio.BufferedProtocol):
         peer: who is at the other end, for messages.
         usual_size: buffers up to this size are kept for the next answer.
         limit: an answer that announces more is refused.
+        address: the one of the peer's that it goes to.
+
+    Attributes:
+        has_answered: whether a request was ever answered by it.
     """
 
-    def __init__(self, peer: str, usual_size: int, limit: int) -> None:
+    def __init__(self, peer: str, usual_size: int, limit: int, address: Any = None) -> None:
+        self.address: Final = address
+        self.has_answered = False
         self._peer = peer
         self._usual_size = usual_size
         self._limit = limit
@@ -205,6 +211,7 @@ class SocketConnection(asyncio.BufferedProtocol):
                 return
             self._start = end
             self._size = -1
+            self.has_answered = True
             answer, timer = self._waiting.popleft()
             timer.cancel()
             if not answer.done():
@@ -264,6 +271,7 @@ async def open_connection(
     limit: int,
     receive_buffer_bytes: int = -1,
     setup_seconds: float = SETUP_SECONDS,
+    former: SocketConnection | None = None,
 ) -> SocketConnection:
     """Opens a connection to where a listener is.
 
@@ -272,6 +280,7 @@ async def open_connection(
         usual_size, limit: bytes of answers, as `SocketConnection` has them.
         receive_buffer_bytes: of the socket; -1 leaves it to the system.
         setup_seconds: how long it may take with one address of the host; with the next it begins again (KIP-601).
+        former: the last one to there, whose address is the first again; the one behind it, if no one answered by it (KIP-302).
 
     Raises:
         OSError: no one accepts, or not in time, or the certificate is not trusted.
@@ -289,6 +298,10 @@ async def open_connection(
         raise too_late from None
     except UnicodeError as error:  # with an empty label, or one of more than 63 letters
         raise ConnectionError(f"{endpoint.host!r} is no host name: {error}") from None
+    if former is not None:
+        first = next((number for number, found in enumerate(addresses) if found[-1] == former.address), 0)
+        first += former.is_lost and not former.has_answered
+        addresses = addresses[first:] + addresses[:first]
     for family, kind, protocol, _, address in addresses:
         try:
             async with asyncio.timeout(setup_seconds):
@@ -298,7 +311,7 @@ async def open_connection(
                     errors.append(error)
                     continue
                 # From here on the socket is the transport's to close.
-                return await _open(endpoint, SocketConnection(peer, usual_size, limit), opened, tls)
+                return await _open(endpoint, SocketConnection(peer, usual_size, limit, address), opened, tls)
         except TimeoutError:
             errors.append(too_late)
     if errors and all(error is too_late for error in errors):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
+from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -329,6 +332,37 @@ def test_bootstrap_servers_are_read(text: str, found: tuple[tuple[str, int], ...
 def test_bootstrap_servers_that_cannot_be_read_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"bootstrap.servers"):
         bootstrap_endpoints(text)
+
+
+async def test_a_host_is_reached_by_another_of_its_addresses_when_who_is_at_one_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's NetworkClientTest.testFailedConnectionToFirstAddress (KIP-302): as of a name for all brokers, of which one hangs."""
+    reached: list[int] = []
+
+    async def dead(number: int) -> asyncio.Server:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            reached.append(number)
+            writer.close()
+
+        return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+    async with brokers(tmp_path) as running, await dead(0) as first, await dead(1) as second:
+        port = int(servers(running).rpartition(":")[2])
+        places = [first.sockets[0].getsockname(), second.sockets[0].getsockname(), ("127.0.0.1", port)]
+
+        async def addresses(host: str, *_: Any, **__: Any) -> list[Any]:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", place) for place in places]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
+        async with Cluster("kafka.example:9092", random=Random(1)) as cluster:
+            for _ in range(2):
+                with pytest.raises(ConnectionError, match="no broker answers"):
+                    await cluster.refresh(())
+            await cluster.refresh(())
+            await cluster._connection(("kafka.example", 9092, "lane"))
+            await cluster._connection(("kafka.example", 9092, "another"))
+            assert reached == [0, 1], "the address at which someone has answered stays the first"
 
 
 async def test_who_is_registered_is_asked_before_whom_one_remembers(tmp_path: Path) -> None:
