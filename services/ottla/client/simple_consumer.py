@@ -223,7 +223,7 @@ class AsyncSimpleConsumer:
             head, partitions, _ = await fetch(connection, wire_request, version, self._cluster.settings.request_timeout_seconds)
             if head.error_code != NONE:
                 raise error_of(head.error_code, f"broker {leader} answers a Fetch")
-            larger: dict[TopicPartition, int] = {}
+            left: dict[TopicPartition, int] = {}
             for answer in partitions:
                 name = keys.get(answer.topic, "")
                 partition = TopicPartition(name, answer.partition)
@@ -232,11 +232,15 @@ class AsyncSimpleConsumer:
                 taken = self._taken(partition, asked[partition].offset, answer)
                 if taken is not None:
                     found[partition] = taken
-                elif sizes[partition] < LARGEST_FETCH:
-                    larger[partition] = min(2 * sizes[partition], LARGEST_FETCH)
                 else:
-                    found[partition] = MessageTooLarge(f"{partition}: a batch is larger than {LARGEST_FETCH:,} bytes")
-            sizes = larger
+                    left[partition] = sizes[partition]
+            # A broker gives the first batch of the first one that has any, whatever its size (KIP-74), and to the others what room is left.
+            if left.keys() == sizes.keys():
+                for partition, size in left.items():
+                    if size == LARGEST_FETCH:
+                        found[partition] = MessageTooLarge(f"{partition}: a batch is larger than {LARGEST_FETCH:,} bytes")
+                left = {partition: min(2 * size, LARGEST_FETCH) for partition, size in left.items() if size < LARGEST_FETCH}
+            sizes = left
         return found
 
     def _taken(self, partition: TopicPartition, offset: int, answer: FetchedPartition) -> _Taken | ApiError | None:

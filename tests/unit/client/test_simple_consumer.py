@@ -96,6 +96,16 @@ async def test_batches_that_do_not_fit_are_asked_for_with_twice_the_bytes(tmp_pa
         assert [len(list(messages)) for messages in found] == [1, 1]
 
 
+async def test_a_partition_that_finds_no_room_beside_others_is_asked_for_again_and_not_taken_for_too_large(tmp_path: Path) -> None:
+    """A broker's `fetch.max.bytes` bounds the whole answer: it was asked eight times, each time for twice as much."""
+    async with brokers(tmp_path, fetch_max_bytes="1024") as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 10)
+        for number in range(10):
+            await produce(cluster, TopicPartition("clicks", number), batch(os.urandom(2_000)))
+        found = await AsyncSimpleConsumer(cluster=cluster).multi_fetch([FetchRequest("clicks", number, 0) for number in range(10)])
+        assert [len(list(messages)) for messages in found] == [1] * 10
+
+
 async def test_a_fetch_waits_at_the_end_as_long_as_it_is_to(tmp_path: Path) -> None:
     """Also for longer than a leader is tried."""
     async with brokers(tmp_path) as running, cluster_of(running) as cluster:
