@@ -33,6 +33,9 @@ from ottla.errors import (
     NONE,
     ApiError,
     CorruptMessage,
+    FetchSessionIdNotFound,
+    FetchSessionTopicIdError,
+    InvalidFetchSessionEpoch,
     OffsetNotAvailable,
     OffsetOutOfRange,
     OttlaError,
@@ -539,7 +542,8 @@ class _Lane:
     async def _failed(self, error: Exception) -> None:
         self._session = FetchSession(self._session.session_id)
         if self._failures == 0:
-            level = logging.DEBUG if isinstance(error, _SessionRefused) else logging.WARNING
+            # A broker that has restarted, or has too many sessions, forgets them.
+            level = logging.DEBUG if isinstance(error.__cause__, _FORGOTTEN) else logging.WARNING
             log.log(level, "fetching from broker %d, trying again: %s", self.broker_id, error)
         self._failures += 1
         if not isinstance(error, _SessionRefused):
@@ -613,7 +617,8 @@ class _Lane:
         )
         answer = await fetch(connection, request, version, self._cluster.settings.request_timeout_seconds)
         if answer[0].error_code != NONE:
-            raise _SessionRefused(str(error_of(answer[0].error_code)))
+            error = error_of(answer[0].error_code)
+            raise _SessionRefused(str(error)) from error
         session.answered(answer[0].session_id)
         return answer
 
@@ -781,6 +786,7 @@ class _Lane:
         place.offset, place.last_epoch = min(end_offset, place.offset), epoch
 
 
+_FORGOTTEN: Final = (FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch)
 _NAMES: Final = {EARLIEST: "its beginning", LATEST: "its end"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -359,6 +360,29 @@ async def test_a_partition_of_which_a_broker_says_that_something_has_failed_is_a
             while not (arrived := await fetcher.poll(5.0)):
                 pass
         assert arrived[0].offset == 0
+
+
+@pytest.mark.parametrize(("code", "is_said"), [(-1, True), (35, True), (70, False), (71, False), (106, False)])
+async def test_a_broker_that_refuses_whole_requests_is_spoken_of_unless_it_has_but_forgotten_a_session(
+    caplog: pytest.LogCaptureFixture, code: int, is_said: bool
+) -> None:
+    """Kafka's FetchSessionHandler logs each. A reader that got nothing for ever said nothing at all."""
+    codes = iter((code, code))
+
+    class Refusing(Liar):
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            refused = next(codes, 0)
+            return self.answer(asked, [], refused) if refused else super().fetch(asked)
+
+    refusing = connecting(Refusing(Random(1), 0.0))
+    async with Cluster("broker:9092", random=Random(1), connect=refusing) as cluster, Fetcher(cluster) as fetcher:
+        fetcher.assign(CLICKS, 0)
+        async with asyncio.timeout(120):
+            while not (arrived := await fetcher.poll(5.0)):
+                pass
+        assert arrived[0].offset == 0
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(said) == is_said and all("fetching from broker 1, trying again" in message for message in said)
 
 
 async def test_partitions_take_turns_where_a_broker_keeps_no_session_and_one_fills_each_answer() -> None:
