@@ -307,11 +307,12 @@ async def open_connection(
             async with asyncio.timeout(setup_seconds):
                 try:
                     opened = await _connected(socket.socket(family, kind, protocol), address, receive_buffer_bytes)
+                    # From here on the socket is the transport's to close.
+                    return await _open(endpoint, SocketConnection(peer, usual_size, limit, address), opened, tls)
+                except ssl.SSLError:  # who is there is not trusted
+                    raise
                 except OSError as error:
                     errors.append(error)
-                    continue
-                # From here on the socket is the transport's to close.
-                return await _open(endpoint, SocketConnection(peer, usual_size, limit, address), opened, tls)
         except TimeoutError:
             errors.append(too_late)
     if errors and all(error is too_late for error in errors):
@@ -337,7 +338,7 @@ async def _open(endpoint: Endpoint, connection: SocketConnection, opened: socket
         try:
             await loop.create_connection(lambda: connection, sock=opened, ssl=tls, server_hostname=endpoint.host)
         except ConnectionResetError:  # which asyncio raises without a word
-            raise ConnectionResetError(f"{endpoint.host}:{endpoint.port} closed the connection in the TLS handshake") from None
+            raise ConnectionResetError("closed the connection in the TLS handshake") from None
     else:
         await loop.create_connection(lambda: connection, sock=opened)
     return connection

@@ -292,16 +292,28 @@ async def test_a_host_that_can_be_no_name_is_one_where_no_one_listens(host: str)
         await open_connection(Endpoint("INTERNAL", host, 9092), usual_size=USUAL_SIZE, limit=LIMIT)
 
 
-async def test_a_connection_that_ends_in_the_tls_handshake_is_said(stores: TlsSettings) -> None:
+async def test_a_connection_that_ends_in_the_tls_handshake_is_said_and_the_hosts_other_addresses_are_tried(
+    stores: TlsSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As where a listener speaks no TLS. asyncio raises an error without a text."""
+    tls = client_context(stores, check_host_name=False)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
 
     async with leader(Wire(), serve) as endpoint:
         at = Endpoint("INTERNAL", "127.0.0.1", endpoint.port, "SSL")
-        with pytest.raises(ConnectionResetError, match=rf"127\.0\.0\.1:{endpoint.port} closed the connection in the TLS handshake"):
-            await open_connection(at, client_context(stores, check_host_name=False), usual_size=USUAL_SIZE, limit=LIMIT)
+        with pytest.raises(ConnectionError, match=rf"127\.0\.0\.1:{endpoint.port}: closed the connection in the TLS handshake"):
+            await open_connection(at, tls, usual_size=USUAL_SIZE, limit=LIMIT)
+        async with leader(Wire(server_context(stores)), echo) as other:
+
+            async def addresses(*_: Any, **__: Any) -> list[Any]:
+                return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", one.port)) for one in (endpoint, other)]
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
+            connection = await open_connection(at, tls, usual_size=USUAL_SIZE, limit=LIMIT)
+            assert bytes(await connection.exchange(b"there", 30.0)) == b"there"
+            await connection.close()
 
 
 async def test_tls_without_settings_for_it_is_said() -> None:
