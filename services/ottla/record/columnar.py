@@ -304,9 +304,10 @@ def read_columns(
                 open_producers.add(waiting.pop()[1])
             header = read_header(view, position)
             if header.is_control:
-                marker = marker_of(view[position:end])
-                if marker is not None and marker.control_type is ControlRecordType.ABORT:
-                    open_producers.discard(header.producer_id)
+                if header.producer_id in open_producers:  # others may be no markers, as those of a Raft log
+                    marker = marker_of(view[position:end])
+                    if marker is not None and marker.control_type is ControlRecordType.ABORT:
+                        open_producers.discard(header.producer_id)
                 is_seen = False
             elif header.is_transactional and header.producer_id in open_producers:
                 is_seen = False

@@ -282,6 +282,8 @@ def test_aborted_transactions_and_markers_are_left_out() -> None:
         assert columns[-1].next_offset == 8
     assert [record.value for record in rows(read_columns(log))][:1] == [b"aborted"]
     (empty,) = read_columns(marker(1, 4, ControlRecordType.ABORT))
+    (passed_over,) = read_columns(build_batch([Record(0, 0, b"\0\0\0\2", b"\0\0")], control=True))  # LEADER_CHANGE (KIP-595)
+    assert (len(passed_over), passed_over.next_offset) == (0, 1)
     assert (len(empty), empty.next_offset, len(empty.to_arrow())) == (0, 5, 0)
 
 
