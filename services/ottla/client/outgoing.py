@@ -366,7 +366,12 @@ class Outgoing:
     def _fill(
         self, slot: Slot, values: Sequence[bytes | None], delivery: Delivery, key: bytes | None, section: bytes | None, timestamp_ms: int
     ) -> None:
-        count, size = len(values), _size_of(values, key, section)
+        count = len(values)
+        if count > self.most:  # here and not below: a list may be a thousand batches long, and calls cannot be so deep
+            for number in range(0, count, self.most):
+                self._fill(slot, values[number : number + self.most], delivery, key, section, timestamp_ms)
+            return
+        size = _size_of(values, key, section)
         if size > _PIECE and count > 1:
             for some in (values[: count // 2], values[count // 2 :]):
                 self._fill(slot, some, delivery, key, section, timestamp_ms)

@@ -166,3 +166,20 @@ def test_a_thousand_single_messages_are_where_their_deliveries_say() -> None:
         sending.end(batch, offset)
         offset += batch.count
     assert [values[delivery.result(0)[0][1]] for delivery in deliveries] == [b"%d" % number for number in range(1_000)]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_list_may_be_thousands_of_batches_long(is_known: bool) -> None:
+    """It ended in a RecursionError, and the room of what was left was never given back."""
+    sending, _ = outgoing(queue_size=100_000)
+    topic = "known" if is_known else "found later"
+    sending.put(topic, [b"first"], Delivery(sending), partition=0)
+    delivery = Delivery(sending)
+    values = [b"%d" % number for number in range(10_000 * MOST)]
+    sending.put(topic, values, delivery, partition=0)
+    sending.place("found later", COUNT)
+    batches = all_batches(sending)
+    assert [value for batch in batches for value in batch.values] == [b"first", *values]
+    for batch in batches:
+        sending.end(batch, 0)
+    assert (sending.left, delivery.left) == (0, 0)
