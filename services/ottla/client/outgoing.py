@@ -14,10 +14,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import index
 from random import Random
 from typing import Final
 
-from ottla.client.errors import ClientClosed, DeliveryFailed, QueueFull
+from ottla.client.errors import ClientClosed, DeliveryFailed, InvalidPartition, QueueFull
 from ottla.client.partitioners import murmur2_partition
 from ottla.clock import Clock, wall_ns
 from ottla.errors import MessageTooLarge, UnknownTopicOrPartition, reason_of
@@ -30,6 +31,7 @@ _LARGEST_MESSAGE: Final = 1_000_000  # `message.max.bytes` of librdkafka, below 
 _LARGEST_BATCH: Final = 1_000_000
 _PIECE: Final = _LARGEST_BATCH // 4  # of what is put at once: more is split
 _MOST_BYTES: Final = 1 << 30  # `queue.buffering.max.kbytes`
+_BEYOND_TIMES: Final = 1 << 62  # in ms: a batch has room for as much between two
 _OVERHEAD: Final = 20  # of a record at most, besides key, value and headers
 
 Slot = tuple[str, int]  # topic and partition, or -1 for messages that any partition may have
@@ -301,8 +303,15 @@ class Outgoing:
 
         Raises:
             QueueFull: there was no room in that time; those before are taken.
+            InvalidPartition, ValueError, TypeError: no partition and no timestamp can be that.
             What `refusal` makes.
         """
+        # Said before they are in a batch, as it would fail with those of others.
+        partition, timestamp_ms = index(partition), index(timestamp_ms)
+        if partition < NO_PARTITION:
+            raise InvalidPartition(f"{topic}: no partition has the number {partition}")
+        if abs(timestamp_ms) >= _BEYOND_TIMES:
+            raise ValueError(f"{timestamp_ms} is no timestamp in ms")
         deadline = None
         first, behind = 0, len(values)
         while first < behind:
@@ -349,8 +358,8 @@ class Outgoing:
         timestamp_ms: int,
         partition: int,
     ) -> None:
-        self.left += len(values)
         count = self.counts.get(topic)
+        self.left += len(values)
         if count is None or partition >= count or topic in self.waiting:
             size = _size_of(values, key, section)
             deadline = self._clock.monotonic() + self._timeout_seconds

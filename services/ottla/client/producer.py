@@ -187,9 +187,10 @@ class Producer:
         Raises:
             DeliveryFailed: (sync) one of them at least is not written; or none can be outside a transaction.
             QueueFull: (async) there was no room within `queue.enqueue.timeout.ms`; those before it are sent.
-            InvalidPartition: the partitioner gave a number that no partition has.
+            InvalidPartition: the partitioner gave a number that no partition has, or `partition` can be none.
             ClientClosed: closed, or a forked child.
-            TypeError: a key or a message that is neither bytes nor str; those before it are sent.
+            TypeError: a key or a message that is neither bytes nor str; those before it are sent. Or a number that is none.
+            ValueError: no timestamp is so far away.
             What encoder, partitioner and `before_enqueue` raise.
         """
         outgoing = self._outgoing

@@ -671,6 +671,45 @@ def test_a_topic_and_a_partition_that_are_not_there_are_said_and_cost_no_other_m
         assert producer.send("made-for-it", b"a").result()[0][1] == 0
 
 
+@pytest.mark.parametrize("handler", [None, CallbackHandler()])
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"partition": "1"}, TypeError),
+        ({"partition": -2}, InvalidPartition),
+        ({"timestamp_ms": 1_700_000_000_000.5}, TypeError),
+        ({"timestamp_ms": 1 << 63}, ValueError),
+        ({"timestamp_ms": -(1 << 63)}, ValueError),
+    ],
+)
+def test_a_number_that_is_no_partition_and_no_timestamp_costs_no_other_message(
+    cluster: EmbeddedCluster,
+    reader: SimpleConsumer,
+    topic: str,
+    wrong: dict[str, Any],
+    error: type[Exception],
+    handler: CallbackHandler | None,
+) -> None:
+    """Whole batches failed, and what waited for the topic's partitions was lost without a word."""
+    with Producer(settings(cluster, "async"), callback_handler=handler) as producer:
+        for _ in range(2):  # before and after the partitions are known
+            good = [producer.send(topic, b"a", partition=1)]
+            if handler is None:
+                with pytest.raises(error):
+                    producer.send(topic, b"wrong", **{"partition": 1, **wrong})
+            else:
+                bad = producer.send(topic, b"wrong", **{"partition": 1, **wrong})
+            good.append(producer.send(topic, b"b", partition=1))
+            with suppress(DeliveryFailed):
+                producer.flush()
+            assert [len(delivery.result(0)) for delivery in good] == [1, 1]
+            if handler is not None:
+                with pytest.raises(DeliveryFailed, match=error.__name__):
+                    bad.result(0)
+        assert producer._outgoing.left == 0
+    assert written(reader, topic, 1) == [b"a", b"b"] * 2
+
+
 def test_a_name_that_no_topic_can_have_fails_its_own_messages(cluster: EmbeddedCluster, topic: str) -> None:
     with Producer(settings(cluster, "async", queue_buffering_max_ms=1)) as producer:
         for name in ("no such name!", "n" * 40_000):
