@@ -364,6 +364,9 @@ class Outgoing:
             size = _size_of(values, key, section)
             deadline = self._clock.monotonic() + self._timeout_seconds
             others = self.waiting.setdefault(topic, [])
+            if not others:  # `add` would put what comes later into a batch that is open, before these
+                for batch in [batch for slot, batch in self.open.items() if slot[0] == topic]:
+                    self.close(batch)
             others.append(_Waiting(tuple(values), size, key, section, timestamp_ms, partition, delivery, deadline))
             delivery.grown(len(values))
             self._bytes += size

@@ -710,6 +710,22 @@ def test_a_number_that_is_no_partition_and_no_timestamp_costs_no_other_message(
     assert written(reader, topic, 1) == [b"a", b"b"] * 2
 
 
+def test_messages_stay_in_order_behind_one_whose_partition_is_not_there(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
+) -> None:
+    """What is sent while the partitions are looked for again waits for that; what came later went into a batch that was still open."""
+    with Producer(settings(cluster, "async")) as producer:
+        producer.send(topic, b"0", partition=0)
+        producer.flush()
+        producer.send(topic, b"1", partition=0)
+        beyond = producer.send(topic, b"x", partition=99)
+        producer.send(topic, [b"2", b"3"], partition=0)
+        producer.send(topic, b"4", partition=0)
+        with pytest.raises(DeliveryFailed, match="none of number 99"):
+            beyond.result(60)
+    assert written(reader, topic, 0) == [b"0", b"1", b"2", b"3", b"4"]
+
+
 def test_a_name_that_no_topic_can_have_fails_its_own_messages(cluster: EmbeddedCluster, topic: str) -> None:
     with Producer(settings(cluster, "async", queue_buffering_max_ms=1)) as producer:
         for name in ("no such name!", "n" * 40_000):
