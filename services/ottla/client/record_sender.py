@@ -240,12 +240,13 @@ class RecordSender:
     def _count(self, topics: Iterable[str]) -> None:
         """What was heard of topics since: that they have more partitions, or are gone."""
         known, counts = self._cluster.metadata.topics, self._outgoing.counts
-        for topic in topics:
-            found = known.get(topic)
-            if found is not None and found.partitions:
-                counts[topic] = len(found.partitions)
-            else:
-                counts.pop(topic, None)
+        with self._outgoing.lock:  # a `put` looks twice
+            for topic in topics:
+                found = known.get(topic)
+                if found is not None and found.partitions:
+                    counts[topic] = len(found.partitions)
+                else:
+                    counts.pop(topic, None)
 
     async def _follow(self, found: Discovered) -> bool:
         """Has the brokers say what there is, and gives whether it is what ZooKeeper says."""

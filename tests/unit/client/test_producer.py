@@ -726,6 +726,33 @@ def test_messages_stay_in_order_behind_one_whose_partition_is_not_there(
     assert written(reader, topic, 0) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+def test_a_topic_may_go_while_a_message_of_it_is_put_into_a_batch(
+    cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`send` raised a KeyError then, and the message's room in the queue was never given back."""
+    with Producer(settings(cluster, "async")) as producer:
+        producer.send(topic, b"a")
+        producer.flush()
+        sender = producer._sender
+        assert sender is not None
+
+        class Going(dict[str, int]):
+            def get(self, name: str, default: Any = None) -> Any:
+                found = super().get(name, default)
+                assert sender is not None
+                sender._cluster.metadata.forget(name)
+                hearing = threading.Thread(target=sender._count, args=((name,),))
+                hearing.start()
+                hearing.join(0.2)  # it waits for the `put`
+                return found
+
+        monkeypatch.setattr(producer._outgoing, "counts", Going(producer._outgoing.counts))
+        delivery = producer.send(topic, b"b")
+        monkeypatch.setattr(producer._outgoing, "counts", dict(producer._outgoing.counts))
+        producer.flush()
+        assert len(delivery.result(0)) == 1
+
+
 def test_a_name_that_no_topic_can_have_fails_its_own_messages(cluster: EmbeddedCluster, topic: str) -> None:
     with Producer(settings(cluster, "async", queue_buffering_max_ms=1)) as producer:
         for name in ("no such name!", "n" * 40_000):
