@@ -44,6 +44,7 @@ class HandlerQueue:
         hand_over: Callable[[str, Sequence[bytes | None], Delivery, bytes | None, Headers, int, int], None],
     ) -> None:
         self._settings = settings
+        self._batch_size = min(settings.batch_size, settings.queue_size)  # who waits for room makes no batch any larger
         self._callbacks = callbacks
         self._events = events
         self._outgoing = outgoing
@@ -82,7 +83,7 @@ class HandlerQueue:
                 if has_room:
                     self._queue.append((some, delivery))
                     self._count += len(some)
-                    if not former or former < self._settings.batch_size <= self._count:
+                    if not former or former < self._batch_size <= self._count:
                         self._changed.notify_all()
             deque(map(self._callbacks.after_enqueue, some, repeat(has_room)), maxlen=0)
             if not has_room:
@@ -140,7 +141,7 @@ class HandlerQueue:
 
     def _next_batch(self) -> list[_Run]:
         """What goes together: when there is enough, or the first has waited long enough. Nothing at the end."""
-        size, seconds = self._settings.batch_size, self._settings.queue_buffering_max_ms / 1000
+        size, seconds = self._batch_size, self._settings.queue_buffering_max_ms / 1000
         batch: list[_Run] = []
         with self._changed:
             while True:

@@ -319,7 +319,7 @@ class Outgoing:
                 if self.left >= self.queue_size or self._bytes >= _MOST_BYTES:
                     now = self._clock.monotonic()
                     deadline = now + patience_ms / 1000 if deadline is None else deadline
-                    self.changed.wait_for(self._has_room, None if patience_ms < 0 else deadline - now)
+                    self.changed.wait_for(self._makes_room, None if patience_ms < 0 else deadline - now)
                     if not self._has_room():
                         raise QueueFull(f"the queue has {self.queue_size} messages, for {patience_ms} ms by now")
                 if self.refusal is not None:
@@ -344,6 +344,15 @@ class Outgoing:
         if first + 1 >= self.most:
             self.close(batch)
         return Delivery(self, batch, first, 1)
+
+    def _makes_room(self) -> bool:
+        """As `_has_room`. Where nothing is on its way that would make room, batches do not wait for others to go with any more."""
+        if self._has_room():
+            return True
+        if len(self.open) == len(self.outstanding):
+            for batch in list(self.open.values()):
+                self.close(batch)
+        return False
 
     def _has_room(self) -> bool:
         return (self.left < self.queue_size and self._bytes < _MOST_BYTES) or self.refusal is not None

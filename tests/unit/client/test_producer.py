@@ -549,6 +549,18 @@ def test_a_full_queue_waits_as_long_as_it_is_told() -> None:
             producer.close(0.1)
 
 
+@pytest.mark.parametrize("handler", [None, CallbackHandler()])
+def test_what_fills_the_queue_does_not_wait_for_more_to_go_with(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, handler: CallbackHandler | None
+) -> None:
+    """No more can come, so each `queue.size` messages waited for `queue.time`. As of Kafka's accumulator when its memory is exhausted."""
+    small = settings(cluster, "async", queue_size=4, queue_buffering_max_ms=60_000, queue_enqueue_timeout_ms=30_000)
+    with Producer(small, callback_handler=handler) as producer:
+        for number in range(11):
+            producer.send(topic, b"%d" % number, partition=0)
+    assert written(reader, topic, 0) == [b"%d" % number for number in range(11)]
+
+
 def test_properties_of_07_and_08_are_read_and_unknown_ones_refused(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
     with Producer.from_properties(
         {
