@@ -128,7 +128,7 @@ class HandlerQueue:
                 self._changed.notify_all()
         added = Delivery(self._outgoing)
         try:
-            last = self._callbacks.last_batch_before_close()
+            last = list(self._callbacks.last_batch_before_close() or ())
             if last:
                 added.grown(len(last))
                 self._deliver(last, last, [(added, len(last))])
@@ -185,6 +185,7 @@ class HandlerQueue:
         """Sends some of the records, so many of which, one after the other, have an owner, and others that a handler has added."""
         left_out: list[tuple[Delivery, int]] = []
         if to_send is not records:
+            to_send = list(to_send)  # a handler may give what can be gone through only once
             added = Delivery(self._outgoing)
             by_id: dict[int, list[Delivery]] = {}
             for record, delivery in zip(records, chain.from_iterable(repeat(*owner) for owner in owners), strict=True):

@@ -267,6 +267,32 @@ def test_a_handler_that_raises_behind_one_message_that_became_two_leaves_none_th
     assert written(reader, topic, 0) == []
 
 
+@pytest.mark.parametrize("has_event_handler", [False, True])
+def test_a_handler_may_give_what_can_be_gone_through_only_once(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, has_event_handler: bool
+) -> None:
+    """Of a generator nothing was sent, deliveries were waited for without end, and with an event handler it was all called sent."""
+    handled: list[bytes | None] = []
+
+    class Dropping(CallbackHandler):
+        def before_sending(self, records: Sequence[ProducerRecord]) -> Any:
+            return (record for record in records if record.value != b"drop")
+
+        def last_batch_before_close(self) -> Any:
+            return (ProducerRecord(topic, None, b"last", partition=0) for _ in range(1))
+
+    class Handling:
+        def handle(self, records: Sequence[ProducerRecord]) -> None:
+            handled.extend(record.value for record in records)
+
+    events = Handling() if has_event_handler else None
+    with Producer(settings(cluster, "async"), callback_handler=Dropping(), event_handler=events) as producer:
+        deliveries = [producer.send(topic, value, partition=0) for value in (b"a", b"drop", b"b")]
+        producer.flush()
+        assert [len(delivery.result(0)) for delivery in deliveries] == ([0, 0, 0] if has_event_handler else [1, 0, 1])
+    assert (handled if has_event_handler else written(reader, topic, 0)) == [b"a", b"b", b"last"]
+
+
 def test_an_event_handler_sends_instead_of_the_producer(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
     class Keeping:
         def __init__(self) -> None:
