@@ -51,8 +51,11 @@ class HandlerQueue:
         self._hand_over = hand_over
         self._queue: deque[_Run] = deque()
         self._count = 0  # of messages in it
+        self._busy = 0  # of those that its thread has in hand
+        self._done = 0  # of those that have left both
+        self._hurries = 0  # who waits for that
         self._changed = threading.Condition()
-        self._is_hurried = self._is_closing = self._is_busy = False
+        self._is_closing = False
         callbacks.init(settings)
         self._thread = threading.Thread(target=self._run, name="ottla-producer", daemon=True)
         self._thread.start()
@@ -92,20 +95,25 @@ class HandlerQueue:
             begin += len(some)
 
     def flush(self, timeout_seconds: float) -> None:
-        """Waits until the queue is empty. Raises TimeoutError."""
+        """Waits until all that is in the queue now has left it. Raises TimeoutError; RuntimeError in a handler, which it would wait for."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a handler cannot flush: its own batch would be waited for")
         with self._changed:
-            self._is_hurried = True
+            until = self._done + self._busy + self._count
+            self._hurries += 1
             self._changed.notify_all()
-            is_empty = self._changed.wait_for(lambda: not self._queue and not self._is_busy, timeout_seconds)
-            self._is_hurried = False
-        if not is_empty:
-            raise TimeoutError(f"{self._count} messages are in the queue after {timeout_seconds:g} s")
+            is_done = self._changed.wait_for(lambda: self._done >= until, timeout_seconds)
+            self._hurries -= 1
+            left = until - self._done
+        if not is_done:
+            raise TimeoutError(f"{left} messages are in the queue after {timeout_seconds:g} s")
 
     def drop(self) -> None:
         """Does not send what is in the queue."""
         with self._changed:
             dropped = list(self._queue)
             self._queue.clear()
+            self._done += self._count
             self._count = 0
             self._changed.notify_all()
         for some, delivery in dropped:
@@ -124,7 +132,8 @@ class HandlerQueue:
         while batch := self._next_batch():
             self._send(batch)
             with self._changed:
-                self._is_busy = False
+                self._done += self._busy
+                self._busy = 0
                 self._changed.notify_all()
         added = Delivery(self._outgoing)
         try:
@@ -146,7 +155,7 @@ class HandlerQueue:
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: bool(self._queue) or self._is_closing)
-                self._changed.wait_for(lambda: self._count >= size or self._is_closing or self._is_hurried, seconds)
+                self._changed.wait_for(lambda: self._count >= size or self._is_closing or self._hurries, seconds)
                 if self._queue or self._is_closing:  # and it was not dropped
                     break
             while self._queue and size:
@@ -157,7 +166,7 @@ class HandlerQueue:
                 batch.append((some, delivery))
                 size -= len(some)
                 self._count -= len(some)
-            self._is_busy = bool(batch)
+            self._busy = sum(len(some) for some, _ in batch)
             self._changed.notify_all()
         return batch
 

@@ -227,6 +227,7 @@ class Producer:
         Raises:
             DeliveryFailed: something is not written, and no `result` has said so.
             TimeoutError: not in that time.
+            RuntimeError: called by a handler.
         """
         self._check_usable()
         self._flush(timeout_seconds)

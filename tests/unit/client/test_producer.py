@@ -293,6 +293,44 @@ def test_a_handler_may_give_what_can_be_gone_through_only_once(
     assert (handled if has_event_handler else written(reader, topic, 0)) == [b"a", b"b", b"last"]
 
 
+def test_a_flush_waits_for_what_was_sent_before_it_and_not_for_what_other_threads_send_meanwhile(
+    cluster: EmbeddedCluster, topic: str
+) -> None:
+    """As Kafka's does. It waited until a queue with handlers was empty, and so until no other thread had anything to send."""
+    is_over = threading.Event()
+
+    def send() -> None:
+        with suppress(ClientClosed):
+            producer.send(topic, b"more")
+
+    class Refilling:
+        def handle(self, records: Sequence[ProducerRecord]) -> None:
+            if not is_over.is_set():
+                sending = threading.Thread(target=send)
+                sending.start()
+                sending.join()
+
+    with Producer(settings(cluster, "async", queue_buffering_max_ms=1), event_handler=Refilling()) as producer:
+        delivery = producer.send(topic, b"a")
+        try:
+            producer.flush(10)
+            assert delivery.is_done
+        finally:
+            is_over.set()
+
+
+def test_a_handler_that_flushes_is_told_at_once_that_it_cannot(cluster: EmbeddedCluster, topic: str) -> None:
+    """It waited for its own batch until its time was over."""
+
+    class Flushing:
+        def handle(self, records: Sequence[ProducerRecord]) -> None:
+            producer.flush(3_600)
+
+    flushing = Producer(settings(cluster, "async", queue_buffering_max_ms=1), event_handler=Flushing())
+    with flushing as producer, pytest.raises(DeliveryFailed, match="a handler cannot flush"):
+        producer.send(topic, b"a").result(30)
+
+
 def test_an_event_handler_sends_instead_of_the_producer(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
     class Keeping:
         def __init__(self) -> None:
