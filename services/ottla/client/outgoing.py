@@ -177,6 +177,7 @@ class Delivery:
             rest.error = rest.error or error
             rest.unsent -= count
             self._outgoing.unseen.add(self)
+            self._outgoing.failure = self._outgoing.failure or error
             self._outgoing.changed.notify_all()
 
     def dropped(self, count: int = 1) -> None:
@@ -233,6 +234,7 @@ class Outgoing:
         outstanding: the batches that are neither written nor have failed.
         unseen: deliveries with messages that have failed before they were in a batch, and no one knows yet.
         failed: batches that have failed, as long as there are sends of which no one knows.
+        failure: the first since it was None, whether anyone knows of it or not.
         hurries: whether someone waits for everything to be written.
         refusal: why nothing is taken at the moment.
     """
@@ -252,6 +254,7 @@ class Outgoing:
         self.outstanding: Final[dict[OutgoingBatch, None]] = {}
         self.unseen: set[Delivery] = set()
         self.failed: dict[OutgoingBatch, None] = {}
+        self.failure: DeliveryFailed | None = None
         self.hurries = 0
         self.refusal: Callable[[], Exception] | None = None
         self.left = 0  # messages that are neither written nor have failed
@@ -504,6 +507,7 @@ class Outgoing:
             self._bytes -= batch.size
             if error is not None:
                 self.failed[batch] = None
+                self.failure = self.failure or error
             batch.values, batch.keys, batch.sections = [], None, None
             self.changed.notify_all()
 

@@ -278,13 +278,17 @@ class Producer:
             self._transactions.begin()
         if self._audit is not None:
             self._audit.begin_transaction()
-        self._outgoing.refusal = None
+        self._outgoing.failure = self._outgoing.refusal = None
         try:
             yield self
             self.flush()
+            failure = self._outgoing.failure
+            if failure is not None:  # the program has seen it and goes on; but a transaction is whole or nothing
+                raise DeliveryFailed(f"not all of the transaction is written: {failure}", failure.code)
         except BaseException:  # the application's, perhaps, which is raised as it is
-            with self._coordinated():
-                self._abort()
+            if not self._is_closed:  # or `close` has aborted it
+                with self._coordinated():
+                    self._abort()
             raise
         self._outgoing.refusal = self._outside
         with self._coordinated():

@@ -459,6 +459,34 @@ def test_a_transaction_is_written_as_a_whole_or_not_at_all(cluster: EmbeddedClus
     assert written(reader, topic, 0) == [b"a", b"b"]
 
 
+@pytest.mark.parametrize(("kind", "handler"), [("async", CallbackHandler()), ("async", None), ("sync", None)])
+def test_a_transaction_is_not_committed_without_a_message_that_was_found_to_fail(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, kind: str, handler: CallbackHandler | None
+) -> None:
+    """`KafkaProducerTest.testCommitTransactionWithRecordTooLargeException`: a failure that was looked at fails the commit too."""
+    named = settings(cluster, kind, transactional_id=f"partly-{kind}-{handler is None}", queue_buffering_max_ms=1)
+    with Producer(named, callback_handler=handler) as producer:
+        with pytest.raises(DeliveryFailed, match=r"not all of the transaction is written: .*too large"), producer.transaction():
+            producer.send(topic, b"never", partition=0)
+            with pytest.raises(DeliveryFailed, match="too large"):
+                producer.send(topic, bytes(2_000_000), partition=0).result(60)
+        with producer.transaction():
+            producer.send(topic, b"a", partition=0)
+    wait_until_all_ended(cluster.bootstrap_servers)
+    assert written(reader, topic, 0) == [b"a"]
+
+
+def test_a_producer_that_is_closed_within_its_transaction_says_so_and_aborts_it(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
+) -> None:
+    producer = Producer(settings(cluster, "async", transactional_id="closed-within"))
+    with pytest.raises(ClientClosed), producer.transaction():
+        producer.send(topic, b"never", partition=0)
+        producer.close()
+    wait_until_all_ended(cluster.bootstrap_servers)
+    assert written(reader, topic, 0) == []
+
+
 def test_what_waits_in_a_handled_producer_s_queue_is_not_sent_when_its_transaction_is_aborted(
     cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
 ) -> None:
