@@ -44,11 +44,13 @@ class OutgoingBatch:
         times: from which message on they have which timestamp, in ms.
         base_offset: once it is written; -1 where no one knows.
         opened_ms: when its first message came.
+        deadline: until when it is tried, by the clock.
     """
 
     __slots__ = (
         "base_offset",
         "count",
+        "deadline",
         "error",
         "is_over",
         "keys",
@@ -64,9 +66,10 @@ class OutgoingBatch:
         "values",
     )
 
-    def __init__(self, partition: TopicPartition, slot: Slot) -> None:
+    def __init__(self, partition: TopicPartition, slot: Slot, deadline: float) -> None:
         self.partition: Final = partition
         self.slot: Final = slot
+        self.deadline: Final = deadline
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None  # none has one so far
         self.sections: list[bytes] | None = None  # of headers, likewise
@@ -222,7 +225,7 @@ class Outgoing:
     Args:
         most: messages of a batch.
         queue_size: messages that may wait, those on their way included.
-        timeout_seconds: how long the messages of a topic may wait for its partitions to be known.
+        timeout_seconds: how long the messages of a topic may wait for its partitions to be known, and how long a batch is tried.
         wake: called, in any thread, when there is something for the sender to look at.
         random: chooses partitions.
 
@@ -430,7 +433,7 @@ class Outgoing:
     def _begun(self, slot: Slot) -> OutgoingBatch:
         topic, number = slot
         partition = TopicPartition(topic, self._random.randrange(self.counts[topic]) if number == NO_PARTITION else number)
-        batch = self.open[slot] = OutgoingBatch(partition, slot)
+        batch = self.open[slot] = OutgoingBatch(partition, slot, self._clock.monotonic() + self._timeout_seconds)
         self.outstanding[batch] = None
         self.opened.append(batch)
         self.wake()

@@ -52,7 +52,7 @@ class SendSettings:
 
     Attributes:
         linger_seconds: how long a batch takes more.
-        timeout_seconds: for a message, from `send` on.
+        timeout_seconds: for a batch, from its first message on.
         codec: how batches are compressed, see `codecs`.
         transactional_id: None for a producer without transactions.
     """
@@ -67,7 +67,7 @@ class SendSettings:
 
     @property
     def produce(self) -> ProduceSettings:
-        """The same, for what writes batches."""
+        """The same, for what writes batches. In a transaction their time begins only there, so what they waited before is taken off."""
         return ProduceSettings(
             acks=self.acks, idempotent=self.idempotent, delivery_timeout_seconds=self.timeout_seconds - self.linger_seconds
         )
@@ -301,14 +301,14 @@ class RecordSender:
         if self._producer is None:
             self._producer = BatchProducer(self._cluster, self._settings.produce)
         try:
-            return self._producer.send(batch.partition, data)
+            return self._producer.send(batch.partition, data, batch.deadline)
         except ApiError as error:
             # It has no epoch left, or its id was refused: another one continues.
             log.warning("%s: continuing with another producer id: %s", self._cluster.settings.client_id, error)
             former, self._producer = self._producer, None
             await former.close(wait=False)
             self._producer = BatchProducer(self._cluster, self._settings.produce)
-            return self._producer.send(batch.partition, data)
+            return self._producer.send(batch.partition, data, batch.deadline)
 
     def _answered(self, batch: OutgoingBatch, written: asyncio.Future[BaseOffset]) -> None:
         if written.cancelled():

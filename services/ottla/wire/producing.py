@@ -178,12 +178,15 @@ class BaseOffset(int):
 class _Batch:
     """One batch that is to be written."""
 
-    __slots__ = ("attempts", "base_sequence", "batch", "count", "deadline", "header", "is_doubtful", "is_over", "number", "result")
+    __slots__ = ("attempts", "base_sequence", "batch", "count", "deadline", "header", "is_doubtful", "is_over", "number", "result", "since")
 
-    def __init__(self, number: int, batch: memoryview, count: int, deadline: float, result: asyncio.Future[BaseOffset]) -> None:
+    def __init__(
+        self, number: int, batch: memoryview, count: int, since: float, deadline: float, result: asyncio.Future[BaseOffset]
+    ) -> None:
         self.number = number  # grows along the row
         self.batch = batch
         self.count = count  # of offsets, and so of sequences
+        self.since = since  # when it came
         self.deadline = deadline
         self.result = result
         self.base_sequence = NO_SEQUENCE  # given when it is sent first
@@ -290,11 +293,14 @@ class BatchProducer:
             await self._tasks.wait()
             await self.cluster.end_lane(self.lane_name)
 
-    def send(self, partition: TopicPartition, batch: bytes | bytearray | memoryview) -> asyncio.Future[BaseOffset]:
+    def send(
+        self, partition: TopicPartition, batch: bytes | bytearray | memoryview, deadline: float | None = None
+    ) -> asyncio.Future[BaseOffset]:
         """Puts a batch behind those that were sent to the partition before.
 
         Args:
             batch: one whole batch of magic 2, with consecutive offsets; unchanged until it is written. Whose it was does not matter.
+            deadline: when it fails, by the loop's time, but not before those in front of it; by `delivery_timeout_seconds` if None.
 
         Returns:
             Its base offset, to come; -1 where that is not known (acks=0, or a batch that was found to be written before). Or an
@@ -308,13 +314,16 @@ class BatchProducer:
             raise self._error
         loop = asyncio.get_running_loop()
         view = memoryview(batch)
-        deadline = loop.time() + self.settings.delivery_timeout_seconds
+        now = loop.time()
+        deadline = now + self.settings.delivery_timeout_seconds if deadline is None else deadline
         count = _count_of(view)
         row = self._rows.get(partition)
         if row is None:
             epoch = self.identity.producer_epoch if self.identity is not None else NO_PRODUCER_EPOCH
             row = self._rows[partition] = _Row(partition, epoch)
-        waiting = _Batch(next(row.numbers), view, count, deadline, loop.create_future())
+        if row.batches:
+            deadline = max(deadline, row.batches[-1].deadline)
+        waiting = _Batch(next(row.numbers), view, count, now, deadline, loop.create_future())
         row.batches.append(waiting)
         if row.timer is None:
             row.timer = loop.call_at(deadline, self._is_due, row)
@@ -420,7 +429,7 @@ class BatchProducer:
                 batch.result.set_exception(self._too_late(row, batch))
 
     def _too_late(self, row: _Row, batch: _Batch) -> RequestTimedOut:
-        seconds = self.settings.delivery_timeout_seconds
+        seconds = round(batch.deadline - batch.since, 3)
         return RequestTimedOut(f"{row.partition}: a batch could not be written within {seconds:g} s, in {batch.attempts} attempts")
 
     # Answers.

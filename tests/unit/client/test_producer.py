@@ -923,6 +923,20 @@ def test_what_is_sent_while_a_broker_is_away_is_written_once_and_in_order_when_i
             assert written(consumer, "away", 0) == [b"%d" % number for number in range(200)]
 
 
+def test_a_batch_that_is_full_at_once_is_tried_for_all_of_its_time() -> None:
+    """It failed earlier by the time that it could have waited for other messages, with which its time begins."""
+    with (
+        EmbeddedCluster(topics={"away": 1}) as alone,
+        Producer(settings(alone, "async", message_timeout_ms=2_000, batch_size=1)) as producer,
+    ):
+        producer.send("away", b"0").result(60)
+        alone.stop_broker(1)
+        begin = time.monotonic()
+        with pytest.raises(DeliveryFailed, match="timed out after 2 s"):
+            producer.send("away", b"1").result(60)
+        assert time.monotonic() >= begin + 2
+
+
 def test_a_producer_whose_id_is_refused_continues_with_another(
     cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
