@@ -4,7 +4,7 @@
 
 A batch takes messages until there are `batch.size` of them, or a megabyte, or its first has waited for `queue.buffering.max.ms`. Messages
 of a topic whose partitions are not known yet wait in their order until they are. A message without a key goes to the partition of the
-batch that is open for such ones, and each such batch to a partition by chance (KIP-480).
+batch that is open for such ones, and each such batch to a partition by chance (KIP-480), one that has a leader if there is any.
 
 No object is made for a message: a batch is a few lists, and a `Delivery` knows where its messages are in them.
 """
@@ -232,6 +232,7 @@ class Outgoing:
     Attributes:
         open: the batches that take more.
         counts: how many partitions a topic has, of those that are known.
+        led: those of them that have a leader, where not all have.
         waiting: the messages of topics that are not.
         opened, ready: batches that are new, and those that take no more, until the sender has taken them over.
         outstanding: the batches that are neither written nor have failed.
@@ -251,6 +252,7 @@ class Outgoing:
         self.changed = threading.Condition(self.lock)
         self.open: Final[dict[Slot, OutgoingBatch]] = {}
         self.counts: Final[dict[str, int]] = {}
+        self.led: Final[dict[str, list[int]]] = {}
         self.waiting: Final[dict[str, list[_Waiting]]] = {}
         self.opened: list[OutgoingBatch] = []
         self.ready: list[OutgoingBatch] = []
@@ -432,7 +434,9 @@ class Outgoing:
 
     def _begun(self, slot: Slot) -> OutgoingBatch:
         topic, number = slot
-        partition = TopicPartition(topic, self._random.randrange(self.counts[topic]) if number == NO_PARTITION else number)
+        if number == NO_PARTITION:
+            number = self._random.choice(self.led.get(topic) or range(self.counts[topic]))
+        partition = TopicPartition(topic, number)
         batch = self.open[slot] = OutgoingBatch(partition, slot, self._clock.monotonic() + self._timeout_seconds)
         self.outstanding[batch] = None
         self.opened.append(batch)

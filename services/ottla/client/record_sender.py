@@ -33,6 +33,7 @@ from ottla.lifecycle import Tasks
 from ottla.model import MAX_TOPIC_NAME_LENGTH
 from ottla.record.lists import build_batch_of_lists
 from ottla.wire.cluster import Cluster, is_healed_by_time
+from ottla.wire.metadata import TopicMetadata
 from ottla.wire.producing import BaseOffset, BatchProducer, ProduceSettings
 from ottla.wire.transactions import TransactionalProducer
 
@@ -102,6 +103,7 @@ class RecordSender:
         self._has_ready: Final = asyncio.Event()
         self._placing: Final[set[str]] = set()
         self._addresses: Final[set[str]] = set()
+        self._counted: Final[dict[str, TopicMetadata]] = {}  # what `Outgoing` knows
         self._producer: BatchProducer | None = None
         self.transactions: TransactionalProducer | None = None
 
@@ -200,6 +202,7 @@ class RecordSender:
                     log.exception("%s: the topic %.100s cannot be looked for", self._cluster.settings.client_id, topic)
                     given_up = outgoing.give_up(topic, failure_of(topic, error))
                 else:
+                    self._count((topic,))
                     given_up = outgoing.place(topic, count)
                 if self.audit is not None:
                     for timestamp_ms, messages in given_up:
@@ -238,15 +241,21 @@ class RecordSender:
         return RequestTimedOut(f"timed out after {self._settings.timeout_seconds:g} s: {reason_of(error)}")
 
     def _count(self, topics: Iterable[str]) -> None:
-        """What was heard of topics since: that they have more partitions, or are gone."""
-        known, counts = self._cluster.metadata.topics, self._outgoing.counts
-        with self._outgoing.lock:  # a `put` looks twice
-            for topic in topics:
-                found = known.get(topic)
+        """What was heard of topics since: that they have more partitions, or others without a leader, or are gone."""
+        metadata, outgoing = self._cluster.metadata, self._outgoing
+        for topic in topics:
+            found = metadata.topics.get(topic)
+            if found is not None and found is self._counted.get(topic):
+                continue
+            with outgoing.lock:  # a `put` looks twice
                 if found is not None and found.partitions:
-                    counts[topic] = len(found.partitions)
+                    self._counted[topic] = found
+                    outgoing.counts[topic] = len(found.partitions)
+                    outgoing.led[topic] = [number for number, known in found.partitions.items() if known.leader in metadata.brokers]
                 else:
-                    counts.pop(topic, None)
+                    self._counted.pop(topic, None)
+                    outgoing.counts.pop(topic, None)
+                    outgoing.led.pop(topic, None)
 
     async def _follow(self, found: Discovered) -> bool:
         """Has the brokers say what there is, and gives whether it is what ZooKeeper says."""

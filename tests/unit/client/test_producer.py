@@ -923,6 +923,29 @@ def test_what_is_sent_while_a_broker_is_away_is_written_once_and_in_order_when_i
             assert written(consumer, "away", 0) == [b"%d" % number for number in range(200)]
 
 
+def test_messages_without_a_key_go_to_partitions_that_have_a_leader() -> None:
+    """As of Kafka's clients: those of a partition whose only replica is away would fail when their time is over."""
+    with EmbeddedCluster(brokers=2) as both:
+        topic = both.create_topic("half", partitions=4)
+        led = [number for number in range(4) if both.leader(topic, number) == 1]
+        more = {"message_timeout_ms": 3_000, "queue_buffering_max_ms": 1}
+        with Producer(settings(both, "async", **more)) as producer:
+            for number in range(4):
+                producer.send(topic, b"a", partition=number).result(60)
+            both.stop_broker(2)
+            for number in range(4):
+                if number not in led:
+                    with pytest.raises(DeliveryFailed):
+                        producer.send(topic, b"b", partition=number).result(60)
+            producer.send(topic, b"c", partition=led[0]).result(60)
+            for _ in range(20):
+                ((partition, _),) = producer.send(topic, b"d").result(60)
+                assert partition.partition in led
+        with Producer(settings(both, "async", **more)) as producer:  # which knows nothing yet
+            for _ in range(20):
+                producer.send(topic, b"e").result(60)
+
+
 def test_a_batch_that_is_full_at_once_is_tried_for_all_of_its_time() -> None:
     """It failed earlier by the time that it could have waited for other messages, with which its time begins."""
     with (
