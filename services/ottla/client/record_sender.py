@@ -106,6 +106,7 @@ class RecordSender:
         self._counted: Final[dict[str, TopicMetadata]] = {}  # what `Outgoing` knows
         self._producer: BatchProducer | None = None
         self.transactions: TransactionalProducer | None = None
+        self._handing: asyncio.Task[asyncio.Future[BaseOffset]] | None = None  # a batch over to its transaction
 
     async def begin(self) -> None:
         """Opens what the settings ask for.
@@ -140,6 +141,15 @@ class RecordSender:
             if self._discovery is not None:
                 await self._discovery.close()
             await self._cluster.close()
+
+    async def abort(self) -> None:
+        """Aborts the transaction. Raises as `TransactionalProducer.abort`."""
+        assert self.transactions is not None
+        if self._handing is not None and not self._handing.done():
+            # Its partition may be added when the transaction is over, and so to the next one. Cancelled, it leaves that to another epoch.
+            self._handing.cancel()
+            await asyncio.wait([self._handing])
+        await self.transactions.abort()
 
     def wake(self) -> None:
         """There may be something to do. Any thread may say so; when the loop has ended there is nothing."""
@@ -295,7 +305,11 @@ class RecordSender:
                 self.audit.built(batch)
             data = build_batch_of_lists(batch.values, batch.times, batch.keys, batch.sections, codec=self._settings.codec)
             if self.transactions is not None:
-                written = await self.transactions.send(batch.partition, data)
+                self._handing = self._tasks.begin(self.transactions.send(batch.partition, data))
+                await asyncio.wait([self._handing])
+                if self._handing.cancelled():  # the transaction is aborted, and with it the batch has failed
+                    return
+                written = self._handing.result()
             else:
                 written = await self._handed_over(batch, data)
         except Exception as error:  # whatever it was, the batches behind it are sent

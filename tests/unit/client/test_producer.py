@@ -555,6 +555,37 @@ def test_a_commit_that_no_one_knows_of_is_asked_for_again_by_the_next_transactio
     assert written(reader, topic, 0) == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("is_added", [False, True])
+def test_an_abort_while_a_partition_is_added_costs_the_next_transaction_nothing(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, monkeypatch: pytest.MonkeyPatch, is_added: bool
+) -> None:
+    """As while the transaction before is being ended. The producer was fenced for good by what it had asked for itself, or the first
+    batch of the next transaction was refused, as its partition was not added."""
+    add_partitions, has_begun = transactions.add_partitions, threading.Event()
+
+    async def slow(*arguments: Any, **keywords: Any) -> None:
+        is_first = not has_begun.is_set()
+        if is_first and is_added:
+            await add_partitions(*arguments, **keywords)
+        has_begun.set()
+        if is_first:
+            await asyncio.sleep(0.2)
+        if not (is_first and is_added):
+            await add_partitions(*arguments, **keywords)
+
+    monkeypatch.setattr(transactions, "add_partitions", slow)
+    with Producer(settings(cluster, "async", transactional_id=f"slow-{is_added}", queue_buffering_max_ms=1)) as producer:
+        with pytest.raises(RuntimeError, match="changed my mind"), producer.transaction():
+            producer.send(topic, b"never", partition=0)
+            assert has_begun.wait(60)
+            raise RuntimeError("changed my mind")
+        with producer.transaction():
+            time.sleep(0.4)  # in which the answer comes
+            producer.send(topic, b"a", partition=0)
+    wait_until_all_ended(cluster.bootstrap_servers)
+    assert written(reader, topic, 0) == [b"a"]
+
+
 def test_a_producer_whose_transactional_id_another_has_taken_over_writes_nothing_more(
     cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
 ) -> None:
