@@ -277,6 +277,12 @@ class Outgoing:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
 
+    def refuse(self, refusal: Callable[[], Exception]) -> None:
+        """Takes nothing from now on; who waits for room hears of it at once."""
+        with self.lock:
+            self.refusal = refusal
+            self.changed.notify_all()
+
     def wait(self, until: Callable[[], object], timeout_seconds: float | None) -> bool:
         """Waits until that holds, and gives whether it does.
 

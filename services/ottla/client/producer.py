@@ -250,14 +250,14 @@ class Producer:
         self._is_closed = True
         queue = self._queue
         if queue is None:
-            self._outgoing.refusal = _refuse  # else it would wait for what other threads send meanwhile
+            self._outgoing.refuse(_refuse)  # else it would wait for what other threads send meanwhile
         try:
             if queue is not None:
                 queue.close(timeout_seconds)
-            self._outgoing.refusal = _refuse
+            self._outgoing.refuse(_refuse)
             self._flush(timeout_seconds)
         finally:
-            self._outgoing.refusal = _refuse
+            self._outgoing.refuse(_refuse)
             self._end()
 
     @contextmanager
@@ -521,7 +521,10 @@ class Producer:
         count = self._outgoing.counts.get(topic)
         if count is None:
             assert self._sender is not None
-            count = self._thread.call(self._sender.partition_count(topic), _ASKING_SECONDS + _END_SECONDS)
+            try:
+                count = self._thread.call(self._sender.partition_count(topic), _ASKING_SECONDS + _END_SECONDS)
+            except LoopThreadUnusable:
+                raise _refuse() from None
         chosen = self._partitioner(key, count)
         if not isinstance(chosen, int) or not 0 <= chosen < count:
             raise InvalidPartition(f"the partitioner gives {chosen!r} for {topic}, which has {count} partitions")

@@ -443,6 +443,46 @@ def test_a_close_while_another_thread_goes_on_sending_refuses_that_and_delivers_
     assert len(written(reader, topic, 0)) == sent
 
 
+def test_a_send_that_waits_for_room_while_the_producer_is_closed_is_told_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`BufferPoolTest.testCloseNotifyWaiters`. It heard of it when `close` had delivered everything, or had given up."""
+    producer = Producer(ProducerSettings(broker_list="127.0.0.1:1", producer_type="async", queue_size=1))
+    producer.send("clicks", b"a")
+    is_sending, said = threading.Event(), threading.Event()
+
+    def send() -> None:
+        is_sending.set()
+        with pytest.raises(ClientClosed):
+            producer.send("clicks", b"b")
+        said.set()
+
+    monkeypatch.setattr(producer._outgoing, "flush", lambda timeout_seconds: said.wait(60))
+    sending = threading.Thread(target=send)
+    sending.start()
+    assert is_sending.wait(60)
+    producer.close()
+    assert said.is_set()
+    sending.join(60)
+
+
+def test_a_send_that_waits_for_the_partitions_while_the_producer_is_closed_says_so() -> None:
+    """`KafkaProducerTest.testCloseWhenWaitingForMetadataUpdate`; of a partitioner's own, as others do not wait for that."""
+    producer = Producer(ProducerSettings(broker_list="127.0.0.1:1", producer_type="async"), partitioner=lambda key, count: 0)
+    is_sending = threading.Event()
+
+    def send() -> None:
+        is_sending.set()
+        with pytest.raises(ClientClosed):
+            producer.send("clicks", b"a")
+        is_sending.clear()
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    assert is_sending.wait(60)
+    producer.close()
+    sending.join(60)
+    assert not is_sending.is_set()
+
+
 def test_a_transaction_is_written_as_a_whole_or_not_at_all(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
     with Producer(settings(cluster, "async", transactional_id="loader")) as producer:
         # An OSError too is the application's own.
