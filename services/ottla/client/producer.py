@@ -53,6 +53,7 @@ _ASKING_SECONDS: Final = 30.0  # for metadata, and for a step of a transaction
 _ID_OF_07: Final = re.compile(r"(^|,)\s*\d+:(?=[^,:\[\]]+:\d+\s*(?:,|$))")
 _CLOSE_SECONDS: Final = 60.0
 _END_SECONDS: Final = 30.0  # beyond that, for connections, sessions and the thread
+_ABORT_SECONDS: Final = 1.0  # at least, at the close of a producer with a transaction
 _SYNC_BATCH: Final = 10_000  # messages
 _SYNC_QUEUE: Final = 100_000
 _PLAIN: Final = {bytes}
@@ -248,6 +249,7 @@ class Producer:
         if self._is_closed:
             return
         self._is_closed = True
+        end = self._clock.monotonic() + timeout_seconds
         queue = self._queue
         if queue is None:
             self._outgoing.refuse(_refuse)  # else it would wait for what other threads send meanwhile
@@ -258,7 +260,7 @@ class Producer:
             self._flush(timeout_seconds)
         finally:
             self._outgoing.refuse(_refuse)
-            self._end()
+            self._end(end - self._clock.monotonic())
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -400,13 +402,14 @@ class Producer:
         if self._sender is not None:
             self._sender.wake()
 
-    def _end(self) -> None:
+    def _end(self, left_seconds: float = 0.0) -> None:
         """Ends all that was begun."""
         self._is_plain = False
         sender, reporter = self._sender, self._reporter
         try:
             if sender is not None:
-                self._thread.call(sender.close(), _END_SECONDS)
+                abort_seconds = max(_ABORT_SECONDS, left_seconds)
+                self._thread.call(sender.close(abort_seconds), abort_seconds + _END_SECONDS)
         except (LoopThreadUnusable, ApiError, OSError) as error:
             log.warning("%s: closing the producer: %s", self.settings.client_id, reason_of(error))
         finally:

@@ -124,15 +124,20 @@ class RecordSender:
             self._addresses.update((await self._discovery.bootstrap_servers()).split(","))
             self._tasks.begin(self._discovery.keep_following(self._follow))
 
-    async def close(self) -> None:
-        """Ends everything; what is not written by now fails."""
+    async def close(self, abort_seconds: float) -> None:
+        """Ends everything; what is not written by now fails.
+
+        Args:
+            abort_seconds: for the transaction that is open, which is left to its timeout then.
+        """
         self._tasks.cancel()
         await self._tasks.wait()
         for timer in self._timers.values():
             timer.cancel()
         try:
             if self.transactions is not None:
-                await self.transactions.close()
+                async with asyncio.timeout(abort_seconds):
+                    await self.transactions.close()
             elif self._producer is not None:
                 await self._producer.close(wait=False)
         finally:

@@ -527,6 +527,21 @@ def test_a_producer_that_is_closed_within_its_transaction_says_so_and_aborts_it(
     assert written(reader, topic, 0) == []
 
 
+def test_a_close_within_a_transaction_ends_in_its_time_also_if_no_coordinator_answers() -> None:
+    """`KafkaProducerTest.testCloseIsForcedOnPendingAddOffsetRequest`. It took half a minute more."""
+    with EmbeddedCluster(topics={"away": 1}) as alone:
+        producer = Producer(settings(alone, "async", transactional_id="away", queue_buffering_max_ms=1))
+        with pytest.raises(TimeoutError), producer.transaction():
+            producer.send("away", b"a").result(60)
+            alone.stop_broker(1)
+            delivery = producer.send("away", b"b")
+            begin = time.monotonic()
+            producer.close(0.5)
+        assert time.monotonic() < begin + 15
+        with pytest.raises(DeliveryFailed, match="closed"):
+            delivery.result(0)
+
+
 def test_what_waits_in_a_handled_producer_s_queue_is_not_sent_when_its_transaction_is_aborted(
     cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
 ) -> None:
