@@ -280,11 +280,14 @@ class Producer:
             self._transactions.begin()
         if self._audit is not None:
             self._audit.begin_transaction()
-        self._outgoing.failure = self._outgoing.refusal = None
+        outgoing = self._outgoing
+        outgoing.failure = outgoing.refusal = None
         try:
             yield self
+            if self._queue is None:
+                outgoing.refuse(self._outside)  # what other threads send from now on would be in the next one
             self.flush()
-            failure = self._outgoing.failure
+            failure = outgoing.failure
             if failure is not None:  # the program has seen it and goes on; but a transaction is whole or nothing
                 raise DeliveryFailed(f"not all of the transaction is written: {failure}", failure.code)
         except BaseException:  # the application's, perhaps, which is raised as it is
@@ -292,7 +295,7 @@ class Producer:
                 with self._coordinated():
                     self._abort()
             raise
-        self._outgoing.refusal = self._outside
+        outgoing.refusal = self._outside
         with self._coordinated():
             self._commit()
 

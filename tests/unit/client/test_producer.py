@@ -542,6 +542,37 @@ def test_a_close_within_a_transaction_ends_in_its_time_also_if_no_coordinator_an
             delivery.result(0)
 
 
+def test_what_another_thread_sends_during_a_commit_is_refused_and_not_in_the_next_transaction(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(settings(cluster, "async", transactional_id="during", queue_buffering_max_ms=1)) as producer:
+        flush = producer._outgoing.flush
+        refused: list[str] = []
+
+        def send() -> None:
+            try:
+                producer.send(topic, b"late", partition=0)
+            except DeliveryFailed as error:
+                refused.append(str(error))
+
+        def flushed(timeout_seconds: float) -> bool:
+            is_flushed = flush(timeout_seconds)
+            sending = threading.Thread(target=send)
+            sending.start()
+            sending.join()
+            return is_flushed
+
+        with producer.transaction():
+            producer.send(topic, b"a", partition=0)
+            monkeypatch.setattr(producer._outgoing, "flush", flushed)
+        monkeypatch.undo()
+        with producer.transaction():
+            producer.send(topic, b"b", partition=0)
+    assert len(refused) == 1
+    wait_until_all_ended(cluster.bootstrap_servers)
+    assert written(reader, topic, 0) == [b"a", b"b"]
+
+
 def test_what_waits_in_a_handled_producer_s_queue_is_not_sent_when_its_transaction_is_aborted(
     cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str
 ) -> None:
