@@ -232,7 +232,7 @@ class Outgoing:
     Attributes:
         open: the batches that take more.
         counts: how many partitions a topic has, of those that are known.
-        led: those of them that have a leader, where not all have.
+        led: which of its partitions have a leader, of a topic that was asked for.
         waiting: the messages of topics that are not.
         opened, ready: batches that are new, and those that take no more, until the sender has taken them over.
         outstanding: the batches that are neither written nor have failed.

@@ -288,7 +288,7 @@ class Producer:
                 outgoing.refuse(self._outside)  # what other threads send from now on would be in the next one
             self.flush()
             failure = outgoing.failure
-            if failure is not None:  # the program has seen it and goes on; but a transaction is whole or nothing
+            if failure is not None:  # the program has seen it and continues; but a transaction is whole or nothing
                 raise DeliveryFailed(f"not all of the transaction is written: {failure}", failure.code)
         except BaseException:  # the application's, perhaps, which is raised as it is
             if not self._is_closed:  # or `close` has aborted it
