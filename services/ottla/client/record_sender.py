@@ -124,11 +124,11 @@ class RecordSender:
             self._addresses.update((await self._discovery.bootstrap_servers()).split(","))
             self._tasks.begin(self._discovery.keep_following(self._follow))
 
-    async def close(self, abort_seconds: float) -> None:
+    async def close(self, abort_seconds: float | None = None) -> None:
         """Ends everything; what is not written by now fails.
 
         Args:
-            abort_seconds: for the transaction that is open, which is left to its timeout then.
+            abort_seconds: for the transaction that is open, which is left to its timeout then; None for as long as it takes.
         """
         self._tasks.cancel()
         await self._tasks.wait()
