@@ -222,7 +222,9 @@ class InSyncReplicas:
         ]
         if not joining:
             return None
-        wanted = {*self.isr, *(follower.broker_id for follower in joining)}
+        # Who was refused is asked for alone: a broker that is drained fetches on, and must keep no other out.
+        never_refused = [follower for follower in joining if follower.refused_until_ms == LONG_AGO]
+        wanted = {*self.isr, *(follower.broker_id for follower in never_refused or joining[:1])}
         return self._propose(tuple(replica for replica in self.replicas if replica in wanted))
 
     def propose_shrink(self, log_end_offset: int, now_ms: int, lag_time_max_ms: int) -> IsrChange | None:

@@ -141,6 +141,25 @@ def test_who_is_refused_is_not_waited_for_and_not_proposed_again_at_once() -> No
         assert (replicas.propose_expansion(20, START_MS + later) is not None) == joins
 
 
+def test_who_is_refused_keeps_no_other_out() -> None:
+    """A broker that shuts down fetches on for as long as it is drained (`Partition.maybeExpandIsr` asks for one follower at a time)."""
+    replicas = led(ONE)
+    now_ms, asked = START_MS, list[tuple[BrokerId, ...]]()
+    for _ in range(4):
+        for follower in (TWO, THREE):
+            replicas.record_fetch(follower, 7, 10, 0, 10, now_ms)
+        while (change := replicas.propose_expansion(10, now_ms)) is not None:
+            isr = tuple(member.broker_id for member in change.new_isr)
+            asked.append(isr)
+            if TWO in isr:
+                assert not replicas.altered(change, AlteredPartition(IneligibleReplica.code), now_ms)
+            else:
+                state = PartitionState(ONE, 4, isr, REPLICAS)
+                assert not replicas.altered(change, AlteredPartition(0, state, replicas.partition_epoch + 1), now_ms)
+        now_ms += REFUSED_MS
+    assert replicas.isr == (ONE, THREE), asked
+
+
 @pytest.mark.parametrize("error", [RequestTimedOut.code, InvalidUpdateVersion.code])
 def test_a_proposal_of_unknown_fate_stands_until_the_controller_says_more(error: int) -> None:
     replicas = led(ONE)
