@@ -101,7 +101,9 @@ class InSyncReplicas:
             follower = self.followers[broker_id] = known or FollowerProgress(broker_id)
             if known is None:
                 follower.begin_epoch(now_ms, is_in_sync=is_in_sync)
-            elif not is_in_sync:
+            elif is_in_sync:
+                follower.is_joining = False  # also by a change whose answer was lost
+            else:
                 follower.refuse(now_ms)  # it was taken out: no append waits for it before it has caught up again
         self._recount()
 

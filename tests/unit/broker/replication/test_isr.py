@@ -160,6 +160,22 @@ def test_who_is_refused_keeps_no_other_out() -> None:
     assert replicas.isr == (ONE, THREE), asked
 
 
+def test_the_high_watermark_does_not_wait_for_a_follower_that_the_controller_let_in_by_itself_and_that_left_again() -> None:
+    """The answer to the proposal is lost with its controller, and the next one sends the ISR."""
+    replicas = led(ONE)
+    replicas.record_fetch(TWO, 7, 10, 0, 10, START_MS)
+    assert replicas.propose_expansion(10, START_MS) is not None
+    former = replicas.followers
+    replicas.adopt(told(ONE, TWO, partition_epoch=10))
+    replicas.lead(former, 0, START_MS)
+    later_ms = START_MS + 2000
+    replicas.record_fetch(TWO, 7, 11, 0, 20, later_ms)
+    shrunk = replicas.propose_shrink(20, later_ms, 1000)
+    assert shrunk is not None
+    assert not replicas.altered(shrunk, AlteredPartition(0, PartitionState(ONE, 4, (ONE,), REPLICAS), 11), later_ms)
+    assert (replicas.isr, replicas.has_joining, replicas.committed_offset(20)) == ((ONE,), False, 20)
+
+
 @pytest.mark.parametrize("error", [RequestTimedOut.code, InvalidUpdateVersion.code])
 def test_a_proposal_of_unknown_fate_stands_until_the_controller_says_more(error: int) -> None:
     replicas = led(ONE)
