@@ -374,8 +374,17 @@ class Reading:
         """The replica that a consumer should rather read from."""
         if not partition.is_leader:
             return None
-        in_sync = (follower for follower in partition.in_sync.followers.values() if follower.broker_id in partition.isr)
-        return preferred_read_replica(self._request.rack, asked.fetch_offset, partition.broker_id, in_sync, self._parts.metadata.brokers)
+        brokers = self._parts.metadata.brokers
+        in_sync = (
+            follower
+            for follower in partition.in_sync.followers.values()
+            if follower.broker_id in partition.isr and self._is_reachable(brokers.get(follower.broker_id))
+        )
+        return preferred_read_replica(self._request.rack, asked.fetch_offset, partition.broker_id, in_sync, brokers)
+
+    def _is_reachable(self, registration: BrokerRegistration | None) -> bool:
+        """Whether the client's metadata has the broker: only that of its own listener."""
+        return registration is not None and registration.endpoint(self._context.listener_name) is not None
 
     def _find_all(self) -> None:
         self._found = []

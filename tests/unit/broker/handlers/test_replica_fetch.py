@@ -18,7 +18,7 @@ from ottla.broker.handlers import fetch_reading
 from ottla.broker.handlers.fetch_reading import Reading
 from ottla.broker.security.authorizer import Operation, Resource
 from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse
-from ottla.model import BrokerId, BrokerRegistration, PartitionState, Principal
+from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, Principal
 from ottla.protocol.api import ApiKey
 
 from ..wired import BROKER, NOW, Client, Wired, batch, fetch, produce, topic_id, values, wired
@@ -50,6 +50,14 @@ async def publish(client: Client, *batches: bytes) -> None:
     for written in batches:
         client.write(produce(("events", 0, written)))
         assert (await client.produced())[1][0][0] == 0
+
+
+def in_racks(*places: tuple[str, str]) -> dict[BrokerId, BrokerRegistration]:
+    """This broker and the next, each with its listener and its rack."""
+    return {
+        broker_id: BrokerRegistration(broker_id, (Endpoint(listener_name, f"host-{broker_id}", 9092),), rack)
+        for broker_id, (listener_name, rack) in zip((BROKER, TWO), places, strict=True)
+    }
 
 
 @pytest.fixture
@@ -320,7 +328,7 @@ async def test_a_follower_does_not_say_that_an_offset_is_out_of_range_which_its_
 async def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> None:
     async with wired(tmp_path, properties=RACK_AWARE) as broker:
         broker.topic("events", isr=(BROKER, TWO))
-        broker.parts.metadata.brokers = {each: BrokerRegistration(each, (), rack) for each, rack in ((BROKER, "a"), (TWO, "b"))}
+        broker.parts.metadata.brokers = in_racks(("PLAINTEXT", "a"), ("PLAINTEXT", "b"))
         client = await broker.connect()
         await publish(client, batch(b"a"))
         await follow(client, 1, log_start_offset=0)
@@ -333,9 +341,21 @@ async def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> 
         assert (found.preferred_read_replica, values(bytes(found.records))) == (-1, [(0, b"a")])
 
 
+async def test_a_consumer_is_sent_to_no_replica_that_does_not_have_its_listener(tmp_path: Path) -> None:
+    """Its metadata does not have that broker, so it would ask this one again and again (`ReplicaManager.findPreferredReadReplica`)."""
+    async with wired(tmp_path, properties=RACK_AWARE) as broker:
+        broker.topic("events", isr=(BROKER, TWO))
+        broker.parts.metadata.brokers = in_racks(("PLAINTEXT", "a"), ("INTERNAL", "b"))
+        client = await broker.connect()
+        await publish(client, batch(b"a"))
+        await follow(client, 1, log_start_offset=0)
+        found = await read(client, 0, rack="b")
+        assert (found.preferred_read_replica, values(bytes(found.records))) == (-1, [(0, b"a")])
+
+
 async def test_without_a_selector_racks_change_nothing(broker: Wired) -> None:
     broker.topic("events", isr=(BROKER, TWO))
-    broker.parts.metadata.brokers = {each: BrokerRegistration(each, (), rack) for each, rack in ((BROKER, "a"), (TWO, "b"))}
+    broker.parts.metadata.brokers = in_racks(("PLAINTEXT", "a"), ("PLAINTEXT", "b"))
     client = await broker.connect()
     await publish(client, batch(b"a"))
     await follow(client, 1, log_start_offset=0)
