@@ -100,21 +100,22 @@ class DelayedFetch(Delayed):
         self.answered: asyncio.Future[EncodedBody] = asyncio.get_running_loop().create_future()
 
     def try_complete(self) -> bool:
-        if self.answered.done():
-            return True
-        if not self._reading.is_answerable():
-            return False
-        self._answer()
-        return True
+        self._look(is_due=False)
+        return self.answered.done()
 
     def expire(self) -> None:
-        if not self.answered.done():
-            self._reading.is_answerable()
-            self._answer()
+        self._look(is_due=True)
 
-    def _answer(self) -> None:
+    def _look(self, *, is_due: bool) -> None:
+        """Answers if there is enough, or if the time is up."""
+        if self.answered.done():
+            return
         try:
-            self.answered.set_result(self._reading.answer())
+            is_answerable = self._reading.is_answerable()
+            # A disk that fails under a read has all who wait for its logs asked again, this one too: it may be answered by now.
+            if (is_answerable or is_due) and not self.answered.done():
+                self.answered.set_result(self._reading.answer())
         except Exception as error:
             # Anyone who appended what this fetch waited for must not pay for its failure; its own connection does.
-            self.answered.set_exception(error)
+            if not self.answered.done():
+                self.answered.set_exception(error)

@@ -450,6 +450,38 @@ async def test_a_waiting_fetch_that_fails_takes_its_own_connection_and_not_the_p
     assert await reader.is_closed()
 
 
+async def test_a_disk_that_fails_under_a_waiting_fetch_costs_the_other_disk_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails where the fetch looks, in the middle of a group: who waits for its logs is asked then, and the fetch is one of them."""
+    directories = f"{tmp_path / 'one'},{tmp_path / 'two'}"
+    async with wired(tmp_path, properties={"log.dirs": directories}) as broker:
+        broker.topic("events")
+        broker.topic("orders")
+        events, orders = broker.partition("events").log, broker.partition("orders").log
+        assert events.directory.parent != orders.directory.parent
+
+        def directory_failed(_directory: Path, _reason: str) -> None:
+            broker.parts.replicas.directory_failed()
+
+        broker.parts.logs.directory_failed = directory_failed
+        reader, writer = await broker.connect(), await broker.connect()
+        reader.write(fetch(("events", 0, 0), version=12, max_wait_ms=60_000))
+        await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+
+        def fails(*_: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(type(events.reader), "read", fails)
+        writer.write(produce(("events", 0, batch(b"a"))) + produce(("orders", 0, batch(b"b"))))
+        assert [(await writer.produced())[1][0][0] for _ in range(2)] == [0, 0]
+        monkeypatch.undo()
+        (found,) = (await reader.answer(ApiKey.FETCH, 12))[1].responses[0].partitions
+        assert int(found.error_code) == STORAGE_ERROR
+        await publish(writer, "orders", batch(b"c"))
+        assert values(broker.log_bytes("orders")) == [(0, b"b"), (1, b"c")]
+
+
 def damage(path: Path, part: float) -> None:
     """Zeroes where a batch begins, as a lost sector has it."""
     content = bytearray(path.read_bytes())
