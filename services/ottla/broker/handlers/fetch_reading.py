@@ -36,7 +36,7 @@ from ottla.errors import (
     UnknownLeaderEpoch,
     UnknownTopicId,
 )
-from ottla.model import ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
+from ottla.model import NO_LEADER, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.protocol import fetch as codec
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import FetchAnswer, FetchPartition, FetchRequest, NodeEndpoint
@@ -282,7 +282,10 @@ class Reading:
         try:
             # Who names no rack was never sent to a follower: it takes a former leader for the leader, and must learn better.
             # Kafka lets it read on from v11, and a follower that lags, or lost its disk, would move it back.
-            partition.check_leader_epoch(asked.current_leader_epoch, by_leader=self._replica is not None or not self._request.rack)
+            by_leader = self._replica is not None or not self._request.rack
+            if not by_leader and self._is_given_up(partition):
+                raise NotLeaderOrFollower(f"{partition.topic_partition}: broker {partition.broker_id} neither leads nor follows")
+            partition.check_leader_epoch(asked.current_leader_epoch, by_leader=by_leader)
             if asked.last_fetched_epoch >= 0:
                 diverging = partition.divergence(asked.last_fetched_epoch, asked.fetch_offset)
                 if diverging is not None:
@@ -339,6 +342,12 @@ class Reading:
             partition.log.log_start_offset,
             [] if self._request.isolation_level == codec.READ_COMMITTED else None,
         )
+
+    def _is_given_up(self, partition: Partition) -> bool:
+        """Whether another broker leads and this one does not follow, as it is drained: nothing new will come here."""
+        if partition.leader != NO_LEADER:
+            return False
+        return self._parts.metadata.leader(partition.topic_partition) not in (None, NO_LEADER, partition.broker_id)
 
     def _read_as_follower(
         self, partition: Partition, replica: BrokerId, asked: FetchPartition, max_bytes: int, at_least_one_batch: bool

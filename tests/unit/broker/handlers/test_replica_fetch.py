@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from tests.loops import LoopClock, until
 from ottla.broker.handlers import fetch_reading
 from ottla.broker.handlers.fetch_reading import Reading
 from ottla.broker.security.authorizer import Operation, Resource
-from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse
-from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, Principal
+from ottla.interbroker.calls import AlteredPartition, AlterPartitionRequest, AlterPartitionResponse, PartitionToStop
+from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, Endpoint, PartitionState, Principal, TopicDescription, TopicPartition
 from ottla.protocol.api import ApiKey
 
 from ..wired import BROKER, NOW, Client, Wired, batch, fetch, produce, topic_id, values, wired
@@ -323,6 +324,25 @@ async def test_a_follower_does_not_say_that_an_offset_is_out_of_range_which_its_
     broker.follow("events", TWO, epoch=1)
     assert int((await read(client, 5, rack="a")).error_code) == OFFSET_NOT_AVAILABLE
     assert int((await read(client, 1, rack="a")).error_code) == 0
+
+
+async def test_a_consumer_does_not_stay_with_a_replica_that_was_given_up(broker: Wired) -> None:
+    """A broker that is drained follows no more. The consumer would ask its leader only after `metadata.max.age.ms`, five minutes."""
+    broker.topic("events", isr=(BROKER, TWO))
+    client, waiting = await broker.connect(), await broker.connect()
+    await publish(client, batch(b"a"))
+    broker.follow("events", TWO, epoch=1)
+    state = PartitionState(TWO, 2, (TWO,), (BROKER, TWO))
+    broker.parts.metadata.put_topic(TopicDescription("events", topic_id("events"), (state,)))
+    waiting.write(fetch(("events", 0, 1), version=12, max_wait_ms=60_000, rack="a"))
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+    await broker.parts.replicas.stop([PartitionToStop(TopicPartition("events", 0), 2, delete=False)])
+    (found,) = (await waiting.answer(ApiKey.FETCH, 12))[1].responses[0].partitions
+    assert int(found.error_code) == NOT_LEADER
+    assert int((await read(client, 0, rack="a")).error_code) == NOT_LEADER
+    state = replace(state, leader=NO_LEADER)
+    broker.parts.metadata.put_topic(TopicDescription("events", topic_id("events"), (state,)))
+    assert int((await read(client, 0, rack="a")).error_code) == 0, "there is no other"
 
 
 async def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> None:
