@@ -330,6 +330,11 @@ class ReplicaManager:
             except ApiError as error:
                 self._refuse(key, error)
                 errors[key] = error.code
+        for key in errors:
+            held = self._partitions.get(key)
+            if held is not None and held.storage_error is not None:  # the disk may have failed under one that came later
+                errors[key] = held.storage_error.code
+                follow.pop(key, None)
         self._follow(follow, unfollow)
         for key in changed:
             self._role_changed(key)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from uuid import UUID
@@ -14,6 +16,7 @@ from ottla.config.topic import TopicSettings
 from ottla.errors import FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, StaleControllerEpoch, UnknownTopicOrPartition
 from ottla.interbroker.calls import NO_LOG, AllReplicas, LogEnd, PartitionAssignment, PartitionToStop
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
+from ottla.storage import log_manager
 
 from ..wired import BROKER, NOW, Wired, batch, topic_id
 
@@ -277,6 +280,28 @@ async def test_a_partition_on_a_failed_disk_says_so_and_neither_leads_nor_follow
     assert not following.now
     with pytest.raises(KafkaStorageError):
         broker.partition("events").check_leader_epoch(-1)
+
+
+async def test_a_disk_that_fails_in_the_middle_of_a_request_has_nothing_followed_that_came_before_it(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is fetched for it would be dropped, again and again, until the leader epoch is another."""
+    following = followed_by(broker)
+    replicas, logs = broker.parts.replicas, broker.parts.logs
+    await replicas.apply([told(BROKER), told(BROKER, partition=1)], LIVING)
+
+    def directory_failed(_directory: Path, _reason: str) -> None:
+        replicas.directory_failed()
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    logs.directory_failed = directory_failed
+    monkeypatch.setattr(log_manager, "make_logs", fails)
+    leads = told(BROKER, epoch=1, partition_epoch=1, partition=1)
+    errors = await replicas.apply([told(TWO, epoch=1, partition_epoch=1), leads, told(TWO, partition=2)], LIVING)
+    assert list(errors.values()) == [STORAGE_ERROR] * 3
+    assert not following.now
 
 
 async def test_many_partitions_leave_the_loop_room(broker: Wired) -> None:
