@@ -68,6 +68,11 @@ class FollowerProgress:
         self.leader_end_offset = leader_end_offset
         self.fetched_ms = now_ms
 
+    @property
+    def was_refused(self) -> bool:
+        """Whether the controller would not have it in the ISR when it was asked last."""
+        return self.refused_until_ms != LONG_AGO
+
     def may_be_asked(self, now_ms: int) -> bool:
         """Whether the controller may be asked to have it in the ISR."""
         return self.refused_until_ms <= now_ms

@@ -104,7 +104,7 @@ class InSyncReplicas:
             elif is_in_sync:
                 follower.is_joining = False  # also by a change whose answer was lost
             else:
-                follower.refuse(now_ms)  # it was taken out: no append waits for it before it has caught up again
+                follower.refuse(LONG_AGO)  # it was taken out: no append waits for it before it has caught up again
         self._recount()
 
     # Followers.
@@ -225,7 +225,7 @@ class InSyncReplicas:
         if not joining:
             return None
         # Who was refused is asked for alone: a broker that is drained fetches on, and must keep no other out.
-        never_refused = [follower for follower in joining if follower.refused_until_ms == LONG_AGO]
+        never_refused = [follower for follower in joining if not follower.was_refused]
         wanted = {*self.isr, *(follower.broker_id for follower in never_refused or joining[:1])}
         return self._propose(tuple(replica for replica in self.replicas if replica in wanted))
 
@@ -271,12 +271,19 @@ class InSyncReplicas:
             self.isr, self.eligible, self.partition_epoch = state.isr, state.eligible_leader_replicas, altered.partition_epoch
             for follower in self.followers.values():
                 if follower.broker_id in state.isr:
-                    follower.is_joining = False
+                    follower.is_joining, follower.refused_until_ms = False, LONG_AGO
         elif outcome is Outcome.REFUSED:
-            log.info("%s: ISR stays %s: the controller refused the change: %s", self._topic_partition, self.isr, error_of(altered.error))
-            for member in change.new_isr:
-                if member.broker_id in self.followers and member.broker_id not in self.isr:
-                    self.followers[member.broker_id].refuse(now_ms + decisions.REFUSED_MS)
+            joining = [self.followers[broker_id] for broker_id in _ids(change) if broker_id in self.followers and broker_id not in self.isr]
+            log.log(
+                # Told once: one that is drained is refused every second, and may have led thousands of partitions.
+                logging.DEBUG if joining and all(follower.was_refused for follower in joining) else logging.INFO,
+                "%s: ISR stays %s: the controller refused the change: %s",
+                self._topic_partition,
+                self.isr,
+                error_of(altered.error),
+            )
+            for follower in joining:
+                follower.refuse(now_ms + decisions.REFUSED_MS)
         else:
             log.info(
                 "%s: ISR %s -> %s was refused: %s; %s",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from ottla.broker.handlers.fetch_reading import preferred_read_replica
@@ -158,6 +160,20 @@ def test_who_is_refused_keeps_no_other_out() -> None:
                 assert not replicas.altered(change, AlteredPartition(0, state, replicas.partition_epoch + 1), now_ms)
         now_ms += REFUSED_MS
     assert replicas.isr == (ONE, THREE), asked
+
+
+def test_a_refusal_that_lasts_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a broker that is drained each partition that it led is refused once a second, for as long as it is drained."""
+    caplog.set_level(logging.INFO)
+    replicas = led(ONE)
+    for later_ms in range(0, 5 * REFUSED_MS, REFUSED_MS):
+        replicas.record_fetch(TWO, 7, 10, 0, 10, START_MS + later_ms)
+        change = replicas.propose_expansion(10, START_MS + later_ms)
+        assert change is not None
+        assert not replicas.altered(change, AlteredPartition(IneligibleReplica.code), START_MS + later_ms)
+    assert [record.message for record in caplog.records] == [
+        "events-0: ISR stays (1,): the controller refused the change: IneligibleReplica (error code 107)"
+    ]
 
 
 def test_the_high_watermark_does_not_wait_for_a_follower_that_the_controller_let_in_by_itself_and_that_left_again() -> None:
