@@ -104,6 +104,7 @@ class ReplicaManager:
         self._logs = logs
         self._waiting = Waiting(produces, fetches, self.deletes)
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._by_topic: dict[str, dict[TopicPartition, Partition]] = {}  # the same
         self._followed: dict[TopicPartition, Follow] = {}
         self._refusals: dict[TopicPartition, str] = {}  # what could not be done as the controller said, and why
         self._leaders_before: dict[TopicPartition, BrokerId] = {}  # as the session that ended knew them, until the controller has said more
@@ -285,7 +286,7 @@ class ReplicaManager:
                 if partition is not None:
                     partition.stop_leading()
                     self._follow({}, [key])
-                    del self._partitions[key]
+                    self._remove(key)
                     self._role_changed(key)
                 opened = self._logs.get(key)
                 if opened is not None and not opened.is_offline:
@@ -377,9 +378,15 @@ class ReplicaManager:
             partition.high_watermark = min(max(recorded, opened.log_start_offset), opened.log_end_offset)
         if opened.is_offline:
             partition.storage_error = _offline(partition)
-        self._partitions[key] = partition
+        self._partitions[key] = self._by_topic.setdefault(key.topic, {})[key] = partition
         self._note_opens_batches(partition)
         return partition
+
+    def _remove(self, key: TopicPartition) -> None:
+        """Hosts a partition no more."""
+        del self._partitions[key], self._by_topic[key.topic][key]
+        if not self._by_topic[key.topic]:
+            del self._by_topic[key.topic]
 
     async def _open_logs(self, assignments: Sequence[PartitionAssignment]) -> None:
         """Does beforehand, and in threads, what of `_hosted` waits for the disk."""
@@ -407,7 +414,7 @@ class ReplicaManager:
         if hosted is not None and (is_foreign or hosted.topic_id != assignment.topic_id):
             hosted.stop_leading()
             self._follow({}, [key])
-            del self._partitions[key]
+            self._remove(key)
             self._role_changed(key)
         if is_foreign:
             self._logs.rename_stray(key)
@@ -444,7 +451,7 @@ class ReplicaManager:
             partition.stop_leading()
             self._follow({}, [key])
             if to_stop.delete:
-                del self._partitions[key]
+                self._remove(key)
             self._role_changed(key)
             state_changes.info("%s: broker %d gives its replica up%s", key, self._broker_id, ", with its files" if to_stop.delete else "")
         if to_stop.delete:
@@ -455,13 +462,12 @@ class ReplicaManager:
 
     def update_settings(self, topic: str, settings: TopicSettings) -> None:
         """Gives a topic's new settings to its partitions."""
-        for key, partition in self._partitions.items():
-            if key.topic == topic:
-                partition.update_settings(settings)
-                self._commit_what_was_found(partition)
-                self._note_opens_batches(partition)
-                if partition.advance_high_watermark():
-                    self._waiting.check(key)
+        for key, partition in self._by_topic.get(topic, {}).items():
+            partition.update_settings(settings)
+            self._commit_what_was_found(partition)
+            self._note_opens_batches(partition)
+            if partition.advance_high_watermark():
+                self._waiting.check(key)
 
     def _note_opens_batches(self, partition: Partition) -> None:
         # What this broker writes into internal topics itself needs no look inside.

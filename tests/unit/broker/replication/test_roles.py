@@ -7,11 +7,13 @@ import errno
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NoReturn
 from uuid import UUID
 
 import pytest
 
 from ottla.broker.replication.following import Follow
+from ottla.broker.replication.partition import Partition
 from ottla.config.topic import TopicSettings
 from ottla.errors import FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, StaleControllerEpoch, UnknownTopicOrPartition
 from ottla.interbroker.calls import NO_LOG, AllReplicas, LogEnd, PartitionAssignment, PartitionToStop
@@ -319,6 +321,30 @@ async def test_many_partitions_leave_the_loop_room(broker: Wired) -> None:
     beside.cancel()
     assert turns >= 8
     assert len(broker.parts.replicas.partitions) == 200
+
+
+class NotWalked(dict[TopicPartition, Partition]):
+    """Partitions that nobody may go through one by one."""
+
+    def items(self) -> NoReturn:
+        raise AssertionError
+
+    __iter__ = values = items
+
+
+async def test_new_settings_of_a_topic_are_no_work_for_the_partitions_of_all_others(broker: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker's setting is that of thousands of topics; the loop stood still for seconds. Partitions of a topic come and go."""
+    replicas = broker.parts.replicas
+    for name in ("events", "orders"):
+        broker.topic(name, partitions=2)
+    await replicas.stop([PartitionToStop(TopicPartition("events", 1), 0, delete=True, topic_id=topic_id("events"))])
+    settings = TopicSettings.of(broker.parts.settings, {"retention.ms": "7"})
+    with monkeypatch.context() as patched:
+        patched.setattr(replicas, "_partitions", NotWalked(replicas.partitions))
+        replicas.update_settings("events", settings)
+        replicas.update_settings("none", settings)
+    found = [broker.partition(*each).settings.retention_ms == 7 for each in (("events", 0), ("orders", 0), ("orders", 1))]
+    assert found == [True, False, False]
 
 
 async def test_without_a_partition_there_is_nothing_to_get(broker: Wired) -> None:
