@@ -115,11 +115,13 @@ class ProducePartitionStatus:
         partition, is_pending = self.partition, self.look()
         if self.error is not None:
             return self.error
+        if not is_pending:
+            return None
         if self.acks == ACKS_ALL and partition.is_leader and partition.is_under_min_isr:
             return NotEnoughReplicasAfterAppend(
                 f"{partition.topic_partition}: written, and then {partition.in_sync.too_few(partition.min_insync_replicas)}"
             )
-        return otherwise if is_pending else None
+        return otherwise
 
     def _failure(self) -> ApiError | None:
         """Why it can no longer be met, if that is so."""

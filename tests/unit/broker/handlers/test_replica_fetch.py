@@ -285,6 +285,20 @@ async def test_too_few_in_sync_after_the_append_are_told_when_the_time_is_up(bro
     assert broker.partition("events").high_watermark == 0
 
 
+async def test_what_was_committed_stays_so_when_too_few_are_in_sync_before_the_whole_request_is_answered(broker: Wired) -> None:
+    """The producer would send it again, and without idempotence it would be there twice (`DelayedProduce.tryComplete`)."""
+    for name in ("events", "orders"):
+        broker.topic(name, isr=(BROKER, TWO), min_insync_replicas="2")
+    client, follower = await broker.connect(), await broker.connect()
+    client.write(produce(("events", 0, batch(b"a")), ("orders", 0, batch(b"b")), acks=-1))
+    await until(lambda: len(broker.produces) == 1)
+    await follow(follower, 1)
+    assert broker.partition("events").high_watermark == 1
+    broker.lead("events", isr=(BROKER,))
+    await follow(follower, 1, topic="orders")
+    assert await client.produced() == (1, [(0, 0), (0, 0)])
+
+
 async def test_whoever_waits_when_leadership_is_lost_is_told(broker: Wired) -> None:
     broker.topic("events", isr=(BROKER, TWO))
     client = await broker.connect()
