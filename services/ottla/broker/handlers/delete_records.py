@@ -80,8 +80,8 @@ class Deletion:
         self.low_watermark = NO_LOW_WATERMARK
 
     def is_done(self, metadata: MetadataCache) -> bool:
-        """Whether there is nothing to wait for; brings the low watermark up to date."""
-        if self.partition is None or self.error_code != NONE:
+        """Whether there is nothing to wait for, as it stays then; brings the low watermark up to date."""
+        if self.partition is None or self.error_code != NONE or self.low_watermark >= self.offset:
             return True
         try:
             self.low_watermark = self.partition.low_watermark(metadata.brokers)

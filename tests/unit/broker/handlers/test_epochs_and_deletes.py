@@ -84,18 +84,18 @@ async def test_what_can_not_be_deleted_is_told_apart(broker: Any) -> None:
     assert await delete(broker, 1) == (29, -1)
 
 
-def replicated(broker: Any, *living: int) -> Any:
+def replicated(broker: Any, *living: int, topic: str = "flights") -> Any:
     """The partition with replicas on brokers 1, 2 and 3, of which those live."""
-    partition = broker.parts.replicas.get("flights", 0)
+    partition = broker.parts.replicas.get(topic, 0)
     brokers = tuple(BrokerId(number) for number in (1, 2, 3))
     state = PartitionState(BrokerId(1), partition.leader_epoch, brokers, brokers)
-    partition.become_leader(PartitionAssignment("flights", partition.topic_id, 0, state, partition.partition_epoch + 1), 0)
+    partition.become_leader(PartitionAssignment(topic, partition.topic_id, 0, state, partition.partition_epoch + 1), 0)
     broker.parts.metadata.brokers = {BrokerId(number): BrokerRegistration(BrokerId(number), ()) for number in living}
     return partition
 
 
-def follow(broker: Any, replica: int, log_start_offset: int) -> None:
-    partition = broker.parts.replicas.get("flights", 0)
+def follow(broker: Any, replica: int, log_start_offset: int, topic: str = "flights") -> None:
+    partition = broker.parts.replicas.get(topic, 0)
     broker.parts.replicas.follower_fetched(partition, BrokerId(replica), -1, 3, log_start_offset, 0)
 
 
@@ -114,6 +114,25 @@ async def test_the_answer_waits_for_all_living_replicas(broker: Any) -> None:
     follow(broker, 2, 2)
     assert await answer == (0, 2)
     assert len(broker.parts.replicas.deletes) == 0
+
+
+async def test_what_all_replicas_have_deleted_stays_so_while_the_request_waits_for_another_partition(broker: Any) -> None:
+    """Kafka's `DelayedDeleteRecords.tryComplete`. Who leads no more would say that he does not know."""
+    names = ("flights", "hotels")
+    for name in names:
+        await broker.create(name)
+        replicated(broker, 1, 2, topic=name)
+        broker.publish(name, 0, 1, 2, 3)
+        for number in (2, 3):
+            follow(broker, number, 0, name)
+    topics = [{"name": name, "partitions": [{"partition_index": 0, "offset": 2}]} for name in names]
+    answer = asyncio.ensure_future(broker.ask(ApiKey.DELETE_RECORDS, 2, topics=topics))
+    await until(lambda: len(broker.parts.replicas.deletes) == 1)
+    follow(broker, 2, 2)
+    broker.parts.replicas.get("flights", 0).stop_leading()
+    follow(broker, 2, 2, "hotels")
+    found = [topic.partitions[0] for topic in (await answer).topics]
+    assert [(int(each.error_code), each.low_watermark) for each in found] == [(0, 2), (0, 2)]
 
 
 async def test_the_answer_waits_for_what_was_asked_and_not_for_what_was_deleted_before(broker: Any) -> None:
