@@ -442,8 +442,12 @@ class ReplicaManager:
                 return
             if to_stop.delete:
                 raise InconsistentTopicId(f"{key}: to be deleted, and the controller does not say which topic; {held} is here")
+        opened, is_topic_deleted = self._logs.get(key), to_stop.delete and to_stop.leader_epoch < 0
+        if is_topic_deleted and opened is not None and opened.is_offline:
+            # The controller asks again when the disk is back; of a replica that moved away it does not.
+            raise KafkaStorageError(f"{key}: cannot be deleted while its log directory {opened.directory.parent} is offline")
         if partition is not None:
-            # A deletion has no epoch: the topic goes, no matter who leads.
+            # The deletion of a topic has no epoch: it goes, no matter who leads.
             if 0 <= to_stop.leader_epoch < partition.leader_epoch:
                 raise FencedLeaderEpoch(
                     f"{key}: to be stopped as of leader epoch {to_stop.leader_epoch}, {partition.leader_epoch} is known"

@@ -284,6 +284,19 @@ async def test_a_partition_on_a_failed_disk_says_so_and_neither_leads_nor_follow
         broker.partition("events").check_leader_epoch(-1)
 
 
+async def test_a_replica_on_a_failed_disk_is_not_said_to_be_deleted(broker: Wired) -> None:
+    """Its files are there when the disk is back. The controller asks again then, and the topic is not gone before (`stopReplicas`)."""
+    followed_by(broker)
+    replicas = broker.parts.replicas
+    await replicas.apply([told(BROKER), told(BROKER, partition=1)], LIVING)
+    other = TopicPartition("events", 1)
+    broker.partition("events").log.files.fail("the disk is gone")
+    replicas.directory_failed()
+    stops = [PartitionToStop(key, -2, delete=True, topic_id=topic_id("events")) for key in (KEY, other)]
+    assert await replicas.stop(stops) == {KEY: STORAGE_ERROR, other: 0}
+    assert set(broker.parts.logs.logs) == {KEY}
+
+
 async def test_a_disk_that_fails_in_the_middle_of_a_request_has_nothing_followed_that_came_before_it(
     broker: Wired, monkeypatch: pytest.MonkeyPatch
 ) -> None:
