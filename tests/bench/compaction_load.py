@@ -75,6 +75,7 @@ def clean_all(load: CompactionLoad) -> dict[str, Any]:
         first_dirty_offset=0,
         committed_offset=2 * load.keys,
         producers=(),
+        epoch_begins=(),
         now_ms=time.time_ns() // 1_000_000,
         delete_retention_ms=86_400_000,
         segment_bytes=SEGMENT_BYTES,

@@ -32,7 +32,7 @@ def keyed_batch(base_offset: int, *records: Keyed, timestamp: int = 1_000_000, *
         Record(base_offset + index, timestamp + index, None if key is None else key.encode(), None if value is None else value.encode())
         for index, (key, value) in enumerate(records)
     ]
-    return build_batch(made, base_offset=base_offset, leader_epoch=0, **more)
+    return build_batch(made, base_offset=base_offset, **{"leader_epoch": 0, **more})
 
 
 def put(log: Log, *records: Keyed, **more: Any) -> int:

@@ -30,7 +30,7 @@ from .cleanings import (
     records_of,
     values_of,
 )
-from .logs import LogMaker, append, stored
+from .logs import FailingFiles, LogMaker, append, log_maker, stored
 
 HOUR_MS = 3_600_000
 
@@ -205,6 +205,24 @@ async def test_an_open_transaction_and_one_not_committed_yet_stop_the_cleaning_b
     assert await cleaner_of(log, clock, high_watermark=marker).clean_filthiest() is None
     assert await cleaner_of(log, clock, high_watermark=marker + 1).clean_filthiest() is not None
     assert values_of(log) == {3: ("a", "3")}
+
+
+async def test_where_a_leader_epoch_began_is_seen_in_a_cleaned_log_and_in_a_copy_of_it(
+    make_log: LogMaker, clock: ManualClock, files: FailingFiles, tmp_path: Path
+) -> None:
+    """A replica with more records of the former epoch cuts them off (KIP-101), whichever leader it asks."""
+    log = make_log(**COMPACTED)
+    for key, epoch in (("a", 0), ("b", 0), ("a", 2), ("c", 2), ("a", 3), ("a", 3), ("b", 3)):
+        put(log, (key, "1"), leader_epoch=epoch)
+    begins = [(0, 0), (2, 2), (3, 4)]
+    for number in range(2):
+        put(log, (f"x {number}", "1"), leader_epoch=3)
+        await clean(log, clock)
+        assert log.leader_epochs.entries == begins
+        copy = log_maker(tmp_path / f"copy-{number}", clock, files)(**COMPACTED)
+        append(copy, *(path.read_bytes() for path in sorted(log.directory.glob("*.log"))))
+        assert copy.leader_epochs.entries == begins[1:], "all of epoch 0 was written again"
+    assert [header.base_offset for header in headers_of(log)][:4] == [2, 3, 4, 5]
 
 
 async def test_a_marker_goes_when_its_records_have_gone_and_its_horizon_has_passed(make_log: LogMaker, clock: ManualClock) -> None:

@@ -52,6 +52,7 @@ JOB = CleaningJob(
     first_dirty_offset=0,
     committed_offset=10,
     producers=(LastOfProducer(7, 9, 1),),
+    epoch_begins=(4, 6),
     now_ms=1_000,
     delete_retention_ms=5,
     segment_bytes=1_000,

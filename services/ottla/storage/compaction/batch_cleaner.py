@@ -5,13 +5,16 @@
                       the first cleaning that keeps one sets it
     aborted records   go
     a marker          goes after its transaction's batches have gone, and after the delete horizon
-    a batch that was  stays without records when it is the last of an active producer, for that producer's sequence, and when it is
-                      the last of its segment, so that no start takes what was cleaned for something that was lost
+    a batch that was  stays without records when it is the last of an active producer, for that producer's sequence; when it is the
+                      last of its segment, so that no start takes what was cleaned for something that was lost; and when it is the
+                      first of a leader epoch, so that a replica which copies the cleaned log knows where the epoch began
 
 Offsets never change: a batch keeps its first and last, whatever goes from between. Records that stay are copied as they
 are; only a delete horizon changes their bytes, because timestamps count from the base timestamp.
 
 Unlike Kafka, a batch that loses records keeps its base timestamp, so that no record has to be encoded again; readers only add to it.
+Nor do Kafka's epochs begin where they did: a replica with records of a former epoch that no one else has keeps them behind a leader
+that took the epoch's begin from a cleaned log.
 Source: Kafka's `Cleaner` and `MemoryRecords.filterTo`.
 """
 
@@ -85,31 +88,32 @@ class BatchCleaner:
         self._last_of: Final = {producer.producer_id: (producer.last_offset, producer.producer_epoch) for producer in job.producers}
         self._end_offset: Final = end_offset
         self._last_of_dirty: Final = last_of_producers
+        self._epoch_begins: Final = frozenset(job.epoch_begins)
         self.records_before = 0
         self.records_after = 0
         self.records_without_key = 0
         self.unopened: list[str] = []  # why each batch that could not be opened could not
 
-    def cleaned(self, batch: memoryview, fields: BatchFields, is_last: bool) -> bytes | None:
+    def cleaned(self, batch: memoryview, fields: BatchFields, stays: bool) -> bytes | None:
         """What takes the batch's place: None when it stays as it is, `GONE` when nothing does.
 
         Args:
-            is_last: of what becomes one segment; then at least its offsets stay.
-
+            stays: at least its offsets do, as it is the last of what becomes one segment.
         """
         attributes, producer_id, count = fields[5], fields[9], fields[12]
         self.records_before += count
+        stays = stays or fields[0] in self._epoch_begins
         if fields[0] >= self._end_offset:  # the map has a part of this segment
             self.records_after += count
             return None
         if attributes & CONTROL_MASK:
-            return self._cleaned_control(batch, fields, is_last)
+            return self._cleaned_control(batch, fields, stays)
         if attributes & TRANSACTIONAL_MASK:
             self._open.saw_batch(producer_id)
             if count and self._decisions.is_aborted(producer_id, fields[0]):
-                return self._emptied(fields, is_last)
+                return self._emptied(fields, stays)
         if not count:
-            return self._emptied(fields, is_last)
+            return self._emptied(fields, stays)
         try:
             payload, records = opened(batch, fields)
         except Unopened as error:
@@ -132,16 +136,16 @@ class BatchCleaner:
             sets_horizon = not has_horizon and False in [record[4] for record in kept]  # a tombstone
         self.records_after += len(kept)
         if not kept:
-            return self._emptied(fields, is_last)
+            return self._emptied(fields, stays)
         if sets_horizon:
             return _with_horizon(fields, payload, kept, self._horizon_ms)
         return None if len(kept) == count else _with_fewer(fields, payload, kept)
 
-    def _cleaned_control(self, batch: memoryview, fields: BatchFields, is_last: bool) -> bytes | None:
+    def _cleaned_control(self, batch: memoryview, fields: BatchFields, stays: bool) -> bytes | None:
         producer_id, count = fields[9], fields[12]
         had_batches = self._open.ends(producer_id) if count else False
         if not count:
-            return self._emptied(fields, is_last)
+            return self._emptied(fields, stays)
         # Without a batch, what a producer's epoch is can only be seen by its marker.
         if had_batches or self._last_of.get(producer_id) == (-1, fields[10]):
             self.records_after += count
@@ -155,13 +159,13 @@ class BatchCleaner:
                 return None
             return _with_horizon(fields, payload, records, self._horizon_ms)
         if self._now_ms >= fields[7]:
-            return self._emptied(fields, is_last)
+            return self._emptied(fields, stays)
         self.records_after += count
         return None
 
-    def _emptied(self, fields: BatchFields, is_last: bool) -> bytes | None:
+    def _emptied(self, fields: BatchFields, stays: bool) -> bytes | None:
         """A batch of which no record stays."""
-        if not is_last and not self._tells_a_sequence(fields):
+        if not stays and not self._tells_a_sequence(fields):
             return GONE
         if not fields[12]:
             return None

@@ -315,6 +315,7 @@ class LogCleaner:
             first_dirty_offset=chosen.first_dirty_offset,
             committed_offset=committed_offset,
             producers=tuple(LastOfProducer(state.producer_id, state.last_offset, state.producer_epoch) for state in each.producers),
+            epoch_begins=tuple(start_offset for _, start_offset in each.leader_epochs.entries[1:]),
             now_ms=self._clock.time_ms(),
             delete_retention_ms=topic.delete_retention_ms,
             segment_bytes=topic.segment_bytes,

@@ -64,6 +64,7 @@ class CleaningJob:
         first_dirty_offset: what lies before was cleaned before.
         committed_offset: no marker at this offset or later counts.
         producers: the active ones.
+        epoch_begins: the offset from which on each leader epoch wrote but the first.
         now_ms: the time of the cleaning, for all of it.
         delete_retention_ms: for tombstones and markers that have no delete horizon yet.
         segment_bytes: small cleaned segments are joined up to this size,
@@ -82,6 +83,7 @@ class CleaningJob:
     first_dirty_offset: int
     committed_offset: int
     producers: tuple[LastOfProducer, ...]
+    epoch_begins: tuple[int, ...]
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
@@ -159,6 +161,8 @@ def decode(line: bytes) -> Message:
         for field, element in _ELEMENTS.items():
             if field in fields:
                 fields[field] = tuple(element(**value) for value in fields[field])
+        if kind is CleaningJob:
+            fields["epoch_begins"] = tuple(map(int, fields["epoch_begins"]))
         message: Message = kind(**fields)
     except (ValueError, KeyError, TypeError) as error:
         raise CleaningInterrupted(f"{line[:100]!r} is no message of a cleaner: {error}") from error

@@ -132,7 +132,7 @@ async def test_what_all_replicas_have_deleted_stays_so_while_the_request_waits_f
     broker.parts.replicas.get("flights", 0).stop_leading()
     follow(broker, 2, 2, "hotels")
     found = [topic.partitions[0] for topic in (await answer).topics]
-    assert [(int(each.error_code), each.low_watermark) for each in found] == [(0, 2), (0, 2)]
+    assert [(int(one.error_code), one.low_watermark) for one in found] == [(0, 2), (0, 2)]
 
 
 async def test_the_answer_waits_for_what_was_asked_and_not_for_what_was_deleted_before(broker: Any) -> None:

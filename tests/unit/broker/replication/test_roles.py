@@ -356,7 +356,7 @@ async def test_new_settings_of_a_topic_are_no_work_for_the_partitions_of_all_oth
         patched.setattr(replicas, "_partitions", NotWalked(replicas.partitions))
         replicas.update_settings("events", settings)
         replicas.update_settings("none", settings)
-    found = [broker.partition(*each).settings.retention_ms == 7 for each in (("events", 0), ("orders", 0), ("orders", 1))]
+    found = [broker.partition(*key).settings.retention_ms == 7 for key in (("events", 0), ("orders", 0), ("orders", 1))]
     assert found == [True, False, False]
 
 
