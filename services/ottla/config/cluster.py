@@ -134,7 +134,7 @@ class ReplicationSettings(Settings):
         "long",
         default=LONG_MAX,
         at_least=0,
-        dynamic="per-broker",
+        dynamic="cluster-wide",
         doc="Bytes a second that followers may take of the replicas in leader.replication.throttled.replicas, as long as they lag.",
     )
     follower_replication_throttled_rate: int = setting(
@@ -142,7 +142,7 @@ class ReplicationSettings(Settings):
         "long",
         default=LONG_MAX,
         at_least=0,
-        dynamic="per-broker",
+        dynamic="cluster-wide",
         doc="Bytes a second that this broker fetches of the replicas in follower.replication.throttled.replicas, as long as they lag.",
     )
     replica_selector_class: str = setting(

@@ -206,6 +206,8 @@ def test_what_is_dynamic_changes_in_a_new_object_and_the_rest_is_refused() -> No
     after = before.with_changes({"log.segment.bytes": "2000"}, cluster_wide=True)
     assert (before.log_segment_bytes, after.log_segment_bytes) == (1000, 2000)
     assert after.given == before.given
+    rate = "follower.replication.throttled.rate"  # Kafka's DynamicConfigChangeTest sets it for all
+    assert before.with_changes({rate: "5"}, cluster_wide=True).follower_replication_throttled_rate == 5
     with pytest.raises(ConfigurationError, match=r"broker\.id is read-only"):
         before.with_changes({"broker.id": "3"})
     with pytest.raises(ConfigurationError, match="must be at least 14"):
