@@ -106,7 +106,6 @@ class RecordSender:
         self._counted: Final[dict[str, TopicMetadata]] = {}  # what `Outgoing` knows
         self._producer: BatchProducer | None = None
         self.transactions: TransactionalProducer | None = None
-        self._handing: asyncio.Task[asyncio.Future[BaseOffset]] | None = None  # a batch over to its transaction
 
     async def begin(self) -> None:
         """Opens what the settings ask for.
@@ -150,10 +149,6 @@ class RecordSender:
     async def abort(self) -> None:
         """Aborts the transaction. Raises as `TransactionalProducer.abort`."""
         assert self.transactions is not None
-        if self._handing is not None and not self._handing.done():
-            # Its partition may be added when the transaction is over, and so to the next one. Cancelled, it leaves that to another epoch.
-            self._handing.cancel()
-            await asyncio.wait([self._handing])
         await self.transactions.abort()
 
     def wake(self) -> None:
@@ -310,11 +305,7 @@ class RecordSender:
                 self.audit.built(batch)
             data = build_batch_of_lists(batch.values, batch.times, batch.keys, batch.sections, codec=self._settings.codec)
             if self.transactions is not None:
-                self._handing = self._tasks.begin(self.transactions.send(batch.partition, data))
-                await asyncio.wait([self._handing])
-                if self._handing.cancelled():  # the transaction is aborted, and with it the batch has failed
-                    return
-                written = self._handing.result()
+                written = await self.transactions.send(batch.partition, data)
             else:
                 written = await self._handed_over(batch, data)
         except Exception as error:  # whatever it was, the batches behind it are sent

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -41,6 +41,7 @@ from ottla.errors import (
     error_of,
     reason_of,
 )
+from ottla.lifecycle import is_cancelled
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import BrokerConnection
@@ -267,6 +268,7 @@ class TransactionalProducer:
         self._partitions: set[TopicPartition] = set()
         self._adding = asyncio.Lock()
         self._is_begun = False
+        self._asking: set[asyncio.Future[Any]] = set()  # for partitions and offsets
         self._unanswered: set[asyncio.Future[BaseOffset]] = set()
         self._error: BaseException | None = None
 
@@ -339,11 +341,14 @@ class TransactionalProducer:
         """Makes partitions part of the open transaction: one request for many, where `send` makes one for each.
 
         Raises:
-            As the function of that name; InvalidTransactionState.
+            As the function of that name; InvalidTransactionState, also when the transaction is aborted meanwhile.
         """
         self._expect(TransactionState.OPEN)
+        await self._ask(self._add(set(partitions)))
+
+    async def _add(self, partitions: set[TopicPartition]) -> None:
         async with self._adding:  # so that no batch overtakes the request for its partition
-            new = set(partitions) - self._partitions
+            new = partitions - self._partitions
             if new:
                 self._is_begun = True
                 with self._failing():
@@ -375,12 +380,27 @@ class TransactionalProducer:
         """Has a group's offsets be committed with the transaction.
 
         Raises:
-            As `add_offsets`; InvalidTransactionState.
+            As `add_offsets`; InvalidTransactionState, also when the transaction is aborted meanwhile.
         """
         self._expect(TransactionState.OPEN)
+        await self._ask(self._add_offsets(group, offsets))
+
+    async def _add_offsets(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         self._is_begun = True
         with self._failing():
             await add_offsets(self._cluster, self.identity, group, offsets)
+
+    async def _ask(self, work: Coroutine[Any, Any, None]) -> None:
+        """Asks for what belongs to the open transaction. An abort cancels it: its answer would be taken for one of the next transaction."""
+        asking = asyncio.get_running_loop().create_task(work)
+        self._asking.add(asking)
+        asking.add_done_callback(self._asking.discard)
+        try:
+            await asking
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise InvalidTransactionState(f"a transaction of {self.identity.transactional_id} was aborted meanwhile") from None
 
     async def commit(self) -> None:
         """Waits until every batch is written and commits. Called again, when the last call was not answered, it asks again.
@@ -411,8 +431,9 @@ class TransactionalProducer:
         return self.identity
 
     async def _all_written(self) -> None:
-        if self._unanswered:
-            await asyncio.wait(self._unanswered)  # each fails by its delivery timeout
+        while waiting := {*self._asking, *self._unanswered}:
+            await asyncio.wait(waiting)  # each batch fails by its delivery timeout
+        self._expect(TransactionState.OPEN)  # and not aborted meanwhile
         if self._error is not None:
             # INVALID_PRODUCER_EPOCH of a partition alone is no last word: the coordinator says at the abort who has the id (KIP-588).
             self.state = TransactionState.FENCED if isinstance(self._error, ProducerFenced) else TransactionState.FAILED
@@ -427,11 +448,16 @@ class TransactionalProducer:
             InvalidTransactionState: nothing is open, or a commit was asked for.
         """
         self._expect(TransactionState.OPEN, TransactionState.FAILED)
-        if self.state is TransactionState.OPEN and not self._unanswered and self._error is None:
-            with self._failing():  # it may be aborted all the same: what was sent now would be in another one
+        is_quiet = self.state is TransactionState.OPEN and not self._asking and not self._unanswered and self._error is None
+        self.state = TransactionState.FAILED  # what was sent now would be in another one
+        if is_quiet:
+            with self._failing():
                 await self._end(commit=False)
             return
-        self.state = TransactionState.FAILED
+        for asking in self._asking:
+            asking.cancel()
+        if self._asking:
+            await asyncio.wait(self._asking)
         await self._producer.close(wait=False)
         with self._failing():
             if self._is_begun:

@@ -424,3 +424,77 @@ async def test_offsets_that_were_given_up_are_none_of_the_next_transactions(tmp_
             await committing
             await producer.commit()
         assert await committed_offsets(cluster, "billing", require_stable=True) == {VIEWS: CommittedOffset(5)}
+
+
+@pytest.mark.parametrize("is_added", [False, True])
+async def test_an_abort_while_a_partition_is_added_costs_the_next_transaction_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_added: bool
+) -> None:
+    """As Kafka's TransactionManagerTest.testCancelUnsentAddPartitionsAndProduceOnAbort. The producer was fenced for good by what it had
+    asked for itself, or the first batch of the next transaction went to a partition that was not added."""
+    add_partitions, has_come, may_go_on = transactions.add_partitions, asyncio.Event(), asyncio.Event()
+
+    async def late(*arguments: Any, **keywords: Any) -> None:
+        is_first = not has_come.is_set()
+        if is_first and is_added:
+            await add_partitions(*arguments, **keywords)
+        has_come.set()
+        if is_first:
+            await may_go_on.wait()
+        if not (is_first and is_added):
+            await add_partitions(*arguments, **keywords)
+
+    monkeypatch.setattr(transactions, "add_partitions", late)
+    async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
+        producer.begin()
+        sending = asyncio.ensure_future(producer.send(CLICKS, batch(b"never")))
+        behind = asyncio.ensure_future(producer.send(VIEWS, batch(b"never")))
+        await asyncio.wait_for(has_come.wait(), 120)
+        await producer.abort()
+        async with producer.transaction():
+            may_go_on.set()
+            for sent in (sending, behind):
+                with pytest.raises(InvalidTransactionState, match="loads was aborted meanwhile"):
+                    await sent
+            await producer.send(CLICKS, batch(b"kept"))
+        assert await committed(cluster, CLICKS, VIEWS) == [b"kept"]
+
+
+async def test_a_batch_that_is_sent_while_its_transaction_is_aborted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came behind the abort and was committed with the next transaction, or by none."""
+    async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
+        end = transactions.end_transaction
+
+        async def and_send(*arguments: Any, **keywords: Any) -> None:
+            await end(*arguments, **keywords)
+            with pytest.raises(InvalidTransactionState, match="loads is failed and not open"):
+                await producer.send(CLICKS, batch(b"late"))
+
+        producer.begin()
+        await (await producer.send(CLICKS, batch(b"never")))
+        with monkeypatch.context() as patched:
+            patched.setattr(transactions, "end_transaction", and_send)
+            await producer.abort()
+        async with producer.transaction():
+            await producer.send(CLICKS, batch(b"kept"))
+        assert await committed(cluster, CLICKS) == [b"kept"]
+
+
+async def test_a_commit_is_no_success_when_the_transaction_is_aborted_before_its_batches_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by another thread that closes the producer."""
+    async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
+        producer.begin()
+        await producer.send(CLICKS, batch(b"written"))
+        never = asyncio.get_running_loop().create_future()
+        with monkeypatch.context() as patched:
+            patched.setattr(producer._producer, "send", lambda partition, batch: never)
+            await producer.send(CLICKS, batch(b"unanswered"))
+        committing = asyncio.ensure_future(producer.commit())
+        await asyncio.sleep(0)
+        await producer.close()
+        never.cancel()
+        with pytest.raises(InvalidTransactionState, match="loads is closed and not open"):
+            await committing
+        assert await committed(cluster, CLICKS) == []
