@@ -37,6 +37,7 @@ from ottla.errors import (
     OperationNotAttempted,
     OttlaError,
     ProducerFenced,
+    TransactionAbortable,
     TransactionalIdNotFound,
     error_of,
     reason_of,
@@ -64,6 +65,8 @@ TRANSACTION_TIMEOUT_MS: Final = 60_000
 SHORT_PAUSE_SECONDS: Final = 0.02
 SHORT_PAUSES: Final = 5
 ONGOING: Final = "Ongoing"  # of the states of KIP-664
+# What says that nothing was committed. After another refusal it may have been: by an attempt before it, whose answer was lost.
+NOT_COMMITTED: Final = (InvalidTransactionState, InvalidProducerIdMapping, TransactionAbortable)
 
 
 class TransactionState(enum.Enum):
@@ -268,6 +271,7 @@ class TransactionalProducer:
         self._partitions: set[TopicPartition] = set()
         self._adding = asyncio.Lock()
         self._is_begun = False
+        self._may_be_committed = False
         self._asking: set[asyncio.Future[Any]] = set()  # for partitions and offsets
         self._unanswered: set[asyncio.Future[BaseOffset]] = set()
         self._error: BaseException | None = None
@@ -445,7 +449,7 @@ class TransactionalProducer:
         Raises:
             ProducerFenced, InvalidProducerEpoch: another process has the transactional id; its transaction has been aborted then.
             ApiError, OSError: `abort` is next.
-            InvalidTransactionState: nothing is open, or a commit was asked for.
+            InvalidTransactionState: nothing is open, or a commit was asked for and may have been done.
         """
         self._expect(TransactionState.OPEN, TransactionState.FAILED)
         is_quiet = self.state is TransactionState.OPEN and not self._asking and not self._unanswered and self._error is None
@@ -462,7 +466,8 @@ class TransactionalProducer:
         with self._failing():
             if self._is_begun:
                 # It was aborted before, or did not begin: no one could say. Or the id has expired, and its coordinator knows nothing of it.
-                with suppress(InvalidTransactionState, InvalidProducerIdMapping):
+                is_over = () if self._may_be_committed else (InvalidTransactionState,)
+                with suppress(InvalidProducerIdMapping, *is_over):
                     await end_transaction(self._cluster, self.identity, commit=False)
                 self._is_begun = False  # in the new epoch, which may be taken without our hearing of it, this one asks for nothing more
             # What is still on its way has sequences that no one counts any more.
@@ -481,13 +486,14 @@ class TransactionalProducer:
                     self.state = TransactionState.FENCED
                 elif not error.retriable:
                     self.state = TransactionState.FAILED
+                    self._may_be_committed = commit and not isinstance(error, NOT_COMMITTED)
                 raise
         self._reset()
 
     def _reset(self) -> None:
         self.state = TransactionState.READY
         self._partitions.clear()
-        self._is_begun = False
+        self._is_begun = self._may_be_committed = False
         self._unanswered.clear()
         self._error = None
 

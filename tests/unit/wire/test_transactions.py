@@ -27,6 +27,7 @@ from ottla.errors import (
     InvalidTransactionState,
     MessageTooLarge,
     ProducerFenced,
+    UnknownServerError,
     UnknownTopicOrPartition,
 )
 from ottla.model import BrokerId, TopicPartition
@@ -498,3 +499,34 @@ async def test_a_commit_is_no_success_when_the_transaction_is_aborted_before_its
         with pytest.raises(InvalidTransactionState, match="loads is closed and not open"):
             await committing
         assert await committed(cluster, CLICKS) == []
+
+
+async def test_a_commit_whose_answer_was_lost_is_not_taken_for_aborted_when_another_attempt_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For Kafka's producer such an error is fatal, so it says of no abort that it was one (TransactionManager.EndTxnHandler). Here the
+    abort was none, as nothing was open any more, and the producer continued as if the batch was not written."""
+    async with running_cluster(tmp_path) as (_, cluster), await TransactionalProducer.open(cluster, "loads") as producer:
+        ask = cluster.ask
+        commits: list[int] = []
+
+        async def lose_the_answer(broker_id: BrokerId, key: ApiKey, *arguments: Any, **keywords: Any) -> Any:
+            if key is ApiKey.END_TXN:
+                commits.append(len(commits))
+                if commits[-1] == 1:
+                    return SimpleNamespace(error_code=UnknownServerError.code)
+            answer = await ask(broker_id, key, *arguments, **keywords)
+            if commits == [0]:
+                raise ConnectionResetError("the answer is lost")
+            return answer
+
+        monkeypatch.setattr(cluster, "ask", lose_the_answer)
+        with pytest.raises(UnknownServerError) as raised:
+            async with producer.transaction():
+                await producer.send(CLICKS, batch(b"once"))
+        assert "could not be aborted" in raised.value.__notes__[0]
+        with pytest.raises(InvalidTransactionState):
+            await producer.abort()
+        assert await committed(cluster, CLICKS) == [b"once"]
+        async with await TransactionalProducer.open(cluster, "loads") as latter:
+            assert latter.identity.producer_id == producer.identity.producer_id
