@@ -18,7 +18,7 @@ from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, is_healed_by_time
 from ottla.wire.metadata import Broker
-from ottla.wire.offsets import Answers, ask_leaders, by_topic
+from ottla.wire.offsets import Answers, ask_leaders, by_topic, left_out
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -205,12 +205,12 @@ async def reassign_partitions(
         answer = await cluster.ask(controller, ApiKey.ALTER_PARTITION_REASSIGNMENTS, REASSIGN_VERSIONS, build)
         if answer.error_code:
             raise _error(answer, "the reassignment of partitions")
-        return {
-            TopicPartition(topic.name, found.partition_index): _error(found, f"{topic.name}-{found.partition_index}")
+        outcomes = {
+            TopicPartition(topic.name, found.partition_index): _outcome(found, f"{topic.name}-{found.partition_index}")
             for topic in answer.responses
             for found in topic.partitions
-            if found.error_code
         }
+        return {key: error for key, error in outcomes.items() if error is not None} | left_out(replicas, outcomes)
 
     return await cluster.with_controller(attempt, timeout_seconds=timeout_seconds) if replicas else {}
 
@@ -235,12 +235,13 @@ async def elect_preferred_leaders(
         answer = await cluster.ask(controller, ApiKey.ELECT_LEADERS, ELECT_LEADERS_VERSIONS, build)
         if answer.error_code:
             raise _error(answer, "the election of preferred leaders")
-        return {
-            TopicPartition(result.topic, found.partition_id): _error(found, f"{result.topic}-{found.partition_id}")
+        outcomes = {
+            TopicPartition(result.topic, found.partition_id): _outcome(found, f"{result.topic}-{found.partition_id}")
             for result in answer.replica_election_results
             for found in result.partition_result
-            if found.error_code not in (NONE, ElectionNotNeeded.code)
         }
+        refused = {key: error for key, error in outcomes.items() if error is not None and not isinstance(error, ElectionNotNeeded)}
+        return refused | left_out(wanted, outcomes)
 
     return await cluster.with_controller(attempt, timeout_seconds=timeout_seconds) if wanted else {}
 
@@ -283,6 +284,9 @@ async def describe_configs(
                 entry.name: ConfigEntry(entry.value, _source(entry.config_source), entry.read_only, entry.is_sensitive)
                 for entry in result.configs
             }
+        for resource in some:
+            if resource not in found:
+                raise UnknownServerError(f"{resource.name}: the answer does not speak of it")
     return found
 
 

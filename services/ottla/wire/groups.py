@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ottla.errors import NONE, ApiError, UnknownTopicOrPartition, error_of
+from ottla.errors import NONE, ApiError, UnknownServerError, UnknownTopicOrPartition, error_of
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.cluster import Cluster, CoordinatorKind
-from ottla.wire.offsets import by_topic
+from ottla.wire.offsets import by_topic, left_out
 
 COMMIT_VERSIONS: Final = (2, 9)
 FETCH_VERSIONS: Final = (1, 9)
@@ -59,7 +59,7 @@ async def commit_offsets(
 
         answer = await cluster.ask(coordinator, ApiKey.OFFSET_COMMIT, COMMIT_VERSIONS, build)
         try:
-            raise_refused_commit(answer, group)
+            raise_refused_commit(answer, group, offsets)
         except UnknownTopicOrPartition as error:
             now = asyncio.get_running_loop().time()
             unknown_since = now if unknown_since is None else unknown_since
@@ -108,11 +108,13 @@ async def committed_offsets(
             return api.build("OffsetFetchRequest", group_id=group, topics=topics, require_stable=require_stable)
 
         answer = await cluster.ask(coordinator, ApiKey.OFFSET_FETCH, (first, FETCH_VERSIONS[1]), build)
-        found = next((found for found in getattr(answer, "groups", ()) if found.group_id == group), answer)
+        found = next((found for found in getattr(answer, "groups", (answer,)) if getattr(found, "group_id", group) == group), None)
+        if found is None:
+            raise UnknownServerError(f"group {group}: the answer does not speak of it")
         if getattr(found, "error_code", NONE):
             raise error_of(int(found.error_code), f"offsets of group {group}")
         offsets = {}
-        for topic in getattr(found, "topics", ()):
+        for topic in found.topics:
             for partition in topic.partitions:
                 key = TopicPartition(topic.name, partition.partition_index)
                 if partition.error_code:
@@ -132,29 +134,26 @@ async def delete_offsets(cluster: Cluster, group: str, partitions: Iterable[Topi
         ApiError: GroupIdNotFound, or NonEmptyGroup of one that is no consumers', and what else the coordinator says.
         OSError: no coordinator in time.
     """
-    topics = by_topic(partitions, lambda key: key.partition)
+    asked = list(partitions)
 
     async def attempt(coordinator: BrokerId) -> dict[TopicPartition, ApiError]:
         def build(api: Any) -> Any:
-            asked = [
+            topics = [
                 api.build(
                     "OffsetDeleteRequestTopic",
                     name=topic,
                     partitions=[api.build("OffsetDeleteRequestPartition", partition_index=index) for index in indexes],
                 )
-                for topic, indexes in topics
+                for topic, indexes in by_topic(asked, lambda key: key.partition)
             ]
-            return api.build("OffsetDeleteRequest", group_id=group, topics=asked)
+            return api.build("OffsetDeleteRequest", group_id=group, topics=topics)
 
         answer = await cluster.ask(coordinator, ApiKey.OFFSET_DELETE, (0, 0), build)
         if answer.error_code:
             raise error_of(int(answer.error_code), f"group {group}")
-        return {
-            (key := TopicPartition(topic.name, partition.partition_index)): error_of(int(partition.error_code), str(key))
-            for topic in answer.topics
-            for partition in topic.partitions
-            if partition.error_code
-        }
+        codes = _error_codes(answer)
+        refused = {key: error_of(code, str(key)) for key, code in codes.items() if code}
+        return refused | left_out(asked, codes)
 
     return await cluster.with_coordinator(CoordinatorKind.GROUP, group, attempt)
 
@@ -170,10 +169,19 @@ def offset_to_commit(api: Any, kind: str, key: TopicPartition, offset: Committed
     )
 
 
-def raise_refused_commit(answer: Any, group: str) -> None:
-    """Raises the error of the first partition that an answer to OffsetCommit or TxnOffsetCommit refuses."""
-    for topic in answer.topics:
-        for partition in topic.partitions:
-            if partition.error_code:
-                key = TopicPartition(topic.name, partition.partition_index)
-                raise error_of(int(partition.error_code), f"commit of group {group} in {key}")
+def raise_refused_commit(answer: Any, group: str, asked: Iterable[TopicPartition]) -> None:
+    """Raises the error of the first partition that an answer to OffsetCommit or TxnOffsetCommit refuses, or leaves out."""
+    codes = _error_codes(answer)
+    for key, code in codes.items():
+        if code:
+            raise error_of(code, f"commit of group {group} in {key}")
+    for error in left_out(asked, codes).values():
+        raise error
+
+
+def _error_codes(answer: Any) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, partition.partition_index): int(partition.error_code)
+        for topic in answer.topics
+        for partition in topic.partitions
+    }

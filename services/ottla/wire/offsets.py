@@ -7,11 +7,11 @@ answer for are asked for again, at their leaders of that time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
-from ottla.errors import NONE, ApiError, OttlaError, error_of
+from ottla.errors import NONE, ApiError, OttlaError, UnknownServerError, error_of
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.list_offsets_client import EARLIEST, FIRST_WITH_ISOLATION, LATEST, MAX_VERSION, MIN_VERSION, ListedOffset
@@ -203,6 +203,11 @@ def by_topic(partitions: Iterable[TopicPartition], build: Callable[[TopicPartiti
     for partition in partitions:
         topics.setdefault(partition.topic, []).append(build(partition))
     return list(topics.items())
+
+
+def left_out(partitions: Iterable[TopicPartition], answered: Container[TopicPartition]) -> dict[TopicPartition, ApiError]:
+    """The partitions of which an answer does not speak, with an error for each: no one knows what became of them."""
+    return {key: UnknownServerError(f"{key}: the answer does not speak of it") for key in partitions if key not in answered}
 
 
 def _leader_epoch(cluster: Cluster, key: TopicPartition) -> int:

@@ -39,6 +39,7 @@ from ottla.errors import (
     ProducerFenced,
     TransactionAbortable,
     TransactionalIdNotFound,
+    UnknownServerError,
     error_of,
     reason_of,
 )
@@ -48,7 +49,7 @@ from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, CoordinatorKind
 from ottla.wire.groups import CommittedOffset, offset_to_commit, raise_refused_commit
-from ottla.wire.offsets import by_topic
+from ottla.wire.offsets import by_topic, left_out
 from ottla.wire.producing import BaseOffset, BatchProducer, ProducerIdentity, ProduceSettings, init_producer_id
 
 log = logging.getLogger(__name__)
@@ -110,13 +111,14 @@ async def describe_transaction(
             DESCRIBE_VERSIONS,
             lambda api: api.build("DescribeTransactionsRequest", transactional_ids=[transactional_id]),
         )
-        for found in answer.transaction_states:
-            if found.error_code == TransactionalIdNotFound.code:
-                return None
-            _check(found.error_code, f"description of {transactional_id}")
-            identity = ProducerIdentity(int(found.producer_id), int(found.producer_epoch), transactional_id)
-            return TransactionDescription(identity, str(found.transaction_state))
-        return None
+        found = next((found for found in answer.transaction_states if found.transactional_id == transactional_id), None)
+        if found is None:
+            raise UnknownServerError(f"{transactional_id}: the answer does not speak of it")
+        if found.error_code == TransactionalIdNotFound.code:
+            return None
+        _check(found.error_code, f"description of {transactional_id}")
+        identity = ProducerIdentity(int(found.producer_id), int(found.producer_epoch), transactional_id)
+        return TransactionDescription(identity, str(found.transaction_state))
 
     return await cluster.with_coordinator(CoordinatorKind.TRANSACTION, transactional_id, attempt, timeout_seconds=timeout_seconds)
 
@@ -196,19 +198,21 @@ async def add_partitions(
             TopicPartition(topic.name, found.partition_index): int(found.partition_error_code)
             for topic in answer.results_by_topic_v3_and_below
             for found in topic.results_by_partition
-            if found.partition_error_code
         }
 
     async def attempt(coordinator: BrokerId) -> None:
-        refused = await asked(coordinator)
+        codes = await asked(coordinator)
         for _ in range(SHORT_PAUSES):
-            if ConcurrentTransactions.code not in refused.values():
+            if ConcurrentTransactions.code not in codes.values():
                 break
             await asyncio.sleep(SHORT_PAUSE_SECONDS)
-            refused = await asked(coordinator)
+            codes = await asked(coordinator)
         # Of those that are not to blame it says only that they were not tried.
-        for partition, code in sorted(refused.items(), key=lambda item: item[1] == OperationNotAttempted.code):
-            raise error_of(code, f"{partition} in a transaction of {identity.transactional_id}")
+        for partition, code in sorted(codes.items(), key=lambda item: item[1] == OperationNotAttempted.code):
+            if code:
+                raise error_of(code, f"{partition} in a transaction of {identity.transactional_id}")
+        for error in left_out(partitions, codes).values():
+            raise error
 
     await _coordinated(cluster, identity, attempt, timeout_seconds)
 
@@ -247,7 +251,7 @@ async def add_offsets(
 
     async def commit(coordinator: BrokerId) -> None:
         answer = await cluster.ask(coordinator, ApiKey.TXN_OFFSET_COMMIT, OFFSET_COMMIT_VERSIONS, build)
-        raise_refused_commit(answer, group)
+        raise_refused_commit(answer, group, offsets)
 
     await _coordinated(cluster, identity, add_group, timeout_seconds)
     await cluster.with_coordinator(CoordinatorKind.GROUP, group, commit, timeout_seconds=timeout_seconds)

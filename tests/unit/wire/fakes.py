@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from ottla.model import Endpoint
+from ottla.model import BrokerId, Endpoint
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey, is_flexible
 from ottla.protocol.primitives import decode_request_header
+from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.connection import Piece
 
 VERSIONS = {
@@ -140,3 +142,25 @@ def connecting(answer: Answer) -> Callable[[Endpoint], Any]:
         return FakeChannel(answer)
 
     return connect
+
+
+class AnsweringCluster(Cluster):
+    """One broker that coordinates and controls; the answers are given beforehand, in their order. `asked` counts."""
+
+    def __init__(self, *answers: object) -> None:
+        super().__init__("broker:9092", ClusterSettings(retry_backoff_seconds=0.001, retry_backoff_max_seconds=0.001))
+        self._answers = list(answers)
+        self.asked = 0
+
+    async def ask(self, *_: object, **__: object) -> Any:
+        self.asked += 1
+        return self._answers.pop(0)
+
+    async def connection(self, *_: object, **__: object) -> Any:
+        return SimpleNamespace(message=lambda key, first, last: messages.message(key, last), ask=self.ask)
+
+    async def coordinator(self, *_: object, **__: object) -> BrokerId:
+        return BrokerId(1)
+
+    async def controller(self) -> BrokerId:
+        return BrokerId(1)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.unit.wire.clusters import brokers, cluster_of, produce_at
+from tests.unit.wire.fakes import AnsweringCluster
 
 from ottla.errors import (
     ApiError,
@@ -15,6 +17,7 @@ from ottla.errors import (
     NotController,
     OffsetOutOfRange,
     TopicAlreadyExists,
+    UnknownServerError,
     UnknownTopicOrPartition,
     error_of,
 )
@@ -26,6 +29,12 @@ from ottla.wire.broker_connection import VersionRange
 from ottla.wire.offsets import EARLIEST, list_offsets
 
 CLICKS = TopicPartition("clicks", 0)
+
+
+def elected(code: int) -> SimpleNamespace:
+    """The answer to ElectLeaders of one partition."""
+    partition = SimpleNamespace(partition_id=0, error_code=code, error_message=None)
+    return SimpleNamespace(error_code=0, replica_election_results=[SimpleNamespace(topic="clicks", partition_result=[partition])])
 
 
 async def test_topics_are_made_extended_and_deleted_in_every_version(tmp_path: Path) -> None:
@@ -163,3 +172,16 @@ async def test_every_broker_says_what_a_new_topic_sets_one_without_a_replica_too
                             break
                         await asyncio.sleep(0.01)
                 assert [entry.value for entry in result.configs] == ["compact"], f"{name} at broker {broker_id}"
+
+
+async def test_what_an_answer_does_not_speak_of_is_not_done() -> None:
+    """As Kafka's KafkaAdminClientTest.testAlterPartitionReassignments, and testDescribeConfigsPartialResponse."""
+    views = TopicPartition("views", 1)
+    moved = SimpleNamespace(name="clicks", partitions=[SimpleNamespace(partition_index=0, error_code=0)])
+    cluster = AnsweringCluster(SimpleNamespace(error_code=0, responses=[moved]))
+    refused = await admin.reassign_partitions(cluster, {CLICKS: [1], views: [1]})
+    assert {key: type(error) for key, error in refused.items()} == {views: UnknownServerError}
+    refused = await admin.elect_preferred_leaders(AnsweringCluster(elected(0)), [CLICKS, views])
+    assert {key: type(error) for key, error in refused.items()} == {views: UnknownServerError}
+    with pytest.raises(UnknownServerError, match="clicks"):
+        await admin.describe_configs(AnsweringCluster(SimpleNamespace(results=[])), [ConfigResource(ResourceType.TOPIC, "clicks")])

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
+from tests.unit.wire.fakes import AnsweringCluster
 
-from ottla.errors import OffsetMetadataTooLarge, UnknownMemberId, UnknownTopicOrPartition
+from ottla.errors import OffsetMetadataTooLarge, UnknownMemberId, UnknownServerError, UnknownTopicOrPartition
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import VersionRange
 from ottla.wire.cluster import CoordinatorKind
-from ottla.wire.groups import COMMIT_VERSIONS, FETCH_VERSIONS, CommittedOffset, commit_offsets, committed_offsets
+from ottla.wire.groups import COMMIT_VERSIONS, FETCH_VERSIONS, CommittedOffset, commit_offsets, committed_offsets, delete_offsets
 
 CLICKS, VIEWS = TopicPartition("clicks", 0), TopicPartition("views", 1)
 
@@ -82,3 +84,16 @@ async def test_a_group_with_members_and_a_note_that_is_too_long_are_refused(tmp_
                 await commit_offsets(cluster, "members", {CLICKS: CommittedOffset(1)})
         finally:
             await asyncio.get_running_loop().run_in_executor(None, member.close)
+
+
+async def test_what_an_answer_does_not_speak_of_is_neither_committed_nor_deleted_nor_nothing() -> None:
+    """A group that is left out of an answer had no offsets, so its readers began where `auto.offset.reset` says."""
+    clicks_only = SimpleNamespace(
+        error_code=0, topics=[SimpleNamespace(name="clicks", partitions=[SimpleNamespace(partition_index=0, error_code=0)])]
+    )
+    with pytest.raises(UnknownServerError, match="views-1"):
+        await commit_offsets(AnsweringCluster(clicks_only), "readers", dict.fromkeys((CLICKS, VIEWS), CommittedOffset(1)))
+    refused = await delete_offsets(AnsweringCluster(clicks_only), "readers", [CLICKS, VIEWS])
+    assert {key: type(error) for key, error in refused.items()} == {VIEWS: UnknownServerError}
+    with pytest.raises(UnknownServerError, match="group readers"):
+        await committed_offsets(AnsweringCluster(SimpleNamespace(groups=[SimpleNamespace(group_id="others")])), "readers")

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from tests.unit.wire.clusters import all_ended, brokers, cluster_of, create_topic, servers, two_attempts_only
+from tests.unit.wire.fakes import AnsweringCluster
 
 from ottla.broker.handlers import txn_offset_commit
 from ottla.broker.in_process import InProcessBrokers
@@ -40,8 +41,15 @@ from ottla.wire.cluster import Cluster, CoordinatorKind
 from ottla.wire.fetching import Fetcher, FetchSettings, visible_batches
 from ottla.wire.groups import CommittedOffset, committed_offsets
 from ottla.wire.offsets import EARLIEST, LATEST, list_offsets
-from ottla.wire.producing import init_producer_id
-from ottla.wire.transactions import TransactionalProducer, TransactionState, describe_transaction, end_transaction
+from ottla.wire.producing import ProducerIdentity, init_producer_id
+from ottla.wire.transactions import (
+    TransactionalProducer,
+    TransactionState,
+    add_offsets,
+    add_partitions,
+    describe_transaction,
+    end_transaction,
+)
 
 CLICKS, VIEWS = TopicPartition("clicks", 0), TopicPartition("views", 1)
 
@@ -433,7 +441,7 @@ async def test_an_abort_while_a_partition_is_added_costs_the_next_transaction_no
 ) -> None:
     """As Kafka's TransactionManagerTest.testCancelUnsentAddPartitionsAndProduceOnAbort. The producer was fenced for good by what it had
     asked for itself, or the first batch of the next transaction went to a partition that was not added."""
-    add_partitions, has_come, may_go_on = transactions.add_partitions, asyncio.Event(), asyncio.Event()
+    has_come, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def late(*arguments: Any, **keywords: Any) -> None:
         is_first = not has_come.is_set()
@@ -530,3 +538,17 @@ async def test_a_commit_whose_answer_was_lost_is_not_taken_for_aborted_when_anot
         assert await committed(cluster, CLICKS) == [b"once"]
         async with await TransactionalProducer.open(cluster, "loads") as latter:
             assert latter.identity.producer_id == producer.identity.producer_id
+
+
+async def test_what_an_answer_does_not_speak_of_is_no_part_of_the_transaction() -> None:
+    """As Kafka's AddPartitionsToTxnHandler and TxnOffsetCommitHandler. What was written to the partition had never a marker behind it."""
+    identity = ProducerIdentity(7, 0, "loads")
+    added = SimpleNamespace(name="clicks", results_by_partition=[SimpleNamespace(partition_index=0, partition_error_code=0)])
+    with pytest.raises(UnknownServerError, match="views-1"):
+        await add_partitions(AnsweringCluster(SimpleNamespace(results_by_topic_v3_and_below=[added])), identity, [CLICKS, VIEWS])
+    commit = SimpleNamespace(name="clicks", partitions=[SimpleNamespace(partition_index=0, error_code=0)])
+    answers = SimpleNamespace(error_code=0), SimpleNamespace(topics=[commit])
+    with pytest.raises(UnknownServerError, match="views-1"):
+        await add_offsets(AnsweringCluster(*answers), identity, "readers", dict.fromkeys((CLICKS, VIEWS), CommittedOffset(1)))
+    with pytest.raises(UnknownServerError, match="loads"):
+        await describe_transaction(AnsweringCluster(SimpleNamespace(transaction_states=[])), "loads")
