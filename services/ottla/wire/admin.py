@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from ottla.errors import NONE, ApiError, ElectionNotNeeded, UnknownServerError, UnknownTopicOrPartition, error_of
+from ottla.errors import NONE, ApiError, ElectionNotNeeded, NotController, UnknownServerError, UnknownTopicOrPartition, error_of
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import BrokerConnection
@@ -240,6 +240,9 @@ async def elect_preferred_leaders(
             for result in answer.replica_election_results
             for found in result.partition_result
         }
+        for error in outcomes.values():
+            if isinstance(error, NotController):  # Kafka's brokers with ZooKeeper say it of each partition, and not of the request
+                raise error
         refused = {key: error for key, error in outcomes.items() if error is not None and not isinstance(error, ElectionNotNeeded)}
         return refused | left_out(wanted, outcomes)
 

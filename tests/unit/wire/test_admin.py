@@ -185,3 +185,11 @@ async def test_what_an_answer_does_not_speak_of_is_not_done() -> None:
     assert {key: type(error) for key, error in refused.items()} == {views: UnknownServerError}
     with pytest.raises(UnknownServerError, match="clicks"):
         await admin.describe_configs(AnsweringCluster(SimpleNamespace(results=[])), [ConfigResource(ResourceType.TOPIC, "clicks")])
+
+
+async def test_an_election_is_asked_for_again_where_the_controller_is_now() -> None:
+    """Kafka's brokers with ZooKeeper say NOT_CONTROLLER of each partition, and nothing of the request
+    (KafkaController.processReplicaLeaderElection). Partitions were refused that the next controller would have taken."""
+    cluster = AnsweringCluster(elected(NotController.code), elected(0))
+    assert await admin.elect_preferred_leaders(cluster, [CLICKS]) == {}
+    assert cluster.asked == 2
