@@ -47,7 +47,7 @@ from ottla.lifecycle import is_cancelled
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import BrokerConnection
-from ottla.wire.cluster import Cluster, CoordinatorKind
+from ottla.wire.cluster import Cluster, CoordinatorKind, is_healed_by_time
 from ottla.wire.groups import CommittedOffset, offset_to_commit, raise_refused_commit
 from ottla.wire.offsets import by_topic, left_out
 from ottla.wire.producing import BaseOffset, BatchProducer, ProducerIdentity, ProduceSettings, init_producer_id
@@ -488,7 +488,7 @@ class TransactionalProducer:
             except ApiError as error:
                 if _is_fencing(error):
                     self.state = TransactionState.FENCED
-                elif not error.retriable:
+                elif not is_healed_by_time(error):
                     self.state = TransactionState.FAILED
                     self._may_be_committed = commit and not isinstance(error, NOT_COMMITTED)
                 raise

@@ -23,6 +23,7 @@ from ottla.broker.in_process import InProcessBrokers
 from ottla.broker.transactions.markers import MarkerSender
 from ottla.errors import (
     ApiError,
+    BrokerNotAvailable,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTransactionState,
@@ -41,7 +42,7 @@ from ottla.wire.cluster import Cluster, CoordinatorKind
 from ottla.wire.fetching import Fetcher, FetchSettings, visible_batches
 from ottla.wire.groups import CommittedOffset, committed_offsets
 from ottla.wire.offsets import EARLIEST, LATEST, list_offsets
-from ottla.wire.producing import ProducerIdentity, init_producer_id
+from ottla.wire.producing import ProducerIdentity, ProduceSettings, init_producer_id
 from ottla.wire.transactions import (
     TransactionalProducer,
     TransactionState,
@@ -552,3 +553,22 @@ async def test_what_an_answer_does_not_speak_of_is_no_part_of_the_transaction() 
         await add_offsets(AnsweringCluster(*answers), identity, "readers", dict.fromkeys((CLICKS, VIEWS), CommittedOffset(1)))
     with pytest.raises(UnknownServerError, match="loads"):
         await describe_transaction(AnsweringCluster(SimpleNamespace(transaction_states=[])), "loads")
+
+
+async def test_a_commit_whose_coordinator_is_not_there_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that has gone since an attempt whose answer was lost. It was taken for a refusal, and `abort` for what is next."""
+    added = SimpleNamespace(name="clicks", results_by_partition=[SimpleNamespace(partition_index=0, partition_error_code=0)])
+    cluster = AnsweringCluster(SimpleNamespace(results_by_topic_v3_and_below=[added]), SimpleNamespace(error_code=0))
+    async with TransactionalProducer(cluster, ProduceSettings(), ProducerIdentity(7, 0, "loads"), 1_000) as producer:
+        producer.begin()
+        await producer.add_partitions([CLICKS])
+
+        async def gone(*_: object, **__: object) -> None:
+            raise BrokerNotAvailable("broker 1 is not known")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(transactions, "end_transaction", gone)
+            with pytest.raises(BrokerNotAvailable):
+                await producer.commit()
+        await producer.commit()
+        assert producer.state is TransactionState.READY
