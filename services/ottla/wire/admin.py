@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from ottla.errors import NONE, ApiError, ElectionNotNeeded, NotController, UnknownServerError, UnknownTopicOrPartition, error_of
+from ottla.errors import NONE, ApiError, ElectionNotNeeded, NotController, OttlaError, UnknownServerError, UnknownTopicOrPartition, error_of
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import BrokerConnection
@@ -445,7 +446,12 @@ async def _at(
 
     async def there(_: BrokerConnection) -> T:
         assert broker_id is not None
-        return await attempt(await cluster.connection(broker_id))
+        try:
+            return await attempt(await cluster.connection(broker_id))
+        except OSError:
+            with suppress(OSError, OttlaError):
+                await cluster.refresh(())  # it may have another address since
+            raise
 
     if broker_id is None:
         return await cluster.with_controller(at_controller, timeout_seconds=timeout_seconds)

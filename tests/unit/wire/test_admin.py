@@ -7,11 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.unit.wire.clusters import brokers, cluster_of, produce_at
+from tests.unit.wire.clusters import brokers, cluster_of, produce_at, two_attempts_only
 from tests.unit.wire.fakes import AnsweringCluster
 
 from ottla.errors import (
     ApiError,
+    BrokerNotAvailable,
     InvalidConfig,
     InvalidPartitions,
     NotController,
@@ -193,3 +194,17 @@ async def test_an_election_is_asked_for_again_where_the_controller_is_now() -> N
     cluster = AnsweringCluster(elected(NotController.code), elected(0))
     assert await admin.elect_preferred_leaders(cluster, [CLICKS]) == {}
     assert cluster.asked == 2
+
+
+async def test_a_broker_that_has_another_address_since_says_its_own_settings(tmp_path: Path) -> None:
+    """As Kafka's client, which asks for metadata after a connection was lost. The former address was tried until the time was over."""
+    async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
+        two = ConfigResource(ResourceType.BROKER, "2")
+        await admin.describe_configs(cluster, [two])
+        await running.stop_broker(BrokerId(2))
+        await running.start_broker(BrokerId(2))
+        found = await admin.describe_configs(cluster, [two], timeout_seconds=20)
+        assert found[two]["broker.id"].value == "2"
+        await running.stop_broker(BrokerId(2))
+        with pytest.raises((BrokerNotAvailable, OSError)), two_attempts_only(cluster):
+            await admin.describe_configs(cluster, [two])
