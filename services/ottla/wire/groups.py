@@ -14,7 +14,7 @@ from typing import Any, Final
 from ottla.errors import NONE, ApiError, UnknownServerError, UnknownTopicOrPartition, error_of
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
-from ottla.wire.cluster import Cluster, CoordinatorKind
+from ottla.wire.cluster import Cluster, CoordinatorKind, is_healed_by_time
 from ottla.wire.offsets import by_topic, left_out
 
 COMMIT_VERSIONS: Final = (2, 9)
@@ -170,13 +170,12 @@ def offset_to_commit(api: Any, kind: str, key: TopicPartition, offset: Committed
 
 
 def raise_refused_commit(answer: Any, group: str, asked: Iterable[TopicPartition]) -> None:
-    """Raises the error of the first partition that an answer to OffsetCommit or TxnOffsetCommit refuses, or leaves out."""
+    """Raises the error of a partition that an answer to OffsetCommit or TxnOffsetCommit refuses, or leaves out; for good before others."""
     codes = _error_codes(answer)
-    for key, code in codes.items():
-        if code:
-            raise error_of(code, f"commit of group {group} in {key}")
-    for error in left_out(asked, codes).values():
-        raise error
+    errors = [error_of(code, f"commit of group {group} in {key}") for key, code in codes.items() if code]
+    errors += left_out(asked, codes).values()
+    if errors:
+        raise min(errors, key=is_healed_by_time)
 
 
 def _error_codes(answer: Any) -> dict[TopicPartition, int]:

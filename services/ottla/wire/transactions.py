@@ -207,12 +207,11 @@ async def add_partitions(
                 break
             await asyncio.sleep(SHORT_PAUSE_SECONDS)
             codes = await asked(coordinator)
-        # Of those that are not to blame it says only that they were not tried.
-        for partition, code in sorted(codes.items(), key=lambda item: item[1] == OperationNotAttempted.code):
-            if code:
-                raise error_of(code, f"{partition} in a transaction of {identity.transactional_id}")
-        for error in left_out(partitions, codes).values():
-            raise error
+        errors = [error_of(code, f"{key} in a transaction of {identity.transactional_id}") for key, code in codes.items() if code]
+        errors += left_out(partitions, codes).values()
+        if errors:
+            # Of those that are not to blame it says only that they were not tried; and to wait for one heals none that is refused for good.
+            raise min(errors, key=lambda error: (isinstance(error, OperationNotAttempted), is_healed_by_time(error)))
 
     await _coordinated(cluster, identity, attempt, timeout_seconds)
 

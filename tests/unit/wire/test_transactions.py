@@ -28,7 +28,9 @@ from ottla.errors import (
     InvalidProducerIdMapping,
     InvalidTransactionState,
     MessageTooLarge,
+    OperationNotAttempted,
     ProducerFenced,
+    TopicAuthorizationFailed,
     UnknownServerError,
     UnknownTopicOrPartition,
 )
@@ -40,7 +42,7 @@ from ottla.wire.admin import delete_topics
 from ottla.wire.broker_connection import VersionRange
 from ottla.wire.cluster import Cluster, CoordinatorKind
 from ottla.wire.fetching import Fetcher, FetchSettings, visible_batches
-from ottla.wire.groups import CommittedOffset, committed_offsets
+from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
 from ottla.wire.offsets import EARLIEST, LATEST, list_offsets
 from ottla.wire.producing import ProducerIdentity, ProduceSettings, init_producer_id
 from ottla.wire.transactions import (
@@ -572,3 +574,20 @@ async def test_a_commit_whose_coordinator_is_not_there_is_asked_for_again(monkey
                 await producer.commit()
         await producer.commit()
         assert producer.state is TransactionState.READY
+
+
+async def test_what_is_refused_for_good_is_said_at_once_though_another_partition_may_be_heard_of_yet() -> None:
+    """As Kafka's TxnOffsetCommitHandler. It was asked for again until the time was over, and the other partition was named for it."""
+    identity = ProducerIdentity(7, 0, "loads")
+    codes = {0: UnknownTopicOrPartition.code, 1: TopicAuthorizationFailed.code, 2: OperationNotAttempted.code}
+    partitions = [TopicPartition("clicks", number) for number in codes]
+    answered = [SimpleNamespace(partition_index=number, partition_error_code=code, error_code=code) for number, code in codes.items()]
+    added = SimpleNamespace(name="clicks", results_by_partition=answered)
+    with pytest.raises(TopicAuthorizationFailed, match="clicks-1"):
+        await add_partitions(AnsweringCluster(SimpleNamespace(results_by_topic_v3_and_below=[added])), identity, partitions)
+    commit = SimpleNamespace(topics=[SimpleNamespace(name="clicks", partitions=answered[:2])])
+    offsets = dict.fromkeys(partitions[:2], CommittedOffset(1))
+    with pytest.raises(TopicAuthorizationFailed, match="clicks-1"):
+        await add_offsets(AnsweringCluster(SimpleNamespace(error_code=0), commit), identity, "readers", offsets)
+    with pytest.raises(TopicAuthorizationFailed, match="clicks-1"):
+        await commit_offsets(AnsweringCluster(commit), "readers", offsets)
