@@ -99,14 +99,16 @@ async def _broker_ids(session: Coordination, watch: Watch | None) -> list[str]:
 async def partition_count(session: Coordination, topic: str, watch: Watch) -> int:
     """How many partitions a topic has, 0 if it is not there. The watch fires when that changes."""
     path = znodes.TOPIC.path(topic)
-    try:
-        data, _ = await session.get(path, watch)
-        return len(znodes.decode_topic(path, data).replicas)
-    except NoNode:
-        await session.exists(path, watch)
-    except MalformedZnode as error:
-        log.warning("the topic %s is not read: %s", topic, error)
-    return 0
+    while True:
+        try:
+            data, _ = await session.get(path, watch)
+            return len(znodes.decode_topic(path, data).replicas)
+        except NoNode:
+            if await session.exists(path, watch) is None:
+                return 0
+        except MalformedZnode as error:
+            log.warning("the topic %s is not read: %s", topic, error)
+            return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from kazoo.client import KazooClient
 from tests.unit.client.test_audited_clients import records_on
 from tests.waiting import until
 
-from ottla.client.discovery import BrokerWatch
+from ottla.client.discovery import BrokerWatch, partition_count
 from ottla.client.messages import Message
 from ottla.client.partitioners import murmur2_partition
 from ottla.client.producer import Producer
@@ -30,8 +30,8 @@ from ottla.client.simple_consumer import SimpleConsumer
 from ottla.clock import SystemClock
 from ottla.config.client import ProducerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
-from ottla.coordination.errors import ConnectionLoss
-from ottla.coordination.interface import Delete, Watch
+from ottla.coordination.errors import ConnectionLoss, NoNode
+from ottla.coordination.interface import Delete, Stat, Watch
 from ottla.errors import BrokerNotAvailable
 from ottla.testing.cluster import EmbeddedCluster
 
@@ -148,6 +148,26 @@ async def test_brokers_are_found_where_their_znodes_were_deleted_and_made_again(
                     break
     finally:
         await watch.close()
+        await zookeeper.close()
+
+
+async def test_a_topic_that_is_made_between_a_look_and_its_watch_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No watch says that it was made, as it is there already when the watch is set."""
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    session = await zookeeper.session()
+    get = EmbeddedSession.get
+
+    async def made_behind_it(session: EmbeddedSession, path: str, watch: Watch | None = None) -> tuple[bytes, Stat]:
+        try:
+            return await get(session, path, watch)
+        except NoNode:
+            await session.create(path, b'{"version":1,"partitions":{"0":[1],"1":[1]}}', make_parents=True)
+            raise
+
+    monkeypatch.setattr(EmbeddedSession, "get", made_behind_it)
+    try:
+        assert await partition_count(session, "new", lambda event: None) == 2
+    finally:
         await zookeeper.close()
 
 
