@@ -82,10 +82,11 @@ class GroupRegistry:
 
     async def topics(self, watch: Watch) -> list[str]:
         """All topics. The watch fires when one comes or goes."""
-        try:
-            return await self.session.children(znodes.TOPICS.pattern, watch)
-        except NoNode:
-            return []
+        while True:
+            with suppress(NoNode):
+                return await self.session.children(znodes.TOPICS.pattern, watch)
+            if await self.session.exists(znodes.TOPICS.pattern, watch) is None:
+                return []
 
     async def partition_counts(self, topics: Iterable[str], watch: Watch) -> dict[str, int]:
         """How many partitions each topic has, without those that are not there. The watch fires when one changes, comes or goes."""

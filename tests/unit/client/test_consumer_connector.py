@@ -130,6 +130,20 @@ async def test_a_filter_takes_topics_that_are_made_later_and_no_internal_ones(tm
             assert {partition.topic for partition in connector.owned} == {"clicks"}
 
 
+async def test_topics_are_seen_where_the_znode_above_them_was_deleted_and_made_again() -> None:
+    """As by `deleteall /brokers/topics`: no watch can be set on the children of a znode that is not there."""
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    session = await zookeeper.session()
+    registry, events = GroupRegistry(session, "g", "one", SystemClock()), list[WatchedEvent]()
+    try:
+        assert await registry.topics(events.append) == []
+        await session.create("/brokers/topics/clicks", make_parents=True)
+        await until(lambda: bool(events), seconds=10)
+        assert await registry.topics(events.append) == ["clicks"]
+    finally:
+        await zookeeper.close()
+
+
 def test_filters_match_whole_names_and_leave_internal_topics_out() -> None:
     assert WhiteList("a,b").allows("b", True)
     assert not WhiteList("a").allows("ab", True)
