@@ -41,7 +41,7 @@ from ottla.coordination.errors import BadVersion, CoordinationError, SessionExpi
 from ottla.coordination.interface import Coordination, SessionEvent, WatchedEvent
 from ottla.coordination.sessions import CoordinationSessions, OpenSession
 from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, OttlaError, UnsupportedVersion
-from ottla.lifecycle import LoopThread, all_to_their_end, is_cancelled, to_its_end
+from ottla.lifecycle import LoopThread, LoopThreadUnusable, all_to_their_end, is_cancelled, to_its_end
 from ottla.model import TopicPartition
 from ottla.wire.broker_connection import Security
 from ottla.wire.cluster import Cluster, ClusterSettings
@@ -105,6 +105,7 @@ class AsyncConsumerConnector:
         self._rebalancing = asyncio.Lock()
         self._committing = asyncio.Lock()  # one after the other: a coordinator takes those of former owners, too
         self._is_closed = False
+        self._leaving = asyncio.Lock()  # who shuts down while another does waits for its end
         self._losses = 0  # how often everything was taken away
 
     async def __aenter__(self) -> Self:
@@ -146,9 +147,12 @@ class AsyncConsumerConnector:
 
     async def shutdown(self) -> None:
         """Leaves the group: what is processed is committed, unless `auto.commit.enable` is off, and the partitions are released."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        async with self._leaving:
+            if not self._is_closed:
+                self._is_closed = True
+                await self._leave()
+
+    async def _leave(self) -> None:
         try:
             await self._sessions.stop_renewing()
             for task in self._tasks:
@@ -582,12 +586,15 @@ class ConsumerConnector:
         self._call(self._connector.seek_to_timestamp(time_ms))
 
     def shutdown(self) -> None:
-        """As `AsyncConsumerConnector.shutdown`; may be called twice."""
+        """As `AsyncConsumerConnector.shutdown`; may be called twice, also at once."""
         try:
             if not self._is_shut_down:
-                self._is_shut_down = True
                 self._call(self._connector.shutdown())
+        except LoopThreadUnusable:
+            if not self._is_shut_down:  # by another thread, meanwhile
+                raise
         finally:
+            self._is_shut_down = True
             self._thread.close(_CLOSE_SECONDS)
 
     def _blocking(self, stream: AsyncMessageStream) -> MessageStream:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from tests.loops import until
 from tests.unit.client.groups import Group, batch, group, take
 from tests.unit.wire.clusters import create_topic, produce
 
-from ottla.client.consumer_connector import AsyncConsumerConnector
+from ottla.client.consumer_connector import AsyncConsumerConnector, ConsumerConnector
 from ottla.client.errors import ClientClosed, ConsumerIdInUse, ConsumerTimeout
 from ottla.client.group_registry import GroupRegistry
 from ottla.client.topic_filters import BlackList, WhiteList
@@ -695,6 +697,24 @@ async def test_a_shutdown_that_is_given_up_ends_the_session(tmp_path: Path, monk
             may_continue.set()
             await joining
             await until(lambda: len(two.owned) == 2, seconds=20)
+
+
+def test_a_second_shutdown_waits_for_the_first_and_does_not_cut_it_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where one thread shuts down and the reader's, whose stream ends by that, leaves its `with`."""
+    is_leaving, has_left = threading.Event(), threading.Event()
+
+    async def slow(connector: AsyncConsumerConnector) -> None:
+        is_leaving.set()
+        await asyncio.sleep(0.3)
+        has_left.set()
+
+    monkeypatch.setattr(AsyncConsumerConnector, "_close", slow)
+    with ThreadPoolExecutor(1) as another, ConsumerConnector(ConsumerSettings(group_id="g")) as connector:
+        first = another.submit(connector.shutdown)
+        assert is_leaving.wait(60)
+        connector.shutdown()
+        assert has_left.is_set()
+        first.result(60)
 
 
 async def test_a_stream_without_a_message_times_out_and_can_be_read_on(tmp_path: Path) -> None:
