@@ -401,7 +401,9 @@ class AsyncConsumerConnector:
         offsets = {}
         released = []
         for partition in partitions:
-            offset = self._feeds[self._owned.pop(partition)].revoke(partition)
+            if (index := self._owned.pop(partition, None)) is None:  # the session has ended since the caller looked
+                continue
+            offset = self._feeds[index].revoke(partition)
             released.append(partition)
             is_there = topics is None or partition.topic in topics
             if offset is not None and offset.offset >= 0 and is_there and self.settings.auto_commit_enable:

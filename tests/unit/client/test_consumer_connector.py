@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -276,6 +276,30 @@ async def test_a_consumer_that_was_stopped_for_a_while_reads_on_though_its_conne
                 patched.setattr(EmbeddedSession, "silent_seconds", 3_600.0)
                 await until(lambda: connector.owned == [])
             await until(lambda: connector.owned == [CLICKS])
+
+
+async def test_a_session_that_ends_as_partitions_are_about_to_be_released_does_not_end_the_sharing_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was to be released is owned no more by then: the consumer claimed nothing from then on, and did not say so."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"0")
+        counts = GroupRegistry.partition_counts
+
+        async def without_clicks(registry: GroupRegistry, topics: Iterable[str], watch: Watch) -> dict[str, int]:
+            monkeypatch.undo()
+            there = await counts(registry, topics, watch)
+            asyncio.get_running_loop().call_soon(connector._session_lost)
+            return dict.fromkeys(there, 0)
+
+        async with found.consumer("one") as connector:
+            await connector.create_message_streams({"clicks": 1})
+            assert connector.owned == [CLICKS]
+            monkeypatch.setattr(GroupRegistry, "partition_counts", without_clicks)
+            connector._changed.set()
+            await until(lambda: connector.owned == [], seconds=20)
+            connector._changed.set()
+            await until(lambda: connector.owned == [CLICKS], seconds=5)
 
 
 async def test_a_session_lasts_as_long_as_zookeeper_granted_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
