@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from operator import length_hint
@@ -137,7 +137,9 @@ class Feed:
     """
 
     def __init__(self, cluster: Cluster, settings: FetchSettings, out_of_range: int) -> None:
-        self._fetcher: Final = Fetcher(cluster, settings, lambda partition, offset: out_of_range)
+        self._out_of_range = out_of_range
+        self._moved: set[TopicPartition] = set()  # their logs say where they are read from
+        self._fetcher: Final = Fetcher(cluster, settings, self._move)
         self._lock = Lock()
         self._ready: deque[Chunk] = deque()
         self._current: Chunk | None = None
@@ -156,11 +158,14 @@ class Feed:
         self.revoke(partition)
         self._lost = lost  # what is read elsewhere is not given up
         self._offsets[partition] = CommittedOffset(offset, last_epoch)
+        if offset < 0:
+            self._moved.add(partition)
         self._fetcher.assign(partition, offset, last_epoch=last_epoch)
 
     def revoke(self, partition: TopicPartition) -> CommittedOffset | None:
         """Hands out nothing of the partition any more, and gives the offset up to which it is processed."""
         self._fetcher.unassign(partition)
+        self._moved.discard(partition)
         with self._lock:
             self._ready = deque(chunk for chunk in self._ready if chunk.partition != partition)
             offset = self._offset(partition)
@@ -219,9 +224,26 @@ class Feed:
                 raise
             log.warning("%s; continuing at its beginning", failed)  # what was read and committed is of a topic that has gone
             self.assign(failed.partition, EARLIEST)
+        else:
+            if self._moved:
+                self._follow({fetched.partition: fetched.offset for fetched in reversed(found)} if found else self._fetcher.assigned)
         with self._lock:
             self._ready += [Chunk(MessageSet.of(fetched)) for fetched in found if fetched.partition in self._offsets]
         return self.take()
+
+    def _move(self, partition: TopicPartition, offset: int) -> int:
+        self._moved.add(partition)
+        return self._out_of_range
+
+    def _follow(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Partitions that were moved are processed up to where they are read from now, as their reader has had all before.
+
+        If the former offset were committed, the next owner would be moved too, and "largest" would skip what came meanwhile.
+        """
+        with self._lock:
+            for partition in self._moved & offsets.keys():
+                if 0 <= offsets[partition] != self._offsets[partition].offset:
+                    self._offsets[partition] = CommittedOffset(offsets[partition])
 
     @property
     def is_closed(self) -> bool:

@@ -843,6 +843,22 @@ async def test_a_topic_that_is_made_again_between_two_looks_is_read_from_its_beg
         assert await found.offset("clicks", 0) == 3
 
 
+async def test_the_end_that_a_consumer_was_reset_to_is_where_its_group_continues(tmp_path: Path) -> None:
+    """Kafka 0.8's ConsumerFetcherThread.handleOffsetOutOfRange: else "largest" skips what is written between this owner and the next."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a", b"b")
+        await found.look.create("/consumers/g/offsets/clicks/0", b"9", make_parents=True)
+        async with found.consumer("one", auto_offset_reset="largest", consumer_timeout_ms="2000") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            with pytest.raises(ConsumerTimeout):
+                await take(stream, 1)
+        assert await found.offset("clicks", 0) == 2
+        await produce(found.cluster, CLICKS, batch(b"c"))
+        async with found.consumer("two", auto_offset_reset="largest") as connector:
+            (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+            assert await take(stream, 1) == [b"c"]
+
+
 async def test_the_largest_offset_lies_before_a_transaction_that_is_open(tmp_path: Path) -> None:
     """As for Kafka's consumers of committed data: what it has written is read when it is committed, as a whole."""
     async with group(tmp_path) as found:
