@@ -274,6 +274,7 @@ class AsyncMessageStream:
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         loop = asyncio.get_running_loop()
+        since: float | None = None  # when the next message was asked for
         while True:
             if self._chunk is not None:
                 for message in self._chunk.unread:
@@ -281,9 +282,13 @@ class AsyncMessageStream:
                 while (messages := self._chunk.advance()) is not None:
                     for message in messages:
                         yield message
-            since = loop.time()
-            while (found := await self.feed.next_chunk(_wait_seconds(self._timeout_ms, since, loop.time()))) is None:
-                if self.feed.is_closed:
+                    since = None
+            found = None
+            while found is None:
+                now = loop.time()
+                since = now if since is None else since
+                found = await self.feed.next_chunk(_wait_seconds(self._timeout_ms, since, now))
+                if found is None and self.feed.is_closed:
                     return
             self._chunk = found
 
@@ -321,17 +326,20 @@ class MessageStream:
         return chain.from_iterable(self._iterators())
 
     def _iterators(self) -> Iterator[Iterator[Message]]:
+        since: float | None = None  # when the next message was asked for
         while True:
             if self._chunk is not None:
                 yield self._chunk.unread
                 while (messages := self._chunk.advance()) is not None:
                     yield messages
-            since = self._monotonic()
+                    since = None
             found = self._feed.take() if self._thread.is_here else None  # most often there is one, and the loop is not asked
             while found is None:
                 if self._feed.is_closed:
                     return
-                seconds = _wait_seconds(self._timeout_ms, since, self._monotonic())
+                now = self._monotonic()
+                since = now if since is None else since
+                seconds = _wait_seconds(self._timeout_ms, since, now)
                 try:
                     found = self._thread.call(self._feed.next_chunk(seconds), _CALL_SECONDS)
                 except TimeoutError:
@@ -344,7 +352,7 @@ class MessageStream:
 
 
 def _wait_seconds(timeout_ms: int, since: float, now: float) -> float:
-    """How long to wait for a chunk at once. Raises ConsumerTimeout."""
+    """How long to wait for a chunk at once. Raises ConsumerTimeout, but not before the first wait."""
     if timeout_ms < 0:
         return _POLL_SECONDS
     left = since + timeout_ms / 1000 - now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import threading
 import time
@@ -15,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.client import message_stream
-from ottla.client.message_stream import Chunk, Feed, MessageStream
+from ottla.client.errors import ConsumerTimeout
+from ottla.client.message_stream import AsyncMessageStream, Chunk, Feed, MessageStream
 from ottla.client.messages import Message, MessageSet, read_stretch, stretches_of
 from ottla.errors import InvalidRecord
 from ottla.lifecycle import LoopThread, LoopThreadUnusable
@@ -173,6 +175,50 @@ def test_what_came_as_its_reader_was_interrupted_is_given_to_the_next_one() -> N
             next(iter(stream))
         assert next(iter(stream)).offset == 0
         assert feed.offset(CLICKS) == CommittedOffset(0)
+
+
+def feed_of(thread: LoopThread, *arrived: Fetched) -> Feed:
+    """One for which that has arrived."""
+
+    async def made() -> Feed:
+        feed = Feed(Cluster("127.0.0.1:1"), FetchSettings(), 0)
+        feed._offsets[CLICKS] = CommittedOffset(0)
+        for fetched in arrived:
+            feed._fetcher.deliver(fetched)
+        return feed
+
+    return thread.call(made(), 60)
+
+
+async def first_of(stream: AsyncMessageStream) -> Message:
+    return await anext(aiter(stream))
+
+
+def test_a_stream_that_does_not_wait_gives_what_is_there() -> None:
+    """As Kafka 0.8's `consumer.timeout.ms=0`, which polls its queue."""
+    fetched = Fetched(CLICKS, 0, 3, batches(3), 3, 3, 0)
+    with LoopThread("stream") as thread:
+        assert next(iter(MessageStream(feed_of(thread, fetched), 0, thread, time.monotonic))).offset == 0
+        assert thread.call(first_of(AsyncMessageStream(feed_of(thread, fetched), 0)), 60).offset == 0
+
+
+def test_a_stream_times_out_though_something_comes_of_which_no_message_is_to_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As markers and what was aborted: for as long as some came, no one heard that there was no message."""
+    left = 100
+
+    async def nothing_to_be_seen(feed: Feed, timeout_seconds: float) -> Chunk:
+        nonlocal left
+        left -= 1
+        assert left, "it does not time out"
+        await asyncio.sleep(0.01)
+        return Chunk(message_set(memoryview(b""), 0, 1))
+
+    monkeypatch.setattr(Feed, "next_chunk", nothing_to_be_seen)
+    with LoopThread("stream") as thread:
+        with pytest.raises(ConsumerTimeout):
+            next(iter(MessageStream(feed_of(thread), 50, thread, time.monotonic)))
+        with pytest.raises(ConsumerTimeout):
+            thread.call(first_of(AsyncMessageStream(feed_of(thread), 50)), 60)
 
 
 def test_a_stream_whose_process_stood_still_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
