@@ -262,7 +262,7 @@ class Feed:
 class AsyncMessageStream:
     """Messages of the partitions that the stream owns, in the order of each partition. It ends with `shutdown`.
 
-    Raises while it is read:
+    Raises while it is read; then it is read on by another `async for`, as a generator that has raised has ended:
         ConsumerTimeout: after `consumer.timeout.ms`.
         FetchFailed: a partition cannot be read on; the others can.
     """
@@ -306,7 +306,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class MessageStream:
-    """`AsyncMessageStream` for a thread of its own."""
+    """`AsyncMessageStream` for a thread of its own. Also the same iterator can be read on after an error."""
 
     def __init__(self, feed: Feed, timeout_ms: int, thread: LoopThread, monotonic: Callable[[], float]) -> None:
         self._feed = feed
@@ -326,6 +326,15 @@ class MessageStream:
         return chain.from_iterable(self._iterators())
 
     def _iterators(self) -> Iterator[Iterator[Message]]:
+        while True:
+            try:
+                yield from self._iterators_until_error()
+            except OttlaError as error:
+                yield _raised(error)
+            else:
+                return
+
+    def _iterators_until_error(self) -> Iterator[Iterator[Message]]:
         since: float | None = None  # when the next message was asked for
         while True:
             if self._chunk is not None:
@@ -349,6 +358,12 @@ class MessageStream:
                         return
                     raise
             self._chunk = found
+
+
+def _raised(error: OttlaError) -> Iterator[Message]:
+    """Raises it once, as the next message. A source of `chain` that raises ends it, and a stream can be read on."""
+    raise error
+    yield
 
 
 def _wait_seconds(timeout_ms: int, since: float, now: float) -> float:

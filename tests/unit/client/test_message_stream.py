@@ -221,6 +221,22 @@ def test_a_stream_times_out_though_something_comes_of_which_no_message_is_to_be_
             thread.call(first_of(AsyncMessageStream(feed_of(thread), 50)), 60)
 
 
+def test_an_iterator_that_has_timed_out_is_read_on() -> None:
+    """Kafka 0.8's ConsumerIterator resets its state before it throws: that of a stream seemed to be at its end, as after a shutdown."""
+    with LoopThread("stream") as thread:
+        feed = feed_of(thread)
+        messages = iter(MessageStream(feed, 50, thread, time.monotonic))
+        for _ in range(2):
+            with pytest.raises(ConsumerTimeout):
+                next(messages)
+        thread.call(_deliver(feed, Fetched(CLICKS, 0, 3, batches(3), 3, 3, 0)), 60)
+        assert [next(messages).offset for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(ConsumerTimeout):
+            next(messages)
+        thread.call(feed.close(), 60)
+        assert list(messages) == []
+
+
 def test_a_stream_whose_process_stood_still_is_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that wakes before the loop does, as after a SIGSTOP, has waited for as long as the process stood."""
     monkeypatch.setattr(message_stream, "_CALL_SECONDS", 0.1)
