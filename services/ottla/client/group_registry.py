@@ -167,16 +167,20 @@ class GroupRegistry:
         if version is None:
             raise BadVersion(f"{path}: this consumer does not own the partition")
         try:
-            stat = await self.session.set(path, data, version)
-        except (ConnectionLoss, BadVersion):
+            written = (await self.session.set(path, data, version)).version
+        except (ConnectionLoss, BadVersion, NoNode):
             # The last commit that had no answer may have been written, or this one. The version is read first: a claim raises it.
-            _, stat = await self.session.get(path)
+            stat = await self.session.exists(path)
             if not await self._is_owner(partition):
                 self._versions.pop(partition, None)
                 raise BadVersion(f"{path}: another has claimed the partition") from None
-            stat = await self.session.set(path, data, stat.version)
+            if stat is None:  # deleted by hand
+                await self.session.create(path, data, make_parents=True)
+                written = 0
+            else:
+                written = (await self.session.set(path, data, stat.version)).version
         if self._versions.get(partition) == version:
-            self._versions[partition] = stat.version
+            self._versions[partition] = written
 
     async def _read_offset(self, path: str) -> tuple[int, int | None]:
         """The offset and its version; None if there is no znode."""

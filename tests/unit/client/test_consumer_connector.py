@@ -25,7 +25,7 @@ from ottla.clock import SystemClock
 from ottla.config.client import ConsumerSettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import BadArguments, BadVersion, ConnectionLoss
-from ottla.coordination.interface import Coordination, Stat, Watch, WatchedEvent
+from ottla.coordination.interface import Coordination, Delete, Stat, Watch, WatchedEvent
 from ottla.errors import BrokerNotAvailable, ConfigurationError, CoordinatorNotAvailable, LeaderNotAvailable
 from ottla.model import TopicPartition
 from ottla.record.records import Record, build_batch
@@ -206,6 +206,25 @@ async def test_commits_survive_a_connection_that_is_lost_before_their_answer() -
         await registry.commit({CLICKS: 6})
         assert (await session.get("/consumers/g/offsets/clicks/0"))[0] == b"6"
         await zookeeper.close()
+
+
+async def test_offsets_that_were_deleted_by_hand_are_made_again_by_their_owner_alone() -> None:
+    """Kafka 0.8's ZkUtils.updatePersistentPath makes what is not there: each commit failed until the next sharing out."""
+    zookeeper = EmbeddedZooKeeper(None, SystemClock())
+    session = await zookeeper.session()
+    registry = GroupRegistry(session, "g", "a", SystemClock())
+    offset = "/consumers/g/offsets/clicks/0"
+    await registry.claim(CLICKS, "a-0", ignore)
+    await registry.commit({CLICKS: 1})
+    await session.transaction([Delete(offset), Delete("/consumers/g/offsets/clicks")])
+    await registry.commit({CLICKS: 2})
+    await registry.commit({CLICKS: 3})
+    assert (await session.get(offset))[0] == b"3"
+    await session.transaction([Delete(offset), Delete("/consumers/g/owners/clicks/0")])
+    with pytest.raises(BadVersion):
+        await registry.commit({CLICKS: 4})
+    assert await session.exists(offset) is None
+    await zookeeper.close()
 
 
 async def test_a_commit_of_which_nothing_was_heard_is_not_in_the_way_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
