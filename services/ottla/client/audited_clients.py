@@ -331,6 +331,7 @@ class _AuditedProducer(confluent_kafka.Producer):
             raise
 
     def _way(self, topic: str, counted_ms: int, then: Any) -> _Way:
+        str.encode(topic)  # raises as librdkafka would: a record of such a topic could not be written
         entered, start_ms = self.audit.way(topic, counted_ms), counted_ms - counted_ms % self._window_ms
         telling = self._telling(topic, counted_ms, entered)
         found = self._ways[topic] = (start_ms, start_ms + self._window_ms, entered, then, telling(then), telling)

@@ -205,6 +205,17 @@ def test_offsets_that_brokers_do_not_say_end_no_report(cluster: EmbeddedCluster,
     producer.close_audit()
 
 
+@pytest.mark.parametrize("topic", [None, "\ud800"])
+def test_what_is_sent_to_no_topic_ends_no_report(cluster: EmbeddedCluster, topic: Any) -> None:
+    """An application may catch what `produce` raises; the record of such a topic could not be encoded, and no other one was written."""
+    producer = sender(cluster)
+    for produce in (producer.produce, lambda topic, value: producer.produce_batch(topic, [{"value": value}])):
+        with pytest.raises((TypeError, ValueError)):
+            produce(topic, b"v")
+    assert records_of(producer) == []
+    producer.close_audit()
+
+
 def test_a_batch_of_messages_is_counted(cluster: EmbeddedCluster, topic: str) -> None:
     """`produce_batch`: it went past the audit, and the next tier had more than was attempted."""
     told: list[str] = []
