@@ -104,6 +104,7 @@ class AsyncConsumerConnector:
         self._tasks: list[asyncio.Task[None]] = []
         self._rebalancing = asyncio.Lock()
         self._committing = asyncio.Lock()  # one after the other: a coordinator takes those of former owners, too
+        self._has_streams = False  # or is about to have
         self._is_closed = False
         self._leaving = asyncio.Lock()  # who shuts down while another does waits for its end
         self._losses = 0  # how often everything was taken away
@@ -197,18 +198,20 @@ class AsyncConsumerConnector:
     # Joining.
 
     async def _join(self, counts: Mapping[str, int], topic_filter: TopicFilter | None) -> None:
-        if self._is_closed or self._topics:
+        if self._is_closed or self._has_streams:
             raise ClientClosed("streams are created once, and not after a shutdown")
         if not counts or any(not 0 < count <= znodes.MAX_STREAMS for count in counts.values()):
             raise ConfigurationError(f"a topic has 1 to {znodes.MAX_STREAMS} streams")
         if topic_filter is None:
             check_topics(counts)
+        self._has_streams = True
         joining = asyncio.create_task(self._begin(counts, topic_filter))
         self._tasks.append(joining)
         try:
             await joining
-        except asyncio.CancelledError:
-            if self._is_closed and not is_cancelled():
+        except BaseException as error:
+            self._has_streams = bool(self._topics)  # it may have been done as its caller was cancelled
+            if isinstance(error, asyncio.CancelledError) and self._is_closed and not is_cancelled():
                 raise ClientClosed("the consumer was shut down before it had joined its group") from None
             raise
 

@@ -676,6 +676,21 @@ async def test_an_attempt_to_join_that_is_given_up_holds_no_partition_and_may_be
                 await connector.shutdown()
 
 
+async def test_streams_are_created_once_also_by_two_at_once(tmp_path: Path) -> None:
+    """As `messageStreamCreated` of Kafka 0.8: both joined, in two sessions, and the first one's stayed."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 1, b"a")
+        sessions: list[EmbeddedSession] = []
+        async with found.consumer("one", sessions) as connector:
+            first, second = await asyncio.gather(
+                *(connector.create_message_streams({"clicks": 1}) for _ in range(2)), return_exceptions=True
+            )
+            assert isinstance(second, ClientClosed)
+            assert isinstance(first, dict)
+            assert await take(first["clicks"][0], 1) == [b"a"]
+            assert len(sessions) == 1
+
+
 async def test_an_attempt_to_join_that_finds_no_broker_leaves_no_session(tmp_path: Path) -> None:
     zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
     sessions: list[EmbeddedSession] = []
