@@ -167,6 +167,7 @@ class AsyncConsumerConnector:
             await self._close()
 
     async def _close(self) -> None:
+        self._session_lost()  # what a shutdown that was given up has not released
         await self._sessions.close()
         for feed in self._feeds:
             await feed.close()

@@ -757,6 +757,43 @@ async def test_a_shutdown_that_is_given_up_ends_the_session(tmp_path: Path, monk
             await until(lambda: len(two.owned) == 2, seconds=20)
 
 
+async def test_a_shutdown_that_is_given_up_hands_out_nothing_once_others_may_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session ends before it has released anything, and its end may take a while to be answered."""
+    async with group(tmp_path) as found:
+        await some_clicks(found, 2, *(b"%d" % number for number in range(20)))
+        one = found.consumer("one", offsets_storage="kafka", dual_commit_enabled="false")
+        is_under_way, is_ending, may_continue = (asyncio.Event() for _ in range(3))
+        close = EmbeddedSession.close
+
+        async def slow(*arguments: Any) -> None:
+            is_under_way.set()
+            await may_continue.wait()
+
+        async def unanswered(session: EmbeddedSession) -> None:
+            is_ending.set()
+            await may_continue.wait()
+            await close(session)
+
+        async with found.consumer("two") as two:
+            (stream,) = (await one.create_message_streams({"clicks": 1}))["clicks"]
+            assert len(await take(stream, 1)) == 1
+            monkeypatch.setattr("ottla.client.consumer_connector.commit_offsets", slow)
+            monkeypatch.setattr(EmbeddedSession, "close", unanswered)
+            joining = asyncio.create_task(two.create_message_streams({"clicks": 1}))
+            await is_under_way.wait()
+            leaving = asyncio.create_task(one.shutdown())
+            await until(lambda: all(task.done() or task.cancelling() for task in one._tasks))
+            leaving.cancel()
+            await is_ending.wait()
+            try:
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.3):
+                        await anext(aiter(stream))
+            finally:
+                may_continue.set()
+                await asyncio.wait([leaving, joining])
+
+
 def test_a_second_shutdown_waits_for_the_first_and_does_not_cut_it_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where one thread shuts down and the reader's, whose stream ends by that, leaves its `with`."""
     is_leaving, has_left = threading.Event(), threading.Event()
