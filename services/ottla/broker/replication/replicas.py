@@ -605,6 +605,7 @@ class Appends:
         if self._failed:
             failed, self._failed = self._failed, {}
         staged, self._staged = self._staged, []
+        written: list[Partition] = []
         for partition in staged:
             partition.has_staged = False
             try:
@@ -615,6 +616,8 @@ class Appends:
                 failed[partition.topic_partition] = error
                 continue
             partition.appended()
+            written.append(partition)
+        for partition in written:  # who waits is asked when all is written: what went wrong there would cost the groups behind it
             self.written(partition)
         return failed
 
