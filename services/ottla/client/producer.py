@@ -325,8 +325,7 @@ class Producer:
         outgoing.take_failures()  # the caller that aborts knows that nothing of it is written
         if self._audit is not None:
             self._audit.end_transaction(is_committed=False)
-        assert self._sender is not None
-        self._thread.call(self._sender.abort(), _ASKING_SECONDS + _END_SECONDS)
+        self._thread.call(self._transactions.abort(), _ASKING_SECONDS + _END_SECONDS)
         self._ending = None
 
     def _commit(self) -> None:

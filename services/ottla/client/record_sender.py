@@ -146,11 +146,6 @@ class RecordSender:
                 await self._discovery.close()
             await self._cluster.close()
 
-    async def abort(self) -> None:
-        """Aborts the transaction. Raises as `TransactionalProducer.abort`."""
-        assert self.transactions is not None
-        await self.transactions.abort()
-
     def wake(self) -> None:
         """There may be something to do. Any thread may say so; when the loop has ended there is nothing."""
         with suppress(RuntimeError):

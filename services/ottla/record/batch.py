@@ -27,7 +27,7 @@ PREFIX: Final = struct.Struct(">qii")  # base_offset, length, leader_epoch: what
 PREFIX_SIZE: Final = PREFIX.size  # 16
 MAGIC_AND_CRC: Final = struct.Struct(">bI")
 _CHECKED: Final = struct.Struct(">qiib6xi")  # up to the last offset delta, without checksum and attributes
-_CRC: Final = struct.Struct(">qi5xI")  # base offset, length and checksum
+_CRC: Final = struct.Struct(">q9xI")  # base offset and checksum
 _SPAN: Final = struct.Struct(">8xi9xh")  # length and attributes
 COVERED: Final = struct.Struct(">hiqqqhii")  # what the CRC covers of the header
 MAX_OFFSET: Final = (1 << 63) - 1  # of the offset behind a batch
@@ -258,10 +258,7 @@ def check_crcs(records: memoryview) -> None:
     Raises:
         CorruptMessage: one has another than it says.
     """
-    position, stop = 0, len(records)
-    while position < stop:
-        base_offset, length, crc = _CRC.unpack_from(records, position)
-        end = position + LOG_OVERHEAD + length
+    for position, end, _ in spans(records):
+        base_offset, crc = _CRC.unpack_from(records, position)
         if crc32c(records[position + CRC_START : end]) != crc:
             raise CorruptMessage(f"the batch at offset {base_offset} has not the checksum that it says")
-        position = end

@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from ottla.errors import NONE, ApiError, ElectionNotNeeded, NotController, OttlaError, UnknownServerError, UnknownTopicOrPartition, error_of
+from ottla.errors import NONE, ApiError, ElectionNotNeeded, NotController, OttlaError, UnknownTopicOrPartition, error_of
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, is_healed_by_time
 from ottla.wire.metadata import Broker
-from ottla.wire.offsets import Answers, ask_leaders, by_topic, left_out
+from ottla.wire.offsets import Answers, ask_leaders, by_topic, left_out, unanswered
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -290,7 +290,7 @@ async def describe_configs(
             }
         for resource in some:
             if resource not in found:
-                raise UnknownServerError(f"{resource.name}: the answer does not speak of it")
+                raise unanswered(resource.name)
     return found
 
 
@@ -420,7 +420,7 @@ def _take(left: set[K], refused: dict[K, ApiError], outcomes: Mapping[K, ApiErro
     if again is not None:
         raise again
     for name in left:
-        refused[name] = UnknownServerError(f"{name}: the answer does not speak of it")
+        refused[name] = unanswered(name)
 
 
 def _is_worth_another_try(error: ApiError) -> bool:

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ottla.errors import NONE, ApiError, UnknownServerError, UnknownTopicOrPartition, error_of
+from ottla.errors import NONE, ApiError, UnknownTopicOrPartition, error_of
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.cluster import Cluster, CoordinatorKind, is_healed_by_time
-from ottla.wire.offsets import by_topic, left_out
+from ottla.wire.offsets import by_topic, left_out, unanswered
 
 COMMIT_VERSIONS: Final = (2, 9)
 FETCH_VERSIONS: Final = (1, 9)
@@ -110,7 +110,7 @@ async def committed_offsets(
         answer = await cluster.ask(coordinator, ApiKey.OFFSET_FETCH, (first, FETCH_VERSIONS[1]), build)
         found = next((found for found in getattr(answer, "groups", (answer,)) if getattr(found, "group_id", group) == group), None)
         if found is None:
-            raise UnknownServerError(f"group {group}: the answer does not speak of it")
+            raise unanswered(f"group {group}")
         if getattr(found, "error_code", NONE):
             raise error_of(int(found.error_code), f"offsets of group {group}")
         offsets = {}

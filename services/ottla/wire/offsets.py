@@ -207,7 +207,12 @@ def by_topic(partitions: Iterable[TopicPartition], build: Callable[[TopicPartiti
 
 def left_out(partitions: Iterable[TopicPartition], answered: Container[TopicPartition]) -> dict[TopicPartition, ApiError]:
     """The partitions of which an answer does not speak, with an error for each: no one knows what became of them."""
-    return {key: UnknownServerError(f"{key}: the answer does not speak of it") for key in partitions if key not in answered}
+    return {key: unanswered(key) for key in partitions if key not in answered}
+
+
+def unanswered(what: object) -> UnknownServerError:
+    """The error of something that was asked for and that an answer leaves out."""
+    return UnknownServerError(f"{what}: the answer does not speak of it")
 
 
 def _leader_epoch(cluster: Cluster, key: TopicPartition) -> int:

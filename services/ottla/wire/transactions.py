@@ -39,7 +39,6 @@ from ottla.errors import (
     ProducerFenced,
     TransactionAbortable,
     TransactionalIdNotFound,
-    UnknownServerError,
     error_of,
     reason_of,
 )
@@ -49,7 +48,7 @@ from ottla.protocol.api import ApiKey
 from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, CoordinatorKind, is_healed_by_time
 from ottla.wire.groups import CommittedOffset, offset_to_commit, raise_refused_commit
-from ottla.wire.offsets import by_topic, left_out
+from ottla.wire.offsets import by_topic, left_out, unanswered
 from ottla.wire.producing import BaseOffset, BatchProducer, ProducerIdentity, ProduceSettings, init_producer_id
 
 log = logging.getLogger(__name__)
@@ -113,7 +112,7 @@ async def describe_transaction(
         )
         found = next((found for found in answer.transaction_states if found.transactional_id == transactional_id), None)
         if found is None:
-            raise UnknownServerError(f"{transactional_id}: the answer does not speak of it")
+            raise unanswered(transactional_id)
         if found.error_code == TransactionalIdNotFound.code:
             return None
         _check(found.error_code, f"description of {transactional_id}")

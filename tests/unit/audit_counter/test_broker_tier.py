@@ -440,7 +440,7 @@ async def test_what_is_said_of_a_topic_stays_when_the_next_one_of_its_name_is_au
 
 
 @in_a_loop
-async def test_a_log_that_is_read_while_its_topic_is_made_again_accuses_nobody(tmp_path: Path) -> None:
+async def test_a_log_that_is_read_while_its_topic_is_made_again_is_no_loss(tmp_path: Path) -> None:
     """No one has spoken of the next topic yet, and its log has none of the messages that the former one had."""
     with pytest.MonkeyPatch.context() as patched:
         tiers = Tiers(patched)

@@ -114,7 +114,7 @@ def test_what_is_delivered_is_the_log_however_the_broker_lies(seed: int, share: 
 
 
 async def test_what_is_read_but_not_handed_over_yet_does_not_count_as_come() -> None:
-    """Who looks at `assigned` between two polls takes all below those offsets for read; who goes on after a failure begins there."""
+    """Who looks at `assigned` between two polls takes all below those offsets for read; who continues after a failure begins there."""
     liar = Liar(Random(1), 0.0)
     for turns in range(24):
         async with Cluster("broker:9092", random=Random(1), connect=connecting(liar)) as cluster, Fetcher(cluster) as fetcher:
@@ -343,6 +343,16 @@ async def test_a_replica_that_has_less_than_was_read_says_nothing_of_the_log(sai
     assert [bytes(fetched.records) for fetched in got] == LOG
 
 
+async def first_of(liar: Liar) -> Fetched:
+    """What comes first to who reads from offset 0 on."""
+    async with Cluster("broker:9092", random=Random(1), connect=connecting(liar)) as cluster, Fetcher(cluster) as fetcher:
+        fetcher.assign(CLICKS, 0)
+        async with asyncio.timeout(120):
+            while not (arrived := await fetcher.poll(5.0)):
+                pass
+        return arrived[0]
+
+
 async def test_a_partition_of_which_a_broker_says_that_something_has_failed_is_asked_for_again() -> None:
     """Kafka's FetchCollectorTest.testFetchWithUnknownServerError."""
     codes = iter((-1, -1))
@@ -353,13 +363,7 @@ async def test_a_partition_of_which_a_broker_says_that_something_has_failed_is_a
             code = next(codes, 0) if topics else 0
             return self.answer(asked, [(topics[0][0], [FetchAnswer(0, code)])]) if code else super().fetch(asked)
 
-    failing = connecting(Failing(Random(1), 0.0))
-    async with Cluster("broker:9092", random=Random(1), connect=failing) as cluster, Fetcher(cluster) as fetcher:
-        fetcher.assign(CLICKS, 0)
-        async with asyncio.timeout(120):
-            while not (arrived := await fetcher.poll(5.0)):
-                pass
-        assert arrived[0].offset == 0
+    assert (await first_of(Failing(Random(1), 0.0))).offset == 0
 
 
 @pytest.mark.parametrize(("code", "is_said"), [(-1, True), (35, True), (70, False), (71, False), (106, False)])
@@ -374,13 +378,7 @@ async def test_a_broker_that_refuses_whole_requests_is_spoken_of_unless_it_has_b
             refused = next(codes, 0)
             return self.answer(asked, [], refused) if refused else super().fetch(asked)
 
-    refusing = connecting(Refusing(Random(1), 0.0))
-    async with Cluster("broker:9092", random=Random(1), connect=refusing) as cluster, Fetcher(cluster) as fetcher:
-        fetcher.assign(CLICKS, 0)
-        async with asyncio.timeout(120):
-            while not (arrived := await fetcher.poll(5.0)):
-                pass
-        assert arrived[0].offset == 0
+    assert (await first_of(Refusing(Random(1), 0.0))).offset == 0
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(said) == is_said and all("fetching from broker 1, trying again" in message for message in said)
 

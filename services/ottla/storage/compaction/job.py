@@ -140,7 +140,12 @@ Message: TypeAlias = CleaningJob | CleanedSegment | StillAtWork | CleaningResult
 _KINDS: Final[dict[str, type[Any]]] = {
     message.__name__: message for message in (CleaningJob, CleanedSegment, StillAtWork, CleaningResult, CleaningFailed)
 }
-_ELEMENTS: Final[dict[str, type[Any]]] = {"sources": SourceSegment, "following": SourceSegment, "producers": LastOfProducer}
+_ELEMENTS: Final[dict[str, type[Any]]] = {
+    "sources": SourceSegment,
+    "following": SourceSegment,
+    "producers": LastOfProducer,
+    "epoch_begins": int,
+}
 _ERRORS: Final[dict[str, type[OttlaError]]] = {error.__name__: error for error in (CorruptLog, OffsetMapTooSmall, CleaningInterrupted)}
 
 
@@ -160,9 +165,7 @@ def decode(line: bytes) -> Message:
         kind = _KINDS[name]
         for field, element in _ELEMENTS.items():
             if field in fields:
-                fields[field] = tuple(element(**value) for value in fields[field])
-        if kind is CleaningJob:
-            fields["epoch_begins"] = tuple(map(int, fields["epoch_begins"]))
+                fields[field] = tuple(map(int, fields[field]) if element is int else (element(**value) for value in fields[field]))
         message: Message = kind(**fields)
     except (ValueError, KeyError, TypeError) as error:
         raise CleaningInterrupted(f"{line[:100]!r} is no message of a cleaner: {error}") from error

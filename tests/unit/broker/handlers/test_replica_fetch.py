@@ -359,13 +359,19 @@ async def test_a_consumer_does_not_stay_with_a_replica_that_was_given_up(broker:
     assert int((await read(client, 0, rack="a")).error_code) == 0, "there is no other"
 
 
+async def followed(broker: Wired, listener: str = "PLAINTEXT") -> Client:
+    """One message of a topic that a follower in rack b has too, which has that listener; the client that has written it."""
+    broker.topic("events", isr=(BROKER, TWO))
+    broker.parts.metadata.brokers = in_racks(("PLAINTEXT", "a"), (listener, "b"))
+    client = await broker.connect()
+    await publish(client, batch(b"a"))
+    await follow(client, 1, log_start_offset=0)
+    return client
+
+
 async def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> None:
     async with wired(tmp_path, properties=RACK_AWARE) as broker:
-        broker.topic("events", isr=(BROKER, TWO))
-        broker.parts.metadata.brokers = in_racks(("PLAINTEXT", "a"), ("PLAINTEXT", "b"))
-        client = await broker.connect()
-        await publish(client, batch(b"a"))
-        await follow(client, 1, log_start_offset=0)
+        client = await followed(broker)
         found = await read(client, 0, rack="b", max_wait_ms=60_000, min_bytes=1 << 20)
         assert (int(found.error_code), found.preferred_read_replica, found.high_watermark, bytes(found.records)) == (0, TWO, 1, b"")
         for rack in ("a", "c", ""):
@@ -378,21 +384,13 @@ async def test_a_consumer_is_sent_to_the_replica_in_its_rack(tmp_path: Path) -> 
 async def test_a_consumer_is_sent_to_no_replica_that_does_not_have_its_listener(tmp_path: Path) -> None:
     """Its metadata does not have that broker, so it would ask this one again and again (`ReplicaManager.findPreferredReadReplica`)."""
     async with wired(tmp_path, properties=RACK_AWARE) as broker:
-        broker.topic("events", isr=(BROKER, TWO))
-        broker.parts.metadata.brokers = in_racks(("PLAINTEXT", "a"), ("INTERNAL", "b"))
-        client = await broker.connect()
-        await publish(client, batch(b"a"))
-        await follow(client, 1, log_start_offset=0)
+        client = await followed(broker, "INTERNAL")
         found = await read(client, 0, rack="b")
         assert (found.preferred_read_replica, values(bytes(found.records))) == (-1, [(0, b"a")])
 
 
 async def test_without_a_selector_racks_change_nothing(broker: Wired) -> None:
-    broker.topic("events", isr=(BROKER, TWO))
-    broker.parts.metadata.brokers = in_racks(("PLAINTEXT", "a"), ("PLAINTEXT", "b"))
-    client = await broker.connect()
-    await publish(client, batch(b"a"))
-    await follow(client, 1, log_start_offset=0)
+    client = await followed(broker)
     assert values(bytes((await read(client, 0, rack="b")).records)) == [(0, b"a")]
 
 

@@ -337,7 +337,7 @@ async def test_many_partitions_leave_the_loop_room(broker: Wired) -> None:
 
 
 class NotWalked(dict[TopicPartition, Partition]):
-    """Partitions that nobody may go through one by one."""
+    """Partitions that no one may go through one by one."""
 
     def items(self) -> NoReturn:
         raise AssertionError
