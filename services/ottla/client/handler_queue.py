@@ -175,9 +175,9 @@ class HandlerQueue:
         owners: list[tuple[Delivery, int]] = []
         try:
             for some, delivery in batch:
-                found = list(map(self._callbacks.after_dequeuing, some))
                 before = len(records)
-                records.extend(chain.from_iterable(found))
+                # Not kept until all are there: the collector of garbage would go through them.
+                records.extend(chain.from_iterable(map(self._callbacks.after_dequeuing, some)))
                 owners.append((delivery, len(records) - before))
                 delivery.grown(len(records) - before - len(some))
             self._deliver(self._callbacks.before_sending(records), records, owners)

@@ -504,12 +504,13 @@ class Producer:
         partition: int,
     ) -> None:
         """Takes messages out of the queue with handlers, where they were counted."""
-        if len(values) > 1 and (self._partitioner is not None or set(map(type, values)) != _PLAIN):
+        is_plain = self._partitioner is None and set(map(type, values)) == _PLAIN
+        if len(values) > 1 and not is_plain:
             for value in values:
                 self._hand_over(topic, (value,), delivery, key, headers, timestamp_ms, partition)
             return
         try:
-            octets = list(map(_optional_octets, values))
+            octets = values if is_plain else list(map(_optional_octets, values))
             encoded_key = _optional_octets(key)
             section = _section_of(headers) if headers else None
             to = self._chosen(topic, encoded_key, partition)
