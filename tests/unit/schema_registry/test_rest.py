@@ -446,6 +446,20 @@ def test_defaults_and_overrides_of_the_config_become_part_of_a_schema() -> None:
     on_a_registry(test)
 
 
+@pytest.mark.parametrize(("given", "answered"), [("false", False), ("TRUE", True), (True, True), (None, False)])
+def test_a_rule_is_disabled_by_true_and_not_by_a_text_that_says_false(given: object, answered: bool) -> None:
+    """`Rule.java` has a boolean, which Jackson reads from a text too."""
+
+    async def test(client: Client) -> None:
+        rule = {"name": "hide", "type": "ENCRYPT", "disabled": given}
+        reply = await client.post("/subjects/a/versions", {"schema": A, "ruleSet": {"domainRules": [rule]}})
+        assert reply.json["ruleSet"]["domainRules"][0]["disabled"] is answered
+        refused = await client.post("/subjects/b/versions", {"schema": A, "ruleSet": {"domainRules": [rule | {"disabled": "no"}]}})
+        assert refused.code == 400
+
+    on_a_registry(test)
+
+
 def test_a_schema_that_is_registered_already_is_found_although_it_would_be_refused_as_a_new_one() -> None:
     """Confluent looks it up before it validates (`registerOrForward`): it came by IMPORT, or when defaults were not looked at."""
     text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "string", "default": None}]})

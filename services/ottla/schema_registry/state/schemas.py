@@ -227,7 +227,7 @@ def _rule_of(rule: Mapping[str, Any]) -> Json:
         value = rule.get(field)
         value = _RULE_DEFAULTS.get(field) if value is None else value
         if field == "disabled":
-            found[field] = bool(value)
+            found[field] = value is not None and _flag(value, "a rule's disabled")
         elif value is None or value in ([], {}):
             continue
         elif field == "tags":
