@@ -446,6 +446,23 @@ def test_defaults_and_overrides_of_the_config_become_part_of_a_schema() -> None:
     on_a_registry(test)
 
 
+def test_a_number_may_be_sent_as_a_text() -> None:
+    """As Jackson reads an `Integer` of `SchemaReference` and `RegisterSchemaRequest`; shell scripts send such."""
+
+    async def test(client: Client) -> None:
+        await client.register("a", record("A", "x"))
+        refers = {"schema": A_AND_B, "references": [{"name": "A", "subject": "a", "version": "1"}]}
+        assert (await client.post("/subjects/b/versions", refers)).json["references"][0]["version"] == 1
+        await client.put("/mode/c", {"mode": "IMPORT"})
+        assert (await client.post("/subjects/c/versions", {"schema": A, "id": "70", "version": "3"})).json["id"] == 70
+        assert (await client.get("/subjects/c/versions")).json == [3]
+        for wrong in ("", "one", "4294967297", "-2", True, 1.5):
+            refers["references"] = [{"name": "A", "subject": "a", "version": wrong}]
+            assert (await client.post("/subjects/b/versions", refers)).code == 400
+
+    on_a_registry(test)
+
+
 @pytest.mark.parametrize(("given", "answered"), [("false", False), ("TRUE", True), (True, True), (None, False)])
 def test_a_rule_is_disabled_by_true_and_not_by_a_text_that_says_false(given: object, answered: bool) -> None:
     """`Rule.java` has a boolean, which Jackson reads from a text too."""

@@ -46,6 +46,7 @@ from ottla.schema_registry.state.schemas import (
     Version,
     config_of,
     has_rule_of_type,
+    integer_of,
     merged_rule_sets,
     metadata_of,
     references_of,
@@ -721,11 +722,7 @@ def _is_descriptor(body: Mapping[str, Any]) -> bool:
 
 def _integer(body: Mapping[str, Any], field: str) -> int | None:
     value = body.get(field)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not -(2**31) <= value <= HIGHEST_ID:
-        raise MalformedRequest(f"{field} is not a number of 32 bits")
-    return value
+    return None if value is None else integer_of(value, field)
 
 
 def _tags_of(body: Mapping[str, Any], field: str) -> Tags:

@@ -13,6 +13,7 @@ import hashlib
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -162,8 +163,8 @@ def references_of(value: object) -> tuple[Reference, ...]:
     found = []
     for reference in value:
         match reference:
-            case {"name": str(name), "subject": str(subject), "version": int(version)} if -1 <= version < 2**31:
-                found.append(Reference(name, subject, version))
+            case {"name": str(name), "subject": str(subject), "version": version}:
+                found.append(Reference(name, subject, integer_of(version, "a reference's version", at_least=-1)))
             case _:
                 raise MalformedRequest("a reference is an object of name, subject and version")
     return tuple(found)
@@ -258,6 +259,21 @@ def _check_rule(rule: Json, field: str, names: set[str]) -> None:
         raise InvalidRuleSet(f"rule '{name}': {field} can only be {', '.join(allowed)}")
     if mode not in _MODES_WITH_TWO_ACTIONS and any("," in rule.get(action, "") for action in ("onSuccess", "onFailure")):
         raise InvalidRuleSet(f"rule '{name}': Multiple actions only valid with WRITEREAD and UPDOWN")
+
+
+def integer_of(value: object, what: str, *, at_least: int = -(2**31)) -> int:
+    """A number; a text is taken for the number in it, as Jackson takes it.
+
+    Raises:
+        MalformedRequest: it is none, or not one of 32 bits, or lower.
+    """
+    number = value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            number = int(value)
+    if isinstance(number, bool) or not isinstance(number, int) or not at_least <= number < 2**31:
+        raise MalformedRequest(f"{what} is not a number from {at_least} to {2**31 - 1}")
+    return number
 
 
 def _text(value: object, what: str) -> str:
