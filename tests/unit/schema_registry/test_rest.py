@@ -446,6 +446,17 @@ def test_defaults_and_overrides_of_the_config_become_part_of_a_schema() -> None:
     on_a_registry(test)
 
 
+def test_the_name_of_a_rule_has_at_most_256_characters() -> None:
+    """`Rule.NAME_MAX_LENGTH`, since 7.4.9."""
+
+    async def test(client: Client) -> None:
+        for length, code in ((256, None), (257, 42210)):
+            rule_set = {"domainRules": [{"name": "r" * length, "type": "ENCRYPT"}]}
+            assert (await client.post("/subjects/a/versions", {"schema": A, "ruleSet": rule_set})).code == code
+
+    on_a_registry(test)
+
+
 def test_a_number_may_be_sent_as_a_text() -> None:
     """As Jackson reads an `Integer` of `SchemaReference` and `RegisterSchemaRequest`; shell scripts send such."""
 

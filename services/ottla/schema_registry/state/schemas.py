@@ -27,7 +27,7 @@ READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD = "READWRITE", "READONLY
 MODES: Final = (READWRITE, READONLY, READONLY_OVERRIDE, IMPORT, FORWARD)
 CONFLUENT_VERSION: Final = "confluent:version"
 
-_RULE_NAME: Final = re.compile(r"[^\W\d][\w-]{0,63}\Z")
+_RULE_NAME: Final = re.compile(r"[^\W\d][\w-]{0,255}\Z")
 _RULE_FIELDS: Final = ("name", "doc", "kind", "mode", "type", "tags", "params", "expr", "onSuccess", "onFailure", "disabled")
 _RULE_LISTS: Final = ("migrationRules", "domainRules", "encodingRules")
 _MIGRATION_MODES: Final = ("UPGRADE", "DOWNGRADE", "UPDOWN")
@@ -245,7 +245,7 @@ def _rule_of(rule: Mapping[str, Any]) -> Json:
 def _check_rule(rule: Json, field: str, names: set[str]) -> None:
     name = rule.get("name", "")
     if not _RULE_NAME.match(name):
-        raise InvalidRuleSet(f"a rule's name has letters, digits, _ and -, begins with no digit and has at most 64 characters: '{name}'")
+        raise InvalidRuleSet(f"a rule's name has letters, digits, _ and -, begins with no digit and has at most 256 characters: '{name}'")
     if name in names:
         raise InvalidRuleSet(f"Found rule with duplicate name '{name}'")
     names.add(name)
