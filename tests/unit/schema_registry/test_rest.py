@@ -294,6 +294,22 @@ def test_compatibility_is_asked_of_one_version_or_all_and_says_why() -> None:
     on_a_registry(test)
 
 
+@pytest.mark.parametrize("schema_type", ["AVRO", "JSON", "PROTOBUF"])
+@pytest.mark.parametrize("text", [None, "", " \n"])
+def test_nothing_is_no_schema_that_could_be_compatible(schema_type: str, text: str | None) -> None:
+    """`AbstractSchemaRegistry.isCompatible`: an empty file is one that the compiler of Protobuf takes, and no one may register."""
+
+    async def test(client: Client) -> None:
+        body = {"schema": text, "schemaType": schema_type}
+        for place in ("versions", "versions/latest"):
+            reply = await client.post(f"/compatibility/subjects/new/{place}", body)
+            assert (reply.code, reply.json["message"]) == (42201, "Empty schema")
+            verbose = await client.post(f"/compatibility/subjects/new/{place}?verbose=true", body)
+            assert verbose.json == {"is_compatible": False, "messages": ["Empty schema"]}
+
+    on_a_registry(test)
+
+
 def test_only_versions_of_the_same_compatibility_group_are_compared() -> None:
     """By a question about one version too; which fields are reserved is a matter of all groups (`isCompatibleWithPrevious`)."""
 

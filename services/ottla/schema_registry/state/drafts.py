@@ -204,6 +204,8 @@ class Drafts:
         Raises:
             InvalidSchema: it cannot be read.
         """
+        if not (request.text or "").strip():  # of Protobuf it could be read
+            raise InvalidSchema("Empty schema")
         subject, config = request.subject, state.config_in_scope(request.subject)
         normalize = request.normalize or bool(config.get("normalize"))
         is_new = config.get("validateNewSchemas") is not False
