@@ -279,6 +279,7 @@ def _boundary(given: Mapping[str, str], side: Literal["starting", "ending"], def
     offsets: Mapping[TopicPartition, int] = {}
     topic_offsets: Mapping[str, int] = {}
     by_timestamp = given.get(f"{side}offsetsbytimestamp")
+    timestamps = {} if by_timestamp is None else _json(read_timestamps, by_timestamp, f"{side}OffsetsByTimestamp")
     at = given.get(f"{side}timestamp")
     text = given.get(f"{side}offsets", default).strip() if at is None and by_timestamp is None else default
     word = text.lower()
@@ -287,14 +288,18 @@ def _boundary(given: Mapping[str, str], side: Literal["starting", "ending"], def
         raise OptionRefused(f"{side} offset can't be {wrong} for batch queries on Kafka")
     if word not in ("earliest", "latest"):
         offsets, topic_offsets = _json(read_offsets, text, f"{side}Offsets")
+        if not offsets and not topic_offsets:
+            raise OptionRefused(f"{side}Offsets names no partition: {text}")
         wrong_offset = -2 if side == "ending" else None if is_stream else -1
         for what, offset in (*offsets.items(), *topic_offsets.items()):
             if offset == wrong_offset:
                 raise OptionRefused(f"{side}Offsets for {what} can't be {wrong} for batch queries on Kafka")
         word = default
+    if by_timestamp is not None and not timestamps:
+        raise OptionRefused(f"{side}OffsetsByTimestamp names no partition: {by_timestamp}")
     return Boundary(
         timestamp_ms=None if at is None else _number(given, f"{side}Timestamp", 0, 0),
-        timestamps_ms={} if by_timestamp is None else _json(read_timestamps, by_timestamp, f"{side}OffsetsByTimestamp"),
+        timestamps_ms=timestamps,
         offsets=offsets,
         topic_offsets=topic_offsets,
         default=cast(Literal["earliest", "latest"], word),

@@ -133,6 +133,14 @@ def test_offsets_of_a_stream_that_are_empty_are_no_json() -> None:
         SourceSettings.of({**GIVEN, "startingOffsets": " "}, is_stream=True)
 
 
+@pytest.mark.parametrize("name", ["startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"])
+@pytest.mark.parametrize("text", ["{}", '{"a":{}}'])
+def test_json_that_names_no_partition_is_not_the_default(name: str, text: str) -> None:
+    """Spark's source asserts that all partitions are named (KafkaOffsetReaderAdmin, `fetchSpecificOffsets`), also where none is."""
+    with pytest.raises(OptionRefused, match=f"{name} names no partition"):
+        SourceSettings.of({**GIVEN, name: text}, is_stream=False)
+
+
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
     with pytest.raises(OptionRefused, match="not valid in a streaming query"):
