@@ -165,6 +165,8 @@ def test_a_damaged_record_is_marked_and_the_others_are_read(seed: int) -> None:
         ('{"type": "array", "items": "int"}', b"\xfe\xff\xff\xff\xff\x01\x02"),
         ('{"type": "array", "items": {"type": "fixed", "name": "f", "size": 0}}', b"\xfe\xff\xff\xff\xff\x01\x00"),
         ('{"type": "bytes", "logicalType": "decimal", "precision": 2}', b"\x04\x7f\xff"),
+        ('{"type": "bytes", "logicalType": "decimal", "precision": 2}', b"\x22\x01" + bytes(16)),
+        ('{"type": "bytes", "logicalType": "decimal", "precision": 2}', b"\x22\x00\xff" + bytes(15)),
         ('{"type": "long", "logicalType": "timestamp-millis"}', b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
         ('{"type": "long", "logicalType": "timestamp-millis"}', b"\xff" * 9 + b"\x01"),
         ('"double"', b""),
@@ -202,6 +204,19 @@ def test_a_logical_type_that_is_not_valid_is_what_it_is_made_of(more: dict[str, 
     schema = json.dumps({"type": "bytes", "logicalType": "decimal", **more})
     columns, is_bad = decode(read_schema(schema), column_of([b"\x02a"]))
     assert (columns[""].to_pylist(), is_bad.tolist()) == ([b"a"], [False])
+
+
+def test_a_decimal_may_be_longer_than_its_digits_need() -> None:
+    """The specification bounds the precision by the size of a fixed, and not the size by the precision; Java's BigInteger takes any."""
+    fixed = {"type": "fixed", "name": "price", "size": 20, "logicalType": "decimal", "precision": 38, "scale": 2}
+    numbers = [Decimal("1.25"), Decimal("-1.25"), Decimal("9" * 36 + ".99"), Decimal("-" + "9" * 36 + ".99")]
+    columns, is_bad = decode(read_schema(json.dumps(fixed)), column_of(written(fixed, numbers)))
+    assert columns[""].to_pylist() == numbers
+    assert not is_bad.any()
+    longer = [bytes([2 * len(octets)]) + octets for octets in (b"\xff" * 17 + b"\x85", bytes(17) + b"\x7b")]
+    columns, is_bad = decode(read_schema(json.dumps({**fixed, "type": "bytes"})), column_of(longer))
+    assert columns[""].to_pylist() == [Decimal("-1.23"), Decimal("1.23")]
+    assert not is_bad.any()
 
 
 def test_names_of_other_schemas_are_found() -> None:

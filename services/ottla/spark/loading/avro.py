@@ -270,8 +270,12 @@ class _Decoder:
         """Two's complement, the highest byte first: 16 bytes of each, the lowest first."""
         import pyarrow
 
-        self._fail(rows, lengths > _DECIMAL_BYTES)
-        lengths = np.minimum(lengths, _DECIMAL_BYTES)
+        is_wrong = lengths > _DECIMAL_BYTES
+        for number in np.flatnonzero(is_wrong):  # a fixed may be longer than its digits need: what is too much only repeats the sign
+            ahead = self.data[starts[number] : starts[number] + lengths[number] - _DECIMAL_BYTES + 1]
+            is_wrong[number] = (ahead[:-1] != (0xFF if ahead[-1] >= 0x80 else 0)).any()
+        self._fail(rows, is_wrong)
+        starts, lengths = starts + np.maximum(lengths - _DECIMAL_BYTES, 0), np.minimum(lengths, _DECIMAL_BYTES)
         last = len(self.data) - 1
         sign = np.where((lengths > 0) & (self.data[np.minimum(starts, last)] >= 0x80), 0xFF, 0).astype(np.uint8)
         back = np.arange(_DECIMAL_BYTES)
