@@ -506,7 +506,12 @@ class ClusterReader:
         for attempt in range(self.settings.fetch_offset_retries + 1):
             if attempt:
                 self._pause(attempt)
-            found = self.latest(self.partitions())
+            try:
+                found = self.latest(self.partitions())
+            except UnknownTopicOrPartition:  # deleted between the two questions
+                if attempt == self.settings.fetch_offset_retries:
+                    raise
+                continue
             if all(found.get(partition, -1) >= offset for partition, offset in known.items()):
                 break
         return found

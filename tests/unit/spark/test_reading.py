@@ -355,6 +355,24 @@ def test_a_partition_that_a_broker_does_not_know_yet_is_asked_for_again(cluster:
         assert reader.latestOffset({topic: {"0": 4}}, limits.ReadAllAvailable()) == {topic: {"0": 5}}
 
 
+def test_a_topic_that_is_deleted_before_its_end_is_asked_for_is_left_out(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Spark's own source, which asks again which partitions there are (KafkaOffsetReaderAdmin, `partitionsAssignedToAdmin`)."""
+    kept, gone = cluster.create_topic("race.kept"), cluster.create_topic("race.gone")
+    fill(cluster, kept, 3)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    with ClusterReader(settings(cluster, subscribePattern=r"race\..*", **{"kafka.default.api.timeout.ms": "1000"})) as reader:
+        really = reader.partitions
+
+        def partitions() -> set[TopicPartition]:
+            found = really()
+            if TopicPartition(gone, 0) in found:
+                admin.delete_topics([gone])[gone].result(120)
+            return found
+
+        monkeypatch.setattr(reader, "partitions", partitions)
+        assert reader.ends({}) == {TopicPartition(kept, 0): 3}
+
+
 def test_a_named_topic_that_is_not_there_fails_a_query_that_may_lose_too(cluster: EmbeddedCluster) -> None:
     """As with Spark's own source (describeTopics). Left out of the offsets it was read from its beginning when it was there again."""
     limits = pytest.importorskip("pyspark.sql.streaming.datasource")
