@@ -40,7 +40,7 @@ from ottla.spark.exactly_once import SinkCommits
 from ottla.spark.loading.driver import LoadSettings, LocalExecutor, Step, load
 from ottla.spark.loading.ranges import LoadIncomplete
 from ottla.spark.reading import ClusterReader, DataLost, ReadFailed
-from ottla.spark.table import Table, TableUnusable
+from ottla.spark.table import NewFile, ParquetFile, Table, TableUnusable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,6 +137,23 @@ def test_a_table_takes_no_column_of_another_type_under_the_same_name(tmp_path: P
         Table.open(path, schema(pyarrow.string(), never_null))
     with pytest.raises(TableUnusable, match="the column items of"):
         Table.open(path, schema(pyarrow.int64(), pyarrow.field("v", pyarrow.decimal128(20, 3))))
+
+
+def test_a_column_that_is_never_null_in_the_first_frame_may_be_in_a_later_one(tmp_path: Path) -> None:
+    """Spark's frames say so column by column, as of a literal or a count; as a column of the table it made the next frame unreadable."""
+    path = str(tmp_path)
+    kinds = {"n": pyarrow.int64(), "of": pyarrow.struct([pyarrow.field("k", pyarrow.int32(), nullable=False)])}
+    first = pyarrow.schema([pyarrow.field(name, kind, nullable=False) for name, kind in kinds.items()])
+    later = pyarrow.schema([("n", pyarrow.int64()), ("of", pyarrow.struct([("k", pyarrow.int32())]))])
+    rows: list[dict[str, object]] = [{"n": 1, "of": {"k": 1}}, {"n": None, "of": None}, {"n": 2, "of": {"k": None}}]
+    for version, (schema, some) in enumerate([(first, rows[:1]), (later, rows[1:])]):
+        table = Table.open(path, schema)
+        with ParquetFile(path, f"part-{version}.parquet", schema) as file:
+            file.write(pyarrow.RecordBatch.from_pylist(some, schema))
+        table.commit([NewFile(f"part-{version}.parquet", file.size, file.rows)], "frames", version)
+    found = Table.open(path)
+    assert found.compact() == 2
+    assert sorted(found.delta.to_pyarrow_table().to_pylist(), key=str) == sorted(rows, key=str)
 
 
 def test_two_commands_of_one_job_at_a_time_have_every_row_once_and_who_comes_second_says_who_was_first(

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 METADATA: Final = "ottla"
 COMPRESSION: Final = "zstd"
 _RECENT: Final = 20  # commits that are looked through before all are
+_NEVER_NULL: Final = re.compile(r'("(?:nullable|containsNull|valueContainsNull)":)false')  # in a schema's JSON
 
 
 class TableConflict(OttlaError):
@@ -115,10 +116,12 @@ class Table:
                 raise TableUnusable(f"there is no Delta table at {uri}") from error
             if "://" not in uri:
                 Path(uri).mkdir(parents=True, exist_ok=True)
+            # Frames differ in what may be null in them, and a null in a column that has none makes the whole table unreadable.
+            columns = Schema.from_json(_NEVER_NULL.sub(r"\1true", Schema.from_arrow(schema).to_json()))
             # Tried once: a second try would be commit 1, which makes the same table again and refuses commits from the first.
             once = CommitProperties(max_commit_retries=0)
             try:
-                delta = DeltaTable.create(uri, schema, mode="ignore", partition_by=list(partition_by), commit_properties=once)
+                delta = DeltaTable.create(uri, columns, mode="ignore", partition_by=list(partition_by), commit_properties=once)
                 delta.update_incremental()
             except DeltaError:  # who made it at the same moment has made it for both
                 delta = DeltaTable(uri)
