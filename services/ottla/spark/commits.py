@@ -35,7 +35,7 @@ MARGIN_MS: Final = 10_000  # of its transactions' time, which a batch leaves for
 NO_BATCH: Final = -1
 
 _RELEASE: Final = 1
-_SLOT: Final = re.compile(r"\d+(\.\d+)?")
+_SLOT: Final = re.compile(r"\d+(\.\d+)*")
 
 
 class CheckpointFenced(OttlaError):

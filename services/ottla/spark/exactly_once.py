@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Final, TypeVar
 
 from ottla.clock import Clock, SystemClock
@@ -313,16 +314,23 @@ async def check_current(cluster: Cluster, driver: ProducerIdentity) -> None:
 
 
 async def open_slot(cluster: Cluster, turn: Turn, transactional_id: str) -> TransactionalProducer:
-    """Begins a task's transaction; what was open under its id is aborted.
+    """Begins a task's transaction, under another id where one is open under that: each `begin` aborts what was open before it.
 
+    So it is of the same task of a stage that Spark runs again, whose attempts count from 0 again while the former ones may still end.
     A task of a driver that was replaced is refused, so that it does not abort what its successor has written.
 
     Raises:
         ProducerFenced: another driver has taken over.
         InvalidTransactionTimeout: the brokers' `transaction.max.timeout.ms` is below.
     """
+    free = transactional_id
+    for number in count(1):
+        found = await describe_transaction(cluster, free)
+        if found is None or not found.is_ongoing:
+            break
+        free = f"{transactional_id}.{number}"
     await check_current(cluster, turn.driver)
-    producer = await TransactionalProducer.open(cluster, transactional_id, transaction_timeout_ms=turn.timeout_ms)
+    producer = await TransactionalProducer.open(cluster, free, transaction_timeout_ms=turn.timeout_ms)
     producer.begin()
     return producer
 

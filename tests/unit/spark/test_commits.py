@@ -41,6 +41,7 @@ def test_a_name_knows_its_transactions_and_no_others() -> None:
     """A name that another one begins with is not taken for it."""
     mine = [slot_id("a", 0, 0), slot_id("a", 17, 2)]
     assert mine == ["a-0", "a-17.2"]
+    mine += ["a-0.1", "a-17.2.1"]  # of a stage that was run again
     others = [slot_id("a-1", 0, 0), slot_id("a-1", 3, 1), driver_id("a"), driver_id("a-1"), "a-", "a-1x", "b-1", "a"]
     assert slots_of("a", [*mine, *others]) == mine
     assert slots_of("a-1", [*mine, *others]) == ["a-1-0", "a-1-3.1"]

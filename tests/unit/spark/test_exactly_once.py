@@ -178,6 +178,21 @@ def test_a_second_attempt_writes_beside_the_first_and_what_is_left_is_aborted(cl
     assert committed(cluster, topic) == [b"1"]
 
 
+def test_tasks_of_a_stage_that_is_run_again_write_beside_those_of_the_former_run(cluster: EmbeddedCluster) -> None:
+    """After a FetchFailed attempts count from 0 again, while former tasks run to their end and are taken (DAGScheduler, ResultTask)."""
+    topic = cluster.create_topic("stages")
+
+    async def main(connections: Cluster) -> None:
+        commits = SinkCommits(connections, "stages")
+        turn = await commits.begin("q", TIMEOUT_MS)
+        slots = [await task(connections, turn, topic, 0, [b"%d" % stage], attempt) for stage, attempt in enumerate([0, 1, 0, 1])]
+        await commits.commit(turn, Decision("q", 0, (slots[0],)))
+        assert await list_transactions(connections) == []
+
+    run(cluster, main)
+    assert committed(cluster, topic) == [b"0"]
+
+
 def test_what_cannot_be_committed_is_said_before_or_after_it_was_decided(cluster: EmbeddedCluster) -> None:
     topic = cluster.create_topic("late", partitions=2)
 
