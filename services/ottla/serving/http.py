@@ -17,6 +17,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any, Final
 
+import h11
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse
@@ -244,7 +245,12 @@ class _Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deadline is None:
             self._begin(self._limits.deadline_seconds)
+        is_answered = self.conn.our_state is h11.DONE
         super().data_received(data)
+        if is_answered and self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]:
+            # The rest of a body that its answer did not wait for. It is no request: the connection is idle again.
+            self._end()
+            self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def on_response_complete(self) -> None:
         self._end()

@@ -134,6 +134,24 @@ async def test_a_connection_is_kept_for_the_next_scrape() -> None:
         writer.close()
 
 
+async def test_a_connection_is_kept_when_the_body_comes_behind_its_answer() -> None:
+    """As Python's http.client sends it, which writes the head alone. A deadline that began with the body cut the next request off."""
+    async with asked() as world:
+        reader, writer = await world.open()
+        writer.write(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\nNot Found")).startswith(b"HTTP/1.1 404")
+        (connection,) = world.endpoint._state.connections
+        assert isinstance(connection, http._Connection)
+        writer.write(b"bo")
+        await until(lambda: connection._deadline is not None)
+        writer.write(b"dy")
+        await until(lambda: connection._deadline is None)
+        assert connection.timeout_keep_alive_task is not None
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
 @pytest.mark.parametrize(
     "words",
     [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000000\r\n\r\n"],
