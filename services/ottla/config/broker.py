@@ -109,7 +109,8 @@ class BrokerSettings(
     @cached_property
     def log_directories(self) -> tuple[Path, ...]:
         """Where the logs lie: `log.dirs`, else `log.dir`."""
-        return tuple(Path(directory.strip()) for directory in (self.log_dirs or self.log_dir).split(",") if directory.strip())
+        listed = self.log_dir if self.log_dirs is None else self.log_dirs
+        return tuple(Path(directory.strip()) for directory in listed.split(",") if directory.strip())
 
     @cached_property
     def coordination_path(self) -> Path:

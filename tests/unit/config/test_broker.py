@@ -160,6 +160,11 @@ def test_log_dirs_goes_before_log_dir_and_no_directory_may_be_there_twice() -> N
     assert "a directory is there twice" in refusal({"log.dirs": "/a,/b/../a/,/a"})
 
 
+def test_a_log_dirs_that_names_no_directory_does_not_put_the_logs_elsewhere() -> None:
+    """`KafkaConfig.validateValues`. As a variable of a container that was left empty, it put them under /tmp, where they were lost."""
+    assert "log.dirs names no directory" in refusal({"log.dirs": ""})
+
+
 def test_a_given_broker_id_stays_below_the_generated_ones() -> None:
     """C1: ids made by the broker start after reserved.broker.max.id."""
     assert "larger than reserved.broker.max.id" in refusal({"broker.id": "1001"})
