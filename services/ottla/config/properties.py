@@ -20,6 +20,8 @@ _BLANKS: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _JAAS: Final = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""")
+_PEM: Final = re.compile(r"(-----BEGIN [A-Z0-9 ]+-----)[^\S\n]+([A-Za-z0-9+/=\s]+?)\s*(-----END [A-Z0-9 ]+-----)")
+_PEM_LINE: Final = 64
 
 
 class Properties(Mapping[str, str]):
@@ -139,3 +141,13 @@ def _unescape(text: str) -> str:
 def jaas_login(jaas: str) -> dict[str, str]:
     """`username` and `password` of a `sasl.jaas.config`, those that are there: in either of Java's quotes, with its backslashes."""
     return {name: re.sub(r"\\(.)", r"\1", double or single) for name, double, single in _JAAS.findall(jaas)}
+
+
+def pem_in_lines(text: str) -> str:
+    """PEM whose lines were joined by backslashes at their ends, as Kafka's documentation has it, in lines again: OpenSSL reads no other."""
+
+    def lines(match: re.Match[str]) -> str:
+        begin, base64, end = match[1], "".join(match[2].split()), match[3]
+        return "\n".join(["", begin, *(base64[at : at + _PEM_LINE] for at in range(0, len(base64), _PEM_LINE)), end, ""])
+
+    return _PEM.sub(lines, text)

@@ -17,6 +17,7 @@ from math import isfinite
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from ottla.config.properties import pem_in_lines
 from ottla.errors import ConfigurationError
 
 Kind = Literal["boolean", "int", "long", "double", "string", "list", "password"]
@@ -261,7 +262,7 @@ _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "double": _double,
     "string": str,
     "list": _list,
-    "password": Password,
+    "password": lambda text: Password(pem_in_lines(text)),
 }
 _KIND_IN_WORDS: Final = {
     "boolean": "true or false",

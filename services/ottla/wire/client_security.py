@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Final, cast, get_args
 
-from ottla.config.properties import jaas_login
+from ottla.config.properties import jaas_login, pem_in_lines
 from ottla.errors import ConfigurationError
 from ottla.wire.broker_connection import Security
 from ottla.wire.sasl import Credentials, Mechanism
@@ -43,7 +43,7 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(
             cafile=properties.get("ssl.truststore.location") or properties.get("ssl.ca.location") or None,
-            cadata=properties.get("ssl.truststore.certificates") or properties.get("ssl.ca.pem") or None,
+            cadata=pem_in_lines(properties.get("ssl.truststore.certificates") or properties.get("ssl.ca.pem") or "") or None,
         )
         own = properties.get("ssl.keystore.location") or properties.get("ssl.certificate.location")
         if own:

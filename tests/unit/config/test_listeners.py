@@ -6,10 +6,14 @@ import contextlib
 
 import pytest
 
+from ottla.config import properties
 from ottla.config.broker import BrokerSettings
 from ottla.config.listeners import Listener, parse_listeners, parse_protocol_map
 from ottla.errors import ConfigurationError
 from ottla.model import Endpoint
+from ottla.network.tls import TlsSettings, check_between_brokers
+from ottla.rpc.tls import tls_of
+from ottla.testing.certificates import Authority
 
 PROTOCOLS = parse_protocol_map("PLAINTEXT:PLAINTEXT,SSL:SSL,internal:plaintext")
 MAP = "listener.security.protocol.map"
@@ -151,6 +155,21 @@ TLS = {"listeners": "SSL://:9093", "security.inter.broker.protocol": "SSL"}
 def test_a_tls_listener_needs_a_key_that_can_be_read(others: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         BrokerSettings.from_properties({**TLS, **others})
+
+
+def test_pem_stands_in_a_file_as_lines_that_end_in_backslashes() -> None:
+    """Kafka's page "SSL key and certificates in PEM format", and the `PemParser` of its `DefaultSslEngineFactory`."""
+    authority = Authority("an authority")
+    key, begin, chain = authority.issue("broker").decode().partition("-----BEGIN CERTIFICATE-----")
+    given = {
+        "keystore.key": f"a comment\n{key}",
+        "keystore.certificate.chain": begin + chain,
+        "truststore.certificates": authority.pem.decode() * 2,
+    }
+    text = "".join(f"ssl.{name}=" + " \\\n".join(pem.splitlines()) + "\n" for name, pem in given.items())
+    settings = BrokerSettings.from_properties(properties.parse(f"{text}ssl.client.auth=required\nssl.keystore.type=PEM\n"))
+    check_between_brokers(TlsSettings.of(settings))
+    assert b"a comment" not in tls_of(settings).private_key
 
 
 def test_a_listener_can_have_a_key_of_its_own() -> None:

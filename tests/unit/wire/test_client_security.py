@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.errors import ConfigurationError
+from ottla.testing.certificates import Authority
 from ottla.wire.client_security import security_of
 
 JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -34,6 +35,13 @@ def test_sasl_is_read_from_librdkafkas_names() -> None:
 def test_certificates_that_are_no_ascii_are_a_wrong_configuration() -> None:
     with pytest.raises(ConfigurationError, match=r"^ssl\.ca\.pem cannot be used: "):
         security_of({"security.protocol": "SSL", "ssl.ca.pem": "ü"})
+
+
+def test_authorities_may_be_given_as_lines_that_were_joined() -> None:
+    """As a properties file has them whose lines end in backslashes (KIP-651)."""
+    joined = " ".join(Authority("an authority").pem.decode().split("\n"))
+    tls = security_of({"security.protocol": "SSL", "ssl.truststore.certificates": joined}).tls
+    assert tls is not None and len(tls.get_ca_certs()) == 1
 
 
 def test_a_certificate_that_is_given_inline_is_refused_by_name() -> None:
