@@ -19,7 +19,7 @@ from ottla.errors import ConfigurationError
 _BLANKS: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
-_JAAS: Final = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)')""")
+_JAAS: Final = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
 _PEM: Final = re.compile(r"(-----BEGIN [A-Z0-9 ]+-----)[^\S\n]+([A-Za-z0-9+/=\s]+?)\s*(-----END [A-Z0-9 ]+-----)")
 _PEM_LINE: Final = 64
 
@@ -139,8 +139,8 @@ def _unescape(text: str) -> str:
 
 
 def jaas_login(jaas: str) -> dict[str, str]:
-    """`username` and `password` of a `sasl.jaas.config`, those that are there: in either of Java's quotes, with its backslashes."""
-    return {name: re.sub(r"\\(.)", r"\1", double or single) for name, double, single in _JAAS.findall(jaas)}
+    """`username` and `password` of a `sasl.jaas.config`, those that are there: in Java's quotes, with its backslashes, or bare."""
+    return {name: re.sub(r"\\(.)", r"\1", double or single) or bare for name, double, single, bare in _JAAS.findall(jaas)}
 
 
 def pem_in_lines(text: str) -> str:

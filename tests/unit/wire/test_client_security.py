@@ -17,9 +17,11 @@ JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required"
         ('username="u" password="p;\'";', "p;'"),
         ("username='u' password='p\"';", 'p"'),
         ('username="u" password="a \\"b\\" \\\\c";', 'a "b" \\c'),
+        ("username=u password=p-2_$;", "p-2_$"),
     ],
 )
 def test_sasl_is_read_from_a_jaas_configuration(options: str, password: str) -> None:
+    """Kafka's JaasContextTest: quotation marks may be left out (`testSingleOption`)."""
     given = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": f"{JAAS} {options}"}
     credentials = security_of(given).credentials
     assert credentials is not None
