@@ -10,10 +10,16 @@ from typing import Final
 
 _KRAFT: Final = "it belongs to KRaft, which Ottla does not have; remove it"
 _NOT_NEEDED: Final = "nothing in Ottla works in a way that it could tune; remove it"
+_LISTENERS: Final = "listeners and advertised.listeners say hosts and ports, as in Kafka since 3.0"
 _REASONS: Final = {
+    "zookeeper.sync.time.ms": _NOT_NEEDED,
     "zookeeper.metadata.migration.": _KRAFT,
     "zookeeper.ssl.crl.enable": "revocation lists are not read; remove it",
     "zookeeper.ssl.ocsp.enable": "revocation is not asked for; remove it",
+    "advertised.host.name": _LISTENERS,
+    "advertised.port": _LISTENERS,
+    "host.name": _LISTENERS,
+    "port": _LISTENERS,
     "process.roles": _KRAFT,
     "node.id": "it belongs to KRaft, which Ottla does not have; broker.id is what names a broker",
     "controller.quorum.": _KRAFT,
@@ -24,6 +30,8 @@ _REASONS: Final = {
     "broker.heartbeat.interval.ms": _KRAFT,
     "broker.session.timeout.ms": _KRAFT,
     "server.max.startup.time.ms": _KRAFT,
+    "log.dir.failure.timeout.ms": _KRAFT,
+    "eligible.leader.replicas.enable": _KRAFT,
     "sasl.": "this release has no SASL; an SSL listener with ssl.client.auth=required is what keeps strangers out",
     "connections.max.reauth.ms": "this release has no SASL; remove it",
     "authorizer.class.name": "this release has no ACLs: every client may do everything",
@@ -56,6 +64,8 @@ _REASONS: Final = {
     "num.replica.alter.log.dirs.threads": _NOT_NEEDED,
     "log.initial.task.delay.ms": _NOT_NEEDED,
     "connection.failed.authentication.delay.ms": _NOT_NEEDED,
+    "socket.connection.setup.timeout.": _NOT_NEEDED,
+    "group.share.": "this release has no share groups",
     "auto.include.jmx.reporter": _NOT_NEEDED,
     "metrics.": "Ottla's metrics are not Kafka's JMX beans; remove it",
     "metric.reporters": "Kafka's reporters are Java classes",

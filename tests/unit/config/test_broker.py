@@ -97,16 +97,22 @@ def test_what_kafka_has_and_this_release_has_not_is_refused_with_the_reason(name
     assert reason in refusal({name: "1"})
 
 
-# Those of Kafka 3.9's page that a broker on ZooKeeper may have, and that no other test names.
+# Those of Kafka's pages from 2.8 to 3.9 that a broker on ZooKeeper may have, and that no other test names.
 KAFKAS: Final = [
+    "advertised.host.name",
+    "advertised.port",
     "alter.log.dirs.replication.quota.window.num",
     "alter.log.dirs.replication.quota.window.size.seconds",
     "connections.max.reauth.ms",
     "controller.quota.window.num",
     "controller.quota.window.size.seconds",
     "early.start.listeners",
+    "eligible.leader.replicas.enable",
     "group.coordinator.append.linger.ms",
     "group.coordinator.threads",
+    "group.share.session.timeout.ms",
+    "host.name",
+    "log.dir.failure.timeout.ms",
     "log.local.retention.bytes",
     "log.local.retention.ms",
     "max.request.partition.size.limit",
@@ -116,15 +122,19 @@ KAFKAS: Final = [
     "password.encoder.keyfactory.algorithm",
     "password.encoder.old.secret",
     "password.encoder.secret",
+    "port",
     "remote.fetch.max.wait.ms",
     "remote.list.offsets.request.timeout.ms",
     "replica.alter.log.dirs.io.max.bytes.per.second",
     "replication.quota.window.num",
     "replication.quota.window.size.seconds",
     "server.max.startup.time.ms",
+    "socket.connection.setup.timeout.max.ms",
+    "socket.connection.setup.timeout.ms",
     "ssl.allow.dn.changes",
     "ssl.allow.san.changes",
     "telemetry.max.bytes",
+    "zookeeper.sync.time.ms",
 ]
 
 
