@@ -33,6 +33,7 @@ _MAX_BYTES: Final = 1024 * 1024
 
 
 def _from_file(path: str, key: str) -> str:
+    _check_path(path, key)
     values = properties.load(path)
     if key not in values:
         raise ConfigurationError(f"{path} has no {key}")
@@ -40,6 +41,7 @@ def _from_file(path: str, key: str) -> str:
 
 
 def _from_directory(path: str, key: str) -> str:
+    _check_path(path, key)
     if key != Path(key).name or key in ("", os.pardir):
         raise ConfigurationError(f"{key!r} is not the name of a file")
     try:
@@ -47,6 +49,11 @@ def _from_directory(path: str, key: str) -> str:
             return file.read(_MAX_BYTES).decode()
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path}/{key}: {error}") from error
+
+
+def _check_path(path: str, key: str) -> None:
+    if not path:  # which would be that of the process
+        raise ConfigurationError(f"{key} has no path before it")
 
 
 def _from_environment(path: str, key: str) -> str:

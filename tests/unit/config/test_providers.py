@@ -62,6 +62,8 @@ WRONG = {
     "a file that is not there": ("${file:/no/such:key}", "/no/such: No such file or directory"),
     "a key that is not there": ("${file:SECRETS/broker.properties:wrong}", "SECRETS/broker.properties has no wrong"),
     "a file outside of its directory": ("${dir:SECRETS:../server.properties}", "'../server.properties' is not the name of a file"),
+    "a file of no directory": ("${dir:pyproject.toml}", "pyproject.toml has no path before it"),
+    "a key of no file": ("${file::key}", "key has no path before it"),
     "a variable that is not there": ("${env:OTTLA_TEST_NOTHING}", "the environment has no OTTLA_TEST_NOTHING"),
     "a variable with a path": ("${env:path:OTTLA_TEST_SECRET}", "has no path"),
 }
