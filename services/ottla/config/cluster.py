@@ -38,7 +38,11 @@ class IdentitySettings(Settings):
     """Which broker this is, and where the cluster's state is kept."""
 
     broker_id: int = setting(
-        "broker.id", "int", default=-1, doc="This broker's number, its own for ever; -1 takes the one in meta.properties or makes one."
+        "broker.id",
+        "int",
+        default=-1,
+        at_least=-1,
+        doc="This broker's number, its own for ever; -1 takes the one in meta.properties or makes one.",
     )
     broker_id_generation_enable: bool = setting(
         "broker.id.generation.enable",

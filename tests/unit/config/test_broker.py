@@ -196,6 +196,7 @@ def test_an_address_can_have_a_bound_of_its_own() -> None:
     [
         ({"offsets.topic.compression.codec": "9"}, "must be at most 4"),
         ({"offsets.topic.compression.codec": "-1"}, "must be at least 0"),
+        ({"broker.id": "-2"}, "must be at least -1"),
         ({"log.cleaner.threads": "0"}, "must be at least 1"),
         (
             {"log.cleaner.threads": "200"},
