@@ -18,6 +18,7 @@ import shutil
 import tempfile
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -88,6 +89,7 @@ class EmbeddedCluster:
         self._given_directory = None if data_directory is None else Path(data_directory)
         self._directory: Path | None = self._given_directory
         self._ports: dict[int, int] = {}
+        self._bound: dict[int, dict[str, str]] = {}  # the listeners of each broker, with the ports that they got at its first start
         self._thread: LoopThread | None = None
         self._brokers: InProcessBrokers | None = None
         self._registry: SchemaRegistry | None = None
@@ -181,7 +183,7 @@ class EmbeddedCluster:
             if self._given_directory is None and self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 self._directory = None
-                self._ports = {}
+                self._ports, self._bound = {}, {}
 
     def restart(self) -> None:
         """Stops all brokers cleanly and starts all of them again on the same data and the same ports."""
@@ -395,6 +397,11 @@ class EmbeddedCluster:
 
     def _note_port(self, broker: Broker) -> None:
         self._ports[broker.broker_id] = int(broker.bootstrap_servers.rpartition(":")[2])
+        listeners = self._settings_of(broker.broker_id).accepted_listeners
+        bound = (str(replace(listener, port=broker.port(listener.name))) for listener in listeners)
+        self._bound[broker.broker_id] = {"listeners": ",".join(bound)}
+        if (address := self._started().zookeeper_address) is not None:
+            self._bound[broker.broker_id]["coordination.listener"] = address
 
     def _settings_of(self, broker_id: int) -> BrokerSettings:
         from ottla.config.broker import BrokerSettings
@@ -403,7 +410,7 @@ class EmbeddedCluster:
         return BrokerSettings.from_properties(
             {
                 "broker.id": str(broker_id),
-                "listeners": f"{LISTENER}://127.0.0.1:{self._ports.get(broker_id, 0)}",
+                "listeners": f"{LISTENER}://127.0.0.1:0",
                 "log.dirs": str(directory / (f"broker-{broker_id}" if self._broker_count > 1 else "log")),
                 "coordination.directory": str(directory / "coordination"),
                 # A test's consumer is assigned at once, and waits for no more of its group.
@@ -416,6 +423,7 @@ class EmbeddedCluster:
                 "transaction.state.log.replication.factor": str(min(3, self._broker_count)),
                 "transaction.state.log.min.isr": str(min(2, self._broker_count)),
                 **self._settings,
+                **self._bound.get(broker_id, {}),
             }
         )
 

@@ -67,6 +67,16 @@ def test_data_and_address_outlive_a_restart() -> None:
         assert read_one(cluster, "clicks") == b"hello"
 
 
+def test_listeners_of_ones_own_keep_their_ports_over_a_restart() -> None:
+    """Each took another free one, and the clients of before found no broker."""
+    listeners = {"listeners": "PLAINTEXT://127.0.0.1:0,SECOND://127.0.0.1:0", "coordination.listener": "127.0.0.1:0"}
+    settings = {**listeners, "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT"}
+    with EmbeddedCluster(settings=settings) as cluster:
+        before = cluster.bootstrap_servers, cluster.address("SECOND"), cluster.zookeeper_address
+        cluster.restart()
+        assert (cluster.bootstrap_servers, cluster.address("SECOND"), cluster.zookeeper_address) == before
+
+
 def test_nothing_is_left_of_a_temporary_cluster() -> None:
     before = set(threading.enumerate())
     with EmbeddedCluster() as cluster:
