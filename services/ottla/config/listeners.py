@@ -22,7 +22,7 @@ SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SERVED_PROTOCOLS: Final = ("PLAINTEXT", "SSL")
 ANY_HOST: Final = frozenset({"", "0.0.0.0", "::"})
 
-_ADDRESS: Final = r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^:/,\[\]]*)):(?P<port>-?\d{1,9})"
+_ADDRESS: Final = r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?P<host>[^:/,\[\]]*)):(?P<port>-?\d{1,9})"
 _LISTENER: Final = re.compile(r"(?P<name>[^:/]+)://" + _ADDRESS)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 

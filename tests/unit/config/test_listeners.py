@@ -28,6 +28,13 @@ def test_hosts_may_be_missing_names_or_addresses_of_both_families() -> None:
     )
 
 
+@pytest.mark.parametrize("zone", ["3", "eth0", "br-1.100"])
+def test_an_address_of_one_link_has_its_interface_behind_it(zone: str) -> None:
+    """SocketServerConfigsTest.testAnotherListenerListToEndPointsWithIpV6; Linux takes an interface by its name too."""
+    (listener,) = parse_listeners("listeners", f"SSL://[fe80::b1da:69ca:57f7:63d8%{zone}]:9092", PROTOCOLS)
+    assert listener == Listener("SSL", f"fe80::b1da:69ca:57f7:63d8%{zone}", 9092, "SSL")
+
+
 def test_a_listener_is_shown_as_it_is_written() -> None:
     assert str(Listener("INTERNAL", "::1", 9092, "PLAINTEXT")) == "INTERNAL://[::1]:9092"
 
