@@ -10,7 +10,7 @@ from ottla.cli.main import main
 from ottla.clock import Clock, SystemClock
 from ottla.metrics import registry
 from ottla.metrics.family import Collector
-from ottla.metrics.kafka_view import RecentHistograms
+from ottla.metrics.kafka_view import Remembered
 from ottla.metrics.rendering import Format, Names, Took, render
 
 
@@ -22,9 +22,9 @@ class ThreadClock(SystemClock):
 
 
 def in_cpu_time(
-    collectors: Sequence[Collector], names: Names, form: Format, histograms: RecentHistograms, clock: Clock, took: Took
+    collectors: Sequence[Collector], names: Names, form: Format, remembered: Remembered, clock: Clock, took: Took
 ) -> AsyncIterator[bytes]:
-    return render(collectors, names, form, histograms, ThreadClock(), took)
+    return render(collectors, names, form, remembered, ThreadClock(), took)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ so these are too: of what came since a snapshot that an earlier scrape took.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -38,16 +38,17 @@ class Shown:
     lines: Iterable[Line | Pause]
 
 
-class RecentHistograms:
-    """Remembers what histograms held, so that quantiles can be of the last minutes.
+class Remembered:
+    """What histograms held, so that quantiles can be of the last minutes, and what counters that have gone had counted.
 
     Args:
-        clock: for the age of what it remembers.
+        clock: for the age of histograms.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._earlier: dict[tuple[str, tuple[str, ...]], deque[tuple[float, HistogramSnapshot]]] = {}
+        self._counted: dict[str, tuple[float, Mapping[tuple[str, ...], float]]] = {}  # by those that have gone, and by each
 
     def recent(self, name: str, labels: tuple[str, ...], snapshot: HistogramSnapshot) -> HistogramSnapshot:
         """What was observed within the window; of a histogram that is new here, all of it."""
@@ -63,12 +64,19 @@ class RecentHistograms:
             return snapshot
         return snapshot.since(oldest)
 
+    def sum_of(self, name: str, counts: Mapping[tuple[str, ...], float]) -> float:
+        """What the counters of a family have counted, those that are not there any more too: a sum that fell would seem to begin again."""
+        gone, former = self._counted.get(name, (0.0, {}))
+        gone += sum(count for labels, count in former.items() if counts.get(labels, -1.0) < count)
+        self._counted[name] = gone, counts
+        return gone + sum(counts.values())
 
-def kafka_families(family: Family, histograms: RecentHistograms) -> Iterator[Shown | Pause]:
+
+def kafka_families(family: Family, remembered: Remembered) -> Iterator[Shown | Pause]:
     """The families that Kafka has for this one of ours; none where Kafka has no such thing."""
     names = family.metric.kafka
     if len(names) == 1:
-        yield _shown(names[0], family.metric, family.samples, histograms)
+        yield _shown(names[0], family.metric, family.samples, remembered)
         return
     if names:
         samples: list[Sample] = []
@@ -78,12 +86,12 @@ def kafka_families(family: Family, histograms: RecentHistograms) -> Iterator[Sho
             else:
                 samples.append(sample)
         for name in names:
-            yield _shown(name, family.metric, samples, histograms)
+            yield _shown(name, family.metric, samples, remembered)
 
 
-def _shown(name: KafkaName, metric: Metric, samples: Iterable[Sample | Pause], histograms: RecentHistograms) -> Shown:
+def _shown(name: KafkaName, metric: Metric, samples: Iterable[Sample | Pause], remembered: Remembered) -> Shown:
     is_histogram = metric.kind == "histogram"
-    lines = _quantiles(name, metric, samples, histograms) if is_histogram else _values(name, metric, samples)
+    lines = _quantiles(name, metric, samples, remembered) if is_histogram else _values(name, metric, samples, remembered)
     return Shown(name.name, "summary" if is_histogram else metric.kind, metric.help, lines)
 
 
@@ -107,9 +115,9 @@ def _twice(name: KafkaName, labels: dict[str, str]) -> Iterator[dict[str, str]]:
             yield {**labels, label: name.also_as[value]}
 
 
-def _values(name: KafkaName, metric: Metric, samples: Iterable[Sample | Pause]) -> Iterator[Line | Pause]:
+def _values(name: KafkaName, metric: Metric, samples: Iterable[Sample | Pause], remembered: Remembered) -> Iterator[Line | Pause]:
     suffix = "_total" if metric.kind == "counter" else ""
-    total, some = 0.0, False
+    counts: dict[tuple[str, ...], float] = {}
     merged: dict[tuple[tuple[str, str], ...], float] = {}
     for sample in samples:
         if isinstance(sample, str):
@@ -121,8 +129,8 @@ def _values(name: KafkaName, metric: Metric, samples: Iterable[Sample | Pause]) 
             continue
         assert not isinstance(value, HistogramSnapshot), f"{metric.name} is no histogram"
         value = name.value(value)
-        some = True
-        total += value
+        if name.with_sum:
+            counts[values] = value
         if name.drop:
             key = tuple(labels.items())
             former = merged.get(key)
@@ -132,11 +140,11 @@ def _values(name: KafkaName, metric: Metric, samples: Iterable[Sample | Pause]) 
             yield suffix, spelled, value
     for key, value in merged.items():
         yield suffix, dict(key), value
-    if name.with_sum and some:
-        yield suffix, dict(name.constant), total
+    if name.with_sum:
+        yield suffix, dict(name.constant), remembered.sum_of(name.name, counts)
 
 
-def _quantiles(name: KafkaName, metric: Metric, samples: Iterable[Sample | Pause], histograms: RecentHistograms) -> Iterator[Line | Pause]:
+def _quantiles(name: KafkaName, metric: Metric, samples: Iterable[Sample | Pause], remembered: Remembered) -> Iterator[Line | Pause]:
     for sample in samples:
         if isinstance(sample, str):
             yield sample
@@ -146,7 +154,7 @@ def _quantiles(name: KafkaName, metric: Metric, samples: Iterable[Sample | Pause
         if labels is None:
             continue
         assert isinstance(snapshot, HistogramSnapshot), f"{metric.name} is a histogram"
-        recent = histograms.recent(metric.name, values, snapshot)
+        recent = remembered.recent(metric.name, values, snapshot)
         for spelled in _twice(name, labels):
             for text, quantile in QUANTILES.items():
                 yield "", {**spelled, "quantile": text}, 1000.0 * recent.quantile(quantile)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ottla.clock import Clock
 from ottla.metrics import service
 from ottla.metrics.family import Collector, Family, Pause, single
-from ottla.metrics.kafka_view import RecentHistograms
+from ottla.metrics.kafka_view import Remembered
 from ottla.metrics.rendering import Format, Names, Took, format_for, render
 
 
@@ -34,7 +34,7 @@ class Registry:
     def __init__(self, collectors: Sequence[Collector], clock: Clock) -> None:
         self._collectors = (*collectors, self)
         self._clock = clock
-        self._histograms = RecentHistograms(clock)
+        self._remembered = Remembered(clock)
         self._took: Took | None = None
 
     def render(self, accept: str = "", names: Names = "native") -> Rendered:
@@ -49,7 +49,7 @@ class Registry:
 
     async def _body(self, form: Format, names: Names) -> AsyncIterator[bytes]:
         took = Took()
-        async for part in render(self._collectors, names, form, self._histograms, self._clock, took):
+        async for part in render(self._collectors, names, form, self._remembered, self._clock, took):
             yield part
         self._took = took
 

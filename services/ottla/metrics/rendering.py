@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample as ExposedSample
 from ottla.clock import Clock
 from ottla.metrics.cells import BOUNDS, HistogramSnapshot
 from ottla.metrics.family import Collector, Family, Pause
-from ottla.metrics.kafka_view import Line, RecentHistograms, Shown, kafka_families
+from ottla.metrics.kafka_view import Line, Remembered, Shown, kafka_families
 from ottla.metrics.metric import Metric
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def format_for(accept: str) -> Format:
 
 
 async def render(
-    collectors: Sequence[Collector], names: Names, form: Format, histograms: RecentHistograms, clock: Clock, took: Took
+    collectors: Sequence[Collector], names: Names, form: Format, remembered: Remembered, clock: Clock, took: Took
 ) -> AsyncIterator[bytes]:
     """The exposition of all collectors, slice by slice.
 
@@ -97,7 +97,7 @@ async def render(
     now = clock.monotonic
     began = slice_began = now()
     ready: list[bytes] = []
-    for piece in _pieces(collectors, names, form, histograms):
+    for piece in _pieces(collectors, names, form, remembered):
         if piece:
             ready.append(piece)
         elapsed = now() - slice_began
@@ -115,12 +115,12 @@ async def render(
     yield b"".join(ready)
 
 
-def _pieces(collectors: Sequence[Collector], names: Names, form: Format, histograms: RecentHistograms) -> Iterator[bytes]:
+def _pieces(collectors: Sequence[Collector], names: Names, form: Format, remembered: Remembered) -> Iterator[bytes]:
     """Small pieces of the exposition; an empty one where there was work and nothing came of it yet."""
     seen: set[str] = set()
     for collector in collectors:
         try:
-            for shown in _shown(collector, names, histograms):
+            for shown in _shown(collector, names, remembered):
                 if isinstance(shown, str):
                     yield b""
                     continue
@@ -132,12 +132,12 @@ def _pieces(collectors: Sequence[Collector], names: Names, form: Format, histogr
             log.exception("metrics of %s are left out of this scrape: they cannot be collected", type(collector).__name__)
 
 
-def _shown(collector: Collector, names: Names, histograms: RecentHistograms) -> Iterator[Shown | Pause]:
+def _shown(collector: Collector, names: Names, remembered: Remembered) -> Iterator[Shown | Pause]:
     for family in collector.collect():
         if isinstance(family, str):
             yield family
         elif names == "kafka":
-            yield from kafka_families(family, histograms)
+            yield from kafka_families(family, remembered)
         else:
             metric = family.metric
             yield Shown(metric.name, metric.kind, metric.help, _native(metric, family))

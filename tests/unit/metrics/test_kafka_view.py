@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.metrics.collectors import Given, parsed, rendered, sample, samples, text_of
+from tests.unit.metrics.collectors import Given, parsed, registry_of, rendered, sample, samples, text_of
 
 from ottla.metrics import broker, controller, groups, log, network, replica, requests, service
 from ottla.metrics.cells import Histogram
@@ -87,6 +87,17 @@ def test_bytes_are_there_for_each_topic_and_for_all_together() -> None:
     text = rendered(Family(requests.RECEIVED_BYTES, [(("clicks",), 17), (("views",), 4)]), names="kafka")
     name = "kafka_server_brokertopicmetrics_bytesin_total"
     assert sample(text, name, topic="clicks") == 17 and sample(text, name, topic="views") == 4 and sample(text, name) == 21
+
+
+def test_what_all_topics_have_counted_never_falls() -> None:
+    """Kafka's `allTopicsStats` outlives its topics. A counter that falls has begun again, to Prometheus: a topic less was a peak."""
+    given = Given()
+    registry = registry_of(given)
+    sums = []
+    for topics in ({"clicks": 17, "views": 4}, {"views": 5}, {"views": 5, "clicks": 1}, {"views": 2, "clicks": 1}, {}):
+        given.families = (Family(requests.RECEIVED_BYTES, [((topic,), count) for topic, count in topics.items()]),)
+        sums.append(sample(text_of(registry, names="kafka"), "kafka_server_brokertopicmetrics_bytesin_total"))
+    assert sums == [21, 22, 23, 25, 25]
 
 
 def test_times_are_quantiles_in_milliseconds_with_a_count() -> None:
