@@ -36,7 +36,9 @@ from ottla.testing.certificates import Authority
 from ottla.wire.admin import ConfigResource, ResourceType, alter_configs, create_partitions, delete_topics, describe_configs
 from ottla.wire.fetching import FetchFailed
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
+from ottla.wire.offsets import LATEST, list_offsets
 from ottla.wire.producing import BatchProducer
+from ottla.wire.transactions import TransactionalProducer
 
 CLICKS, COPIED = TopicPartition("clicks", 0), TopicPartition("A.clicks", 0)
 SECONDS = 120.0
@@ -225,6 +227,33 @@ async def test_a_group_that_is_ahead_of_what_is_copied_is_at_the_end_of_the_copi
             there = (await committed_offsets(b.cluster, "readers"))[COPIED].offset
             assert (link.maps[CLICKS].next_offset, there) == (4, link.maps[CLICKS].translate(4))
             assert await committed_offsets(b.cluster, "readers of before") == {}
+
+
+async def test_a_group_that_reads_an_open_transaction_or_on_in_a_pause_is_at_the_end_of_the_copies(
+    tmp_path: Path,
+) -> None:
+    """It was taken for one whose place the source has lost. Consumers of `MirrorConnectorsIntegrationTransactionsTest` read so."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0", b"1")
+        async with worker(a, b) as one, await TransactionalProducer.open(a.cluster, "writer") as producer:
+            link = one.links["A-B"]
+            await arrives(b, COPIED, b"0", b"1")
+
+            async def where() -> list[tuple[int, int]]:
+                (end,) = (await list_offsets(a.cluster, {CLICKS: LATEST})).values()
+                await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(end.offset)})
+                return [(found.upstream_offset, found.offset) for found in await link.translate("readers")]
+
+            async with producer.transaction():
+                await (await producer.send(CLICKS, batch(b"2", b"3")))
+                assert await where() == [(4, 2)]
+            await arrives(b, COPIED, b"0", b"1", b"2", b"3")
+            await until(lambda: link.maps[CLICKS].next_offset == 5)
+            await link.pause("*")
+            await until(lambda: link.statuses[CLICKS].state is PartitionState.PAUSED)
+            await publish(a, CLICKS, b"4")
+            assert await where() == [(6, link.maps[CLICKS].translate(5))]
 
 
 async def test_no_group_is_translated_in_a_topic_that_several_become(tmp_path: Path) -> None:

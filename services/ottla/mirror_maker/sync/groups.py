@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from ottla.errors import ApiError, IllegalGeneration, InvalidRequest, UnknownMemberId, error_of
@@ -22,11 +23,14 @@ from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.wire.cluster import Cluster
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
+from ottla.wire.offsets import LATEST, list_offsets
 
 log: Final = logging.getLogger(__name__)
 
 LIST_GROUPS_VERSIONS: Final = (0, 4)
 CONSUMER_PROTOCOLS: Final = ("consumer", "")
+# How long the source may take to say where the log of a partition ends.
+END_SECONDS: Final = 5.0
 # Before the links that have brought an offset, the last one first.
 _NOTE: Final = "mirrored by "
 
@@ -70,15 +74,21 @@ async def translated(
 
     Args:
         maps: of the partitions that are copied here.
-        ends: of the source, as far as they are known. A group behind one has a place that the source has lost.
+        ends: of the source, as far as they were heard of. The source is asked for those that a group is behind: its log may have grown,
+            or end in a transaction that is open. A group behind that end has a place that the source has lost.
         topics: what each is called in the target.
         target: its alias.
     """
     offsets = await committed_offsets(source, group, [partition for partition in maps if partition in topics])
+    heard = {partition: max(ends.get(partition, -1), known.next_offset) for partition, known in maps.items()}
+    if behind := [partition for partition, committed in offsets.items() if committed.offset > heard.get(partition, committed.offset)]:
+        with suppress(ApiError, OSError):  # the others are translated
+            asked = await list_offsets(source, dict.fromkeys(behind, LATEST), timeout_seconds=END_SECONDS)
+            heard |= {partition: listed.offset for partition, listed in asked.items()}
     found = []
     for partition, committed in offsets.items():
         known = maps.get(partition)  # None for one that was not asked for
-        if known is None or committed.offset > max(ends.get(partition, -1), known.next_offset):
+        if known is None or committed.offset > heard[partition]:
             continue
         offset = known.translate(min(committed.offset, known.next_offset))
         if offset is not None and not any(link.startswith(f"{target}-") for link in _links_of(committed.metadata)):
