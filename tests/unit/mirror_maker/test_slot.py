@@ -39,7 +39,7 @@ from ottla.record.audit_records import MAXIMUM_WINDOWS, Tally, decode
 from ottla.record.batch import DELETE_HORIZON_MASK, read_header
 from ottla.record.columnar import read_columns
 from ottla.record.records import Record, build_batch
-from ottla.wire.admin import delete_records, delete_topics
+from ottla.wire.admin import ConfigResource, ResourceType, alter_configs, delete_records, delete_topics
 from ottla.wire.fetching import Fetcher, FetchSettings
 from ottla.wire.offsets import EARLIEST, list_offsets
 from ottla.wire.producing import BaseOffset, BatchProducer
@@ -332,6 +332,25 @@ async def test_a_batch_that_the_target_does_not_take_is_split_and_a_record_that_
             async with BatchProducer(a.cluster) as plain:
                 plain.send(CLICKS, batch(b"goes on"))
             await caught_up(one, {CLICKS: 22})
+
+
+async def test_a_repair_forgets_what_the_target_has_refused_before_it_was_set_to_take_larger_batches(tmp_path: Path) -> None:
+    """As `MirrorSourceTask` does, which fails with the producer's RecordTooLargeException and copies on after a restart."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await create_topic(b.cluster, "clicks", max_message_bytes="3000")
+        await create_map(b)
+        one = copier(a, b)
+        one.want(same(1, "clicks"))
+        async with BatchProducer(a.cluster) as plain, running(one):
+            plain.send(CLICKS, batch(bytes(2000), bytes(2000)))
+            await caught_up(one, {CLICKS: 2})
+            plain.send(CLICKS, batch(bytes(5000)))
+            assert "MessageTooLarge" in await reached(one, CLICKS, PartitionState.FAILED)
+            await alter_configs(b.cluster, {ConfigResource(ResourceType.TOPIC, "clicks"): {"max.message.bytes": "1000000"}})
+            one.repair(CLICKS, "accept gap")
+            await caught_up(one, {CLICKS: 3})
+            assert [len(record.value or b"") for record in (await committed(b, CLICKS))[CLICKS]] == [2000, 2000, 5000]
 
 
 async def test_active_active_with_the_same_names_copies_no_copy_back(tmp_path: Path) -> None:

@@ -289,6 +289,7 @@ class SlotCopier:
         if state is not PartitionState.FAILED and how == "accept gap":
             raise InvalidRequest(f"{partition} is {state.value} and has not failed: there is no gap to accept")
         self._is_answered(partition)
+        self._max_batch_bytes.pop(self._wanted[partition].topic, None)  # it may take larger ones by now
         self._repairs[partition] = how
         self._go(partition, PartitionState.PENDING)
 
