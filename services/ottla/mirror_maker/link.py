@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 from ottla.clock import Clock
 from ottla.config.mirror import MirrorLink
@@ -57,7 +58,7 @@ from ottla.mirror_maker.naming import (
 )
 from ottla.mirror_maker.offset_map import Gap, MapRecord, PartitionMap, modes_record
 from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus
-from ottla.mirror_maker.sync.groups import follow_group, list_groups, translated, wanted_groups
+from ottla.mirror_maker.sync.groups import END_SECONDS, follow_group, list_groups, translated, wanted_groups
 from ottla.mirror_maker.sync.legacy_records import Checkpoint, OffsetSync, checkpoint, heartbeat, offset_sync
 from ottla.mirror_maker.sync.schemas import ANSWER_SECONDS, SchemaCopier
 from ottla.mirror_maker.sync.topics import ensure_topics, follow_settings, make_topic, own_settings, unaudited
@@ -65,6 +66,7 @@ from ottla.model import TopicPartition
 from ottla.wire.admin import NewTopic
 from ottla.wire.cluster import Cluster
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
+from ottla.wire.offsets import LATEST, list_offsets
 from ottla.wire.producing import BatchProducer
 
 log: Final = logging.getLogger(__name__)
@@ -151,6 +153,7 @@ class Link:
         self._merge: MergeSettings | None = None
         self._wanted: dict[TopicPartition, Destination] = {}
         self._untranslated: dict[str, str] = {}  # groups, and why not
+        self._ends: dict[tuple[UUID | None, TopicPartition], int] = {}  # of the target, as last heard, with the ids of topics
         self._emitted: dict[str, set[MapRecord]] = {}  # by topic, MirrorMaker 2's records that were written or left out last
         self._sizes: dict[str, int] = {}
         self._followed: dict[str, Mapping[str, str]] = {}  # by the target's topics, what the source has set when it was looked at last
@@ -539,7 +542,28 @@ class Link:
         ends = {partition: status.end_offset for copier in self.slots.values() for partition, status in copier.statuses.items()}
         found = await translated(self._source, group, maps, ends, topics, self.settings.target) if maps else []
         back = self._links.get(f"{self.settings.target}-{self.settings.source}")
-        return found if back is None else await self._bounded(found, back)
+        return await self._as_far_as_there_is(found if back is None else await self._bounded(found, back))
+
+    async def _as_far_as_there_is(self, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """No further than the target's topics reach: the map does not know of one that was made again until more is copied.
+
+        Raises:
+            ApiError, OSError: the target does not say how far.
+        """
+        found = []
+        further: dict[TopicPartition, int] = {}
+        topics = self._target.metadata.topics
+        for one in checkpoints:
+            topic = topics.get(one.partition.topic)
+            there = topic.partitions.get(one.partition.partition) if topic is not None else None
+            if topic is None or there is None:
+                continue
+            found.append((one, place := (topic.topic_id, one.partition)))
+            if one.offset > self._ends.get(place, -1) and there.leader >= 0:
+                further[one.partition] = LATEST
+        ends = await list_offsets(self._target, further, timeout_seconds=END_SECONDS) if further else {}
+        self._ends |= {place: ends[place[1]].offset for _, place in found if place[1] in ends}
+        return [one._replace(offset=min(one.offset, self._ends[place])) for one, place in found if place in self._ends]
 
     async def _bounded(self, checkpoints: Sequence[Checkpoint], back: Link) -> list[Checkpoint]:
         """Where both clusters have the same names: no further than to the first record of the target that its group has not read as a copy.

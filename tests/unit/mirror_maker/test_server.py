@@ -156,6 +156,31 @@ async def test_a_topic_of_the_target_that_is_made_again_is_set_as_the_sources_is
             assert (found["max.message.bytes"].value, found["cleanup.policy"].value) == ("2000000", "compact")
 
 
+async def test_a_group_is_at_the_end_of_a_topic_of_the_target_that_was_made_again_while_nothing_new_came(tmp_path: Path) -> None:
+    """It was brought behind that end, where its consumers find no offset (KIP-545: never ahead of what the target has)."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0", b"1")
+        await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(2)})
+        async with worker(a, b) as one:
+            link = one.links["A-B"]
+            await arrives(b, COPIED, b"0", b"1")
+            await until(lambda: CLICKS in link.maps and link.maps[CLICKS].next_offset == 2)
+            assert [found.offset for found in await link.translate("readers")] == [2]
+            former = link._target.metadata.topic("A.clicks").topic_id
+            assert not await delete_topics(b.cluster, ["A.clicks"])
+            there = link._target.metadata.topics
+            await until(lambda: "A.clicks" in there and there["A.clicks"].topic_id != former)
+            await link._follow_groups()
+            assert [found.offset for found in await link.translate("readers")] == [0]
+            assert (await committed_offsets(b.cluster, "readers"))[COPIED].offset == 0
+            await publish(a, CLICKS, b"2")
+            await arrives(b, COPIED, b"2")
+            await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(3)})
+            await until(lambda: link.maps[CLICKS].next_offset == 3)
+            assert [found.offset for found in await link.translate("readers")] == [1]
+
+
 async def test_a_group_that_moves_reads_each_message_once(tmp_path: Path) -> None:
     """With confluent-kafka on both sides; behind, in the middle of a batch, and at the end."""
 

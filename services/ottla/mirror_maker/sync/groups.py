@@ -29,7 +29,7 @@ log: Final = logging.getLogger(__name__)
 
 LIST_GROUPS_VERSIONS: Final = (0, 4)
 CONSUMER_PROTOCOLS: Final = ("consumer", "")
-# How long the source may take to say where the log of a partition ends.
+# How long a cluster may take to say where the log of a partition ends.
 END_SECONDS: Final = 5.0
 # Before the links that have brought an offset, the last one first.
 _NOTE: Final = "mirrored by "
