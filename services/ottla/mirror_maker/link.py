@@ -454,9 +454,7 @@ class Link:
         await self._target.refresh(None)
         self._sizes = {target: size for target, size in self._sizes.items() if target in self._target.metadata.topics}
         settings = await self._settings_of(names)
-        for target, why in (await ensure_topics(self._target, counts, self.settings.replication_factor, settings)).items():
-            for name in [name for name, to in names.items() if to == target]:
-                refused |= {TopicPartition(name, number): reason_of(why) for number in self._source.metadata.topics[name].partitions}
+        unmade = await ensure_topics(self._target, counts, self.settings.replication_factor, settings)
         if self.settings.audit_enable and (self._clock.monotonic() >= self._settings_at or names.keys() != self._names.keys()):
             made = set(names.values()) & self._target.metadata.topics.keys()
             self._unaudited = await unaudited(self._source, names, are_read=True), await unaudited(self._target, made, are_read=False)
@@ -466,13 +464,13 @@ class Link:
         for name, target in names.items():
             there = self._target.metadata.topics.get(target)
             known = self._source.metadata.topics.get(name)
-            if there is None or known is None:
-                continue
-            for number in known.partitions:
-                if number in there.partitions or self.settings.partition_by == "key":
+            for number in known.partitions if known is not None else ():
+                if there is not None and (number in there.partitions or self.settings.partition_by == "key"):
                     wanted[TopicPartition(name, number)] = Destination(
                         target, len(there.partitions), self._sizes.get(target, 1 << 31), name not in unread, target not in unwritten
                     )
+                elif target in unmade:
+                    refused[TopicPartition(name, number)] = reason_of(unmade[target])
         is_changed = wanted != self._wanted
         self._wanted, self.refused, self._names, self._has_looked = wanted, refused, names, True
         if is_changed:

@@ -32,7 +32,15 @@ from tests.unit.mirror_maker.test_server import arrives, publish, worker
 from tests.unit.wire.clusters import create_topic, servers
 
 from ottla.config.mirror import MirrorSettings
-from ottla.errors import ConfigurationError, GroupAuthorizationFailed, InvalidRequest, OffsetOutOfRange, TopicAuthorizationFailed
+from ottla.errors import (
+    ApiError,
+    ConfigurationError,
+    GroupAuthorizationFailed,
+    InvalidRequest,
+    OffsetOutOfRange,
+    ReassignmentInProgress,
+    TopicAuthorizationFailed,
+)
 from ottla.interbroker.calls import ControlledShutdownRequest, NewTopic
 from ottla.mirror_maker import link
 from ottla.mirror_maker.merge import slot
@@ -46,7 +54,7 @@ from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, Endpoint, TopicPartitio
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import MAGIC_POSITION, read_header
 from ottla.wire import broker_connection, fetching, offsets
-from ottla.wire.admin import ConfigResource, delete_topics, describe_configs
+from ottla.wire.admin import ConfigResource, create_partitions, delete_topics, describe_configs
 from ottla.wire.cluster import Cluster, CoordinatorKind
 from ottla.wire.connection import Channel
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
@@ -335,6 +343,29 @@ async def test_topics_that_the_target_cannot_have_or_whose_settings_are_not_told
                 one.links["A-B"].repair(TopicPartition(long_name, 0), "restart")
             found = await topics.own_settings(b.cluster, ["A.clicks", "A.views"], re.compile("(?!)"))
             assert {name: settings.get("retention.ms") for name, settings in found.items()} == {"A.clicks": "12345678", "A.views": None}
+
+
+async def test_a_topic_that_the_target_does_not_let_grow_fails_the_partitions_that_are_missing_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kafka refuses it while the topic is reassigned; `MirrorSourceConnector.createNewPartitions` says so and copies on."""
+
+    async def refusing(cluster: Cluster, counts: Iterable[str]) -> dict[str, ApiError]:
+        return {name: ReassignmentInProgress(name) for name in counts}
+
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0")
+        monkeypatch.setattr(topics, "create_partitions", refusing)
+        async with worker(a, b) as one:
+            link = one.links["A-B"]
+            await arrives(b, TopicPartition("A.clicks", 0), b"0")
+            await create_partitions(a.cluster, {"clicks": 2})
+            await until(lambda: OTHER in link.statuses)
+            assert link.statuses[OTHER].reason == "ReassignmentInProgress: A.clicks"
+            await publish(a, CLICKS, b"1")
+            await arrives(b, TopicPartition("A.clicks", 0), b"0", b"1")
+            assert {partition for partition, status in link.statuses.items() if status.state is PartitionState.FAILED} == {OTHER}
 
 
 async def test_a_source_that_answers_nonsense_is_waited_for_and_readiness_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
