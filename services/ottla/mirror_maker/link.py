@@ -505,7 +505,7 @@ class Link:
             former = {target: self._followed[target] for target in settings if target in self._followed}
             wanted = {target: found for target, found in asked.items() if target in there}
             sizes, refused = await follow_settings(self._target, wanted, former)
-            self._sizes |= sizes
+            self._sizes |= dict.fromkeys(wanted, 1 << 31) | sizes
             self._followed |= {target: found for target, found in settings.items() if target not in refused}
             for target in asked:
                 why = str(refused.get(target, ""))

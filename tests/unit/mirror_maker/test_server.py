@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,16 +24,19 @@ from ottla.clock import SystemClock
 from ottla.config.mirror import MirrorSettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.coordination.sessions import OpenSession
+from ottla.errors import TopicAuthorizationFailed
 from ottla.metrics.mirror import METRICS
 from ottla.mirror_maker.link import Link
 from ottla.mirror_maker.membership import LINKS, ROOT, MadeLinks
 from ottla.mirror_maker.merge import slot
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import Collector, MirrorMaker
+from ottla.mirror_maker.sync import topics
 from ottla.mirror_maker.sync.topics import follow_settings, own_settings
 from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, TopicPartition
 from ottla.testing.certificates import Authority
 from ottla.wire.admin import ConfigResource, ResourceType, alter_configs, create_partitions, delete_topics, describe_configs
+from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import FetchFailed
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
 from ottla.wire.offsets import LATEST, list_offsets
@@ -846,3 +849,25 @@ async def test_a_setting_that_the_target_refuses_is_said_once_and_the_other_topi
             asked = one.links["A-B"]._settings_at
             await until(lambda: one.links["A-B"]._settings_at > asked)
             assert sum("retention.ms" in record.message for record in caplog.records) == 1
+
+
+async def test_a_topic_whose_settings_the_target_does_not_say_keeps_those_of_no_other_from_following(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its ACLs may have it. One answer is about all topics (`MirrorSourceConnectorTest.testMissingDescribeConfigsAcl`)."""
+
+    async def refusing(cluster: Cluster, resources: Iterable[ConfigResource]) -> Any:
+        asked = list(resources)
+        if any(resource.name == "A.views" for resource in asked):
+            raise TopicAuthorizationFailed("A.views")
+        return await describe_configs(cluster, asked)
+
+    async with two_sides(tmp_path) as (a, b):
+        for name in ("clicks", "views"):
+            await create_topic(a.cluster, name, max_message_bytes="77777")
+            await create_topic(b.cluster, f"A.{name}")
+        monkeypatch.setattr(topics, "describe_configs", refusing)
+        async with worker(a, b) as one:
+            await until(lambda: one.links["A-B"]._sizes.keys() == {"A.clicks", "A.views"})
+            assert await own_of(b, "A.clicks") == {"max.message.bytes": "77777"}
+            assert one.links["A-B"]._sizes["A.clicks"] == 77777

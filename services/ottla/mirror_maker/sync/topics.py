@@ -104,7 +104,8 @@ async def follow_settings(
 ) -> tuple[dict[str, int], dict[str, ApiError]]:
     """Sets what differs, and has what the source sets no more go back to the target's default.
 
-    Gives `max.message.bytes` of each topic as it is then, and the topics of which the target refuses a setting.
+    Gives `max.message.bytes` of each topic as it is then, and the topics of which the target refuses a setting. Those whose settings it
+    does not say stay as they are.
 
     Args:
         wanted: by the target's names of topics.
@@ -113,13 +114,12 @@ async def follow_settings(
     Raises:
         ApiError, OSError: the target cannot be asked.
     """
-    there = await _described(target, wanted)
+    there = await _readable(target, list(wanted))
     changes: dict[ConfigResource, dict[str, str | None]] = {}
-    for name, settings in wanted.items():
-        own = {key: entry.value for key, entry in there[name].items() if entry.source is ConfigSource.TOPIC}
-        different: dict[str, str | None] = {
-            key: value for key, value in settings.items() if key in there[name] and there[name][key].value != value
-        }
+    for name, entries in there.items():
+        settings = wanted[name]
+        own = {key: entry.value for key, entry in entries.items() if entry.source is ConfigSource.TOPIC}
+        different: dict[str, str | None] = {key: value for key, value in settings.items() if key in entries and entries[key].value != value}
         different |= {key: None for key, value in former.get(name, {}).items() if key not in settings and own.get(key) == value}
         if different:
             changes[ConfigResource(ResourceType.TOPIC, name)] = different
