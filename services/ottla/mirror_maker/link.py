@@ -538,7 +538,7 @@ class Link:
         topics = {partition: to.topic for partition, to in self._wanted.items() if to.topic not in shared}
         maps = {partition: known for partition, known in self.maps.items() if partition in topics}
         ends = {partition: status.end_offset for copier in self.slots.values() for partition, status in copier.statuses.items()}
-        found = await translated(self._source, group, maps, ends, topics, self.settings.target) if maps else []
+        found = await translated(self._source, group, maps, ends, topics, (self.settings.source, self.settings.target)) if maps else []
         back = self._links.get(f"{self.settings.target}-{self.settings.source}")
         return await self._as_far_as_there_is(found if back is None else await self._bounded(found, back))
 

@@ -388,6 +388,26 @@ async def test_a_group_that_a_link_has_brought_is_not_brought_back_by_the_other(
             assert (await committed_offsets(a.cluster, "readers"))[CLICKS].offset == back.maps[CLICKS].translate(4)
 
 
+async def test_a_group_that_came_from_a_cluster_whose_alias_begins_as_the_targets_is_brought_on(tmp_path: Path) -> None:
+    """It was taken for one of the target's, as the link `B-west-A` begins like one from B. Aliases of Kafka's examples have dashes."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0", b"1")
+        async with worker(a, b) as one:
+            link = one.links["A-B"]
+            await until(lambda: CLICKS in link._wanted and CLICKS in link.maps and link.maps[CLICKS].next_offset == 2)
+            for links, offsets in (
+                ("B-west-A", [1]),
+                ("B-A", []),
+                ("B-west-A, C-B-west", [1]),
+                ("B-west-A, B-B-west", []),
+                ("C-A, B-C", []),
+                ("B-of-another-file", []),
+            ):
+                await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(1, metadata=f"mirrored by {links}")})
+                assert [found.offset for found in await link.translate("readers")] == offsets, links
+
+
 async def test_a_group_is_brought_no_further_than_it_has_read_of_both_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same names in both clusters: what B has had before the copies of A it was to have read in A, which did not have it yet."""
     async with two_sides(tmp_path) as (a, b):

@@ -68,7 +68,7 @@ async def translated(
     maps: Mapping[TopicPartition, PartitionMap],
     ends: Mapping[TopicPartition, int],
     topics: Mapping[TopicPartition, str],
-    target: str,
+    way: tuple[str, str],
 ) -> list[Checkpoint]:
     """Where a group of the source is in the target, as far as it is known here; at the end of the copies while it is ahead of them.
 
@@ -77,7 +77,7 @@ async def translated(
         ends: of the source, as far as they were heard of. The source is asked for those that a group is behind: its log may have grown,
             or end in a transaction that is open. A group behind that end has a place that the source has lost.
         topics: what each is called in the target.
-        target: its alias.
+        way: the aliases of source and target.
     """
     offsets = await committed_offsets(source, group, [partition for partition in maps if partition in topics])
     heard = {partition: max(ends.get(partition, -1), known.next_offset) for partition, known in maps.items()}
@@ -91,7 +91,7 @@ async def translated(
         if known is None or committed.offset > heard[partition]:
             continue
         offset = known.translate(min(committed.offset, known.next_offset))
-        if offset is not None and not any(link.startswith(f"{target}-") for link in _links_of(committed.metadata)):
+        if offset is not None and not _was_in_target(_links_of(committed.metadata), *way):
             there = TopicPartition(topics[partition], partition.partition)
             found.append(Checkpoint(group, there, committed.offset, offset, committed.metadata))
     return found
@@ -144,6 +144,21 @@ def _is_of_another(there: CommittedOffset, link: str) -> bool:
 def _links_of(metadata: str) -> list[str]:
     """Those that have brought an offset, the last one first; none if the group has committed it."""
     return metadata.removeprefix(_NOTE).split(", ") if metadata.startswith(_NOTE) else []
+
+
+def _was_in_target(links: Collection[str], source: str, target: str) -> bool:
+    """Whether one of the links that have brought an offset into the source, the last one first, reads from the target.
+
+    Aliases may have dashes too, so a name is divided before its end: the first one's is the source, and each other one's the cluster that
+    the link before reads from. One that ends otherwise is of a file with other aliases, and is looked at from its beginning.
+    """
+    cluster = source
+    for link in links:
+        reads_from = link.removesuffix(f"-{cluster}")
+        if reads_from == target or (reads_from == link and link.startswith(f"{target}-")):
+            return True
+        cluster = reads_from
+    return False
 
 
 def wanted_groups(groups: Collection[str], names: NameFilter) -> list[str]:
