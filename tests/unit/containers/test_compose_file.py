@@ -68,6 +68,14 @@ def given_to(service: str, **variables: str) -> dict[str, str]:
     return {name: re.sub(r"\$\{(\w+):-([^}]*)\}", value_of, value) for name, value in SERVICES[service]["environment"].items()}
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_log_lines_of_each_service_of_ours_are_as_the_variables_say(name: str) -> None:
+    service = SERVICES[name]
+    if service.get("build", {}).get("dockerfile") == "services/Dockerfile" and "entrypoint" not in service:
+        given = given_to(name, OTTLA_LOG_LEVEL="debug", OTTLA_LOG_FORMAT="text")
+        assert (given["OTTLA_LOG_LEVEL"], given["OTTLA_LOG_FORMAT"]) == ("debug", "text")
+
+
 def test_the_schema_registry_is_told_what_exists_and_where_it_is_reached() -> None:
     """Its topic gets three copies only where three brokers are registered (`kafkastore.topic.replication.factor`)."""
     service = SERVICES["schema-registry"]
