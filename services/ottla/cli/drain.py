@@ -132,11 +132,7 @@ def _settings(config: Path | None, overrides: dict[str, str], zookeeper: str | N
 async def _call(settings: BrokerSettings, broker_id: BrokerId, control: str | None, is_end: bool) -> None:
     from ottla.errors import ApiError
     from ottla.interbroker.calls import Outsider
-
-    try:
-        from ottla.interbroker.rpc import GrpcControl
-    except ModuleNotFoundError as error:
-        raise CommandFailed("grpcio is not installed: pip install 'ottla[server]'") from error
+    from ottla.interbroker.rpc import GrpcControl
 
     # In plain text a broker answers those only who can read what it has registered.
     if control is not None and (settings.zookeeper_connect is None or settings.control_address.is_tls):

@@ -9,9 +9,16 @@ Every module of this package raises these; `main.run` alone turns them into text
 from __future__ import annotations
 
 from errno import EPIPE
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from ottla.errors import OttlaError
+
+# Of the extras that whole commands need, the modules as they are imported.
+_EXTRAS: Final = {
+    "server": ("google", "grpc", "grpc_health", "grpc_reflection", "kazoo", "prometheus_client", "starlette", "uvicorn"),
+    "registry": ("httptools", "jsonschema", "referencing"),
+    "audit": ("fastavro", "numpy", "xxhash"),
+}
 
 
 class CommandFailed(OttlaError):
@@ -32,3 +39,10 @@ class OutputFailed(CommandFailed):
     def __init__(self, error: OSError) -> None:
         super().__init__(f"standard output: {error.strerror}")
         self.is_closed_pipe = error.errno == EPIPE
+
+
+def not_installed(error: ModuleNotFoundError) -> CommandFailed | None:
+    """What to say where a module of an extra is missing; None where it is of none, and a mistake of ours."""
+    module = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, modules in _EXTRAS.items() if module in modules), None)
+    return None if extra is None else CommandFailed(f"{module} is not installed: pip install 'ottla[{extra}]'")

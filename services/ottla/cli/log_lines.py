@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, TextIO
 
 import typer
 
-from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.errors import CommandFailed, UsageError, not_installed
 from ottla.cli.output import printable
 from ottla.errors import ConfigurationError, OttlaError
 
@@ -161,7 +161,10 @@ def ends_told(log_format: str) -> Iterator[None]:
     except Exception as error:  # a program ends here; a log collector is given its last words as JSON
         if log_format != "json":
             raise
-        log.critical("this is a bug in Ottla", exc_info=True)
+        if isinstance(error, ModuleNotFoundError) and (failed := not_installed(error)) is not None:
+            log.critical("%s", failed)
+        else:
+            log.critical("this is a bug in Ottla", exc_info=True)
         raise SystemExit(1) from error
     finally:
         if len(logging.getLogger().handlers) > len(_installed):

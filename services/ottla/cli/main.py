@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ottla.cli.errors import OutputFailed, UsageError
+from ottla.cli.errors import OutputFailed, UsageError, not_installed
 from ottla.cli.output import note
 from ottla.errors import ConfigurationError, OttlaError
 
@@ -40,6 +40,11 @@ def _code_of(words: list[str] | None) -> int:
         if not (isinstance(error, OutputFailed) and error.is_closed_pipe):
             note(f"ottla: {error}")
         return getattr(error, "exit_code", 1)
+    except ModuleNotFoundError as error:
+        if (failed := not_installed(error)) is None:
+            raise
+        note(f"ottla: {failed}")
+        return failed.exit_code
     except KeyboardInterrupt:
         return 130
     return 0

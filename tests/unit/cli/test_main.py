@@ -294,6 +294,25 @@ def ottla(redirected: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [
+        ("httptools", "schema-registry --config empty.properties", "registry"),
+        ("httptools", "schema-registry --config empty.properties --log-format json", "registry"),
+        ("google", "audit-counter --config empty.properties", "server"),
+        ("grpc", "mirror list", "server"),
+        ("grpc", "broker drain 1 --zookeeper 127.0.0.1:1", "server"),
+    ],
+)
+def test_where_an_extra_is_missing_it_is_said_what_to_install(module: str, words: str, extra: str, tmp_path: Path) -> None:
+    """Method: a process in which a module of the extra cannot be imported."""
+    (tmp_path / "empty.properties").touch()
+    program = f"import sys; sys.modules[{module!r}] = None; from ottla.cli.main import run; sys.exit(run({words.split()}))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert f"{module} is not installed: pip install 'ottla[{extra}]'" in done.stderr and done.returncode == 1
+    assert done.stderr.count("\n") == 1 and "bug" not in done.stderr
+
+
 @pytest.mark.parametrize("arguments", [["version"], ["topics", "--help"]])
 def test_a_full_disk_behind_stdout_is_one_sentence(arguments: list[str]) -> None:
     ended = ottla(">/dev/full", *arguments)
