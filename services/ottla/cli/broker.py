@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", exists=True, dir_okay=False, help="The properties file; Kafka's names."),
+    typer.Option("--config", "-c", metavar="FILE", exists=True, dir_okay=False, help="The properties file."),
 ]
 Overrides = Annotated[
     list[str] | None, typer.Option("--override", "-X", metavar="KEY=VALUE", help="Over file and environment; may be repeated.")

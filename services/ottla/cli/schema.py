@@ -336,7 +336,10 @@ def mode(
     subject: Annotated[
         str | None, typer.Argument(metavar="[SUBJECT]", help="A subject, or a context as `:.name:`. [default: the top]")
     ] = None,
-    to: Annotated[str | None, typer.Option("--set", "-s", metavar="MODE", help="READWRITE, READONLY, READONLY_OVERRIDE or IMPORT.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--set", "-s", metavar="MODE", help="READWRITE, READONLY, READONLY_OVERRIDE, IMPORT; FORWARD of the top alone."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="IMPORT although there are subjects.")] = False,
     registry: Url = DEFAULT_URL,
     user: UserInfo = None,
