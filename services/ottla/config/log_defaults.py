@@ -248,7 +248,7 @@ class LogDefaults(Settings):
         default=-1,
         check=gzip_level_complaint,
         dynamic="cluster-wide",
-        doc="The level for recompressing with gzip; -1 is the codec's own.",
+        doc="The level for recompressing with gzip, 1 to 9; -1 is the codec's own.",
     )
     compression_lz4_level: int = setting(
         "compression.lz4.level",

@@ -202,7 +202,7 @@ class TopicSettings(Settings):
         default=-1,
         check=gzip_level_complaint,
         synonyms=[Synonym("compression.gzip.level")],
-        doc="The level for recompressing with gzip; -1 is the codec's own.",
+        doc="The level for recompressing with gzip, 1 to 9; -1 is the codec's own.",
     )
     compression_lz4_level: int = setting(
         "compression.lz4.level",
