@@ -275,7 +275,8 @@ class TopicReader:
 # Reading topics as a member of a group: what `ottla consume --group` does.
 #
 # The group says which partitions are ours and where they continue. What was printed is committed, and only that, so that
-# whatever ends the command, the next one continues with the first message that has not been shown.
+# whatever ends the command, the next one continues with the first message that has not been shown. The end of a partition is
+# committed too, as Kafka's consumer does: what is written after a first look with `-o end` would be skipped by the next.
 
 
 class GroupReader:
@@ -296,6 +297,7 @@ class GroupReader:
         self._where = where
         self._follow = follow
         self._unread: set[tuple[str, int]] | None = None  # partitions of ours that have not come to their end; None before we have any
+        self._ends: dict[tuple[str, int], int] = {}  # where others of ours have just ended, not committed yet
         try:
             self._consumer: Consumer = Consumer(
                 where.client_configuration(
@@ -323,6 +325,7 @@ class GroupReader:
             messages = [message for message in polled if self._belongs(message)]
             if messages:
                 yield messages
+            self._commit_ends()
             silent_polls = 0 if polled else silent_polls + 1
             if _is_over(silent_polls, timeout_ms):
                 return
@@ -342,6 +345,14 @@ class GroupReader:
         with told_plainly(self._where.bootstrap_server):
             self._consumer.commit(offsets=offsets, asynchronous=False)
 
+    def _commit_ends(self) -> None:
+        """Commits where partitions have ended; without waiting, for nothing that was printed depends on it."""
+        if self._ends:
+            from confluent_kafka import TopicPartition
+
+            self._consumer.commit(offsets=[TopicPartition(*key, offset) for key, offset in self._ends.items()])
+            self._ends.clear()
+
     def close(self) -> None:
         """Leaves the group."""
         self._consumer.close()
@@ -351,15 +362,17 @@ class GroupReader:
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._unread = None
+        self._ends.clear()
 
     def _belongs(self, message: Message) -> bool:
         from confluent_kafka import KafkaError
 
-        error, topic, partition = message.error(), message.topic(), message.partition()
+        error, topic, partition, offset = message.error(), message.topic(), message.partition(), message.offset()
         if error is None:
             return True
         if error.code() != KafkaError._PARTITION_EOF:
             raise CommandFailed(sentence(error, self._where.bootstrap_server, f"{topic}-{partition}"))
-        if self._unread is not None and topic is not None and partition is not None:
+        if self._unread is not None and topic is not None and partition is not None and offset is not None:
             self._unread.discard((topic, partition))
+            self._ends[topic, partition] = offset
         return False

@@ -87,3 +87,17 @@ def test_a_message_without_a_time_says_nothing_of_how_far_a_group_is_behind(tmp_
         assert run(["groups", "describe", "billing", "--json", *where]) == 0
     (partition,) = json.loads(capsys.readouterr().out)["partitions"]
     assert (partition["lag"], partition["lag_seconds"]) == (1, None)
+
+
+def test_a_group_that_began_at_the_end_reads_what_comes_while_no_one_reads(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """ConsoleConsumer commits the positions of its group when it ends (ConsumerCoordinator: maybeAutoCommitOffsetsSync)."""
+    lines = tmp_path / "lines"
+    with EmbeddedCluster(topics={"clicks": 1}, settings={"group.initial.rebalance.delay.ms": "0"}) as cluster:
+        where = ("-b", cluster.bootstrap_servers)
+        for line in ("before", "after"):
+            lines.write_text(f"{line}\n")
+            assert run(["produce", "clicks", str(lines), *where]) == 0
+            assert run(["consume", "clicks", "--group", "billing", "-o", "end", *where]) == 0
+        assert capfdbinary.readouterr().out == b"after\n"
