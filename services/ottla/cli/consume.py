@@ -143,7 +143,7 @@ def _print(reader: TopicReader | GroupReader, render: Renderer, count: int | Non
     left = count
     for messages in reader.batches(timeout_ms):
         taken = messages if left is None else messages[:left]
-        out.write(b"".join([render(ReadMessage.of(message)) for message in taken]))
+        out.writelines(render(ReadMessage.of(message)) for message in taken)
         if flush_each or isinstance(reader, GroupReader):
             out.flush()
         if isinstance(reader, GroupReader):

@@ -10,16 +10,25 @@ import base64
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from operator import methodcaller
 from typing import Any, Final, NamedTuple
 
-from ottla.cli.errors import UsageError
+from ottla.cli.errors import CommandFailed, UsageError
 
 CREATE_TIME_TYPE: Final = 1  # librdkafka's numbers, which are not the wire's
 APPEND_TIME_TYPE: Final = 2
 
 
+# The client gives a name that is not UTF-8 as a null pointer, with an exception set. Where a method is called by its name often enough,
+# Python does not look for one there, and crashes later; it always does in this way, and raises SystemError.
+_HEADERS: Final = methodcaller("headers")
+
+
 class ReadMessage(NamedTuple):
-    """A message as a client read it. A named tuple and not a dataclass: there is one for each message, and it is made faster."""
+    """A message as a client read it. A named tuple and not a dataclass: there is one for each message, and it is made faster.
+
+    Its headers are None where the client cannot give them: confluent-kafka reads no name that is not UTF-8, and librdkafka writes any.
+    """
 
     topic: str
     partition: int
@@ -28,12 +37,16 @@ class ReadMessage(NamedTuple):
     append_time: bool
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
+    headers: Sequence[tuple[str, bytes | None]] | None
 
     @classmethod
     def of(cls, message: Any) -> ReadMessage:
         """From a `confluent_kafka.Message`."""
         kind, timestamp = message.timestamp()
+        try:
+            headers = _HEADERS(message) or ()
+        except SystemError:
+            headers = None
         return cls(
             message.topic(),
             message.partition(),
@@ -42,8 +55,14 @@ class ReadMessage(NamedTuple):
             kind == APPEND_TIME_TYPE,
             message.key(),
             message.value(),
-            message.headers() or (),
+            headers,
         )
+
+    def known_headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """The headers, to be printed. Raises CommandFailed where they are not known."""
+        if self.headers is None:
+            raise CommandFailed(f"{self.topic}-{self.partition}@{self.offset}: the name of a header is not UTF-8; print it without headers")
+        return self.headers
 
 
 Renderer = Callable[[ReadMessage], bytes]
@@ -72,7 +91,7 @@ def columns(*, position: bool, timestamp: bool, headers: bool, key: bool, null: 
         if timestamp:
             cells.append(b"-" if message.timestamp_ms is None else time_of(message.timestamp_ms).encode())
         if headers:
-            cells.append(_headers(message.headers, null))
+            cells.append(_headers(message.known_headers(), null))
         if key:
             cells.append(null if message.key is None else message.key)
         cells.append(null if message.value is None else message.value)
@@ -94,7 +113,7 @@ _TOKENS: Final[dict[str, _Token]] = {
     "s": lambda message, null: null if message.value is None else message.value,
     "S": lambda message, null: _length(message.value),
     "T": lambda message, null: b"%d" % (-1 if message.timestamp_ms is None else message.timestamp_ms),
-    "h": lambda message, null: _headers(message.headers, null),
+    "h": lambda message, null: _headers(message.known_headers(), null),
     "%": lambda message, null: b"%",
 }
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
@@ -159,6 +178,6 @@ def as_json(message: ReadMessage) -> bytes:
         "timestamp_type": "append" if message.append_time else "create",
         **text_or_base64("key", message.key),
         **text_or_base64("value", message.value),
-        "headers": [{"name": name, **text_or_base64("value", value)} for name, value in message.headers],
+        "headers": [{"name": name, **text_or_base64("value", value)} for name, value in message.known_headers()],
     }
     return json.dumps(document, ensure_ascii=False).encode() + b"\n"

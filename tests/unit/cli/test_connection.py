@@ -12,6 +12,7 @@ from tests.waiting import until
 
 from ottla.cli.connection import cluster_metadata
 from ottla.cli.main import run
+from ottla.client import Producer, ProducerSettings
 from ottla.testing import EmbeddedCluster
 
 
@@ -101,3 +102,21 @@ def test_a_group_that_began_at_the_end_reads_what_comes_while_no_one_reads(
             assert run(["produce", "clicks", str(lines), *where]) == 0
             assert run(["consume", "clicks", "--group", "billing", "-o", "end", *where]) == 0
         assert capfdbinary.readouterr().out == b"after\n"
+
+
+def test_a_header_whose_name_is_not_utf_8_hides_no_message(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """RecordHeaderTest reads names as text; librdkafka's clients write any bytes, and one such message was a traceback, or a crash.
+
+    Method: so many of them that Python calls the client's method in the short way.
+    """
+    values = [b"%d" % number for number in range(200)]
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        where = ("-b", cluster.bootstrap_servers)
+        with Producer(ProducerSettings.from_properties({"bootstrap.servers": cluster.bootstrap_servers})) as producer:
+            for value in values:
+                producer.send("clicks", value, headers=() if value == b"0" else (("\udcff", b"x"),))
+        assert run(["consume", "clicks", *where]) == 0
+        assert run(["consume", "clicks", "--key", "--headers", *where]) == 1
+    printed = capfdbinary.readouterr()
+    assert printed.out.splitlines() == [*values, b"\t\t0"]
+    assert b"ottla: clicks-0@1: the name of a header is not UTF-8; print it without headers\n" in printed.err
