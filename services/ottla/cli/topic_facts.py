@@ -86,7 +86,7 @@ def gather(connection: Connection, names: Sequence[str], *, internal: bool = Fal
     adding = adding_replicas(connection, metadata)
     for name in names:
         cluster_metadata_has(metadata.topics, name, connection.bootstrap_server)
-    chosen = sorted(names) if names else sorted(name for name in metadata.topics if internal or not name.startswith("__"))
+    chosen = sorted(set(names)) if names else sorted(name for name in metadata.topics if internal or not name.startswith("__"))
     partitions = [TopicPartition(name, partition) for name in chosen for partition in sorted(metadata.topics[name].partitions)]
     # Only of those that have a leader: librdkafka would wait for the others to get one.
     led = [partition for partition in partitions if metadata.topics[partition.topic].partitions[partition.partition].leader >= 0]

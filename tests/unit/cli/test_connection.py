@@ -120,3 +120,11 @@ def test_a_header_whose_name_is_not_utf_8_hides_no_message(capfdbinary: pytest.C
     printed = capfdbinary.readouterr()
     assert printed.out.splitlines() == [*values, b"\t\t0"]
     assert b"ottla: clicks-0@1: the name of a header is not UTF-8; print it without headers\n" in printed.err
+
+
+def test_a_topic_that_is_named_twice_is_described_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was there twice, and without its id, which the client gives only where no name comes twice."""
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        assert run(["topics", "describe", "clicks", "clicks", "--json", "-b", cluster.bootstrap_servers]) == 0
+    (topic,) = json.loads(capsys.readouterr().out)
+    assert topic["topic_id"] is not None
