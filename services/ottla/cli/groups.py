@@ -165,7 +165,8 @@ def _described(facts: GroupFacts) -> str:
         for partition in facts.partitions
     ]
     if not rows:
-        return f"{head}\n\nNothing is committed, and the group has no members."
+        why = "its members have no partitions yet" if facts.members else "the group has no members"
+        return f"{head}\n\nNothing is committed, and {why}."
     return f"{head}\n\n" + table(("topic", "partition", "committed", "end", "lag", "behind by", "member"), rows)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 from tests.waiting import until
 
@@ -128,3 +129,19 @@ def test_a_topic_that_is_named_twice_is_described_once(capsys: pytest.CaptureFix
         assert run(["topics", "describe", "clicks", "clicks", "--json", "-b", cluster.bootstrap_servers]) == 0
     (topic,) = json.loads(capsys.readouterr().out)
     assert topic["topic_id"] is not None
+
+
+def test_a_group_whose_members_wait_for_partitions_is_not_said_to_have_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """DescribeConsumerGroupTest, testDescribeGroupWithShortInitializationTimeout: a group that rebalances."""
+    with EmbeddedCluster(topics={"clicks": 1}, settings={"group.initial.rebalance.delay.ms": "600000"}) as cluster:
+        where = cluster.bootstrap_servers
+        consumer = Consumer({"bootstrap.servers": where, "group.id": "billing"})
+        consumer.subscribe(["clicks"])
+
+        def described() -> str:
+            consumer.poll(0)
+            run(["groups", "describe", "billing", "-b", where])
+            return capsys.readouterr().out
+
+        until(lambda: "1 member" in described(), "the consumer has joined")
+        assert described().endswith("\n\nNothing is committed, and its members have no partitions yet.\n")
