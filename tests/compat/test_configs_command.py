@@ -71,6 +71,8 @@ def test_all_brokers_are_changed_at_once_and_one_for_itself(ottla: Ottla, cluste
     assert "all brokers, at run time" in ottla("describe", "broker", "1")
     ottla("alter", "broker", "2", "--delete-config", "log.cleaner.threads")
     assert of_broker(cluster, 2)["log.cleaner.threads"] == "2"
+    ottla("alter", "broker", "--delete-config", "log.cleaner.threads")
+    assert "nothing is set" in ottla("describe", "broker")
 
 
 def test_a_logger_s_level_is_changed_while_the_broker_runs(ottla: Ottla) -> None:
@@ -91,6 +93,7 @@ def test_a_change_that_is_only_to_be_checked_is_not_made(ottla: Ottla) -> None:
         (("alter", "topic", "clicks", "--config", "retention.msec=1"), 1, "retention.ms"),
         (("alter", "topic", "clicks", "--delete-config", "retention.m"), 1, "unknown setting 'retention.m'; did you mean 'retention.ms'?"),
         (("alter", "broker", "1", "--delete-config", "log.cleaner.thread"), 1, "did you mean 'log.cleaner.threads'?"),
+        (("alter", "broker", "--delete-config", "log.cleaner.thread"), 1, "did you mean 'log.cleaner.threads'?"),
         (("alter", "broker", "1", "--config", "log.dirs=/elsewhere"), 1, "log.dirs"),
         (("describe", "topic", "nope"), 1, "topic 'nope'"),
         (("describe", "broker", "7"), 1, "broker 7"),

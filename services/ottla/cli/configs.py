@@ -121,7 +121,7 @@ def alter(
     - `ottla configs alter broker --config log.cleaner.threads=2`, for all brokers
     - `ottla configs alter broker-logger 1 --config ottla.broker=DEBUG`, until that broker stops
     """
-    from ottla.wire.admin import alter_configs, describe_configs
+    from ottla.wire.admin import ConfigResource, alter_configs, describe_cluster, describe_configs
 
     given = pairs(configs, "--config")
     if config_file is not None:
@@ -136,8 +136,13 @@ def alter(
     resource = _resource(kind, name)
 
     async def change(cluster: Cluster) -> None:
-        if delete_configs and name:  # of all brokers only what is set is described
-            check_deleted(delete_configs, (await describe_configs(cluster, [resource]))[resource])
+        if delete_configs:
+            described = [resource]
+            if not name:  # of all brokers only what is set is described; one of them has the other names
+                brokers = (await describe_cluster(cluster)).brokers
+                described += [ConfigResource(resource.resource_type, str(broker.broker_id)) for broker in brokers[:1]]
+            found = await describe_configs(cluster, described)
+            check_deleted(delete_configs, {key for settings in found.values() for key in settings})
         for error in (await alter_configs(cluster, {resource: changes}, validate_only=validate_only)).values():
             raise error
 
