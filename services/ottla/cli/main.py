@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -126,6 +127,8 @@ def main() -> None:
     """The entry point of the installed command."""
     # kio's types enter themselves with Hypothesis where it is installed: half a second, and a directory `.hypothesis` left behind.
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]  # the documented way to make an import fail
+    # As Ctrl-C does, it lets a command deliver what it has read, and leave its group. Services wait for it themselves.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     _standard_streams()
     sys.exit(run())
 

@@ -1,9 +1,15 @@
 """How a line becomes a message."""
 
+import signal
+import subprocess
+import sys
+
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from ottla.cli.errors import CommandFailed
 from ottla.cli.produce import NewMessage, from_json, from_line, headers_of
+from ottla.testing import EmbeddedCluster
 
 
 @pytest.mark.parametrize(
@@ -80,3 +86,25 @@ def test_json_written_by_hand_may_leave_things_out_and_have_any_value() -> None:
 def test_a_line_that_is_no_message_is_refused_with_its_number(line: bytes) -> None:
     with pytest.raises(CommandFailed, match="line 12 "):
         from_json(line, 12)
+
+
+def test_what_was_read_is_delivered_before_sigterm_ends_the_command() -> None:
+    """ConsoleProducer closes its producer by a shutdown hook.
+
+    Method: it is to wait for more before it sends, and more is written than a pipe holds, so that much of it was read.
+    """
+    line = b"x" * 99 + b"\n"
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        where = ("-b", cluster.bootstrap_servers)
+        waiting = ("-X", "linger.ms=900000", "-X", "message.timeout.ms=1000000")
+        words = [sys.executable, "-m", "ottla.cli.main", "produce", "clicks", *waiting, *where]
+        with subprocess.Popen(words, stdin=subprocess.PIPE) as producing:
+            assert producing.stdin is not None
+            producing.stdin.write(line * 5000)
+            producing.stdin.flush()
+            producing.terminate()
+            assert producing.wait(120) == 128 + signal.SIGTERM
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none"})
+        _, end = consumer.get_watermark_offsets(TopicPartition("clicks", 0), timeout=60) or (0, 0)
+        consumer.close()
+    assert end >= 4000
