@@ -13,6 +13,7 @@ A range is over when a message behind it arrives or, where there is none, when l
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from operator import methodcaller
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +38,8 @@ _NAMES: Final = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "request.timeout.ms": "socket.timeout.ms",
 }
+# By its name Python may call it without a look at whether it has failed, and crash later (`cli.rendering`).
+_HEADERS: Final = methodcaller("headers")
 _LEFT_OUT: Final = frozenset({"sasl.jaas.config", "default.api.timeout.ms", "ssl.truststore.type", "ssl.keystore.type"})
 
 
@@ -241,9 +244,17 @@ def columns_of(messages: Sequence[Any], next_offset: int, names: Collection[str]
         np.array([kind - 1 for kind, _ in times], np.int8),
         _bytes_of([message.key() for message in messages] if "key" in names else nothing),
         _bytes_of([message.value() for message in messages] if "value" in names else nothing),
-        _bytes_of([encode_headers(message.headers() or ()) for message in messages] if HEADERS in names else nothing),
+        _bytes_of([_headers_of(message) for message in messages] if HEADERS in names else nothing),
         next_offset,
     )
+
+
+def _headers_of(message: Any) -> bytes:
+    try:
+        return encode_headers(_HEADERS(message) or ())
+    except SystemError as error:
+        place = f"{message.topic()}-{message.partition()}@{message.offset()}"
+        raise ReadFailed(f"engine=librdkafka: {place}: the name of a header is not UTF-8, and this client cannot give it") from error
 
 
 def _bytes_of(strings: Sequence[bytes | None]) -> ByteColumn:

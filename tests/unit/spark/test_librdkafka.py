@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from tests.unit.spark.test_reading import CODECS, KEPT, Ticking, damage, delete_before, fill, in_transaction, rows, settings
 
+from ottla.client import Producer, ProducerSettings
 from ottla.model import TopicPartition
 from ottla.spark.librdkafka import client_settings
 from ottla.spark.loading.driver import LoadSettings
@@ -44,6 +45,18 @@ def test_every_codec_with_nulls_and_headers_is_read_alike(cluster: EmbeddedClust
     partitions = [TopicPartition(topic, number) for number in range(len(CODECS))]
     assert len(same_rows(cluster, [OffsetRange(partition, 0, 300) for partition in partitions], subscribe=topic)) == 1500
     assert len(same_rows(cluster, [OffsetRange(partition, 13, 271) for partition in partitions[::2]], subscribe=topic)) == 3 * 258
+
+
+def test_a_header_whose_name_is_not_utf_8_is_named_where_headers_are_read(cluster: EmbeddedCluster) -> None:
+    """confluent-kafka cannot give it, and crashes Python where one does not look: so many that it would."""
+    topic = cluster.create_topic("names")
+    with Producer(ProducerSettings.from_properties({"bootstrap.servers": cluster.bootstrap_servers})) as producer:
+        for _ in range(200):
+            producer.send(topic, b"value", headers=(("\udcff", b"x"),))
+    ranges = [OffsetRange(TopicPartition(topic, 0), 0, 200)]
+    assert len(rows(settings(cluster, subscribe=topic, includeHeaders="false", **THEIRS), ranges)) == 200
+    with pytest.raises(ReadFailed, match=r"names-0@\d+: the name of a header is not UTF-8"):
+        rows(settings(cluster, subscribe=topic, **THEIRS), ranges)
 
 
 @pytest.mark.parametrize("engine", ["ottla", "librdkafka"])
