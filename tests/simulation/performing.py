@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -394,9 +394,17 @@ class Faults:
         if self._cluster.twins or 1 + sum(machine.has_forgotten for machine in self._cluster.machines.values()) >= MIN_INSYNC_REPLICAS:
             return False
         return all(
-            machine.broker_id not in state.isr or any(self._is_well(replica) for replica in state.isr if replica != machine.broker_id)
-            for state in self._cluster.states().values()
+            machine.broker_id not in isr or any(self._is_well(replica) for replica in isr if replica != machine.broker_id)
+            for isr in self._isrs()
         )
+
+    def _isrs(self) -> Iterator[tuple[int, ...]]:
+        """Those of all partitions, and those on their way: a leader's wish may reach ZooKeeper when its machine is gone already."""
+        yield from (state.isr for state in self._cluster.states().values())
+        for machine in self._cluster.machines.values():
+            for partition in machine.replicas.values():
+                if (wish := partition.in_sync._proposal) is not None:
+                    yield tuple(replica.broker_id for replica in wish.new_isr)
 
     def _may_be_disturbed(self, machine: Machine) -> bool:
         """Whether no one who has forgotten could be left alone in an ISR if this one drops out of it.

@@ -129,4 +129,10 @@ REGRESSIONS: Final = (
         " cleaned segment, and a start had the log begin where that copy did.",
         "tests/unit/storage/test_moves_and_crashes.py",
     ),
+    Regression(
+        692519639,
+        "The only replica in sync came back with an empty disk. As long as the partition had no leader it was given an empty log, which"
+        " then passed for one that nothing had been in: it led, and the others cut off what was committed.",
+        "tests/unit/broker/replication/test_roles.py",
+    ),
 )

@@ -305,6 +305,9 @@ class ReplicaManager:
         changed: list[TopicPartition] = []
         for state in partitions:
             key = state.topic_partition
+            if self._waits_for_a_leader(state):
+                errors[key] = NONE
+                continue
             try:
                 partition = self._hosted(state)
                 if partition.storage_error is not None:
@@ -396,7 +399,7 @@ class ReplicaManager:
             self._make_room(assignment)
             opened = self._logs.get(assignment.topic_partition)
             if opened is None:
-                if assignment.is_new or not self._logs.offline_directories:
+                if not self._waits_for_a_leader(assignment) and (assignment.is_new or not self._logs.offline_directories):
                     missing[assignment.topic_partition] = assignment.topic_id
             elif opened.topic_id is None and assignment.topic_id != ZERO_TOPIC_ID and self._owner_of(opened, assignment) is Owner.TOPIC:
                 known[assignment.topic_partition] = assignment.topic_id
@@ -404,6 +407,11 @@ class ReplicaManager:
             await self._logs.create_all(missing)
         if known:
             await self._logs.write_topic_ids(known)
+
+    def _waits_for_a_leader(self, assignment: PartitionAssignment) -> bool:
+        """Whether there is neither a log nor a leader to copy it from: an empty one would pass for that of a replica that lost nothing."""
+        is_led = assignment.state.leader != NO_LEADER or assignment.is_new
+        return not is_led and self._logs.get(assignment.topic_partition) is None and not self._logs.offline_directories
 
     def _make_room(self, assignment: PartitionAssignment) -> None:
         """Gives up what a former topic of that name has left here; its records stay, under another name."""

@@ -132,6 +132,21 @@ async def test_a_log_goes_with_its_topic_even_if_nobody_has_said_what_it_was_for
     assert await broker.parts.replicas.stop([PartitionToStop(KEY, -2, delete=True, topic_id=topic_id("events"))]) == {KEY: 0}
 
 
+async def test_a_replica_on_a_new_disk_gets_a_log_with_its_leader_and_not_before(broker: Wired) -> None:
+    """An empty log would be compared with those of others, as if nothing had ever been in it, and could lead."""
+    following, replicas = followed_by(broker), broker.parts.replicas
+    for epoch in (3, 4):
+        assert await replicas.apply([told(NO_LEADER, epoch=epoch, partition_epoch=epoch, is_new=False)], LIVING) == {KEY: 0}
+        assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: NO_LOG}
+        assert KEY not in replicas.partitions
+    assert await replicas.apply([told(TWO, epoch=5, partition_epoch=5, is_new=False)], LIVING) == {KEY: 0}
+    assert following.now[KEY].leader.broker_id == TWO
+    assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: LogEnd(-1, 0)}
+    assert await replicas.apply([told(NO_LEADER, epoch=6, partition_epoch=6, is_new=False)], LIVING) == {KEY: 0}
+    assert not following.now
+    assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: LogEnd(-1, 0)}, "what it has it keeps"
+
+
 async def test_where_a_log_ends_is_said_of_the_topic_that_is_meant(broker: Wired) -> None:
     followed_by(broker)
     log, replicas = broker.parts.logs.create(KEY, topic_id("events")), broker.parts.replicas
