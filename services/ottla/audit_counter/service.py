@@ -49,6 +49,7 @@ from ottla.model import NO_LEADER, TopicPartition
 from ottla.protocol.list_offsets_client import EARLIEST, LATEST
 from ottla.record.audit_records import (
     NO_OFFSETS,
+    NO_PARTITION,
     TOPIC,
     VERDICTS_TOPIC,
     WRONG,
@@ -108,6 +109,7 @@ _LOG_AGAIN_SECONDS: Final = 1.0
 _TOPICS_AGAIN_SECONDS: Final = 1.0
 # How often a broker is asked that has not heard yet of a partition of which tiers have spoken.
 _MOST_LOOKS: Final = 5
+_NO_BOUND: Final = 1 << 62
 # What tiers reported is read again piece by piece only for windows that are not older, as all of `__audit` since then is read.
 _MOST_PIECES_MS: Final = 3_600_000
 _MOST_PIECES: Final = 20_000
@@ -214,6 +216,10 @@ class Standing:
     def quarantined(self) -> int:
         """Records that were none."""
         return self.counters["quarantined"]
+
+
+class TransactionIsOpen(OttlaError):
+    """A log cannot be read yet as far as a window goes: who reads committed data comes to where the first open transaction begins."""
 
 
 @dataclass(slots=True)
@@ -510,8 +516,11 @@ class AuditCounter:
                 else:
                     self._doubts.setdefault((topic, start_ms))
             except (OttlaError, OSError) as error:
-                self.progress.log_failures += 1
-                log.warning("%s, window %d: its log cannot be read: %s", topic, start_ms, error)
+                is_failure = not isinstance(error, TransactionIsOpen)
+                self.progress.log_failures += is_failure
+                log.log(
+                    logging.WARNING if is_failure else logging.DEBUG, "%s, window %d: its log cannot be read: %s", topic, start_ms, error
+                )
                 self._doubts.setdefault((topic, start_ms))  # behind the others, as the cause may be this topic's alone
                 await asyncio.sleep(_LOG_AGAIN_SECONDS)
 
@@ -530,9 +539,10 @@ class AuditCounter:
         bounds: dict[int, list[int]] = {}
         for tier in books.tallies.keys() - {LOG}:
             for partition, tally in books.by_partition(tier).items():
-                if tally.first_offset >= 0:
-                    known = bounds.setdefault(partition, [tally.first_offset, tally.last_offset + 1])
-                    known[:] = min(known[0], tally.first_offset), max(known[1], tally.last_offset + 1)
+                if partition != NO_PARTITION:
+                    first_offset = tally.first_offset if tally.first_offset >= 0 else _NO_BOUND  # acks=0
+                    known = bounds.setdefault(partition, [first_offset, tally.last_offset + 1])
+                    known[:] = min(known[0], first_offset), max(known[1], tally.last_offset + 1)
         counts, ends = await self._count_log(topic, start_ms, bounds)
         if await self._topic_id(topic) != topic_id:  # what was counted may be of either
             self._doubts.setdefault((topic, start_ms))
@@ -571,6 +581,7 @@ class AuditCounter:
             if bounds.keys() <= cluster.metadata.topic(topic).partitions.keys():
                 break
         partitions = [TopicPartition(topic, number) for number in cluster.metadata.topic(topic).partitions]
+        written = await list_offsets(cluster, dict.fromkeys(partitions, LATEST))
         ends = await list_offsets(cluster, dict.fromkeys(partitions, LATEST), read_committed=True)
         begins = await list_offsets(cluster, dict.fromkeys(partitions, start_ms))
         behind = await list_offsets(cluster, dict.fromkeys(partitions, start_ms + self.settings.window_ms))
@@ -582,8 +593,11 @@ class AuditCounter:
             first, last = bounds.get(key.partition, (end, 0))
             if first < min(earliest[key].offset, end):
                 raise OffsetOutOfRange(f"{key}: offset {first} was deleted, the log begins at {earliest[key].offset}")
+            stop = max(last, behind[key].offset if behind[key].offset >= 0 else written[key].offset)
+            if end < min(stop, written[key].offset) and key.partition in bounds:  # what lies between would be taken for a loss
+                raise TransactionIsOpen(f"{key}: a transaction is open since offset {end}, and the window goes to {stop}")
             begin = max(earliest[key].offset, min(first, begins[key].offset if begins[key].offset >= 0 else end))
-            spans[key] = begin, min(end, max(last, behind[key].offset if behind[key].offset >= 0 else end))
+            spans[key] = begin, min(end, stop)
         async for fetched, stop in self._between(spans):
             self.progress.log_records += await self._beside(counts.take, fetched, stop)
         return counts, {key.partition: end.offset for key, end in ends.items()}

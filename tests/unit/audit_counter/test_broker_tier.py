@@ -25,6 +25,7 @@ from tests.unit.audit_counter.pipelines import (
 )
 from tests.unit.wire.clusters import create_topic, servers
 
+from ottla.audit_counter.service import TransactionIsOpen
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict
 from ottla.broker.auditing import tier
 from ottla.broker.auditing.counting import BLOCK, Aborted, Ranges
@@ -493,6 +494,50 @@ def test_aborted_messages_count_for_nothing_anywhere(tmp_path: Path, audits: boo
             summary = await running.summary()
             assert {said.edge: (said.verdict, said.downstream_count) for _, said in summary.verdicts} == {
                 f"producer->{tiers[1]}": (Verdict.COMPLETE, 50)
+            }
+
+    run()
+
+
+def in_an_open_transaction(servers: str) -> confluent_kafka.Producer:
+    """One message, and what is to end it."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "transactional.id": "open"})
+    producer.init_transactions(120)
+    producer.begin_transaction()
+    producer.produce("clicks", b"value", partition=0)
+    producer.flush(120)
+    return producer
+
+
+@pytest.mark.parametrize("audits", [True, False], ids=["counted by the broker", "read from the log"])
+def test_what_lies_behind_an_open_transaction_is_pending_and_no_loss(tmp_path: Path, audits: bool) -> None:
+    """Who reads committed data does not come to it, and nor did the counter: LOSS, for ever where the log stands for brokers."""
+
+    @in_a_loop
+    async def run() -> None:
+        tiers, properties = (EXPECTED, AUDITING) if audits else (("producer", "log"), {})
+        async with pipeline(tmp_path, partitions=1, expected=tiers, **properties) as running:
+            transaction = await asyncio.to_thread(in_an_open_transaction, servers(running.running))
+            begun, looked = asyncio.Event(), running.counter._count_log
+
+            async def looking(*arguments: Any) -> Any:
+                try:
+                    return await looked(*arguments)
+                except TransactionIsOpen:
+                    begun.set()
+                    raise
+
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(running.counter, "_count_log", looking)
+                await running.produce(20, partitions=1)
+                await running.say_final()
+                async with asyncio.timeout(WAIT_SECONDS):
+                    await begun.wait()
+            assert {said.verdict for _, said in (await running.summary(0.0)).verdicts} <= NOT_KNOWN
+            await asyncio.to_thread(transaction.abort_transaction, 120)
+            summary = await running.summary(tiers=tiers)
+            assert {said.edge: (said.verdict, said.downstream_count) for _, said in summary.verdicts} == {
+                f"producer->{tiers[1]}": (Verdict.COMPLETE, 20)
             }
 
     run()
