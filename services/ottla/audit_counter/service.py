@@ -364,10 +364,11 @@ class AuditCounter:
                 looked_at = began
                 with suppress(OttlaError, OSError):
                     await self._assign(fetcher, {})
-                heard_before = self._clock.time_ms() - self.settings.session_timeout_ms
+                now_ms = self._clock.time_ms()
+                heard_before = now_ms - self.settings.session_timeout_ms
                 await self._wait_for_leaders(await self._in_store(self._store.silent_brokers, heard_before))
-                changed |= {(topic, -1) for topic, _ in await self._in_store(self._store.silent_sessions, heard_before)}
-                await self._in_store(self._store.fold, self._clock.time_ms())
+                changed |= {(topic, -1) for topic, _ in await self._in_store(self._store.silent_sessions, heard_before, now_ms)}
+                await self._in_store(self._store.fold, now_ms)
             if changed:
                 await self._judge(changed)
             read_to = {key.partition: offset for key, offset in reached.items()}

@@ -28,7 +28,7 @@ import numpy as np
 
 from ottla.audit_counter.books import BROKER, LOG, Books, Moved, is_mirrored, is_of_ranges, is_writer
 from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Named
-from ottla.audit_counter.windows import Gap, SessionStanding, is_countable
+from ottla.audit_counter.windows import MOST_AHEAD_MS, NO_END, Gap, SessionStanding, is_countable
 from ottla.errors import KafkaStorageError
 from ottla.record.audit_records import WRONG, AuditRecord, Tally, Verdict, fields_of, tally_of
 from ottla.record.digests import OffsetSums, quantiles
@@ -56,7 +56,7 @@ CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE offsets (partition INTEGER PRIMARY KEY, next_offset INTEGER NOT NULL);
 CREATE TABLE sessions (
     session TEXT, topic TEXT, tier TEXT, host TEXT, application TEXT, next_sequence INTEGER, watermark_ms INTEGER,
-    is_final INTEGER, is_dead INTEGER, reported_ms INTEGER, heard_ms INTEGER, gaps TEXT,
+    is_final INTEGER, is_dead INTEGER, reported_ms INTEGER, heard_ms INTEGER, gaps TEXT, until_ms INTEGER,
     PRIMARY KEY (topic, session)) WITHOUT ROWID;
 CREATE TABLE positions (topic TEXT, tier TEXT, partition INTEGER, next_offset INTEGER, first_offset INTEGER, leader_epoch INTEGER,
     PRIMARY KEY (topic, tier, partition)) WITHOUT ROWID;
@@ -73,8 +73,8 @@ CREATE TABLE verdicts (
 CREATE INDEX verdicts_by_kind ON verdicts (verdict, topic, start_ms);
 CREATE TABLE quarantine (partition INTEGER, next_offset INTEGER, reason TEXT, PRIMARY KEY (partition, next_offset)) WITHOUT ROWID;
 """
-# A file of the first version may lack them, the leader epochs of positions, and how many windows a verdict is of. By the index each scrape
-# adds up all messages without a look at the rows, of a KiB and more.
+# A file of the first version may lack them, the leader epochs of positions, how many windows a verdict is of, and what sessions may have
+# had. By the index each scrape adds up all messages without a look at the rows, of a KiB and more.
 _LATER_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS unjudged (topic TEXT, start_ms INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS topics (topic TEXT PRIMARY KEY, topic_id TEXT NOT NULL) WITHOUT ROWID;
@@ -381,14 +381,18 @@ class Store:
             connection.executemany(_PUT_POSITION, [(topic, LOG, *pair, 0, -1) for pair in next_offsets.items()])
             connection.executemany(_PUT_UNJUDGED, [(topic, start_ms) for start_ms in repeated])
 
-    def silent_sessions(self, heard_before_ms: int) -> list[Window]:
-        """Marks sessions as dead that were heard of last before a time, and gives their topics with the watermarks they left."""
+    def silent_sessions(self, heard_before_ms: int, now_ms: int) -> list[Window]:
+        """Marks sessions as dead that were heard of last before a time, and gives their topics with the watermarks they left.
+
+        Messages that one may have had lie no further ahead of now than those that it spoke of lay when it was heard of last.
+        """
         with self._transaction() as connection:
             where = "is_final = 0 AND is_dead = 0 AND heard_ms < ?"
             found = connection.execute(f"SELECT topic, watermark_ms FROM sessions WHERE {where}", (heard_before_ms,)).fetchall()
             if found:
                 self._recent.sessions.clear()
-                connection.execute(f"UPDATE sessions SET is_dead = 1 WHERE {where}", (heard_before_ms,))
+                until = "MAX(until_ms, heard_ms) + ? - heard_ms"
+                connection.execute(f"UPDATE sessions SET is_dead = 1, until_ms = {until} WHERE {where}", (now_ms, heard_before_ms))
             return found
 
     def silent_brokers(self, heard_before_ms: int) -> list[str]:
@@ -627,15 +631,26 @@ class Store:
         """What sessions have said, of one topic or of all."""
         rows = self._connection.execute(  # the clock of a session may be ahead
             "SELECT session, tier, topic, host, application, next_sequence, watermark_ms, is_final, is_dead,"
-            " MIN(reported_ms, heard_ms), gaps"
+            " MIN(reported_ms, heard_ms), gaps, until_ms"
             " FROM sessions" + (" WHERE topic = ?" if only is not None else ""),
             () if only is None else (only,),
         )
         return [
             SessionStanding(
-                session, tier, topic, host, application, sequence, watermark_ms, bool(is_final), bool(is_dead), reported_ms, _gaps(gaps)
+                session,
+                tier,
+                topic,
+                host,
+                application,
+                sequence,
+                watermark_ms,
+                bool(is_final),
+                bool(is_dead),
+                reported_ms,
+                _gaps(gaps),
+                until,
             )
-            for session, tier, topic, host, application, sequence, watermark_ms, is_final, is_dead, reported_ms, gaps in rows
+            for session, tier, topic, host, application, sequence, watermark_ms, is_final, is_dead, reported_ms, gaps, until in rows
         ]
 
     def totals(self) -> list[tuple[str, str, int]]:
@@ -799,6 +814,7 @@ class _Batch:
             # Of messages of any time: what is late comes below a watermark too.
             self._miss(session[5], Gap(next_sequence, record.sequence, 0, max(record.reported_ms, record.watermark_ms)))
         session[:5] = [record.sequence + 1, max(session[1], record.watermark_ms), record.is_final, False, record.reported_ms]
+        session[6] = max(session[6], min(max(record.windows, default=0) + record.window_ms, self._now_ms + MOST_AHEAD_MS))
         range_offset = self._range(record, session[5])
         if range_offset is None:
             return
@@ -933,10 +949,11 @@ class _Batch:
             self._sessions[key] = session
         if session is None:
             row = self._connection.execute(
-                "SELECT next_sequence, watermark_ms, is_final, is_dead, reported_ms, gaps FROM sessions WHERE topic = ? AND session = ?",
+                "SELECT next_sequence, watermark_ms, is_final, is_dead, reported_ms, gaps, until_ms FROM sessions"
+                " WHERE topic = ? AND session = ?",
                 key,
             ).fetchone()
-            found = [0, 0, False, False, 0, []] if row is None else [*row[:5], json.loads(row[5])]
+            found = [0, 0, False, False, 0, [], 0] if row is None else [*row[:5], json.loads(row[5]), row[6]]
             session = self._sessions[key] = [*found, record.tier, record.host, record.application]
         return session
 
@@ -954,8 +971,8 @@ class _Batch:
         """Writes all of it."""
         connection = self._connection
         connection.executemany(_PUT_COUNTS, ((*key, *_values(tally)) for key, tally in self._tallies.items()))
-        connection.executemany("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (
-            (session, topic, facts[6], facts[7], facts[8], *facts[:5], self._now_ms, json.dumps(facts[5]))
+        connection.executemany("INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (
+            (session, topic, *facts[7:], *facts[:5], self._now_ms, json.dumps(facts[5]), facts[6])
             for (topic, session), facts in self._sessions.items()
         ))  # fmt: skip
         connection.executemany("UPDATE former SET is_mixed = 1 WHERE topic = ? AND start_ms = ?", self._mixed)
@@ -1148,6 +1165,8 @@ def _connected(path: Path) -> sqlite3.Connection:
         connection.executescript(_LATER_TABLES)
         if "leader_epoch" not in {row[1] for row in connection.execute("PRAGMA table_info(positions)")}:
             connection.execute("ALTER TABLE positions ADD COLUMN leader_epoch INTEGER DEFAULT -1")
+        if "until_ms" not in {row[1] for row in connection.execute("PRAGMA table_info(sessions)")}:
+            connection.execute(f"ALTER TABLE sessions ADD COLUMN until_ms INTEGER DEFAULT {NO_END}")
         if "moved" not in {row[1] for row in connection.execute("PRAGMA table_info(repeated)")}:
             connection.execute("ALTER TABLE repeated ADD COLUMN moved TEXT")
         if "windows" not in {row[1] for row in connection.execute("PRAGMA table_info(verdicts)")}:

@@ -297,15 +297,16 @@ def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], log: Lo
     said = _named_verdict(said, books, compared, outstanding, failed)
     if said.verdict in WRONG and (runs := _runs_text(compared)):
         said = replace(said, reason=runs)
-    if said.verdict in WRONG | {Verdict.UNAUDITED} and lacks_audit_data(sessions, books.start_ms, books.end_ms):
+    spoken, window = books.sessions, (books.start_ms, books.end_ms)
+    if said.verdict in WRONG | {Verdict.UNAUDITED} and lacks_audit_data(sessions, *window):
         return replace(said, verdict=Verdict.UNAUDITED, reason="audit data is missing, which may be all that differs")
-    has_died = downstream.startswith(CONSUMER) and is_in_doubt(books.sessions.get(downstream, ()), books.end_ms)
+    has_died = downstream.startswith(CONSUMER) and is_in_doubt(spoken.get(downstream, ()), *window)
     if said.verdict in (Verdict.LOSS, Verdict.COMPENSATED) and has_died:
         reason = f"a session of {downstream} ended without a final word, and may have had what is missing"
         return replace(said, verdict=Verdict.IN_DOUBT, reason=reason)
-    if said.verdict is Verdict.COMPLETE and upstream == PRODUCER and is_in_doubt(books.sessions.get(upstream, ()), books.end_ms):
+    if said.verdict is Verdict.COMPLETE and upstream == PRODUCER and is_in_doubt(spoken.get(upstream, ()), *window):
         return replace(said, verdict=Verdict.IN_DOUBT, reason="a session ended without a final word")
-    if said.verdict is Verdict.COMPLETE and upstream == BROKER and are_cut_off(books.sessions.get(BROKER, ()), books.end_ms):
+    if said.verdict is Verdict.COMPLETE and upstream == BROKER and are_cut_off(spoken.get(BROKER, ()), *window):
         return replace(said, verdict=Verdict.IN_DOUBT, reason=_BROKERS_DIED)
     return said
 

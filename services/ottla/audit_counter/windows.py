@@ -13,6 +13,7 @@ from typing import Final
 
 # Message times further ahead are a clock that is wrong, and no window is opened for them.
 MOST_AHEAD_MS: Final = 24 * 3_600_000
+NO_END: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class SessionStanding:
         next_sequence: of the record that is to come.
         is_dead: it has been silent for too long without a final word.
         reported_ms: when it spoke last, by its own clock, and at the latest when it was heard.
+        until_ms: where the last window ends that it spoke of; of one that is dead, before which all lies that it may have had.
         gaps: audit data that is missing: sequences from and to, and the times of messages that it may be of.
     """
 
@@ -37,6 +39,7 @@ class SessionStanding:
     is_dead: bool
     reported_ms: int
     gaps: tuple[Gap, ...] = ()
+    until_ms: int = NO_END
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +65,17 @@ def watermark_of(sessions: Iterable[SessionStanding]) -> float:
     return min((session.watermark_ms for session in found if not session.is_final and not session.is_dead), default=math.inf)
 
 
-def is_in_doubt(sessions: Iterable[SessionStanding], end_ms: int) -> bool:
-    """Whether a session has died that had not said that it was through with a window."""
-    return any(session.is_dead and not session.is_final and session.watermark_ms < end_ms for session in sessions)
+def is_in_doubt(sessions: Iterable[SessionStanding], start_ms: int, end_ms: int) -> bool:
+    """Whether a session has died that may have had messages of a window, and had not said that it was through with it."""
+    return any(
+        session.is_dead and not session.is_final and session.watermark_ms < end_ms and start_ms < session.until_ms for session in sessions
+    )
 
 
-def are_cut_off(sessions: Iterable[SessionStanding], end_ms: int) -> bool:
+def are_cut_off(sessions: Iterable[SessionStanding], start_ms: int, end_ms: int) -> bool:
     """Whether one has died before it was through with a window, and no other one was through with it or has ended since."""
     found = list(sessions)
-    return is_in_doubt(found, end_ms) and not any(session.is_final or session.watermark_ms >= end_ms for session in found)
+    return is_in_doubt(found, start_ms, end_ms) and not any(session.is_final or session.watermark_ms >= end_ms for session in found)
 
 
 def lacks_audit_data(sessions: Iterable[SessionStanding], start_ms: int, end_ms: int) -> bool:

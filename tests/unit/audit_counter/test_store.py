@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -99,7 +100,7 @@ def test_rows_that_are_remembered_are_those_of_the_file(store: Store, tmp_path: 
         lambda it: apply(it, produced(1, [100]), first=5),
         lambda it: apply(it, record("n", 0, "broker", {START: headers(ALL[60:80])}, **again), first=6),
         lambda it: apply(it, record("n", 1, "broker", {START: headers(ALL[60:80])}, **again), first=7),
-        lambda it: it.silent_sessions(NOW + 1),
+        lambda it: it.silent_sessions(NOW + 1, NOW + 1),
         lambda it: apply(it, produced(0, ALL), first=8),
         lambda it: it.purge(NOW + 169 * HOUR),
         lambda it: apply(it, produced(2, [101]), first=9),
@@ -427,11 +428,46 @@ def test_of_records_that_are_none_the_latest_are_kept(store: Store) -> None:
 
 def test_a_session_that_says_nothing_for_long_is_dead_until_it_speaks(store: Store) -> None:
     apply(store, produced(0, ALL, watermark_ms=START + 1), appended(0, ALL, watermark_ms=END))
-    assert store.silent_sessions(NOW) == []
-    assert ("clicks", START + 1) in store.silent_sessions(NOW + 1)
+    assert store.silent_sessions(NOW, NOW) == []
+    assert ("clicks", START + 1) in store.silent_sessions(NOW + 1, NOW + 1)
     assert verdicts(store)["producer->broker"] is Verdict.IN_DOUBT
     apply(store, produced(1, [], watermark_ms=END), first=2)
     assert verdicts(store)["producer->broker"] is Verdict.COMPLETE
+
+
+def test_a_dead_session_leaves_its_last_windows_in_doubt_and_none_that_began_since(store: Store) -> None:
+    """A producer and a consumer were killed; the next ones of the same host work, and the consumer skips a message an hour later.
+
+    All windows of a week were in doubt, so no loss was told. A session whose messages are ahead of the clock leaves more in doubt.
+    """
+    ahead, later, last = START + 10 * MINUTE, START + HOUR, START + HOUR + 10 * MINUTE
+    had = record("c", 1, "consumer:g", {ahead: tally([99])}, first_offset=0, next_offset=100)
+    apply(store, produced(0, ALL[:99]), consumed(0, ALL[:99], 99), had)
+    found_dead_ms = later + MINUTE
+    store.silent_sessions(NOW + 1, found_dead_ms)
+    positions = {"first_offset": 99, "next_offset": 102, "watermark_ms": last + MINUTE}
+    sent = {start_ms: replace(tally([offset]), attempted=1, acknowledged=1) for start_ms, offset in ((later, 100), (last, 101))}
+    apply(
+        store,
+        record("p2", 0, "producer", sent, watermark_ms=last + MINUTE, host="p"),
+        record("b", 0, "broker", {later: headers([100]), last: headers([101])}, **positions),
+        record("c2", 0, "consumer:g", {}, **positions, host="c"),
+        first=3,
+    )
+
+    def told(start_ms: int) -> dict[str, Verdict]:
+        return {said.edge: said.verdict for said in judge(store.books("clicks", start_ms), ("producer", "broker"))}
+
+    assert told(later) == {"producer->broker": Verdict.IN_DOUBT, "broker->consumer:g": Verdict.IN_DOUBT}
+    assert told(last) == {"producer->broker": Verdict.COMPLETE, "broker->consumer:g": Verdict.IN_DOUBT}
+    much_later = last + 10 * MINUTE
+    apply(
+        store,
+        record("b", 1, "broker", {much_later: headers([102])}, first_offset=102, next_offset=103, watermark_ms=much_later + MINUTE),
+        first=6,
+    )
+    apply(store, record("c2", 1, "consumer:g", {}, first_offset=102, next_offset=103), first=7)
+    assert told(much_later)["broker->consumer:g"] is Verdict.LOSS
 
 
 def test_what_a_session_left_in_doubt_is_judged_again_when_it_was_not_dead(store: Store) -> None:
@@ -447,7 +483,7 @@ def test_what_a_session_left_in_doubt_is_judged_again_when_it_was_not_dead(store
     async def judge_all() -> None:
         had = consumed(0, ALL[:50], 100, watermark_ms=START + 1)
         await judged(apply(store, produced(0, ALL, watermark_ms=START + 1), appended(0, ALL, watermark_ms=END), had))
-        dead = {(topic, -1) for topic, _ in store.silent_sessions(NOW + 1)}
+        dead = {(topic, -1) for topic, _ in store.silent_sessions(NOW + 1, NOW + 1)}
         assert await judged(dead) == dict.fromkeys(("producer->broker", "broker->consumer:g"), Verdict.IN_DOUBT)
         spoken = record("p", 1, "producer", {}, watermark_ms=END), record("c", 1, "consumer:g", {}, watermark_ms=END)
         said = await judged(apply(store, *spoken, first=3))
