@@ -6,8 +6,8 @@
     LOSS         acknowledged messages that the tier behind does not have
     COMPENSATED  as many messages, and others
     DUPLICATE    more messages than were attempted
-    IN_DOUBT     attempted, not acknowledged; or a session that died before its final word: a producer's, or a consumer's that may have had
-                 what is missing; or those of all brokers, which may have had more that a tier behind lacks
+    IN_DOUBT     attempted, not acknowledged; or a session that died before its final word: a producer's that may have sent more, or a
+                 consumer's that may have had what is missing; or those of all brokers, which may have had more that a tier behind lacks
     LATE         all is there, and some of it came after the window was known
     COMPLETE     the same multiset
 
@@ -304,7 +304,9 @@ def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], log: Lo
     if said.verdict in (Verdict.LOSS, Verdict.COMPENSATED) and has_died:
         reason = f"a session of {downstream} ended without a final word, and may have had what is missing"
         return replace(said, verdict=Verdict.IN_DOUBT, reason=reason)
-    if said.verdict is Verdict.COMPLETE and upstream == PRODUCER and is_in_doubt(spoken.get(upstream, ()), *window):
+    # What it had sent and not said may be in the log, with the contents of other messages too.
+    is_unsaid = (said.verdict is Verdict.COMPLETE and upstream == PRODUCER) or (said.verdict is Verdict.DUPLICATE and is_writer(upstream))
+    if is_unsaid and is_in_doubt(spoken.get(PRODUCER, ()), *window):
         return replace(said, verdict=Verdict.IN_DOUBT, reason="a session ended without a final word")
     if said.verdict is Verdict.COMPLETE and upstream == BROKER and are_cut_off(spoken.get(BROKER, ()), *window):
         return replace(said, verdict=Verdict.IN_DOUBT, reason=_BROKERS_DIED)

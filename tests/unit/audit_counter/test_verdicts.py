@@ -202,6 +202,17 @@ def test_a_producer_that_ended_without_a_final_word_leaves_its_last_windows_in_d
     assert verdicts(books_of(tallies, sessions=ended))["producer->broker"].verdict is Verdict.COMPLETE
 
 
+@pytest.mark.parametrize("has_read", [True, False])
+def test_what_a_killed_producer_may_have_sent_is_in_doubt_and_no_duplicate(has_read: bool) -> None:
+    """It sent more than it had said, some of it twice the same within a millisecond, so the log has contents more often than once."""
+    arrived = [*ALL, 100, 101]
+    tallies = {PRODUCER: {0: tally(ALL)}, BROKER: {0: headers(arrived)}, **({LOG: {0: tally(arrived)}} if has_read else {})}
+    for is_dead, verdict in ((True, Verdict.IN_DOUBT), (False, Verdict.DUPLICATE)):
+        sessions = {PRODUCER: (session(PRODUCER, MINUTE - is_dead, is_dead=is_dead),), BROKER: (session(BROKER),)}
+        books = books_of(tallies, sessions=sessions, repeated=2 if has_read else None)
+        assert verdicts(books)["producer->broker"].verdict is verdict
+
+
 def test_what_brokers_may_have_had_that_all_died_before_they_said_it_is_not_complete_behind_them() -> None:
     """A consumer may lack what they had appended since their last report. The next report of any broker has it judged again."""
     edge, tallies = f"broker->{CONSUMER}", {PRODUCER: {0: tally(ALL)}, BROKER: {0: headers(ALL)}, CONSUMER: {0: tally(ALL)}}
