@@ -812,7 +812,7 @@ class _Batch:
             self.changed.update(self._connection.execute(in_doubt, (str(Verdict.IN_DOUBT), record.topic)))
         if record.sequence > next_sequence:
             # Of messages of any time: what is late comes below a watermark too.
-            self._miss(session[5], Gap(next_sequence, record.sequence, 0, max(record.reported_ms, record.watermark_ms)))
+            self._miss(session[5], Gap(next_sequence, record.sequence, 0, self._last_time(record)))
         session[:5] = [record.sequence + 1, max(session[1], record.watermark_ms), record.is_final, False, record.reported_ms]
         session[6] = max(session[6], min(max(record.windows, default=0) + record.window_ms, self._now_ms + MOST_AHEAD_MS))
         range_offset = self._range(record, session[5])
@@ -871,6 +871,12 @@ class _Batch:
         )
         return {(tier, partition): last_offset for tier, partition, last_offset in rows}
 
+    def _last_time(self, record: AuditRecord) -> int:
+        """Before which all messages lie that were had by now: their clocks may be ahead of that of the session, which had some of them."""
+        row = self._connection.execute("SELECT MAX(start_ms) FROM counts WHERE topic = ?", (record.topic,)).fetchone()
+        starts = [row[0] or 0, *record.windows, *(key[1] for key in self._tallies if key[0] == record.topic)]
+        return max(record.reported_ms, record.watermark_ms, min(max(starts), self._now_ms + MOST_AHEAD_MS) + self._window_ms)
+
     def _miss(self, gaps: list[Any], gap: Gap) -> None:
         """Notes audit data of a session that is missing. Of very many gaps the last one grows, as none may be forgotten."""
         self._counters.gaps += 1
@@ -902,7 +908,7 @@ class _Batch:
                 return None
             self._recount(record, gaps)
         elif record.first_offset > position >= 0:  # offsets that no one counted, of messages of any time
-            self._miss(gaps, Gap(record.sequence, record.sequence, 0, record.reported_ms))
+            self._miss(gaps, Gap(record.sequence, record.sequence, 0, self._last_time(record)))
         self._positions[place], self._leader_epochs[place] = record.next_offset, record.leader_epoch
         return record.first_offset
 
@@ -911,7 +917,7 @@ class _Batch:
         self._counters.recounts += 1
         first = self._first_of_range(record)
         if first < record.first_offset:
-            self._miss(gaps, Gap(record.sequence, record.sequence, 0, max(record.reported_ms, record.watermark_ms)))
+            self._miss(gaps, Gap(record.sequence, record.sequence, 0, self._last_time(record)))
         # Of windows before nothing would be counted again.
         where = (record.topic, record.tier, record.partition, first, self._oldest_ms)
         counted = "FROM counts WHERE topic = ? AND tier = ? AND partition = ? AND range_offset >= ? AND start_ms >= ?"

@@ -164,6 +164,19 @@ def test_a_missing_sequence_is_missing_audit_data_and_never_loss(store: Store) -
     assert verdicts(store)["producer->broker"] is Verdict.UNAUDITED
 
 
+def test_a_report_that_is_missing_of_a_session_whose_clock_is_behind_is_never_loss(store: Store) -> None:
+    """By the clock of its machine, the messages that it had were still to come: what its missing report had was called lost."""
+    behind = [START - HOUR, START - HOUR + 10_000]
+    apply(
+        store,
+        produced(0, ALL, watermark_ms=END),
+        appended(0, ALL, watermark_ms=END),
+        consumed(0, ALL[:50], 50, watermark_ms=behind[0], reported_ms=behind[0]),
+        consumed(2, ALL[80:], 100, watermark_ms=behind[1], reported_ms=behind[1]),
+    )
+    assert verdicts(store) == {"producer->broker": Verdict.COMPLETE, "broker->consumer:g": Verdict.UNAUDITED}
+
+
 def test_the_next_leader_counts_again_what_the_former_one_may_have_said(store: Store) -> None:
     """A leader died after its report and before its checkpoint: the next one begins at the checkpoint."""
     apply(store, appended(0, ALL[:40]), appended(1, ALL[40:70]), produced(0, ALL, watermark_ms=END))
