@@ -20,7 +20,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypedDict
 
@@ -812,7 +812,7 @@ class _Batch:
             self.changed.update(self._connection.execute(in_doubt, (str(Verdict.IN_DOUBT), record.topic)))
         if record.sequence > next_sequence:
             # Of messages of any time: what is late comes below a watermark too.
-            self._miss(session[5], Gap(next_sequence, record.sequence, 0, self._last_time(record)))
+            self._miss(session[5], Gap(next_sequence, record.sequence, 0, self._last_time(record), session[1]))
         session[:5] = [record.sequence + 1, max(session[1], record.watermark_ms), record.is_final, False, record.reported_ms]
         session[6] = max(session[6], min(max(record.windows, default=0) + record.window_ms, self._now_ms + MOST_AHEAD_MS))
         range_offset = self._range(record, session[5])
@@ -822,7 +822,8 @@ class _Batch:
             # They cannot be shared out among the windows that are kept here.
             self._counters.windows_refused += len(record.windows)
             until_ms = max(record.windows) + record.window_ms
-            self._miss(session[5], Gap(record.sequence, record.sequence + 1, min(record.windows), until_ms))
+            since_ms = min(record.windows)
+            self._miss(session[5], Gap(record.sequence, record.sequence + 1, since_ms, until_ms, since_ms))
             return
         for own_ms, tally in record.windows.items():
             start_ms = own_ms
@@ -848,7 +849,7 @@ class _Batch:
                 if not is_countable(start_ms, self._oldest_ms, self._now_ms):
                     self._counters.windows_refused += 1
                     if start_ms > self._now_ms:  # what is said of it when its time has come is not all
-                        self._miss(session[5], Gap(record.sequence, record.sequence + 1, start_ms, start_ms + self._window_ms))
+                        self._miss(session[5], Gap(record.sequence, record.sequence + 1, start_ms, start_ms + self._window_ms, start_ms))
                     continue
                 known = self._tallies[key] = self._count(key)
                 self.changed.add((record.topic, start_ms))
@@ -882,8 +883,9 @@ class _Batch:
         self._counters.gaps += 1
         if len(gaps) >= _MOST_GAPS:
             last = Gap(*gaps.pop())
-            gap = Gap(last.first, gap.behind, min(last.since_ms, gap.since_ms), max(last.until_ms, gap.until_ms))
-        gaps.append((gap.first, gap.behind, gap.since_ms, gap.until_ms))
+            lowest = min(last.since_ms, gap.since_ms), min(last.watermark_ms, gap.watermark_ms)
+            gap = Gap(last.first, gap.behind, lowest[0], max(last.until_ms, gap.until_ms), lowest[1])
+        gaps.append(astuple(gap))
 
     def _range(self, record: AuditRecord, gaps: list[Any]) -> int | None:
         """The range that a record is of, 0 at tiers without; None if it says nothing new. What it counts again is taken out."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 from ottla.audit_counter.books import BROKER, CONSUMER, LOG, PRODUCER, Books, has_same_offsets, is_mirrored, is_writer, last_offsets
-from ottla.audit_counter.windows import are_cut_off, has_come_to, is_in_doubt, lacks_audit_data, watermark_of
+from ottla.audit_counter.windows import are_cut_off, has_come_to, is_in_doubt, lacks_audit_data, may_have_had_more, watermark_of
 from ottla.record.audit_records import NO_PARTITION, WRONG, Tally, Verdict
 from ottla.record.digests import MASK_64, MASK_128, Difference, place_of
 
@@ -300,6 +300,8 @@ def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], log: Lo
     spoken, window = books.sessions, (books.start_ms, books.end_ms)
     if said.verdict in WRONG | {Verdict.UNAUDITED} and lacks_audit_data(sessions, *window):
         return replace(said, verdict=Verdict.UNAUDITED, reason="audit data is missing, which may be all that differs")
+    if said.verdict is Verdict.COMPLETE and upstream == PRODUCER and may_have_had_more(spoken.get(PRODUCER, ()), *window):
+        return replace(said, verdict=Verdict.UNAUDITED, reason="audit data is missing, of messages that may be missing too")
     has_died = downstream.startswith(CONSUMER) and is_in_doubt(spoken.get(downstream, ()), *window)
     if said.verdict in (Verdict.LOSS, Verdict.COMPENSATED) and has_died:
         reason = f"a session of {downstream} ended without a final word, and may have had what is missing"

@@ -44,12 +44,17 @@ class SessionStanding:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Records [first, behind) of a session did not come; they are of messages with times in [since_ms, until_ms)."""
+    """Records [first, behind) of a session did not come; they are of messages with times in [since_ms, until_ms).
+
+    Attributes:
+        watermark_ms: that it had said before: they are of later messages, but for what is late.
+    """
 
     first: int
     behind: int
     since_ms: int
     until_ms: int
+    watermark_ms: int = NO_END
 
 
 def is_countable(start_ms: int, oldest_ms: int, now_ms: int) -> bool:
@@ -81,6 +86,11 @@ def are_cut_off(sessions: Iterable[SessionStanding], start_ms: int, end_ms: int)
 def lacks_audit_data(sessions: Iterable[SessionStanding], start_ms: int, end_ms: int) -> bool:
     """Whether audit data is missing that may be of a window."""
     return any(gap.since_ms < end_ms and start_ms < gap.until_ms for session in sessions for gap in session.gaps)
+
+
+def may_have_had_more(sessions: Iterable[SessionStanding], start_ms: int, end_ms: int) -> bool:
+    """Whether audit data is missing of messages of a window that were not late: of those only what differs tells."""
+    return any(gap.watermark_ms < end_ms and start_ms < gap.until_ms for session in sessions for gap in session.gaps)
 
 
 def has_come_to(positions: Mapping[int, int], last_offsets: Mapping[int, int]) -> bool:

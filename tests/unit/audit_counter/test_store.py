@@ -44,6 +44,10 @@ def apply(store: Store, *records: AuditRecord | None, first: int = 0) -> set[tup
     return store.apply(read(*records, first=first), {0: first + len(records)}, NOW).changed
 
 
+def acknowledged(offsets: list[int]) -> Tally:
+    return replace(tally(offsets), attempted=len(offsets), acknowledged=len(offsets))
+
+
 def put_log(store: Store, offsets: list[int]) -> None:
     store.begin_log("clicks", [START])
     store.put_log("clicks", {START: {0: tally(offsets)}}, {0: 100}, {START: 0})
@@ -162,6 +166,21 @@ def test_a_missing_sequence_is_missing_audit_data_and_never_loss(store: Store) -
     assert [(gap.first, gap.behind) for gap in session.gaps] == [(1, 2)]
     store.apply(read(appended(1, [100], watermark_ms=END, next_offset=300), first=3), {0: 4}, NOW)
     assert verdicts(store)["producer->broker"] is Verdict.UNAUDITED
+
+
+def test_a_window_that_a_producer_s_missing_report_may_be_of_is_never_complete(store: Store) -> None:
+    """Brokers that lose the end of their logs lose both: the messages, and what was said of them. A window before that is well."""
+    before, offsets = START - MINUTE, {"first_offset": 100, "next_offset": 200}
+    apply(
+        store,
+        record("p", 0, "producer", {before: acknowledged(ALL)}, watermark_ms=START),
+        record("b", 0, "broker", {before: headers(ALL)}, first_offset=0, next_offset=100),
+        produced(1, [*range(100, 150)], watermark_ms=START + 1),
+        record("p", 3, "producer", {}, watermark_ms=END, reported_ms=END),
+        record("b", 1, "broker", {START: headers([*range(100, 150)])}, watermark_ms=END, **offsets),
+    )
+    assert verdicts(store) == {"producer->broker": Verdict.UNAUDITED}
+    assert [said.verdict for said in judge(store.books("clicks", before), ("producer", "broker"))] == [Verdict.COMPLETE]
 
 
 def test_a_report_that_is_missing_of_a_session_whose_clock_is_behind_is_never_loss(store: Store) -> None:
@@ -459,7 +478,7 @@ def test_a_dead_session_leaves_its_last_windows_in_doubt_and_none_that_began_sin
     found_dead_ms = later + MINUTE
     store.silent_sessions(NOW + 1, found_dead_ms)
     positions = {"first_offset": 99, "next_offset": 102, "watermark_ms": last + MINUTE}
-    sent = {start_ms: replace(tally([offset]), attempted=1, acknowledged=1) for start_ms, offset in ((later, 100), (last, 101))}
+    sent = {start_ms: acknowledged([offset]) for start_ms, offset in ((later, 100), (last, 101))}
     apply(
         store,
         record("p2", 0, "producer", sent, watermark_ms=last + MINUTE, host="p"),
