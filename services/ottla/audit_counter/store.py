@@ -704,6 +704,11 @@ class Store:
                 rows = [(topic, before) for topic in self._topics_in(table)]
                 found = connection.executemany(f"DELETE FROM {table} WHERE topic = ? AND start_ms < ?", rows)
             connection.execute("DELETE FROM sessions WHERE heard_ms < ? AND (is_final OR is_dead)", (before,))
+            connection.execute(  # a tier that is gone, as a group, has no edge any more
+                "DELETE FROM positions WHERE tier != ? AND NOT EXISTS"
+                " (SELECT 1 FROM sessions WHERE sessions.topic = positions.topic AND sessions.tier = positions.tier)",
+                (LOG,),
+            )
             kept = f"SELECT partition, next_offset FROM quarantine ORDER BY next_offset DESC LIMIT {_MOST_QUARANTINED}"
             connection.execute(f"DELETE FROM quarantine WHERE (partition, next_offset) NOT IN ({kept})")
         self._purged_ms = before

@@ -399,6 +399,17 @@ def test_what_a_mirror_reads_again_takes_the_place_of_what_it_said_before(store:
     assert verdicts(store)["broker->mirror:A-B"] is Verdict.UNAUDITED
 
 
+def test_a_group_that_is_gone_for_longer_than_the_retention_has_no_edge(store: Store) -> None:
+    """Each window that came since was PENDING at its edge, for ever, and AuditWindowStuck fired."""
+    apply(store, produced(0, ALL, is_final=True), appended(0, ALL), consumed(0, ALL, 100, is_final=True))
+    store.begin_log("clicks", [START])
+    store.put_log("clicks", {START: {0: tally(ALL)}}, {0: 100}, {START: 0})
+    store.purge(NOW + 168 * HOUR)
+    assert "consumer:g" in store.books("clicks", START).reporting
+    store.purge(NOW + 171 * HOUR)
+    assert store.books("clicks", START).reporting == {"broker", "log"}
+
+
 def test_offsets_that_no_broker_counted_are_missing_audit_data(store: Store) -> None:
     apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL[:50], watermark_ms=END))
     apply(store, appended(1, ALL[60:], watermark_ms=END, reported_ms=END), first=2)
