@@ -897,7 +897,6 @@ class _Batch:
         if record.next_offset < 0:
             return 0
         place = (record.topic, record.tier, record.partition)
-        self._beginnings[place] = min(self._beginnings.get(place, record.first_offset), record.first_offset)
         position = self._positions.get(place)
         if position is None:
             row = self._connection.execute(
@@ -906,6 +905,7 @@ class _Batch:
             position, self._leader_epochs[place] = row or (-1, -1)
         if not is_of_ranges(record.tier):
             self._positions[place] = max(position, record.next_offset)
+            self._begin(place, record.first_offset)
             return 0
         if record.first_offset < position:
             if record.next_offset <= position and not record.windows:
@@ -917,7 +917,11 @@ class _Batch:
         elif record.first_offset > position >= 0:  # offsets that no one counted, of messages of any time
             self._miss(gaps, Gap(record.sequence, record.sequence, 0, self._last_time(record)))
         self._positions[place], self._leader_epochs[place] = record.next_offset, record.leader_epoch
+        self._begin(place, record.first_offset)
         return record.first_offset
+
+    def _begin(self, place: tuple[str, str, int], first_offset: int) -> None:
+        self._beginnings[place] = min(self._beginnings.get(place, first_offset), first_offset)
 
     def _recount(self, record: AuditRecord, gaps: list[Any]) -> None:
         """Takes out what was counted from the record's first offset on; a range that it begins within cannot be taken out in part."""

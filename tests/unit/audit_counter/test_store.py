@@ -399,6 +399,19 @@ def test_what_a_mirror_reads_again_takes_the_place_of_what_it_said_before(store:
     assert verdicts(store)["broker->mirror:A-B"] is Verdict.UNAUDITED
 
 
+def test_what_a_deposed_leader_says_in_vain_moves_no_beginning(store: Store) -> None:
+    """Brokers report since offset 131,072; what was sent before was called lost once a deposed leader had spoken of older offsets."""
+    bounds = {"leader_epoch": 6, "watermark_ms": END}
+    apply(
+        store,
+        record("b", 0, "broker", {}, first_offset=131_072, next_offset=131_082, **bounds),
+        record("d", 0, "broker", {START: headers([65_536])}, first_offset=65_536, next_offset=65_537, leader_epoch=5, watermark_ms=END),
+        record("b", 1, "broker", {}, first_offset=131_082, next_offset=131_083, **bounds),
+        record("p", 0, "producer", {START: acknowledged([65_540])}, watermark_ms=END),
+    )
+    assert verdicts(store) == {"producer->broker": Verdict.UNAUDITED}
+
+
 def test_a_group_that_is_gone_for_longer_than_the_retention_has_no_edge(store: Store) -> None:
     """Each window that came since was PENDING at its edge, for ever, and AuditWindowStuck fired."""
     apply(store, produced(0, ALL, is_final=True), appended(0, ALL), consumed(0, ALL, 100, is_final=True))
