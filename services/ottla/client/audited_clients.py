@@ -77,6 +77,7 @@ class Reporter:
         self._schema = AuditSchemaId(urls, _CLOCK, str(options["schema.registry.basic.auth.user.info"]) or None)
         self._waiting: deque[AuditRecord] = deque()
         self._moved_to: str | None = None
+        self._has_failed = False
         self._producer = self._connected()
         self._stopped = threading.Event()
         self.given_up = 0  # audit records that were not acknowledged before there were too many
@@ -117,6 +118,12 @@ class Reporter:
         if servers is not None:
             self._connection["bootstrap.servers"] = servers
             self._reconnect()
+        self._producer.poll(0)
+        if self._has_failed:  # what is queued was said later, and is not to come before what failed
+            self._producer.purge(in_flight=False)
+            self._producer.poll(0)
+            self._has_failed = False
+            self._sort()
         schema_id = self._schema.get() if self._waiting else None
         for _ in range(len(self._waiting)):
             record = self._waiting.popleft()
@@ -135,12 +142,16 @@ class Reporter:
         former, self._producer = self._producer, self._connected()
         former.purge()
         former.flush(_PURGE_SECONDS)
+        self._sort()
+
+    def _sort(self) -> None:
         self._waiting = deque(sorted(self._waiting, key=lambda record: record.sequence))  # of a topic in the order of the session
 
     def _reported(self, record: AuditRecord, error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
         if error is not None:
             log.warning("an audit record of %s is sent again: %s", record.topic, error)
             self._waiting.append(record)
+            self._has_failed = True
 
     def move(self, servers: str) -> None:
         """All brokers are at other addresses from now on."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import pytest
 
+from ottla.client import audited_clients
 from ottla.client.audited_clients import audited
 from ottla.client.auditing import ConsumerAudit, ProducerAudit, new_session
 from ottla.clock import SystemClock
@@ -68,6 +70,27 @@ def test_an_audited_producer_and_consumer_say_the_same(tmp_path: Path) -> None:
     assert [(tally.count, tally.placed, tally.content, tally.offsets, tally.sketch) for tally in ours] == [
         (tally.count, tally.placed, tally.content, tally.offsets, tally.sketch) for tally in theirs
     ]
+
+
+def test_what_is_reported_before_there_is_a_topic_for_it_comes_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka gives it back after half a minute, here a second; the next report overtook it, and the counter took it for repeated."""
+    monkeypatch.setattr(audited_clients, "_CONNECTION", (*audited_clients._CONNECTION, "topic.metadata."))
+    waits = {"topic.metadata.propagation.max.ms": 1_000, "ottla.audit.report.interval.ms": 600_000}
+    with EmbeddedCluster(data_directory=tmp_path, settings={"auto.create.topics.enable": "false"}) as cluster:
+        cluster.create_topic("clicks")
+        producer: Any = audited(confluent_kafka.Producer)({"bootstrap.servers": cluster.bootstrap_servers, **waits})
+        reporter = producer.audit_reporter
+        deadline = time.monotonic() + 120
+        while not reporter._waiting:
+            assert time.monotonic() < deadline
+            producer.produce("clicks", b"value")
+            producer.poll(0.1)
+            reporter._report(is_final=False)
+        cluster.create_topic(TOPIC)
+        assert producer.close_audit() == 0
+        reported = records_on(cluster.bootstrap_servers, producer.audit._session._sequences["clicks"])
+    assert len(reported) > 2
+    assert [record.sequence for record in reported] == list(range(len(reported)))
 
 
 def test_only_clients_of_confluent_kafka_are_audited_and_only_settings_that_there_are() -> None:
