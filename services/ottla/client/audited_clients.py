@@ -50,7 +50,10 @@ _DEFAULTS: Final = {
     "schema.registry.basic.auth.user.info": "",
 }
 # What a reporter's own producer takes over: how to reach the cluster.
-_CONNECTION: Final = ("bootstrap.servers", "security.", "sasl.", "ssl.", "client.id", "broker.")
+_CONNECTION: Final = (
+    *("bootstrap.servers", "metadata.broker.list", "client.id", "client.dns.", "broker."),
+    *("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "oauth_cb", "https."),
+)
 _CLOSE_SECONDS: Final = 10.0
 _PURGE_SECONDS: Final = 1.0
 # Delivery reports are read when there are so many, and at once with one of so large a value: so few bytes are held.

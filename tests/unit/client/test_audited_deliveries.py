@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.serialization import StringDeserializer, StringSerializer
 
 from ottla.client import Producer, ProducerSettings
-from ottla.client.audited_clients import audited
+from ottla.client.audited_clients import _CONNECTION, audited
 from ottla.client.auditing import Audit, OutgoingAudit
 from ottla.client.errors import DeliveryFailed
 from ottla.client.producer_handlers import CallbackHandler
@@ -404,3 +404,15 @@ def test_a_producer_that_cannot_be_made_leaves_no_reporter_behind(monkeypatch: p
     with pytest.raises(PermissionError if handler else DeliveryFailed):
         Producer(settings, audit=True, callback_handler=handler)
     assert "ottla-audit" not in {thread.name for thread in set(threading.enumerate()) - before}
+
+
+def test_reports_reach_the_cluster_as_the_client_does(cluster: EmbeddedCluster, topic: str) -> None:
+    """`metadata.broker.list` is librdkafka's other name for `bootstrap.servers`, and not all of TLS begins with `ssl.`."""
+    ways = {"metadata.broker.list": cluster.bootstrap_servers, "enable.ssl.certificate.verification": False}
+    producer: Any = audited(confluent_kafka.Producer)({**ways, "ottla.audit.report.interval.ms": 600_000})
+    producer.produce(topic, b"value")
+    assert producer.close_audit() == 0
+    reporter = producer.audit_reporter
+    assert (len(reporter._producer), len(reporter._waiting)) == (0, 0)
+    assert reporter._connection == ways
+    assert "oauth_cb".startswith(_CONNECTION)
