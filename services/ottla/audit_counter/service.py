@@ -60,7 +60,7 @@ from ottla.record.audit_records import (
     tally_columns,
 )
 from ottla.record.batch import LOG_APPEND_TIME, batches
-from ottla.record.columnar import read_columns
+from ottla.record.columnar import Columns, read_columns
 from ottla.record.digests import (
     Identities,
     OffsetSums,
@@ -870,12 +870,31 @@ def _offer(queue: asyncio.Queue[Event | None], event: Event | None) -> None:
     queue.put_nowait(event)
 
 
+def _columns_of(fetched: Fetched) -> Iterator[Columns | Read]:
+    """What was fetched of `__audit`, by columns; of a batch that cannot be read, as no broker opens it, why."""
+    offset = fetched.offset
+    aborted = [(transaction.producer_id, transaction.first_offset) for transaction in fetched.aborted]
+    try:
+        for columns in read_columns(fetched.records, start_offset=offset, aborted=aborted):
+            yield columns
+            offset = int(columns.offsets[-1]) + 1 if len(columns) else offset
+    except ApiError:
+        for position, header in visible_batches(fetched.records, fetched.aborted):
+            batch = fetched.records[position : position + header.size]
+            try:
+                yield from read_columns(batch, start_offset=offset)
+            except ApiError as error:
+                yield Read(fetched.partition.partition, header.last_offset, None, str(error))
+
+
 def _records_of(fetched: list[Fetched]) -> Iterator[Read]:
     """The audit records of what was fetched; what is none with the reason."""
     for one in fetched:
-        aborted = [(transaction.producer_id, transaction.first_offset) for transaction in one.aborted]
         number = one.partition.partition
-        for columns in read_columns(one.records, start_offset=one.offset, aborted=aborted):
+        for columns in _columns_of(one):
+            if isinstance(columns, Read):
+                yield columns
+                continue
             sections = columns.header_sections
             for index, offset in enumerate(columns.offsets.tolist()):
                 try:
@@ -887,9 +906,10 @@ def _records_of(fetched: list[Fetched]) -> Iterator[Read]:
 
 def _records_on(fetched: Fetched, topic: str) -> list[AuditRecord]:
     """The audit records of a topic, by their key: others are not decoded."""
-    aborted = [(transaction.producer_id, transaction.first_offset) for transaction in fetched.aborted]
     found = []
-    for columns in read_columns(fetched.records, start_offset=fetched.offset, aborted=aborted):
+    for columns in _columns_of(fetched):
+        if isinstance(columns, Read):
+            continue
         for index, key in enumerate(columns.keys.to_list()):
             if key == topic.encode():
                 with suppress(InvalidRecord):

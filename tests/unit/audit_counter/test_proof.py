@@ -20,7 +20,8 @@ from ottla.audit_counter.verdicts import EdgeVerdict
 from ottla.client.auditing import ConsumerAudit, new_session
 from ottla.errors import LeaderNotAvailable, OffsetOutOfRange
 from ottla.model import TopicPartition
-from ottla.record.audit_records import WRONG, Verdict
+from ottla.record.audit_records import TOPIC, WRONG, Verdict
+from ottla.record.batch import crc_of
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import create_partitions, delete_records
 from ottla.wire.fetching import Fetched
@@ -259,6 +260,22 @@ async def test_records_that_are_none_are_counted_and_change_nothing(tmp_path: Pa
         await running.consume()
         await running.say_final()
         assert (await running.summary()).exit_code == 0
+
+
+@in_a_loop
+async def test_a_batch_of_audit_records_that_cannot_be_read_is_counted_and_ends_no_counter(tmp_path: Path) -> None:
+    """It says that it is compressed and is not; brokers store batches as they came. A counter that failed at it failed again for ever."""
+    torn = bytearray(build_batch([Record(0, 1, b"clicks", b"no frame of lz4")]))
+    torn[22] = 3
+    torn[17:21] = crc_of(torn).to_bytes(4, "big")
+    async with pipeline(tmp_path) as running:
+        await running.produce(20)
+        async with BatchProducer(running.cluster) as producer:
+            await producer.send(TopicPartition(TOPIC, 3), bytes(torn))
+        await running.consume()
+        await running.say_final()
+        assert (await running.summary()).exit_code == 0
+        assert (await running.counter.standing()).quarantined == 1
 
 
 @in_a_loop
