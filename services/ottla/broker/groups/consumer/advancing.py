@@ -38,8 +38,13 @@ from ottla.broker.groups.consumer.topics import MaySee, Topics, resolved
 log: Final = logging.getLogger(__name__)
 
 
-def describe(group: ConsumerGroup, member_id: str, metadata: MemberMetadata, topics: Topics, may_see: MaySee, now_ms: int) -> None:
-    """Takes what a member says of itself; one that is not known is a member from then on."""
+def describe(group: ConsumerGroup, member_id: str, metadata: MemberMetadata, topics: Topics, may_see: MaySee | None, now_ms: int) -> None:
+    """Takes what a member says of itself; one that is not known is a member from then on.
+
+    Args:
+        may_see: the topics that a regular expression may stand for; None from a member that speaks the classic protocol, which has
+            none, and does not look at those of others.
+    """
     former, assignor = group.members.get(member_id), group.assignor
     if former is None or former.metadata != metadata:
         group.write(MemberChange(member_id, metadata))
@@ -82,7 +87,7 @@ def _known_topic(group: ConsumerGroup, name: str, topics: Topics, now_ms: int) -
     return SubscribedTopic(topic.topic_id, name, max(least, len(topic.partitions)))
 
 
-def _resolve(group: ConsumerGroup, topics: Topics, may_see: MaySee, now_ms: int, *, at_once: bool) -> bool:
+def _resolve(group: ConsumerGroup, topics: Topics, may_see: MaySee | None, now_ms: int, *, at_once: bool) -> bool:
     """Looks what topics the members' regular expressions stand for; says whether that is something else than before.
 
     All of a group are looked at together, so that new topics make one new epoch. As in Kafka, a member sees the topics that
@@ -91,7 +96,7 @@ def _resolve(group: ConsumerGroup, topics: Topics, may_see: MaySee, now_ms: int,
     wanted = group.subscribed_regexes
     for stale in [regex for regex in group.regexes if regex not in wanted]:
         group.write(RegexChange(stale, None))
-    if not wanted or (not at_once and now_ms < group.regexes_due_ms):
+    if not wanted or may_see is None or (not at_once and now_ms < group.regexes_due_ms):
         return False
     is_other = False
     names = topics.names()

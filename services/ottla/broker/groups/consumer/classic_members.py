@@ -65,7 +65,7 @@ def join(group: ConsumerGroup, request: Join, token: Token, topics: Topics, now_
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         classic=ClassicProtocols(request.session_timeout_ms, request.protocols),
     )
-    describe(group, member_id, metadata, topics, _sees_all, now_ms)
+    describe(group, member_id, metadata, topics, None, now_ms)
     assign(group)
     reconcile(group, member_id, by_id(group, subscription.owned, topics), now_ms)
     member = group.get(member_id)
@@ -93,11 +93,6 @@ def _subscription(request: Join) -> EmbeddedSubscription:
         return read_subscription(request.protocols[0].metadata)
     except InvalidRecord as error:
         raise InconsistentGroupProtocol(f"the subscription of {request.member_id} cannot be read: {error.message}") from error
-
-
-def _sees_all(name: str) -> bool:
-    """What the clients of the classic protocol may see is for them to find out: they subscribe by names."""
-    return True
 
 
 def sync(group: ConsumerGroup, request: Sync, token: Token, topics: Topics, now_ms: int) -> Synced:

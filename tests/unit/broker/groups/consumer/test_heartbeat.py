@@ -263,6 +263,16 @@ def test_a_regular_expression_shows_only_what_the_member_may_see(coordinator: Co
     assert count(answer.assignment) == 2
 
 
+def test_a_member_of_the_classic_protocol_does_not_look_up_what_others_may_not_see(coordinator: ConsumerCoordinator) -> None:
+    """It has no regular expression, and its JoinGroup looks at none (`GroupMetadataManager.classicGroupJoinToConsumerGroup`): the
+    others were given topics that they may not describe, and failed on the first fetch."""
+    sees_views = replace(JOIN, names=frozenset(), regex=".*", may_see=lambda name: name == "views")
+    coordinator.heartbeat(sees_views)
+    coordinator.wait(ConsumerLimits().regex_check_ms)
+    ClassicClient(coordinator, "classic").join()
+    assert coordinator.group.regexes[".*"].topics == {"views"}
+
+
 def test_the_last_of_a_regular_expression_takes_it_away(coordinator: ConsumerCoordinator) -> None:
     a, b = Client(coordinator, "a", frozenset(), regex="v.*"), Client(coordinator, "b", frozenset(), regex="v.*")
     a.beat()
