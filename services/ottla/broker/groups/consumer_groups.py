@@ -213,8 +213,13 @@ class ConsumerGroups:
             if answer.error is not None:
                 return answer, []
             group.update_state()
-            # Targets hold in a classic group at once: unlike in Kafka none does while another member still has a part of it.
-            reason = "" if group.state is ConsumerGroupState.STABLE else "converted while partitions are on their way to other members"
+            reason = ""
+            if group.state is not ConsumerGroupState.STABLE:
+                # Targets hold in a classic group at once: unlike in Kafka none does while another member still has a part of it.
+                reason = "converted while partitions are on their way to other members"
+            elif len({member.metadata.classic.protocols[0].name for member in group.members.values() if member.metadata.classic}) > 1:
+                # A classic group has one assignor; these were told the one that each likes best, and say that in their SyncGroup.
+                reason = "converted while members use different assignors"
             return answer, self._downgrade(entry, group, [], reason)
         except BaseException:
             group.undo()

@@ -404,6 +404,52 @@ async def test_a_rebalance_that_a_conversion_began_begins_again_at_another_coord
     assert classic_group(await loaded(log, epoch=2, topics=TOPICS)).state is GroupState.STABLE
 
 
+def preferring(first: str, second: str, member_id: str = "", instance_id: str | None = None) -> Join:
+    """The JoinGroup of a member that supports two assignors, and likes the first one better."""
+    request = classic_join(member_id, instance_id=instance_id)
+    return replace(request, protocols=tuple(Protocol(name, request.protocols[0].metadata) for name in (first, second)))
+
+
+async def test_a_conversion_between_join_and_sync_has_a_member_join_again_whichever_assignor_it_likes_best() -> None:
+    """It says the assignor that the group had when it joined. INCONSISTENT_GROUP_PROTOCOL ends its client
+    (`AbstractCoordinator.SyncGroupResponseHandler`), and Kafka's `throwIfClassicProtocolUnmatched` gives it that."""
+    shard = await loaded(OffsetsLog(), topics=TOPICS)
+    first = await shard.join("g", preferring("range", "cooperative-sticky"))
+    waiting = shard.join("g", preferring("cooperative-sticky", "range"))
+    await shard.join("g", preferring("range", "cooperative-sticky", first.member_id))
+    second = await waiting
+    assert second.protocol_name == "range"
+    await shard.consumer_heartbeat("g", beat("new"))
+    with pytest.raises(RebalanceInProgress):
+        await shard.sync("g", Sync(second.member_id, None, second.generation_id, "consumer", second.protocol_name))
+    second = await shard.join("g", preferring("cooperative-sticky", "range", second.member_id))
+    assert second.protocol_name == "cooperative-sticky"
+    await shard.consumer_heartbeat("g", Heartbeat("new", -1))
+    assert classic_group(shard).protocol_name == "range"
+    synced = await shard.sync("g", Sync(second.member_id, None, second.generation_id, "consumer", second.protocol_name))
+    assert isinstance(synced.error, RebalanceInProgress)
+
+
+async def test_a_static_member_that_takes_the_group_with_it_and_likes_another_assignor_joins_again() -> None:
+    """The classic group has one assignor, and the member was told the one that it likes best."""
+    shard = await loaded(OffsetsLog(), topics=TOPICS)
+    await shard.consumer_heartbeat("g", beat("new", instance_id="i"))
+    topic = TOPICS.topic("clicks")
+    assert topic is not None
+    old = await shard.join("g", preferring("range", "cooperative-sticky"))
+    await shard.consumer_heartbeat("g", beat("new", 1, {topic.topic_id: frozenset(range(4))}, instance_id="i"))
+    target = consumer_group(shard).target("new")
+    await shard.consumer_heartbeat("g", beat("new", 1, target, instance_id="i"))
+    old = await shard.join("g", preferring("range", "cooperative-sticky", old.member_id))
+    await shard.sync("g", Sync(old.member_id, None, old.generation_id))
+    assert consumer_group(shard).state is ConsumerGroupState.STABLE
+    await shard.consumer_heartbeat("g", Heartbeat("new", -2, instance_id="i"))
+    joined = await shard.join("g", preferring("cooperative-sticky", "range", instance_id="i"))
+    synced = await shard.sync("g", Sync(joined.member_id, "i", joined.generation_id, "consumer", joined.protocol_name))
+    assert isinstance(synced.error, RebalanceInProgress)
+    assert classic_group(shard).state is GroupState.PREPARING_REBALANCE
+
+
 async def test_what_a_classic_member_was_just_asked_to_give_up_is_free_only_when_it_has_joined_again() -> None:
     """A cooperative rebalance has two parts; a member that comes between them upgrades the group."""
     shard = await loaded(OffsetsLog(), topics=TOPICS)

@@ -39,13 +39,13 @@ def sync(group: Group, request: Sync, token: Token, now_ms: int) -> list[Effect]
 def _sync(group: Group, request: Sync, token: Token, now_ms: int) -> list[Effect]:
     check_member(group, request.member_id, request.instance_id)
     check_generation(group, request.generation_id)
+    if group.state is GroupState.PREPARING_REBALANCE:  # first: in a group that was converted since, its protocol may be another one
+        raise RebalanceInProgress(f"group {group.group_id} is rebalancing")
     for said, known in ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol_name)):
         if said is not None and said != known:
             raise InconsistentGroupProtocol(f"group {group.group_id} has the protocol {known!r}, and {request.member_id} says {said!r}")
     member = group.get(request.member_id)
     match group.state:
-        case GroupState.PREPARING_REBALANCE:
-            raise RebalanceInProgress(f"group {group.group_id} is rebalancing")
         case GroupState.STABLE:
             _has_synced(group, member.member_id)
             group.hear_from(member, now_ms)

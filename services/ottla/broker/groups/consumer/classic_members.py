@@ -99,18 +99,20 @@ def sync(group: ConsumerGroup, request: Sync, token: Token, topics: Topics, now_
     """SyncGroup: what the member may read. Raises what it is to do instead."""
     member = _member(group, request.member_id, request.instance_id)
     _check_generation(member, request.generation_id)
-    assert member.metadata.classic is not None
-    protocol = member.metadata.classic.protocols[0]
-    if request.protocol_type is not None and request.protocol_type != PROTOCOL_TYPE:
-        raise InconsistentGroupProtocol(f"{member.member_id} says the protocol type {request.protocol_type!r}, it is {PROTOCOL_TYPE!r}")
-    if request.protocol_name is not None and request.protocol_name != protocol.name:
-        raise InconsistentGroupProtocol(f"{member.member_id} says the protocol {request.protocol_name!r}, it is {protocol.name!r}")
     if group.epoch > member.position.epoch and member.position.state is not MemberState.UNREVOKED:
         _expect_to_join(group, member, now_ms)
         raise RebalanceInProgress(f"group {group.group_id} is at epoch {group.epoch}: {member.member_id} has to join again")
+    assert member.metadata.classic is not None
+    protocols = member.metadata.classic.protocols
+    if request.protocol_type is not None and request.protocol_type != PROTOCOL_TYPE:
+        raise InconsistentGroupProtocol(f"{member.member_id} says the protocol type {request.protocol_type!r}, it is {PROTOCOL_TYPE!r}")
+    # Any of its own: it may have joined when the group was a classic one, which had another than the one that it likes best.
+    names = [protocol.name for protocol in protocols]
+    if request.protocol_name is not None and request.protocol_name not in names:
+        raise InconsistentGroupProtocol(f"{member.member_id} says the protocol {request.protocol_name!r}, and supports {names}")
     group.deadlines(member.member_id).sync_ms = NEVER_MS
     group.hear_from(member, now_ms)
-    version = read_subscription(protocol.metadata).version
+    version = read_subscription(protocols[0].metadata).version
     assignment = write_assignment(by_name(group, member.position.assigned, topics), version)
     return Synced(token, assignment, request.protocol_type, request.protocol_name)
 
