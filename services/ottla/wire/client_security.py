@@ -47,7 +47,8 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
         )
         own = properties.get("ssl.keystore.location") or properties.get("ssl.certificate.location")
         if own:
-            context.load_cert_chain(own, properties.get("ssl.key.location") or None, properties.get("ssl.key.password") or None)
+            # An empty password keeps OpenSSL from asking on the terminal, or from taking a line of what the command is to read.
+            context.load_cert_chain(own, properties.get("ssl.key.location") or None, properties.get("ssl.key.password") or "")
     except (OSError, ValueError, TypeError) as error:  # the last of certificates with a character that is not ASCII
         given = sorted(name for name in properties if name.startswith("ssl.") and name.endswith((".location", ".pem", ".certificates")))
         raise ConfigurationError(f"{' or '.join(given)} cannot be used: {error}") from error

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from ottla.errors import ConfigurationError
@@ -50,3 +54,16 @@ def test_a_certificate_that_is_given_inline_is_refused_by_name() -> None:
     """Else the broker would ask for one in vain, and TLS's error says nothing of it."""
     with pytest.raises(ConfigurationError, match=r"ssl\.certificate\.pem cannot be used"):
         security_of({"security.protocol": "SSL", "ssl.certificate.pem": "-----BEGIN", "ssl.key.pem": "-----BEGIN"})
+
+
+def test_an_encrypted_key_is_opened_by_its_password_and_no_one_is_asked_for_it(tmp_path: Path) -> None:
+    """SslTransportLayerTest.testPemFilesWithoutClientKeyPassword. OpenSSL asks on the terminal, or takes a line of standard input."""
+    keystore = tmp_path / "keystore.pem"
+    keystore.write_bytes(Authority("authority").issue("client", b"secret"))
+    given = {"security.protocol": "SSL", "ssl.keystore.location": str(keystore)}
+    assert security_of(given | {"ssl.key.password": "secret"}).tls is not None
+    program = f"from ottla.wire.client_security import security_of; security_of({given!r})"
+    asked = subprocess.run(
+        [sys.executable, "-c", program], input="secret\n", capture_output=True, text=True, check=False, start_new_session=True, timeout=60
+    )
+    assert "ConfigurationError: ssl.keystore.location cannot be used: " in asked.stderr
