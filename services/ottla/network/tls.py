@@ -211,6 +211,8 @@ def _load_truststore(context: ssl.SSLContext, settings: TlsSettings) -> bool:
         context.load_verify_locations(cafile=settings.truststore_location or None, cadata=settings.truststore_certificates or None)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(f"ssl.truststore.location {settings.truststore_location}: {error}") from error
+    # Whatever a truststore holds is trusted, as by Java: also an authority below another, or the certificate of the other side.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return True
 
 

@@ -200,3 +200,20 @@ async def test_a_client_needs_no_certificate_of_its_own(certificate: Path) -> No
         await talk(Wire(server, client_context(TlsSettings(), check_host_name=True)))
     with pytest.raises(ConfigurationError, match=r"ssl.keystore.location"):
         server_context(trusting)
+
+
+@pytest.mark.parametrize("who", ["broker", "client"])
+async def test_a_truststore_may_hold_a_certificate_without_the_authority_above_it(tmp_path: Path, who: str) -> None:
+    """As a truststore of Java, in which each certificate is an anchor: one's own, or that of an authority below another."""
+    authority = Authority("authority")
+    stores = {name: authority.issue(name) for name in ("broker", "client")}
+    above = dict.fromkeys(stores, authority.pem) | {who: stores[who][stores[who].index(b"-----BEGIN CERTIFICATE-----") :]}
+    settings = {}
+    for name, other in (("broker", "client"), ("client", "broker")):
+        (tmp_path / f"{name}.pem").write_bytes(stores[name])
+        (tmp_path / f"{other}-is.pem").write_bytes(above[other])
+        settings[name] = TlsSettings(
+            keystore_location=str(tmp_path / f"{name}.pem"), truststore_location=str(tmp_path / f"{other}-is.pem"), client_auth="required"
+        )
+    client = client_context(settings["client"], check_host_name=True)
+    assert await talk(Wire(server_context(settings["broker"]), client)) == "TLSv1.3"

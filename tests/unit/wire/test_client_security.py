@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ottla.errors import ConfigurationError
+from ottla.network.tls import TlsSettings, server_context
 from ottla.testing.certificates import Authority
 from ottla.wire.client_security import security_of
 
@@ -67,3 +69,20 @@ def test_an_encrypted_key_is_opened_by_its_password_and_no_one_is_asked_for_it(t
         [sys.executable, "-c", program], input="secret\n", capture_output=True, text=True, check=False, start_new_session=True, timeout=60
     )
     assert "ConfigurationError: ssl.keystore.location cannot be used: " in asked.stderr
+
+
+@pytest.mark.parametrize("is_authority", [True, False], ids=["an authority", "the broker's own certificate"])
+async def test_whatever_a_truststore_holds_is_trusted(tmp_path: Path, is_authority: bool) -> None:
+    """As a truststore of Java's. An authority needs no key identifiers, as Python 3.13 asks for by itself."""
+    authority = Authority("authority")
+    keystore, truststore = tmp_path / "keystore.pem", tmp_path / "truststore.pem"
+    issued = authority.issue("localhost")
+    keystore.write_bytes(issued)
+    truststore.write_bytes(authority.pem if is_authority else issued[issued.index(b"-----BEGIN CERTIFICATE-----") :])
+    tls = security_of({"security.protocol": "SSL", "ssl.truststore.location": str(truststore)}).tls
+    broker = server_context(TlsSettings(keystore_location=str(keystore)))
+    async with await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=broker) as server:
+        _, port = server.sockets[0].getsockname()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname="localhost")
+        assert await reader.read() == b""
+        writer.close()
