@@ -23,7 +23,7 @@ from ottla.broker.handlers.registry import APIS, Api, BrokerParts, EncodedBody, 
 from ottla.broker.handlers.waiting import begun
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.request_meters import ApiMeter
-from ottla.errors import InvalidRequest, KafkaStorageError
+from ottla.errors import IllegalSaslState, InvalidRequest, KafkaStorageError
 from ottla.lifecycle import Collections, look_at_error
 from ottla.model import ANONYMOUS, INTERNAL_TOPICS, Principal, TopicPartition
 from ottla.network.buffers import Resume
@@ -50,6 +50,8 @@ READ_BESIDE_BYTES: Final = 32 * 1024
 WRITE_BESIDE_ELEMENTS: Final = 1_000
 
 _RESPONSE_HEAD: Final = struct.Struct(">ii")
+MAX_SASL_HANDSHAKE: Final = 1
+_NO_SASL: Final = struct.Struct(">iihi")  # size, correlation id, error, no mechanisms
 
 # The framed response, as pieces, and how often each error code is in it, but for those that its handler has counted.
 Encoded = tuple[Pieces, Mapping[int, int]]
@@ -377,6 +379,11 @@ class Session:
         api = APIS.get(plain.api_key)
         if plain.api_key == ApiKey.PRODUCE:
             raise InvalidRequest(f"Produce version {plain.api_version} is not served, {MIN_PRODUCE} to {MAX_PRODUCE} are")
+        if plain.api_key == ApiKey.SASL_HANDSHAKE and 0 <= plain.api_version <= MAX_SASL_HANDSHAKE:
+            # No listener has SASL. A client that is set up for it asks in spite of what ApiVersions says, and takes a connection that
+            # ends for one to open again.
+            self._connection.send([_NO_SASL.pack(_NO_SASL.size - 4, plain.correlation_id, IllegalSaslState.code, 0)])
+            return True
         if api is None or not api.is_served(self._parts.settings):
             raise (KafkasControl if plain.api_key in KAFKAS_CONTROL else InvalidRequest)(
                 f"API key {plain.api_key} (version {plain.api_version}) is not served"

@@ -23,6 +23,7 @@ from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, TopicPartition
 from ottla.network.connection import Connection
 from ottla.protocol.api import ApiKey
+from ottla.protocol.primitives import string
 from ottla.protocol.produce import TopicData
 from ottla.record.batch import batches, crc_of
 from ottla.testing.failing_files import failing_files
@@ -307,6 +308,17 @@ async def test_api_versions_of_an_unknown_version_is_answered_in_version_0(broke
     correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 0)
     assert (correlation_id, int(response.error_code)) == (5, 35)
     assert [(key.api_key, key.min_version, key.max_version) for key in response.api_keys] == [(18, 0, 4)]
+    correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 0)
+    assert (correlation_id, int(response.error_code)) == (6, 0)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_a_client_that_would_authenticate_is_refused_for_good(broker: Wired, version: int) -> None:
+    """KafkaApis.handleSaslHandshakeRequest. Java's clients send it unasked, and a connection that ends is one that they open again."""
+    client = await broker.connect()
+    client.write(framed(ApiKey.SASL_HANDSHAKE, version, 5, string("PLAIN")), framed(ApiKey.API_VERSIONS, 0, 6, b""))
+    correlation_id, response = await client.answer(ApiKey.SASL_HANDSHAKE, version)
+    assert (correlation_id, int(response.error_code), response.mechanisms) == (5, 34, ())
     correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 0)
     assert (correlation_id, int(response.error_code)) == (6, 0)
 

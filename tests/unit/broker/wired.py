@@ -54,7 +54,12 @@ from ottla.testing.clock import DEFAULT_START_MS, ManualClock
 BROKER = BrokerId(1)
 NOW = DEFAULT_START_MS
 _TOPIC_IDS = UUID(int=99)
-_MODULES = {ApiKey.PRODUCE: ("produce", "Produce"), ApiKey.FETCH: ("fetch", "Fetch"), ApiKey.API_VERSIONS: ("api_versions", "ApiVersions")}
+_MODULES = {
+    ApiKey.PRODUCE: ("produce", "Produce"),
+    ApiKey.FETCH: ("fetch", "Fetch"),
+    ApiKey.SASL_HANDSHAKE: ("sasl_handshake", "SaslHandshake"),
+    ApiKey.API_VERSIONS: ("api_versions", "ApiVersions"),
+}
 
 
 def batch(*values: bytes, key: bytes | None = b"key", timestamp: int = NOW, **more: Any) -> bytes:
