@@ -128,41 +128,57 @@ _FIRST_FLEXIBLE_VERSION: Final = {
 _NEVER: Final = 1 << 15
 
 # What one request may name. Those below may name every partition of a cluster, of which one that ZooKeeper coordinates has
-# a hundred thousand or two; those that are one client's affair a few; all others as many things as a tool does at once.
+# a hundred thousand or two; those by which Kafka's tools ask at once for all groups, or all settings of all topics, a part of that;
+# those that are one client's affair a few; all others as many things as a tool does at once.
 _PARTITIONS_OF_A_CLUSTER: Final = 200_000
+_THINGS_OF_A_TOOL: Final = 50_000
 _THINGS_AT_ONCE: Final = 10_000
 _OF_ONE_CLIENT: Final = 1_000
-_MAX_ELEMENTS: Final = dict.fromkeys(
-    (
-        ApiKey.FETCH,
-        ApiKey.LIST_OFFSETS,
-        ApiKey.METADATA,
-        ApiKey.OFFSET_COMMIT,
-        ApiKey.OFFSET_FETCH,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        ApiKey.TXN_OFFSET_COMMIT,
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.CREATE_TOPICS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.OFFSET_DELETE,
-        ApiKey.DESCRIBE_LOG_DIRS,
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        ApiKey.CONSUMER_GROUP_HEARTBEAT,
-        ApiKey.SYNC_GROUP,
-    ),
-    _PARTITIONS_OF_A_CLUSTER,
-) | dict.fromkeys(
-    (
-        ApiKey.API_VERSIONS,
-        ApiKey.FIND_COORDINATOR,
-        ApiKey.HEARTBEAT,
-        ApiKey.INIT_PRODUCER_ID,
-        ApiKey.JOIN_GROUP,
-        ApiKey.LIST_GROUPS,
-        ApiKey.END_TXN,
-        ApiKey.ADD_OFFSETS_TO_TXN,
-    ),
-    _OF_ONE_CLIENT,
+_MAX_ELEMENTS: Final = (
+    dict.fromkeys(
+        (
+            ApiKey.FETCH,
+            ApiKey.LIST_OFFSETS,
+            ApiKey.METADATA,
+            ApiKey.OFFSET_COMMIT,
+            ApiKey.OFFSET_FETCH,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            ApiKey.TXN_OFFSET_COMMIT,
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            ApiKey.CREATE_TOPICS,
+            ApiKey.CREATE_PARTITIONS,
+            ApiKey.OFFSET_DELETE,
+            ApiKey.DESCRIBE_LOG_DIRS,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            ApiKey.SYNC_GROUP,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ),
+        _PARTITIONS_OF_A_CLUSTER,
+    )
+    | dict.fromkeys(
+        (
+            ApiKey.FIND_COORDINATOR,
+            ApiKey.DESCRIBE_CONFIGS,
+            ApiKey.ALTER_CONFIGS,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            ApiKey.ALTER_REPLICA_LOG_DIRS,
+            ApiKey.DESCRIBE_PRODUCERS,
+        ),
+        _THINGS_OF_A_TOOL,
+    )
+    | dict.fromkeys(
+        (
+            ApiKey.API_VERSIONS,
+            ApiKey.HEARTBEAT,
+            ApiKey.INIT_PRODUCER_ID,
+            ApiKey.JOIN_GROUP,
+            ApiKey.LIST_GROUPS,
+            ApiKey.END_TXN,
+            ApiKey.ADD_OFFSETS_TO_TXN,
+        ),
+        _OF_ONE_CLIENT,
+    )
 )
 
 

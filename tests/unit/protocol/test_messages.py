@@ -27,7 +27,7 @@ from ottla.errors import InvalidRequest
 from ottla.protocol import messages
 from ottla.protocol.api import ApiKey, is_flexible, response_header_size
 from ottla.protocol.fetch_client import MalformedResponse
-from ottla.protocol.messages import has_more_elements_than, response_schema
+from ottla.protocol.messages import MessageSchema, has_more_elements_than, response_schema
 from ottla.protocol.primitives import decode_request_header, uvarint
 from ottla.protocol.schemas import NOT_TAGGED, SchemaField, schema_fields
 
@@ -261,6 +261,44 @@ def test_a_request_with_more_elements_than_any_cluster_has_is_refused_at_once() 
     inner = struct.pack(">h", 0) + struct.pack(">i", 120_000) + bytes(4 * 120_000)
     with pytest.raises(InvalidRequest, match="the last 120000 of them in partitions"):
         messages.request_reader(ApiKey.DESCRIBE_LOG_DIRS, 1)(memoryview(struct.pack(">i", 2) + inner * 2))
+
+
+def of_many(build: MessageSchema, key: ApiKey, count: int) -> Any:
+    """One request of so many groups, topics or partitions."""
+    names = [f"t{index}" for index in range(count)]
+    match key:
+        case ApiKey.FIND_COORDINATOR:
+            return build("FindCoordinatorRequest", key_type=0, coordinator_keys=names)
+        case ApiKey.INCREMENTAL_ALTER_CONFIGS:
+            config = build("AlterableConfig", name="retention.ms", config_operation=1, value=None)
+            resources = [build("AlterConfigsResource", resource_type=2, resource_name=name, configs=[config] * 31) for name in names]
+            return build("IncrementalAlterConfigsRequest", resources=resources, validate_only=False)
+        case ApiKey.ALTER_PARTITION_REASSIGNMENTS:
+            partitions = [build("ReassignablePartition", partition_index=index, replicas=(1, 2, 3)) for index in range(count)]
+            topic = build("ReassignableTopic", name="wide", partitions=partitions)
+            return build("AlterPartitionReassignmentsRequest", timeout=60_000, topics=[topic])
+    resources = [build("DescribeConfigsResource", resource_type=2, resource_name=name, configuration_keys=None) for name in names]
+    return build("DescribeConfigsRequest", resources=resources, include_synonyms=False, include_documentation=False)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "count"),
+    [
+        (ApiKey.FIND_COORDINATOR, 6, 5_000),
+        (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, 1_000),
+        (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 5_000),
+        (ApiKey.DESCRIBE_CONFIGS, 4, 20_000),
+    ],
+    ids=lambda given: getattr(given, "api_name", str(given)),
+)
+def test_what_kafkas_tools_put_into_one_request_is_taken(key: ApiKey, version: int, count: int) -> None:
+    """All groups of `kafka-consumer-groups --all-groups` (CoordinatorStrategy), each setting of each topic of a mirror
+    (MirrorSourceConnector.incrementalAlterConfigs), a whole plan (ReassignPartitionsCommand), every topic (TopicCommand)."""
+    message = messages.message(key, version)
+    asked = of_many(message.build, key, count)
+    frame = memoryview(message.encode(1, b"", asked))
+    body = frame[decode_request_header(frame, 4, len(frame), flexible=True).body_position :]
+    assert messages.request_reader(key, version)(body) == asked
 
 
 def test_an_unknown_tagged_field_is_skipped_in_a_struct_and_in_the_request() -> None:
