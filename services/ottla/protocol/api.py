@@ -164,6 +164,7 @@ _MAX_ELEMENTS: Final = (
             ApiKey.INCREMENTAL_ALTER_CONFIGS,
             ApiKey.ALTER_REPLICA_LOG_DIRS,
             ApiKey.DESCRIBE_PRODUCERS,
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         ),
         _THINGS_OF_A_TOOL,
     )

@@ -277,6 +277,9 @@ def of_many(build: MessageSchema, key: ApiKey, count: int) -> Any:
             partitions = [build("ReassignablePartition", partition_index=index, replicas=(1, 2, 3)) for index in range(count)]
             topic = build("ReassignableTopic", name="wide", partitions=partitions)
             return build("AlterPartitionReassignmentsRequest", timeout=60_000, topics=[topic])
+        case ApiKey.DESCRIBE_TOPIC_PARTITIONS:
+            topics = [build("TopicRequest", name=name) for name in names]
+            return build("DescribeTopicPartitionsRequest", topics=topics, response_partition_limit=2_000, cursor=None)
     resources = [build("DescribeConfigsResource", resource_type=2, resource_name=name, configuration_keys=None) for name in names]
     return build("DescribeConfigsRequest", resources=resources, include_synonyms=False, include_documentation=False)
 
@@ -288,6 +291,7 @@ def of_many(build: MessageSchema, key: ApiKey, count: int) -> Any:
         (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, 1_000),
         (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 5_000),
         (ApiKey.DESCRIBE_CONFIGS, 4, 20_000),
+        (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 20_000),
     ],
     ids=lambda given: getattr(given, "api_name", str(given)),
 )
