@@ -207,8 +207,10 @@ def _load_truststore(context: ssl.SSLContext, settings: TlsSettings) -> bool:
     """Trusts what the truststore has; says whether there is one."""
     if not settings.truststore_location and not settings.truststore_certificates:
         return False
+    # What stands between certificates says whose they are, in any letters; Python takes ASCII only.
+    text = settings.truststore_certificates.encode("ascii", "replace").decode()
     try:
-        context.load_verify_locations(cafile=settings.truststore_location or None, cadata=settings.truststore_certificates or None)
+        context.load_verify_locations(cafile=settings.truststore_location or None, cadata=text or None)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(f"ssl.truststore.location {settings.truststore_location}: {error}") from error
     # Whatever a truststore holds is trusted, as by Java: also an authority below another, or the certificate of the other side.

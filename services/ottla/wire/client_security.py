@@ -40,16 +40,17 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
             raise ConfigurationError(f"ssl.{store}.type: only PEM is read")
     if inline := [name for name in _INLINE if properties.get(name)]:
         raise ConfigurationError(f"{inline[0]} cannot be used: a client's certificate and key are read from files")
+    text = pem_in_lines(properties.get("ssl.truststore.certificates") or properties.get("ssl.ca.pem") or "")
     try:
         context = ssl.create_default_context(
             cafile=properties.get("ssl.truststore.location") or properties.get("ssl.ca.location") or None,
-            cadata=pem_in_lines(properties.get("ssl.truststore.certificates") or properties.get("ssl.ca.pem") or "") or None,
+            cadata=text.encode("ascii", "replace").decode() or None,  # as `network.tls` has it
         )
         own = properties.get("ssl.keystore.location") or properties.get("ssl.certificate.location")
         if own:
             # An empty password keeps OpenSSL from asking on the terminal, or from taking a line of what the command is to read.
             context.load_cert_chain(own, properties.get("ssl.key.location") or None, properties.get("ssl.key.password") or "")
-    except (OSError, ValueError, TypeError) as error:  # the last of certificates with a character that is not ASCII
+    except (OSError, ValueError) as error:
         given = sorted(name for name in properties if name.startswith("ssl.") and name.endswith((".location", ".pem", ".certificates")))
         raise ConfigurationError(f"{' or '.join(given)} cannot be used: {error}") from error
     # As `network.tls` has it. Python 3.13's own flags ask authorities for extensions that neither Java nor librdkafka asks for.

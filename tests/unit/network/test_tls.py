@@ -111,6 +111,7 @@ async def test_a_client_hears_why_its_handshake_failed(
         ({"client_auth": "required"}, "no truststore"),
         ({"truststore_location": "/nowhere.pem"}, "ssl.truststore.location"),
         ({"truststore_certificates": "no PEM"}, "ssl.truststore"),
+        ({"truststore_certificates": "ü"}, "ssl.truststore"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_settings_name(certificate: Path, wrong: dict[str, Any], said: str) -> None:
@@ -200,6 +201,13 @@ async def test_a_client_needs_no_certificate_of_its_own(certificate: Path) -> No
         await talk(Wire(server, client_context(TlsSettings(), check_host_name=True)))
     with pytest.raises(ConfigurationError, match=r"ssl.keystore.location"):
         server_context(trusting)
+
+
+def test_a_truststore_given_as_text_may_say_whose_certificates_it_holds(certificate: Path) -> None:
+    """As `openssl` and `keytool` write it before each, in any letters; Kafka's PEM stores pass over it (KIP-651)."""
+    text = "subject=CN = Müller\n" + Authority("Müller").pem.decode()
+    context = server_context(TlsSettings(keystore_location=str(certificate), truststore_certificates=text, client_auth="required"))
+    assert len(context.get_ca_certs()) == 1
 
 
 @pytest.mark.parametrize("who", ["broker", "client"])

@@ -40,9 +40,10 @@ def test_sasl_is_read_from_librdkafkas_names() -> None:
     assert found.credentials is not None and found.credentials.username == "u"
 
 
-def test_certificates_that_are_no_ascii_are_a_wrong_configuration() -> None:
+def test_only_comments_of_certificates_may_have_letters_that_are_not_ascii() -> None:
     with pytest.raises(ConfigurationError, match=r"^ssl\.ca\.pem cannot be used: "):
         security_of({"security.protocol": "SSL", "ssl.ca.pem": "ü"})
+    assert security_of({"security.protocol": "SSL", "ssl.ca.pem": "subject=ü\n" + Authority("ü").pem.decode()}).tls is not None
 
 
 def test_authorities_may_be_given_as_lines_that_were_joined() -> None:
