@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import ssl
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from ottla.errors import ConfigurationError
 from ottla.network.tls import TlsSettings, server_context
@@ -72,6 +76,19 @@ def test_an_encrypted_key_is_opened_by_its_password_and_no_one_is_asked_for_it(t
     assert "ConfigurationError: ssl.keystore.location cannot be used: " in asked.stderr
 
 
+async def is_trusted(tls: ssl.SSLContext | None, keystore: Path) -> bool:
+    """Whether a client that trusts so much would talk to a broker on localhost with this keystore."""
+    broker = server_context(TlsSettings(keystore_location=str(keystore)))
+    async with await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=broker) as server:
+        _, port = server.sockets[0].getsockname()
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname="localhost")
+        except ssl.SSLCertVerificationError:
+            return False
+        writer.close()
+        return True
+
+
 @pytest.mark.parametrize("is_authority", [True, False], ids=["an authority", "the broker's own certificate"])
 async def test_whatever_a_truststore_holds_is_trusted(tmp_path: Path, is_authority: bool) -> None:
     """As a truststore of Java's. An authority needs no key identifiers, as Python 3.13 asks for by itself."""
@@ -80,10 +97,17 @@ async def test_whatever_a_truststore_holds_is_trusted(tmp_path: Path, is_authori
     issued = authority.issue("localhost")
     keystore.write_bytes(issued)
     truststore.write_bytes(authority.pem if is_authority else issued[issued.index(b"-----BEGIN CERTIFICATE-----") :])
-    tls = security_of({"security.protocol": "SSL", "ssl.truststore.location": str(truststore)}).tls
-    broker = server_context(TlsSettings(keystore_location=str(keystore)))
-    async with await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0, ssl=broker) as server:
-        _, port = server.sockets[0].getsockname()
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname="localhost")
-        assert await reader.read() == b""
-        writer.close()
+    assert await is_trusted(security_of({"security.protocol": "SSL", "ssl.truststore.location": str(truststore)}).tls, keystore)
+
+
+async def test_authorities_may_be_a_directory_as_librdkafka_takes_it(tmp_path: Path) -> None:
+    """Its CONFIGURATION.md: "File or directory path". OpenSSL finds an authority there by a hash of its name."""
+    authority, stranger = Authority("authority"), Authority("stranger")
+    (tmp_path / "keystore.pem").write_bytes(authority.issue("localhost"))
+    (tmp_path / "stranger.pem").write_bytes(stranger.issue("localhost"))
+    subject = x509.load_pem_x509_certificate(authority.pem).subject.public_bytes()
+    (number,) = struct.unpack("<I", hashlib.sha1(subject[2:], usedforsecurity=False).digest()[:4])
+    (tmp_path / f"{number:08x}.0").write_bytes(authority.pem)
+    tls = security_of({"security.protocol": "SSL", "ssl.ca.location": str(tmp_path)}).tls
+    assert await is_trusted(tls, tmp_path / "keystore.pem")
+    assert not await is_trusted(tls, tmp_path / "stranger.pem")
