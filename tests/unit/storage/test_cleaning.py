@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.config.settings import LONG_MAX
 from ottla.record.batch import LOG_APPEND_TIME, batches, crc_of, read_header
 from ottla.record.codecs import GZIP, LZ4, SNAPPY, ZSTD
 from ottla.record.records import read_records, seal
@@ -126,6 +127,21 @@ def check_bytes(log: Log) -> None:
             batch = data[position : position + header.size]
             assert crc_of(batch) == header.crc
             assert len(list(read_records(batch))) == header.record_count
+
+
+async def test_tombstones_and_markers_that_are_kept_for_ever_get_no_delete_horizon(make_log: LogMaker, clock: ManualClock) -> None:
+    """KIP-534, `MemoryRecords.filterTo`: the largest `delete.retention.ms` leads behind the last time that a batch can say."""
+    log = make_log(**COMPACTED, delete_retention_ms=LONG_MAX)
+    put(log, ("a", "1"))
+    put(log, ("a", None), ("c", "1"))
+    marker = end_transaction(log, COMMIT, 1)
+    for key in ("d", "e"):
+        put(log, (key, "1"), producer_id=1, producer_epoch=0, base_sequence=0)
+        await clean(log, clock)
+        clock.advance(milliseconds=1000 * HOUR_MS)
+    assert {1: ("a", None), 2: ("c", "1")}.items() <= values_of(log).items()
+    assert [header.base_offset for header in headers_of(log) if header.is_control] == [marker]
+    assert not any(map(has_horizon, headers_of(log)))
 
 
 async def test_a_tombstone_that_a_later_record_follows_goes_at_once(make_log: LogMaker, clock: ManualClock) -> None:

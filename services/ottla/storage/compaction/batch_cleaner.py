@@ -44,6 +44,7 @@ from ottla.storage.compaction.transactions import Decisions, OpenTransactions
 _Records = Sequence[tuple[int, int, int, bytes | None, bool]]
 
 GONE: Final = b""
+LAST_MS: Final = (1 << 63) - 1  # no batch says a later time: a `delete.retention.ms` that leads behind it keeps for ever
 
 
 def opened(batch: memoryview, fields: BatchFields) -> tuple[bytes, list[tuple[int, int, int, bytes | None, bool]]]:
@@ -82,6 +83,7 @@ class BatchCleaner:
     ) -> None:
         self._now_ms: Final = job.now_ms
         self._horizon_ms: Final = job.now_ms + job.delete_retention_ms
+        self._sets_horizons: Final = self._horizon_ms <= LAST_MS
         self._offsets: Final = offsets
         self._decisions: Final = decisions
         self._open: Final = OpenTransactions()
@@ -133,7 +135,7 @@ class BatchCleaner:
             sets_horizon = False
         else:
             kept = [record for record, offset in zip(records, latest, strict=True) if base_offset + record[2] >= offset]
-            sets_horizon = not has_horizon and False in [record[4] for record in kept]  # a tombstone
+            sets_horizon = not has_horizon and self._sets_horizons and False in [record[4] for record in kept]  # a tombstone
         self.records_after += len(kept)
         if not kept:
             return self._emptied(fields, stays)
@@ -146,11 +148,12 @@ class BatchCleaner:
         had_batches = self._open.ends(producer_id) if count else False
         if not count:
             return self._emptied(fields, stays)
+        has_horizon = fields[5] & DELETE_HORIZON_MASK
         # Without a batch, what a producer's epoch is can only be seen by its marker.
-        if had_batches or self._last_of.get(producer_id) == (-1, fields[10]):
+        if had_batches or self._last_of.get(producer_id) == (-1, fields[10]) or not (has_horizon or self._sets_horizons):
             self.records_after += count
             return None
-        if not fields[5] & DELETE_HORIZON_MASK:
+        if not has_horizon:
             self.records_after += count
             try:
                 payload, records = opened(batch, fields)
