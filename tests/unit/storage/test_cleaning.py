@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.config.settings import LONG_MAX
-from ottla.record.batch import LOG_APPEND_TIME, batches, crc_of, read_header
+from ottla.record.batch import HEADER_SIZE, LOG_APPEND_TIME, batches, crc_of, read_header
 from ottla.record.codecs import GZIP, LZ4, SNAPPY, ZSTD
 from ottla.record.records import read_records, seal
 from ottla.storage.log import Log
@@ -409,3 +409,20 @@ async def test_a_batch_that_cannot_be_opened_stays_and_the_rest_is_cleaned(
     assert garbage in stored(log) and many in stored(log)
     assert len(stored(log)) < len(before)
     assert "2 batches are not opened and stay as they are, the first of them: the batch at offset 2" in caplog.text
+
+
+@pytest.mark.parametrize("is_tombstone", [True, False], ids=["gets a horizon", "loses a record"])
+async def test_a_batch_with_times_that_cannot_be_stays_and_the_rest_is_cleaned(
+    make_log: LogMaker, clock: ManualClock, is_tombstone: bool
+) -> None:
+    """A producer writes them as it likes, and no broker looks at them: they may not stop the compaction of a log."""
+    log = make_log(**COMPACTED)
+    put(log, ("a", "1"), ("b", "1"))
+    batch = keyed_batch(2, ("c", None if is_tombstone else "1"), ("d", "1"), timestamp=0)
+    odd = seal(read_header(batch)._replace(base_timestamp=-LONG_MAX - 1), batch[HEADER_SIZE:].replace(b"\x02\x02\x02d", b"\x01\x02\x02d"))
+    append(log, odd)
+    put(log, ("a", "2"), ("c" if not is_tombstone else "e", "2"))
+    await clean(log, clock)
+    assert odd in stored(log)
+    assert {1: ("b", "1"), 4: ("a", "2")}.items() <= values_of(log).items()
+    assert 0 not in values_of(log)

@@ -20,6 +20,7 @@ Source: Kafka's `Cleaner` and `MemoryRecords.filterTo`.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -139,9 +140,14 @@ class BatchCleaner:
         self.records_after += len(kept)
         if not kept:
             return self._emptied(fields, stays)
-        if sets_horizon:
-            return _with_horizon(fields, payload, kept, self._horizon_ms)
-        return None if len(kept) == count else _with_fewer(fields, payload, kept)
+        if len(kept) == count and not sets_horizon:
+            return None
+        try:
+            return _with_horizon(fields, payload, kept, self._horizon_ms) if sets_horizon else _with_fewer(fields, payload, kept)
+        except (InvalidRecord, struct.error) as error:  # times that 64 bits do not hold: a producer writes them as it likes
+            self.unopened.append(f"the batch at offset {base_offset}: {error!r}")
+            self.records_after += count - len(kept)
+            return None
 
     def _cleaned_control(self, batch: memoryview, fields: BatchFields, stays: bool) -> bytes | None:
         producer_id, count = fields[9], fields[12]
