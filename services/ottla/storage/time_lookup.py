@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.model import NO_TIMESTAMP
-from ottla.record.batch import HEADER_SIZE, TIMESTAMP_TYPE_MASK, BatchHeader
+from ottla.record.batch import HEADER_SIZE, OF_BROKERS, TIMESTAMP_TYPE_MASK, BatchHeader
 from ottla.storage.batches import headers
 from ottla.storage.indexes import OffsetIndex, TimeIndex
 from ottla.storage.segment import SegmentView
@@ -118,7 +118,8 @@ class SegmentFiles(NamedTuple):
 def timestamp_at(segments: Sequence[SegmentFiles], offset: int) -> int | None:
     """The time of the batch that has an offset, or of the next one: of its first record, from its header alone.
 
-    Control batches are skipped: no consumer reads them. None when there is no such batch, or it has no timestamp.
+    Of a batch with a delete horizon, which has the place of that time, it is the newest one's. Control batches and those that a
+    compaction has emptied are skipped: no consumer reads them. None when there is no such batch, or it has no timestamp.
 
     Args:
         segments: the one that has the offset, and those after it.
@@ -130,8 +131,8 @@ def timestamp_at(segments: Sequence[SegmentFiles], offset: int) -> int | None:
             descriptor = os.open(segment.log_path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 for _, header in headers(descriptor, position, segment.size):
-                    if header.last_offset >= offset and not header.is_control:
-                        timestamp = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_MASK else header.base_timestamp
+                    if header.last_offset >= offset and header.record_count and not header.is_control:
+                        timestamp = header.max_timestamp if header.attributes & OF_BROKERS else header.base_timestamp
                         return timestamp if timestamp >= 0 else None
             finally:
                 os.close(descriptor)

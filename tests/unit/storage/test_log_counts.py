@@ -18,7 +18,7 @@ from ottla.storage.recovery import load_log
 from ottla.storage.time_lookup import SegmentFiles, timestamp_at
 from ottla.testing import ManualClock
 
-from .cleanings import COMPACTED, cleaner_of, put
+from .cleanings import COMPACTED, clean, cleaner_of, headers_of, put
 from .logs import FailingFiles, LogMaker, append, batch_of, fill, log_maker
 
 
@@ -60,6 +60,18 @@ def test_the_time_of_what_nobody_reads_is_that_of_what_comes_after_it(make_log: 
     append(log, build_marker_batch(end, base_offset=1, timestamp=150, producer_id=9, producer_epoch=0, leader_epoch=0))
     append(log, build_batch([Record(2, 5, None, b"x")], base_offset=2, timestamp_type=LOG_APPEND_TIME, log_append_time=700, leader_epoch=0))
     assert [time_at(log, offset) for offset in range(4)] == [100, 700, 700, None]
+
+
+async def test_a_cleaned_log_has_the_times_of_its_records(make_log: LogMaker, clock: ManualClock) -> None:
+    """KIP-534: a batch with a tombstone has its delete horizon where others have the first record's time. Emptied batches have none."""
+    log = make_log(**COMPACTED)
+    put(log, ("a", "1"), timestamp=100)
+    put(log, ("b", None), timestamp=200)
+    put(log, ("a", "2"), timestamp=300, producer_id=1, producer_epoch=0, base_sequence=0)
+    put(log, ("a", "3"), timestamp=250)
+    await clean(log, clock)
+    assert [header.record_count for header in headers_of(log)] == [1, 0, 1]
+    assert [time_at(log, offset) for offset in range(4)] == [200, 200, 250, 250]
 
 
 def test_a_segment_that_is_deleted_under_a_look_has_no_time_and_does_no_harm(make_log: LogMaker) -> None:
