@@ -58,7 +58,7 @@ def first_at_or_after(views: Sequence[SegmentView], timestamp: int, start_offset
         descriptor = os.open(view.log_path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for at, header in headers(descriptor, position, view.size):
-                if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
+                if header.max_timestamp >= timestamp and header.last_offset >= start_offset and header.record_count:
                     if not header.attributes & TIMESTAMP_TYPE_MASK:
                         return BatchToOpen(os.pread(descriptor, header.size, at), header, timestamp, start_offset)
                     # LogAppendTime: every record of the batch has the batch's time, so none needs to be opened.
@@ -74,21 +74,30 @@ def first_with_max_timestamp(views: Sequence[SegmentView], start_offset: int) ->
     Raises:
         FileNotFoundError: a segment was deleted meanwhile.
     """
-    largest_of = {view: _max_timestamp_from(view, start_offset) for view in views if view.size and view.max_timestamp >= 0}
-    largest = max(largest_of.values(), default=NO_TIMESTAMP)
-    if largest < 0:
-        return None
-    return first_at_or_after([view for view, timestamp in largest_of.items() if timestamp == largest], largest, start_offset)
+    largest_of = {
+        view: view.max_timestamp if start_offset <= view.base_offset else _max_timestamp_from(view, start_offset)
+        for view in views
+        if view.size and view.max_timestamp >= 0
+    }
+    while (largest := max(largest_of.values(), default=NO_TIMESTAMP)) >= 0:
+        having = [view for view, timestamp in largest_of.items() if timestamp == largest]
+        found = first_at_or_after(having, largest, start_offset)
+        if found is not None:
+            return found
+        for view in having:  # a compaction has emptied the batch that had it
+            timestamp = _max_timestamp_from(view, start_offset)
+            largest_of[view] = timestamp if timestamp < largest else NO_TIMESTAMP
+    return None
 
 
 def _max_timestamp_from(view: SegmentView, start_offset: int) -> int:
-    """The largest timestamp of a segment's batches that do not end before an offset; -1 when there is none."""
-    if start_offset <= view.base_offset:
-        return view.max_timestamp
-    position = OffsetIndex(view.offset_index_path, view.offset_index_count).position_of(start_offset - view.base_offset)
+    """The largest timestamp of a segment's batches that have records and do not end before an offset; -1 when there is none."""
+    position = OffsetIndex(view.offset_index_path, view.offset_index_count).position_of(max(start_offset - view.base_offset, 0))
     descriptor = os.open(view.log_path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        found = (header for _, header in headers(descriptor, position, view.size) if header.last_offset >= start_offset)
+        found = (
+            header for _, header in headers(descriptor, position, view.size) if header.last_offset >= start_offset and header.record_count
+        )
         return max((header.max_timestamp for header in found), default=NO_TIMESTAMP)
     finally:
         os.close(descriptor)

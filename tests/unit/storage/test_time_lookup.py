@@ -15,6 +15,7 @@ from ottla.storage import time_lookup
 from ottla.storage.log import Log
 from ottla.testing import ManualClock
 
+from .cleanings import COMPACTED, clean, headers_of, put
 from .logs import FailingFiles, LogMaker, append, batch_of, fill, log_maker
 
 
@@ -106,6 +107,28 @@ def test_the_largest_timestamp_is_of_a_record_that_is_there(make_log: LogMaker, 
         assert (found.timestamp, found.offset) == expected
     log.advance_log_start_offset(10)
     assert asyncio.run(log.offset_of_max_timestamp()) is None
+
+
+@pytest.mark.parametrize("append_time", [{}, {"timestamp_type": LOG_APPEND_TIME}], ids=["create time", "append time"])
+async def test_a_batch_that_was_emptied_has_no_largest_timestamp(
+    make_log: LogMaker, clock: ManualClock, append_time: dict[str, int]
+) -> None:
+    """KIP-734. The last batch of a cleaned segment stays for its offsets, and has the times that its records had."""
+    log = make_log(**COMPACTED, segment_bytes=150)
+
+    def put_at(timestamp: int, key: str) -> None:
+        put(log, (key, "1"), timestamp=timestamp, **({"log_append_time": timestamp, **append_time} if append_time else {}))
+
+    for timestamp, key in ((950, "a"), (1000, "b"), (700, "c"), (800, "d"), (600, "b"), (500, "e")):
+        put_at(timestamp, key)
+    await clean(log, clock)
+    assert [(header.base_offset, header.record_count) for header in headers_of(log)] == [(0, 1), (1, 0), (2, 1), (3, 1), (4, 1), (5, 1)]
+    for start, expected in ((0, (950, 0)), (1, (800, 3)), (4, (600, 4))):
+        log.advance_log_start_offset(start)
+        found = await log.offset_of_max_timestamp()
+        assert found is not None
+        assert (found.timestamp, found.offset) == expected
+    assert await log.offset_for_timestamp(700) is None
 
 
 def test_a_log_without_timestamps_has_no_largest_one(make_log: LogMaker) -> None:
