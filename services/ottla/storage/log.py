@@ -635,26 +635,30 @@ class Log:
         """Has a thread look into the files, again when segments were deleted, cut or cleaned under it."""
         start_offset, changes = self.log_start_offset, 0
         while changes < LOOKUP_ATTEMPTS:
-            truncations = self.files.truncations
+            truncations, segments = self.files.truncations, self.files.segments.all
             try:
                 found = await self.files.context.offload(look, self._views(), *sought, max(start_offset, self.log_start_offset))
                 if isinstance(found, BatchToOpen):
                     opened = await self._opened(found)
-                    if opened is None and truncations == self.files.truncations:
+                    if opened is None and self._has_still(segments, truncations):
                         start_offset = found.header.last_offset + 1
                         continue
                     found = opened
             except Exception as error:  # raised again, unless the files changed meanwhile
-                if truncations != self.files.truncations or isinstance(error, FileNotFoundError | struct.error):
+                if not self._has_still(segments, truncations) or isinstance(error, FileNotFoundError | struct.error):
                     changes += 1
                     continue
                 if isinstance(error, OSError):
                     raise self.files.storage_error("looking for a timestamp", error) from error
                 raise
-            if truncations == self.files.truncations:  # else what it saw may never have been
+            if self._has_still(segments, truncations):  # else what it saw may never have been
                 return found
             changes += 1
         raise KafkaStorageError(f"{self.topic_partition}: it changed at each of {LOOKUP_ATTEMPTS} looks for a timestamp")
+
+    def _has_still(self, segments: Sequence[Segment], truncations: int) -> bool:
+        """Whether these are segments of the log as they were: not cut, deleted or cleaned since."""
+        return truncations == self.files.truncations and set(segments).issubset(self.files.segments.all)
 
     async def _opened(self, found: BatchToOpen) -> TimestampedOffset | None:
         try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +15,7 @@ from ottla.record.batch import LOG_APPEND_TIME
 from ottla.record.records import Record, build_batch
 from ottla.storage import log as log_module
 from ottla.storage import time_lookup
+from ottla.storage.indexes import OffsetIndex, Pread
 from ottla.storage.log import Log
 from ottla.testing import ManualClock
 
@@ -137,6 +141,36 @@ def test_a_log_without_timestamps_has_no_largest_one(make_log: LogMaker) -> None
     append(log, build_batch([Record(0, -1, None, b"x")], leader_epoch=0))
     assert asyncio.run(log.offset_of_max_timestamp()) is None
     assert at(log, 0) is None
+
+
+async def test_a_segment_that_is_cleaned_under_a_look_up_is_looked_at_again(
+    make_log: LogMaker, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a batch lies in it is another place afterwards. Method: the cleaning comes between the looks at index and log."""
+    make_log.context = replace(make_log.context, offload=asyncio.to_thread)
+    log = make_log(**COMPACTED, index_interval_bytes=1)
+    for number in range(20):
+        put(log, ("a" if number < 10 else f"key {number}", "1"), timestamp=10 * number)
+    log.appender.roll()
+    put(log, ("b", "1"), timestamp=500)
+    await log.flush()
+    has_position, is_cleaned = threading.Event(), threading.Event()
+
+    class WaitingIndex(OffsetIndex):
+        def position_of(self, relative_offset: int, pread: Pread = os.pread) -> int:
+            position = super().position_of(relative_offset, pread)
+            has_position.set()
+            assert is_cleaned.wait(60)
+            return position
+
+    monkeypatch.setattr(time_lookup, "OffsetIndex", WaitingIndex)
+    look = asyncio.ensure_future(log.offset_for_timestamp(150))
+    assert await asyncio.to_thread(has_position.wait, 60)
+    await clean(log, clock, roll=False)
+    is_cleaned.set()
+    found = await look
+    assert found is not None
+    assert (found.timestamp, found.offset) == (150, 15)
 
 
 @settings(max_examples=50, deadline=None)
