@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.loops import until
 
 from ottla import lifecycle
+from ottla.config.settings import LONG_MAX
 from ottla.model import TopicPartition
 from ottla.storage.batches import CorruptLog
 from ottla.storage.compaction.cleaner import LogCleaner
@@ -168,6 +169,15 @@ async def test_a_real_process_cleans_and_is_used_again(make_log: LogMaker, clock
     assert sorted(values_of(log)) == [46, 47, 48, 49, 50]
     await runner.close()
     assert not is_alive(first[0])
+
+
+async def test_a_process_cleans_with_a_buffer_without_a_bound(make_log: LogMaker, clock: ManualClock) -> None:
+    """`LogCleaner`: of `log.cleaner.dedupe.buffer.size` it takes what it can use. Each process ended as it set its bound of memory."""
+    log = await filled(make_log)
+    runner = ProcessRunner()
+    await clean(log, clock, runner=runner, log_cleaner_dedupe_buffer_size=LONG_MAX)
+    assert sorted(values_of(log)) == [45, 46, 47, 48, 49]
+    await runner.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="SCHED_IDLE is Linux's")

@@ -98,7 +98,7 @@ def _end_with_parent() -> None:
 
 def _limit_memory(job: CleaningJob) -> None:
     """What a batch unpacks to is this process's to pay: beside the map, as much as one that is opened may take."""
-    wanted = MEMORY_BYTES + job.map_bytes + 4 * job.buffer_bytes
+    wanted = min(MEMORY_BYTES + job.map_bytes + 4 * job.buffer_bytes, sys.maxsize)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
