@@ -305,6 +305,7 @@ def _logs(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterator[Fin
 def _logs_of(cluster: FoundCluster, directory: FoundDirectory) -> Iterator[Finding]:
     old: list[str] = []
     others: list[str] = []
+    unnamed: list[str] = []
     strays: list[str] = []
     for key, log in directory.logs.items():
         path = f"{directory.path}/{key}"
@@ -313,8 +314,8 @@ def _logs_of(cluster: FoundCluster, directory: FoundDirectory) -> Iterator[Findi
         if topic is None or key.partition >= len(topic.assignment.replicas):
             if znodes.TOPIC.path(key.topic) not in cluster.damaged:
                 strays.append(path)
-        elif log.topic_id is not None and topic.assignment.topic_id not in (None, log.topic_id):
-            others.append(path)
+        elif log.topic_id is not None and topic.assignment.topic_id != log.topic_id:
+            (unnamed if topic.assignment.topic_id is None else others).append(path)
     if old:
         yield _stop(
             "message-format",
@@ -328,6 +329,15 @@ def _logs_of(cluster: FoundCluster, directory: FoundDirectory) -> Iterator[Findi
             "the log has the id of another topic than its znode, and would be renamed to -stray",
             others,
             "find out which of the two is the topic",
+            True,
+        )
+    if unnamed:
+        # Kafka's tools of before 2.8 leave the id out when they write a topic's znode.
+        yield _stop(
+            "topic-ids",
+            "the log has a topic's id and its znode has none: the topic would get another one, and the log would be renamed to -stray",
+            unnamed,
+            "write the id of partition.metadata into the topic's znode, as topic_id",
             True,
         )
     if strays and not directory.is_kraft:

@@ -98,6 +98,15 @@ def test_a_release_before_2_8_has_to_be_left_first() -> None:
     assert judged(CLUSTER, broker(inter_broker_protocol_version="2.8-IV1")) == {}
 
 
+def test_a_topic_whose_znode_has_lost_its_id_does_not_begin_empty() -> None:
+    """Tools of before 2.8 write the znode without it (KIP-516). The topic got another id then, and all of its logs became strays."""
+    without_id = replace(CLUSTER, topics={"clicks": topic(topic_id=None)})
+    found = findings.stops(findings.takeover(without_id, [broker()]))
+    assert [(finding.name, finding.where) for finding in found] == [("topic-ids", ("kafka-logs/clicks-0",))]
+    assert "topic_id" in found[0].remedy
+    assert judged(without_id, broker(directory(FoundLog(1000)))) == {"topic-ids": Severity.CHANGES}
+
+
 def test_a_log_that_is_missing_is_copied_when_another_in_sync_has_it() -> None:
     """Broker 2, in sync as well, was not looked at, or has it."""
     assert judged(CLUSTER, broker(directory(None))) == {}
