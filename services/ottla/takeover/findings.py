@@ -298,11 +298,11 @@ def _logs(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterator[Fin
         yield _change("topic-ids", f"topics without an id get one: {named(without_id)}", map(znodes.TOPIC.path, without_id))
     for broker in brokers:
         for directory in broker.directories:
-            yield from _logs_of(cluster, directory)
+            yield from _logs_of(cluster, broker, directory)
     yield from _missing(cluster, brokers)
 
 
-def _logs_of(cluster: FoundCluster, directory: FoundDirectory) -> Iterator[Finding]:
+def _logs_of(cluster: FoundCluster, broker: FoundBroker, directory: FoundDirectory) -> Iterator[Finding]:
     old: list[str] = []
     others: list[str] = []
     unnamed: list[str] = []
@@ -314,6 +314,8 @@ def _logs_of(cluster: FoundCluster, directory: FoundDirectory) -> Iterator[Findi
         if topic is None or key.partition >= len(topic.assignment.replicas):
             if znodes.TOPIC.path(key.topic) not in cluster.damaged:
                 strays.append(path)
+        elif broker.broker_id not in (None, *topic.assignment.replicas[key.partition]):
+            strays.append(path)  # it was moved away, or its move was not ended here
         elif log.topic_id is not None and topic.assignment.topic_id != log.topic_id:
             (unnamed if topic.assignment.topic_id is None else others).append(path)
     if old:
@@ -341,7 +343,7 @@ def _logs_of(cluster: FoundCluster, directory: FoundDirectory) -> Iterator[Findi
             True,
         )
     if strays and not directory.is_kraft:
-        yield _change("stray-logs", "no znode has these logs: they are renamed to -stray and kept", strays)
+        yield _change("stray-logs", "no znode gives these logs to their broker: they are renamed to -stray and kept", strays)
 
 
 def _missing(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterator[Finding]:

@@ -92,6 +92,13 @@ def test_what_is_known_to_be_worse_may_be_accepted(name: str, cluster: FoundClus
     assert judged(cluster, broker(found, takeover_accept=name)) == {name: Severity.GIVEN_UP}
 
 
+def test_a_log_of_a_partition_that_was_moved_to_other_brokers_is_said_to_become_a_stray() -> None:
+    """Broker 4 has no replica of the topic: its log was renamed at the start, and no finding had said so."""
+    found = findings.takeover(CLUSTER, [broker(directory(broker_id=4), broker_id=4)])
+    assert [finding.where for finding in found if finding.name == "stray-logs"] == [("kafka-logs/clicks-0",)]
+    assert judged(CLUSTER, broker(directory(broker_id=3), broker_id=3)) == {}
+
+
 def test_a_release_before_2_8_has_to_be_left_first() -> None:
     """Topic ids came with 2.8."""
     assert judged(CLUSTER, broker(inter_broker_protocol_version="2.7-IV2")) == {"protocol-version": Severity.STOPS}
