@@ -236,7 +236,8 @@ def _topic_settings(settings: BrokerSettings, topic: str, overrides: Mapping[str
             "tiered-topics",
             f"topic {topic} has records in tiered storage, which cannot be read here",
             where,
-            f"set {_TIERED}=false with remote.log.delete.on.disable=false after its records are local, or copy the topic with the mirror",
+            # Kafka with ZooKeeper lets no topic leave tiered storage (KIP-950).
+            "copy the topic into one without it, with the mirror or another client, and delete it",
             True,
         )
     for name, value in overrides.items():

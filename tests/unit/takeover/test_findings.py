@@ -99,6 +99,15 @@ def test_a_log_of_a_partition_that_was_moved_to_other_brokers_is_said_to_become_
     assert judged(CLUSTER, broker(directory(broker_id=3), broker_id=3)) == {}
 
 
+def test_a_tiered_topic_is_to_be_copied_as_kafka_does_not_let_it_leave_tiered_storage() -> None:
+    """With ZooKeeper Kafka refuses `remote.log.delete.on.disable`, and without that to set `remote.storage.enable` to false
+    (`LogConfig.validateNoInvalidRemoteStorageConfigsInZK`, `validateTurningOffRemoteStorageWithDelete`)."""
+    tiered = replace(CLUSTER, topics={"clicks": topic(remote_storage_enable="true")})
+    (found,) = findings.stops(findings.takeover(tiered, [broker()]))
+    assert "remote.storage.enable" not in found.remedy
+    assert "copy" in found.remedy
+
+
 def test_a_release_before_2_8_has_to_be_left_first() -> None:
     """Topic ids came with 2.8."""
     assert judged(CLUSTER, broker(inter_broker_protocol_version="2.7-IV2")) == {"protocol-version": Severity.STOPS}
