@@ -550,6 +550,12 @@ def decode_kraft_epoch(path: str, data: bytes) -> int:
     return _integer(_object(data).get("kraftControllerEpoch", NO_KRAFT_EPOCH))
 
 
+@_decoder
+def decode_feature_version(path: str, data: bytes) -> int:
+    """The version of Kafka's `/feature`: 1 for as long as `inter.broker.protocol.version` is below 3.3, and 2 since."""
+    return _integer(_object(data)["version"])
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerRegistration:
     """What a consumer of a group reads: for each topic, or for its one regular expression, how many streams.

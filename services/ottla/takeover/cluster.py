@@ -27,6 +27,7 @@ _TREES: Final = {
     DELEGATION_TOKENS: (("/delegation_token/tokens", 1),),
 }
 _MIGRATION: Final = "/migration"
+_FEATURE: Final = "/feature"
 _USERS, _CLIENTS, _ADDRESSES = "/config/users", "/config/clients", "/config/ips"
 _SCRAM: Final = "SCRAM-SHA-"
 _AT_ONCE: Final = 500
@@ -45,7 +46,7 @@ async def read_who_lives(coordination: Coordination) -> FoundCluster:
 async def read_cluster(coordination: Coordination) -> FoundCluster:
     """Everything. Raises CoordinationError when the service does not answer."""
     reader = _Reader(coordination)
-    migration, cluster_id = await coordination.get_many([_MIGRATION, znodes.CLUSTER_ID.path()])
+    migration, cluster_id, feature = await coordination.get_many([_MIGRATION, znodes.CLUSTER_ID.path(), _FEATURE])
     controller, kraft_epoch = await reader.controller()
     epoch, own_epochs = await reader.epochs()
     kept = {name: tuple([path for root, depth in roots for path in await reader.leaves(root, depth)]) for name, roots in _TREES.items()}
@@ -58,6 +59,7 @@ async def read_cluster(coordination: Coordination) -> FoundCluster:
         controller=controller,
         kraft_epoch=kraft_epoch,
         own_epochs=own_epochs,
+        feature_version=None if feature is None else reader.decoded(_FEATURE, feature[0], znodes.decode_feature_version, None),
         topics=await reader.topics(),
         broker_settings=await reader.settings(znodes.BROKER_CONFIGS.path()),
         kept_elsewhere={name: paths for name, paths in kept.items() if paths},

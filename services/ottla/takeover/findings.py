@@ -26,6 +26,8 @@ from ottla.takeover.found import FoundBroker, FoundCluster, FoundDirectory
 GUIDE: Final = "docs/coming-from-kafka.md"
 # The oldest release whose cluster is taken over: since then topics have ids.
 OLDEST_RELEASE: Final = (2, 8)
+# With an older inter.broker.protocol.version Kafka writes `/feature` in its first version.
+SECOND_FEATURE_VERSION: Final = (3, 3)
 # The first release that knows what a directory is that ends with -stray.
 KNOWS_STRAYS: Final = (3, 7)
 # Paths of one finding that are named; of more their number is.
@@ -211,6 +213,15 @@ def _settings(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterator
                 f"inter.broker.protocol.version is {broker.settings.inter_broker_protocol_version}: the upgrade to Kafka 2.8 was not ended",
                 (broker.source,),
                 "end it while Kafka runs; a cluster is taken over from Kafka 2.8 on",
+                True,
+            )
+        elif cluster.feature_version == 1 and broker.settings.protocol_release >= SECOND_FEATURE_VERSION:
+            yield _stop(
+                "protocol-version",
+                "inter.broker.protocol.version was below 3.3 in Kafka, as /feature says, and is "
+                f"{broker.settings.inter_broker_protocol_version} here: Kafka could not read the offsets that are committed meanwhile",
+                (broker.source,),
+                "set it as Kafka has it; its default is Kafka's own release",
                 True,
             )
     settings = brokers[0].settings if brokers else BrokerSettings()

@@ -33,6 +33,7 @@ class FoundCluster:
         controller: the broker of `/controller`; None where there is none.
         kraft_epoch: of a KRaft controller that migrates the cluster; NO_KRAFT_EPOCH without one.
         own_epochs: the latest controller epochs that were Ottla's.
+        feature_version: of `/feature`, which says of which release Kafka's protocol was; None without it.
         broker_settings: what was changed of brokers while they ran, by the name of the znode.
         kept_elsewhere: paths of what Ottla has no part for, by the name of the finding (`acls`, `quotas` …).
         reassignment: whether `/admin/reassign_partitions` is there.
@@ -46,6 +47,7 @@ class FoundCluster:
     controller: BrokerId | None = None
     kraft_epoch: int = NO_KRAFT_EPOCH
     own_epochs: OwnEpochs = NO_OWN_EPOCHS
+    feature_version: int | None = None
     topics: Mapping[str, FoundTopic] = field(default_factory=dict)
     broker_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     kept_elsewhere: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

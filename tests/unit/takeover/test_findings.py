@@ -123,6 +123,16 @@ def test_a_topic_whose_znode_has_lost_its_id_does_not_begin_empty() -> None:
     assert judged(without_id, broker(directory(FoundLog(1000)))) == {"topic-ids": Severity.CHANGES}
 
 
+def test_a_protocol_version_that_kafka_did_not_have_would_keep_it_from_reading_offsets() -> None:
+    """Kafka 2.8 to 3.2 ends the load of a partition of groups at an offset of version 4 (`GroupMetadataManager.readOffsetMessageValue`).
+    It writes `/feature` in version 1 (`FeatureZNode`), and its file need not say the protocol, whose default is its own release."""
+    older = replace(CLUSTER, feature_version=1)
+    assert judged(older) == {"protocol-version": Severity.STOPS}
+    assert judged(older, broker(takeover_accept="protocol-version")) == {"protocol-version": Severity.GIVEN_UP}
+    assert judged(older, broker(inter_broker_protocol_version="3.2-IV0")) == {}
+    assert judged(replace(CLUSTER, feature_version=2)) == {}
+
+
 def test_a_log_that_is_missing_is_copied_when_another_in_sync_has_it() -> None:
     """Broker 2, in sync as well, was not looked at, or has it."""
     assert judged(CLUSTER, broker(directory(None))) == {}

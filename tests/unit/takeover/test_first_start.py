@@ -106,6 +106,7 @@ IN_ZNODES: list[tuple[str, dict[str, bytes | None], str]] = [
     ("dynamic-settings", {"/config/topics/plain": b'{"version":1,"config":{"who.knows":"1"}}'}, "topic plain"),
     ("damaged-znodes", {"/brokers/topics/plain": b"{not json"}, "/brokers/topics/plain"),
     ("damaged-znodes", {"/brokers/topics/plain/partitions/0/state": b'{"leader":1}'}, "partitions/0/state"),
+    ("protocol-version", {"/feature": b'{"version":1,"status":1,"features":{}}'}, "below 3.3 in Kafka"),
     ("reassignment", {"/admin/reassign_partitions": b'{"version":1,"partitions":7}'}, "/admin/reassign_partitions"),
     (
         "deletion",
