@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from ottla.coordination import znodes
-from ottla.coordination.errors import MalformedZnode, NoNode
+from ottla.coordination.errors import MalformedZnode, NoNode, NotAuthorized
 from ottla.coordination.interface import Coordination
 from ottla.model import BrokerId, BrokerRegistration, PartitionState, TopicPartition
 from ottla.takeover.found import FoundCluster, FoundTopic
@@ -44,7 +44,23 @@ async def read_who_lives(coordination: Coordination) -> FoundCluster:
 
 
 async def read_cluster(coordination: Coordination) -> FoundCluster:
-    """Everything. Raises CoordinationError when the service does not answer."""
+    """Everything.
+
+    Raises:
+        NotAuthorized: Kafka keeps some of it from others; the message says what to do.
+        CoordinationError: the service does not answer.
+    """
+    try:
+        return await _read_cluster(coordination)
+    except NotAuthorized as error:
+        raise NotAuthorized(
+            f"{error}: Kafka made its znodes with zookeeper.set.acl, and ZooKeeper does not know us for who made them; while Kafka runs, "
+            "open them with zookeeper-security-migration.sh --zookeeper.acl=unsecure, or where the ACL is a digest's set "
+            "zookeeper.digest.username and zookeeper.digest.password"
+        ) from error
+
+
+async def _read_cluster(coordination: Coordination) -> FoundCluster:
     reader = _Reader(coordination)
     migration, cluster_id, feature = await coordination.get_many([_MIGRATION, znodes.CLUSTER_ID.path(), _FEATURE])
     controller, kraft_epoch = await reader.controller()

@@ -9,6 +9,7 @@ import logging
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from tests.unit.takeover.kafka_left import CLEAN, CLUSTER_ID, KAFKAS_BROKER, KafkaLeft, put_znodes
@@ -18,13 +19,18 @@ from ottla.broker.groups.records import CommittedOffset
 from ottla.broker.server import Broker
 from ottla.clock import SystemClock
 from ottla.config.broker import BrokerSettings
+from ottla.config.connect_string import ConnectString
 from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
+from ottla.coordination.errors import NotAuthorized
 from ottla.coordination.interface import Create, Delete
+from ottla.coordination.zookeeper import DigestCredentials, ZooKeeperOptions, open_session
 from ottla.errors import BrokerNotAvailable
 from ottla.model import TopicPartition
+from ottla.takeover.cluster import read_cluster
 from ottla.takeover.directories import NOTE
 from ottla.takeover.first_start import TakeoverStopped
+from ottla.testing.zookeeper import ZooKeeperServer
 
 KAFKAS_CONTROLLER = b'{"version":2,"brokerid":2,"timestamp":"1795349579245","kraftControllerEpoch":-1}'
 
@@ -181,6 +187,19 @@ async def test_a_cluster_of_our_own_is_not_looked_at(tmp_path: Path) -> None:
         await world.tool.create("/kafka-acl/Topic/orders/", sequential=True, make_parents=True)
     assert not (tmp_path / "log" / NOTE).exists()
     await twin.close()
+
+
+async def test_znodes_that_kafka_keeps_from_others_end_the_look_with_what_to_do(zookeeper_server: ZooKeeperServer) -> None:
+    """With `zookeeper.set.acl` none but who made it reads `/config/users` (`ZkData.SensitiveRootPaths`); it was a bare NoAuthError."""
+    address = ConnectString.parse(f"{zookeeper_server.address}/{uuid4().hex}")
+    kafka = await open_session(ZooKeeperOptions(address, credentials=DigestCredentials("kafka", "secret"), set_acl=True))
+    await kafka.create("/config/users", make_parents=True)
+    ours = await open_session(ZooKeeperOptions(address))
+    with pytest.raises(NotAuthorized, match=r"^/config/users: .*zookeeper\.set\.acl.*zookeeper-security-migration\.sh"):
+        await read_cluster(ours)
+    assert (await read_cluster(kafka)).kept_elsewhere == {}
+    await ours.close()
+    await kafka.close()
 
 
 def test_a_live_broker_of_kafka_stops_every_start(left: KafkaLeft) -> None:
