@@ -27,7 +27,13 @@ from ottla.storage.checkpoints import (
     write_atomically,
 )
 from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN
-from ottla.storage.file_names import LOG_SUFFIX, STRAY_DIRECTORY_SUFFIX, is_marked_directory, partition_of_directory
+from ottla.storage.file_names import (
+    FUTURE_DIRECTORY_SUFFIX,
+    LOG_SUFFIX,
+    STRAY_DIRECTORY_SUFFIX,
+    is_marked_directory,
+    partition_of_directory,
+)
 from ottla.storage.log_directory import interrupted_moves
 from ottla.storage.meta_properties import META_PROPERTIES, read_meta_properties
 from ottla.storage.partition_metadata import PARTITION_METADATA, read_topic_id
@@ -113,6 +119,7 @@ def _read_directory(path: Path, *, with_logs: bool) -> FoundDirectory:
         is_clean=(path / CLEAN_SHUTDOWN).exists(),
         logs=logs,
         set_aside=tuple(name for name in marked if name.endswith(STRAY_DIRECTORY_SUFFIX)),
+        copies=tuple(name for name in marked if name.endswith(FUTURE_DIRECTORY_SUFFIX)),
         marked=marked,
         unknown=tuple(name for name in named if partition_of_directory(name) is None),
         checked_since=_read_note(path),

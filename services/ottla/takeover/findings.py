@@ -176,6 +176,13 @@ def _directories(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Itera
                     where,
                     "set zookeeper.connect as Kafka had it, with its chroot",
                 )
+            if directory.copies:
+                yield _change(
+                    "moves",
+                    "moves of logs to this directory had not ended: their copies are removed, and the logs stay where they are",
+                    (f"{directory.path}/{name}" for name in directory.copies),
+                    "ask for them again with kafka-reassign-partitions.sh",
+                )
             if not directory.is_used and not directory.failure and cluster.topics:
                 yield _change("empty-directories", "the directory is empty: its broker copies its replicas from the others", where)
 

@@ -90,6 +90,7 @@ class FoundDirectory:
         is_clean: whether the last stop was a clean one.
         logs: the partitions in it.
         set_aside: directories that end with `-stray`.
+        copies: those that end with `-future`: of logs on their way here from another directory.
         marked: these, and all others of partitions that have another name than theirs: to be deleted, not finished.
         unknown: directories that are no partition's.
         checked_since: the controller epoch with which the time began that it was checked for; None without the note.
@@ -105,6 +106,7 @@ class FoundDirectory:
     is_clean: bool = False
     logs: Mapping[TopicPartition, FoundLog] = field(default_factory=dict)
     set_aside: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
     marked: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     checked_since: int | None = None

@@ -85,6 +85,7 @@ def test_what_is_damaged_is_named_and_ends_nothing(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=7\n")
     (tmp_path / "lost+found").mkdir()
     (tmp_path / "clicks-1.0123456789abcdef0123456789abcdef-stray").mkdir()
+    (tmp_path / "clicks-2.0123456789abcdef0123456789abcdef-future").mkdir()
     (found,) = read_directories([tmp_path])
     assert sorted(found.damaged) == [
         str(tmp_path / "clicks-0"),
@@ -93,6 +94,7 @@ def test_what_is_damaged_is_named_and_ends_nothing(tmp_path: Path) -> None:
     ]
     assert found.unknown == ("lost+found",)
     assert found.set_aside == ("clicks-1.0123456789abcdef0123456789abcdef-stray",)
+    assert found.copies == ("clicks-2.0123456789abcdef0123456789abcdef-future",)
 
 
 def test_a_directory_that_is_not_there_is_empty_and_one_that_cannot_be_read_says_why(tmp_path: Path) -> None:

@@ -160,6 +160,13 @@ def test_what_changes_is_said() -> None:
     assert next(finding.what for finding in found if finding.name == "deletion").endswith("removed, as delete.topic.enable is false")
 
 
+def test_moves_between_log_directories_that_do_not_continue_are_said() -> None:
+    """Kafka goes on with a `-future` copy after a start (`ReplicaManager.maybeAddLogDirFetchers`); ours is deleted without a word."""
+    copy = f"clicks-0.{'0123456789abcdef' * 2}-future"
+    found = findings.takeover(CLUSTER, [broker(directory(), replace(directory(None), path=Path("other"), copies=(copy,)))])
+    assert [(finding.severity, finding.where) for finding in found if finding.name == "moves"] == [(Severity.CHANGES, (f"other/{copy}",))]
+
+
 def test_a_setting_that_is_refused_is_a_finding_by_its_own_name() -> None:
     found = replace(broker(), refused={"authorizer.class.name": "no ACLs", "my.plugin": "not known"})
     by_name = {finding.name: finding for finding in findings.takeover(CLUSTER, [found])}
