@@ -44,6 +44,8 @@ NOTE: Final = ".ottla_takeover"
 
 _KRAFT_VERSION: Final = 1
 _KRAFT_LOG: Final = TopicPartition("__cluster_metadata", 0)
+# Kafka's own, of tiered storage, which it makes in the first log directory and passes over.
+_REMOTE_INDEXES: Final = "remote-log-index-cache"
 _CHECKPOINTS: Final = (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, CLEANER_CHECKPOINT)
 # base offset or offset:8 length:4 leader epoch or CRC:4 magic:1, in every format.
 _BEGIN: Final = struct.Struct(">qi4xb")
@@ -121,7 +123,7 @@ def _read_directory(path: Path, *, with_logs: bool) -> FoundDirectory:
         set_aside=tuple(name for name in marked if name.endswith(STRAY_DIRECTORY_SUFFIX)),
         copies=tuple(name for name in marked if name.endswith(FUTURE_DIRECTORY_SUFFIX)),
         marked=marked,
-        unknown=tuple(name for name in named if partition_of_directory(name) is None),
+        unknown=tuple(name for name in named if partition_of_directory(name) is None and name != _REMOTE_INDEXES),
         checked_since=_read_note(path),
         damaged=damaged,
     )

@@ -97,6 +97,13 @@ def test_what_is_damaged_is_named_and_ends_nothing(tmp_path: Path) -> None:
     assert found.copies == ("clicks-2.0123456789abcdef0123456789abcdef-future",)
 
 
+def test_kafkas_cache_of_remote_indexes_is_no_directory_of_another_kind(tmp_path: Path) -> None:
+    """It stood in the way of the way back, and Kafka passes over it (`LogManager.loadLogs`, `RemoteIndexCache.DIR_NAME`)."""
+    (tmp_path / "remote-log-index-cache").mkdir()
+    (found,) = read_directories([tmp_path])
+    assert found.unknown == ()
+
+
 def test_a_directory_that_is_not_there_is_empty_and_one_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     missing, failed = read_directories([tmp_path / "missing", tmp_path / "file"])
