@@ -1,6 +1,6 @@
 """One of `log.dirs`: taking possession of it at start, its checkpoints, and giving it back.
 
-    .lock                                held by flock while a broker uses the directory
+    .lock                                locked while a broker uses the directory
     meta.properties                      whose it is
     .kafka_cleanshutdown                 the last user closed everything
     recovery-point-offset-checkpoint     log-start-offset-checkpoint     replication-offset-checkpoint
@@ -18,6 +18,8 @@ import logging
 import os
 import re
 import shutil
+import struct
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -223,7 +225,11 @@ def write_checkpoint(path: Path, name: str, offsets: Mapping[TopicPartition, int
 def _lock(path: Path) -> int:
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if sys.platform == "linux":
+            # Kafka's is a POSIX lock, which flock does not see; as one of the open file it keeps out other brokers of this process too.
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        else:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise LogDirectoryInUse(

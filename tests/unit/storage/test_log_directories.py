@@ -17,7 +17,7 @@ import pytest
 from ottla.errors import KafkaStorageError
 from ottla.storage import log_directory
 from ottla.storage.checkpoints import CLEANER_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
-from ottla.storage.log_directory import ForeignLogDirectory, LogDirectoryInUse, load_logs
+from ottla.storage.log_directory import LOCK, ForeignLogDirectory, LogDirectoryInUse, load_logs
 from ottla.storage.meta_properties import read_meta_properties
 
 from .brokers import CLICKS, Broker, run
@@ -56,6 +56,29 @@ def test_the_lock_is_seen_by_another_process_and_goes_with_its_holder(tmp_path: 
         logs = broker.manager()
         await logs.start()
         await logs.shutdown()
+
+    run(scene)
+
+
+def test_a_directory_that_kafka_uses_is_refused_and_kafka_refuses_ours(tmp_path: Path) -> None:
+    """Java's `FileChannel.tryLock` takes a lock of POSIX, which is not that of flock: Kafka loads and cuts logs before it registers."""
+    program = f"import fcntl, sys; file = open({str(tmp_path / LOCK)!r}, 'w'); fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    waiting = f"{program}; print('locked', flush=True); sys.stdin.read()"
+    broker = Broker(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", waiting], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as kafka:
+        assert kafka.stdout is not None
+        assert kafka.stdout.readline() == b"locked\n"
+        with pytest.raises(LogDirectoryInUse):
+            run(broker.manager().start)
+        kafka.kill()
+
+    async def scene() -> None:
+        logs = broker.manager()
+        await logs.start()
+        tried = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stderr=subprocess.PIPE)
+        _, said = await tried.communicate()
+        await logs.shutdown()
+        assert b"BlockingIOError" in said
 
     run(scene)
 
