@@ -4,8 +4,9 @@
     seconds     now less the timestamp of the record at the committed offset
 
 The timestamp is in the log, so it is looked up outside the loop, a bounded number of them for a scrape, and remembered for
-as long as the offset stays the same. It is that of the batch: records of one batch are of one moment. A topic's seconds
-are those of its worst partition.
+as long as the offset stays the same. Where no record was found, as only the marker of a transaction lies there, the next look
+comes with the next change of the lag. It is that of the batch: records of one batch are of one moment. A topic's seconds are
+those of its worst partition.
 """
 
 from __future__ import annotations
@@ -52,6 +53,13 @@ class Lag(NamedTuple):
     seconds: float | None  # None: not known (yet)
 
 
+class _Found(NamedTuple):
+    """What was looked up at a place, and how far that was from the end then."""
+
+    timestamp: int | None
+    lag: int
+
+
 @dataclass(slots=True)
 class _Adding:
     messages: int = 0
@@ -73,34 +81,34 @@ class GroupLags:
         self._replicas = replicas
         self._offload = offload
         self._clock = clock
-        self._timestamps: dict[Place, int | None] = {}
+        self._timestamps: dict[Place, _Found] = {}
 
     async def refresh(self) -> None:
         """Looks again."""
         behind: list[tuple[str, Place, int]] = []
-        timestamps: dict[Place, int | None] = {}
-        wanted: dict[Place, None] = {}
-        async for found in self._committed():
-            behind.append(found)
-            _, place, lag = found
+        timestamps: dict[Place, _Found] = {}
+        wanted: dict[Place, int] = {}
+        async for group_id, place, lag in self._committed():
+            behind.append((group_id, place, lag))
             if not lag:
                 continue
-            if place in self._timestamps:
-                timestamps[place] = self._timestamps[place]
+            known = self._timestamps.get(place)
+            if known is not None and (known.timestamp is not None or known.lag == lag):
+                timestamps[place] = known
             elif len(wanted) < MOST_LOOKUPS:
-                wanted[place] = None
-        await self._look_up(list(wanted), timestamps)
+                wanted[place] = lag
+        await self._look_up(list(wanted.items()), timestamps)
         self._timestamps = timestamps
 
         adding: dict[tuple[str, str], _Adding] = {}
         async for group_id, place, lag in _in_turns(behind):
-            known = adding.setdefault((group_id, place[0].topic), _Adding())
-            known.messages += lag
+            added = adding.setdefault((group_id, place[0].topic), _Adding())
+            added.messages += lag
             if lag:
-                timestamp = timestamps.get(place)
-                known.is_complete &= place in timestamps
-                if timestamp is not None:
-                    known.oldest_ms = timestamp if known.oldest_ms is None else min(known.oldest_ms, timestamp)
+                found = timestamps.get(place)
+                added.is_complete &= found is not None
+                if found is not None and found.timestamp is not None:
+                    added.oldest_ms = found.timestamp if added.oldest_ms is None else min(added.oldest_ms, found.timestamp)
         now_ms = self._clock.time_ms()
         self.known = {key: Lag(lag.messages, _seconds(lag, now_ms)) async for key, lag in _in_turns(list(adding.items()))}
 
@@ -118,12 +126,12 @@ class GroupLags:
                     if number % AT_ONCE == 0:
                         await asyncio.sleep(0)
 
-    async def _look_up(self, places: Sequence[Place], timestamps: dict[Place, int | None]) -> None:
+    async def _look_up(self, places: Sequence[tuple[Place, int]], timestamps: dict[Place, _Found]) -> None:
         for begin in range(0, len(places), LOOKUPS_AT_ONCE):
             some = places[begin : begin + LOOKUPS_AT_ONCE]
-            wanted = [(_files(self._replicas.partitions.get(key), offset), offset) for key, offset in some]
-            found = await self._offload(_timestamps, wanted)
-            timestamps.update(zip(some, found, strict=True))
+            wanted = [(_files(self._replicas.partitions.get(key), offset), offset) for (key, offset), _ in some]
+            for (place, lag), timestamp in zip(some, await self._offload(_timestamps, wanted), strict=True):
+                timestamps[place] = _Found(timestamp, lag)
 
 
 def committed_offsets(partition: GroupShard, group_id: str) -> list[tuple[TopicPartition, CommittedOffset]]:

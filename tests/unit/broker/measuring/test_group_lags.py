@@ -115,3 +115,21 @@ async def test_more_than_a_scrape_may_look_up_is_left_for_the_next_ones_and_not_
         assert lags.known["readers", "clicks"].messages == 2500 - sum(range(25))
     assert lags.known["readers", "clicks"].seconds == AGE_MS / 1000
     assert len(set(world.looked_up)) == 25
+
+
+async def test_a_group_that_stands_before_a_marker_is_late_once_records_have_come_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has read the last record of a transaction, and stops. There was no record where it stands, and was none for ever."""
+    world = World(monkeypatch)
+    lags = lags_of(world)
+    world.partitions = {key(0): Partition(100)}
+    world.committed = {"readers": {key(0): 99}}
+    monkeypatch.setattr(group_lags, "timestamp_at", lambda files, offset: None)
+    for _ in range(2):
+        await lags.refresh()
+        assert lags.known == {("readers", "clicks"): Lag(1, None)}
+    assert world.looked_up == [99]  # nothing has changed, so there is nothing to look for
+    monkeypatch.setattr(group_lags, "timestamp_at", lambda files, offset: world.clock.time_ms() - AGE_MS)
+    world.partitions[key(0)].high_watermark = 102
+    await lags.refresh()
+    assert lags.known == {("readers", "clicks"): Lag(3, AGE_MS / 1000)}
+    assert world.looked_up == [99, 99]
