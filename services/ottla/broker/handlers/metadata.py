@@ -22,7 +22,7 @@ from ottla.broker.controller.topics import NewTopic, validate_topic_name
 from ottla.broker.handlers.authorization import NOT_ASKED, authorized_operations, may_create_topic, topic_allowed
 from ottla.broker.handlers.partition_view import PartitionView, reachable_brokers
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
-from ottla.broker.handlers.waiting import Deadline, in_slices
+from ottla.broker.handlers.waiting import Deadline, in_slices, side_by_side
 from ottla.broker.security.authorizer import CLUSTER, Operation, topic
 from ottla.errors import (
     NONE,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kio.schema.metadata.v10.request import MetadataRequest as MetadataRequestV10
     from kio.schema.metadata.v12.request import MetadataRequest
 
-# How long a client waits for a topic to be created by being asked for; then it is to ask again.
+# How long a client waits for topics to be created by being asked for; then it is to ask again. What it asks for beside them waits too.
 AUTO_CREATION: Final = timedelta(seconds=5)
 # Partitions of a topic between which no one else has a turn.
 SEEN_AT_ONCE: Final = 500
@@ -141,6 +141,7 @@ async def _asked_for(request: MetadataRequest, context: RequestContext, parts: B
     """One answer for each topic named, or given by id; a topic that is asked for twice is answered once."""
     may_create = request.allow_auto_topic_creation and parts.settings.auto_create_topics_enable
     answers: dict[str | UUID | None, Answer] = {}
+    missing: list[str] = []
     async for requested in in_slices(request.topics or ()):
         topic_id = requested.topic_id
         key = topic_id or requested.name
@@ -152,7 +153,13 @@ async def _asked_for(request: MetadataRequest, context: RequestContext, parts: B
         elif topic_id:
             answers[key] = _by_id(topic_id, context, parts)
         else:
-            answers[key] = await _by_name(requested.name or "", context, parts, may_create)
+            name = requested.name or ""
+            answers[key] = _by_name(name, context, parts, may_create)
+            if answers[key].error_code == NONE and answers[key].description is None:
+                missing.append(name)
+    if missing:
+        deadline = Deadline(AUTO_CREATION)
+        answers |= zip(missing, await side_by_side(lambda name: _created(name, parts, deadline), missing), strict=True)
     return list(answers.values())
 
 
@@ -166,7 +173,8 @@ def _by_id(topic_id: UUID, context: RequestContext, parts: BrokerParts) -> Answe
     return Answer(name, description=parts.metadata.topic(name))
 
 
-async def _by_name(name: str, context: RequestContext, parts: BrokerParts, may_create: bool) -> Answer:
+def _by_name(name: str, context: RequestContext, parts: BrokerParts, may_create: bool) -> Answer:
+    """What is said of a topic that is there or may not be; one that is to be created has neither a description nor an error."""
     if not _may_describe(parts, context, name):
         return Answer(name, TopicAuthorizationFailed.code, topic_id=ZERO_TOPIC_ID)
     description = parts.metadata.topic(name)
@@ -174,22 +182,22 @@ async def _by_name(name: str, context: RequestContext, parts: BrokerParts, may_c
         return Answer(name, description=description)
     try:
         validate_topic_name(name)
-        if not may_create or name in INTERNAL_TOPICS:
-            return Answer(name, UnknownTopicOrPartition.code)
-        if not may_create_topic(parts, context, name):
-            return Answer(name, TopicAuthorizationFailed.code)
-        return Answer(name, description=await _create(name, parts))
     except ApiError as error:
         return Answer(name, error.code)
+    if not may_create or name in INTERNAL_TOPICS:
+        return Answer(name, UnknownTopicOrPartition.code)
+    return Answer(name, NONE if may_create_topic(parts, context, name) else TopicAuthorizationFailed.code)
 
 
-async def _create(name: str, parts: BrokerParts) -> TopicDescription:
+async def _created(name: str, parts: BrokerParts, deadline: Deadline) -> Answer:
     """The topic with the broker's defaults; or as another client created it meanwhile."""
-    deadline = Deadline(AUTO_CREATION)
-    # Without a controller, or without an answer in time, the client asks again.
-    with contextlib.suppress(TopicAlreadyExists, NotController, BrokerNotAvailable, CoordinatorNotAvailable, RequestTimedOut):
-        await deadline.wait(parts.controller.create_topic(NewTopic(name), timeout_seconds=deadline.seconds_left()), f"creating {name}")
+    try:
+        # Without a controller, or without an answer in time, the client asks again.
+        with contextlib.suppress(TopicAlreadyExists, NotController, BrokerNotAvailable, CoordinatorNotAvailable, RequestTimedOut):
+            seconds = deadline.seconds_left()
+            if seconds:
+                await deadline.wait(parts.controller.create_topic(NewTopic(name), timeout_seconds=seconds), f"creating {name}")
+    except ApiError as error:
+        return Answer(name, error.code)
     description = parts.metadata.topic(name)
-    if description is None:
-        raise LeaderNotAvailable(f"{name} is not here yet")
-    return description
+    return Answer(name, LeaderNotAvailable.code) if description is None else Answer(name, description=description)

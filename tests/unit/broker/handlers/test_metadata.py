@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from ottla.broker.handlers import metadata
+from ottla.broker.handlers.waiting import AT_ONCE
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import ApiError, NotController, RequestTimedOut, TopicAlreadyExists
+from ottla.interbroker.calls import NewTopic
 from ottla.model import BrokerId, BrokerRegistration, Endpoint
 from ottla.protocol.api import ApiKey
 
@@ -194,3 +199,28 @@ async def test_a_topic_that_can_not_be_created_at_once_has_no_leader_yet(broker:
     broker.parts = replace(broker.parts, controller=Away())
     response = await broker.ask(ApiKey.METADATA, 12, topics=named("new"), allow_auto_topic_creation=True)
     assert [(topic.name, int(topic.error_code)) for topic in response.topics] == [("new", 5)]
+
+
+async def test_topics_that_are_not_there_are_created_side_by_side_and_in_one_time(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each had five seconds, one after the other: while the controller moves, a client of seven that asked for others too gave up.
+
+    Kafka waits for none (`KafkaApis.getTopicMetadata`, `AutoTopicCreationManager`).
+    """
+    monkeypatch.setattr(metadata, "AUTO_CREATION", timedelta(milliseconds=200))
+    log: list[str] = []
+
+    class Away:
+        cluster_id = broker.parts.controller.cluster_id
+
+        async def create_topic(self, new_topic: NewTopic, timeout_seconds: float) -> None:
+            log.append("begun")
+            await asyncio.sleep(timeout_seconds + 0.01)
+            log.append("ended")
+            raise NotController("no controller is known")
+
+    await broker.create("old")
+    broker.parts = replace(broker.parts, controller=Away())
+    names = ["old", *(f"new-{number}" for number in range(AT_ONCE + 8))]
+    response = await broker.ask(ApiKey.METADATA, 12, topics=named(*names), allow_auto_topic_creation=True)
+    assert [(topic.name, int(topic.error_code)) for topic in response.topics] == [("old", 0), *((name, 5) for name in names[1:])]
+    assert log == ["begun"] * AT_ONCE + ["ended"] * AT_ONCE
