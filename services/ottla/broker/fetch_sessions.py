@@ -221,7 +221,7 @@ class FetchSessions:
                 session.partitions.pop((topic.topic, partition), None)
                 session.said.pop((topic.topic, partition), None)
         self._partition_count += len(session.partitions) - before
-        if len(added) > MAX_UNKNOWN and (self._partition_count > self._max_partitions or self._has_too_many_unknown(added)):
+        if added and (self._partition_count > self._max_partitions or self._has_too_many_unknown(added)):
             # What it says now is answered; then its reader has to begin again, and gets a session if there is room for it.
             self._end(session.session_id)
             return FetchScope(session.partitions.items(), session, session.session_id)

@@ -287,6 +287,20 @@ def test_all_sessions_together_keep_so_many_partitions(clock: ManualClock) -> No
     assert sessions.begin(request(0, INITIAL_EPOCH, *range(60)), False).session_id != 0
 
 
+def test_a_session_does_not_grow_beyond_what_all_may_keep_by_a_few_partitions_at_a_time(clock: ManualClock) -> None:
+    """Up to a hundred more were taken with each fetch, without an end."""
+    sessions = FetchSessions(9, clock, Random(1), lambda key: False, max_partitions=100)
+    session_id = sessions.begin(request(0, INITIAL_EPOCH, *range(60)), False).session_id
+    assert len(sessions.begin(request(session_id, 1, *range(60, 100)), False).partitions) == 100
+    # What goes does not count: as many come as are forgotten.
+    sessions.begin(request(session_id, 2, 100, forgotten=(0,)), False)
+    assert len(sessions) == 1
+    assert len(sessions.begin(request(session_id, 3, 101), False).partitions) == 101
+    assert len(sessions) == 0
+    with pytest.raises(FetchSessionIdNotFound):
+        sessions.begin(request(session_id, 4), False)
+
+
 def test_a_partition_that_is_named_twice_is_asked_for_as_it_is_named_last(sessions: FetchSessions) -> None:
     twice = request(0, INITIAL_EPOCH, 3)
     twice.topics[0].partitions.append(partition(3, 7))
