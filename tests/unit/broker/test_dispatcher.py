@@ -18,7 +18,10 @@ from tests.loops import until
 
 from ottla.broker import dispatcher
 from ottla.broker.dispatcher import InFlight
+from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.handlers import produce as produce_handler
+from ottla.broker.handlers.registry import MOST_UNCOUNTED
+from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.interbroker.calls import PartitionToStop
 from ottla.model import BrokerId, TopicPartition
 from ottla.network.connection import Connection
@@ -461,6 +464,44 @@ async def test_at_queued_max_requests_connections_wait_their_turn(tmp_path: Path
             assert (await client.produced())[1][0][0] == 0
         for n in (1, 2):
             assert (await clients[2].answer(ApiKey.API_VERSIONS, 0))[0] == n
+
+
+# A group's offset of events-0, all offsets of a group, and a transactional producer.
+WAIT_FOR_A_FOLLOWER = {
+    ApiKey.OFFSET_COMMIT: (7, b"\0\1g" + struct.pack(">ihhih", -1, 0, -1, 1, 6) + b"events" + struct.pack(">iiqih", 1, 0, 0, -1, -1)),
+    ApiKey.OFFSET_FETCH: (2, b"\0\1g" + struct.pack(">i", -1)),
+    ApiKey.INIT_PRODUCER_ID: (0, b"\0\1t" + struct.pack(">i", 60_000)),
+}
+
+
+@pytest.mark.parametrize("key", WAIT_FOR_A_FOLLOWER)
+async def test_a_request_that_waits_for_a_follower_takes_no_place_of_others(tmp_path: Path, key: ApiKey) -> None:
+    """As in Kafka, whose `DelayedOperation`s hold no thread: with 500 commits that waited nothing could be fetched any more."""
+    version, body = WAIT_FOR_A_FOLLOWER[key]
+    async with wired(tmp_path, most_in_flight=1) as broker:
+        broker.topic("events")
+        for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            broker.topic(name, isr=(BROKER, BrokerId(2)))  # which does not fetch
+        waiting, other = await broker.connect(), await broker.connect()
+        waiting.write(framed(key, version, 1, body))
+        await rest()
+        other.write(fetch(("events", 0, 0)))
+        assert await other.fetched() == (1, [(0, b"")])
+        assert not waiting.reader._buffer  # type: ignore[attr-defined]
+
+
+async def test_a_request_that_names_so_much_that_it_is_work_counts_while_it_waits(tmp_path: Path) -> None:
+    async with wired(tmp_path, most_in_flight=1) as broker:
+        broker.topic("events", MOST_UNCOUNTED)
+        broker.topic(OFFSETS_TOPIC, isr=(BROKER, BrokerId(2)))
+        clients = [await broker.connect(), await broker.connect()]
+        partitions = b"".join(struct.pack(">iqih", index, 0, -1, -1) for index in range(MOST_UNCOUNTED))
+        body = b"\0\1g" + struct.pack(">ihhih", -1, 0, -1, 1, 6) + b"events" + struct.pack(">i", MOST_UNCOUNTED) + partitions
+        clients[0].write(framed(ApiKey.OFFSET_COMMIT, 7, 1, body))
+        await until(lambda: len(broker.produces) == 1)
+        clients[1].write(framed(ApiKey.API_VERSIONS, 0, 1, b""))
+        await rest()
+        assert not clients[1].reader._buffer  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("what", ["decoded", "opened"])

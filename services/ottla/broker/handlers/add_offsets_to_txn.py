@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FIRST_WITH_PRODUCER_FENCED: Final = 2
 
 
-@handles(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4)
+@handles(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, waits=True)
 async def add_offsets_to_txn(request: AddOffsetsToTxnRequest, context: RequestContext, parts: BrokerParts) -> Any:
     error_code = NONE
     try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FIRST_WITH_PRODUCER_FENCED: Final = 2
 
 
-@handles(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3)
+@handles(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, waits=True)
 async def add_partitions_to_txn(request: AddPartitionsToTxnRequest, context: RequestContext, parts: BrokerParts) -> Any:
     transactional_id = request.v3_and_below_transactional_id
     topics = request.v3_and_below_topics

@@ -31,7 +31,7 @@ def serves_consumer_groups(settings: BrokerSettings) -> bool:
     return settings.serves_consumer_groups
 
 
-@handles(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, serves=serves_consumer_groups)
+@handles(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, serves=serves_consumer_groups, waits=True)
 async def consumer_group_heartbeat(request: ConsumerGroupHeartbeatRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 
 
-@handles(ApiKey.DELETE_GROUPS, 0, 2)
+@handles(ApiKey.DELETE_GROUPS, 0, 2, waits=True)
 async def delete_groups(request: DeleteGroupsRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
     results = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FIRST_WITH_PRODUCER_FENCED: Final = 2
 
 
-@handles(ApiKey.END_TXN, 0, 4)
+@handles(ApiKey.END_TXN, 0, 4, waits=True)
 async def end_txn(request: EndTxnRequest, context: RequestContext, parts: BrokerParts) -> Any:
     error_code = NONE
     try:

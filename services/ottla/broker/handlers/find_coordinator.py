@@ -37,7 +37,7 @@ class Coordinator(NamedTuple):
     error_message: str | None = None
 
 
-@handles(ApiKey.FIND_COORDINATOR, 0, 6)
+@handles(ApiKey.FIND_COORDINATOR, 0, 6, waits=True)
 async def find_coordinator(request: FindCoordinatorRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
     if context.api_version < FIRST_WITH_SEVERAL_KEYS:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FIRST_WITH_PRODUCER_FENCED: Final = 4
 
 
-@handles(ApiKey.INIT_PRODUCER_ID, 0, 5)
+@handles(ApiKey.INIT_PRODUCER_ID, 0, 5, waits=True)
 async def init_producer_id(request: InitProducerIdRequest, context: RequestContext, parts: BrokerParts) -> Any:
     error_code, producer_id, producer_epoch = NONE, NO_PRODUCER_ID, NO_PRODUCER_EPOCH
     try:

@@ -29,7 +29,7 @@ LAST_WITH_RETENTION: Final = 4
 FIRST_WITH_EPOCHS: Final = 9
 
 
-@handles(ApiKey.OFFSET_COMMIT, 2, 9)
+@handles(ApiKey.OFFSET_COMMIT, 2, 9, waits=True)
 async def offset_commit(request: OffsetCommitRequest, context: RequestContext, parts: BrokerParts) -> Any:
     outcomes: dict[TopicPartition, ApiError | None] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 
 
-@handles(ApiKey.OFFSET_DELETE, 0, 0)
+@handles(ApiKey.OFFSET_DELETE, 0, 0, waits=True)
 async def offset_delete(request: OffsetDeleteRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
     outcomes: dict[TopicPartition, ApiError | None] = {}

@@ -45,7 +45,7 @@ class Found:
         self.partitions[partition] = committed or NOTHING_COMMITTED, error_code
 
 
-@handles(ApiKey.OFFSET_FETCH, 1, 9)
+@handles(ApiKey.OFFSET_FETCH, 1, 9, waits=True)
 async def offset_fetch(request: OffsetFetchRequest, context: RequestContext, parts: BrokerParts) -> Any:
     version = context.api_version
     schema = context.response_schema()

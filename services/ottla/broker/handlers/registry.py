@@ -7,6 +7,7 @@ encode through `protocol.messages`; the hot ones bring their own.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from ottla.storage.batch_opener import BatchOpener
     from ottla.storage.log_manager import LogManager
     from ottla.storage.log_moves import LogMoves
+
+# What a request may name that is taken for one that waits.
+MOST_UNCOUNTED: Final = 1_000
 
 Pieces = list[bytes | FileRegion]
 
@@ -137,6 +141,7 @@ def handles(
     *,
     decode: Decode | None = None,
     serves: Serves | None = None,
+    waits: bool = False,
 ) -> Callable[[Handle], Handle]:
     """Enters the decorated function as the handler of `key`.
 
@@ -146,11 +151,38 @@ def handles(
         max_version: the highest.
         decode: reads a body (a view, the version) where `protocol.messages` is not used; it raises InvalidRequest.
         serves: says whether a broker with such settings serves it; None for one that every broker serves.
+        waits: whether it is a coroutine that mostly waits for other brokers. What waits is no work under way, and five hundred
+            commits that a follower holds up must not stop all that others ask for: it does not count for `queued.max.requests`
+            unless it names so much that to go through it is work.
     """
 
     def enter(handle: Handle) -> Handle:
         assert key not in APIS, f"{key.name} has two handlers"
-        APIS[key] = Api(key, min_version, max_version, handle, decode, serves)
+        APIS[key] = Api(key, min_version, max_version, _uncounted(handle) if waits else handle, decode, serves)
         return handle
 
     return enter
+
+
+def _uncounted(handle: Handle) -> Handle:
+    """The same as a task, which the dispatcher does not count as it does a coroutine."""
+
+    def begin(request: Any, context: RequestContext, parts: BrokerParts) -> Response:
+        answering: Any = handle(request, context, parts)
+        return answering if _names_much(request) else asyncio.ensure_future(answering)
+
+    return begin
+
+
+def _names_much(request: Any) -> bool:
+    """Whether a request has more than `MOST_UNCOUNTED` elements; looks no further than needed."""
+    found, structs = 0, [request]
+    for struct in structs:  # which grows
+        for name in getattr(struct, "__dataclass_fields__", ()):
+            value = getattr(struct, name)
+            if isinstance(value, (list, tuple)):
+                found += len(value)
+                if found > MOST_UNCOUNTED:
+                    return True
+                structs += value
+    return False

@@ -37,7 +37,7 @@ FIRST_WITH_LOAD_IN_PROGRESS: Final = 2
 FIRST_WITH_TRANSACTION_ABORTABLE: Final = 4
 
 
-@handles(ApiKey.TXN_OFFSET_COMMIT, 0, 4)
+@handles(ApiKey.TXN_OFFSET_COMMIT, 0, 4, waits=True)
 async def txn_offset_commit(request: TxnOffsetCommitRequest, context: RequestContext, parts: BrokerParts) -> Any:
     outcomes: dict[TopicPartition, ApiError | None] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kio.schema.write_txn_markers.v1.request import WriteTxnMarkersRequest
 
 
-@handles(ApiKey.WRITE_TXN_MARKERS, 1, 1)
+@handles(ApiKey.WRITE_TXN_MARKERS, 1, 1, waits=True)
 async def write_txn_markers(request: WriteTxnMarkersRequest, context: RequestContext, parts: BrokerParts) -> Any:
     schema = context.response_schema()
     is_allowed = any(cluster_allowed(parts, context, operation) for operation in (Operation.ALTER, Operation.CLUSTER_ACTION))
