@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.loops import until
 
-from ottla.errors import CoordinatorLoadInProgress, InvalidGroupId, RebalanceInProgress
+from ottla.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, InvalidGroupId, RebalanceInProgress
 from ottla.protocol.api import ApiKey
 
 
@@ -41,3 +42,23 @@ async def test_a_member_that_syncs_while_its_coordinator_reads_the_partition_joi
     assert int((await broker.ask(ApiKey.HEARTBEAT, 4, **member)).error_code) == 0
     joined = await broker.ask(ApiKey.JOIN_GROUP, 9, group_id="g", session_timeout=10_000)
     assert int(joined.error_code) == CoordinatorLoadInProgress.code
+
+
+async def test_groups_are_deleted_side_by_side(broker: Any) -> None:
+    """Seven that a follower held up took 35 seconds, and the client had no answer for any (`GroupCoordinatorService.deleteGroups`)."""
+    log: list[str] = []
+
+    class HeldUp:
+        def of_any(self, group_id: str) -> HeldUp:
+            return self
+
+        async def delete(self, group_id: str) -> None:
+            log.append(f"{group_id} begins")
+            await broker.pause()
+            log.append(f"{group_id} ends")
+            raise CoordinatorNotAvailable("the in-sync replicas were too slow")
+
+    broker.parts = replace(broker.parts, groups=HeldUp())
+    response = await broker.ask(ApiKey.DELETE_GROUPS, 2, groups_names=["a", "b"])
+    assert [(result.group_id, int(result.error_code)) for result in response.results] == [("a", 15), ("b", 15)]
+    assert log[:2] == ["a begins", "b begins"]
