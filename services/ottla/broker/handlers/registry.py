@@ -8,6 +8,7 @@ encode through `protocol.messages`; the hot ones bring their own.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -167,6 +168,7 @@ def handles(
 def _uncounted(handle: Handle) -> Handle:
     """The same as a task, which the dispatcher does not count as it does a coroutine."""
 
+    @functools.wraps(handle)
     def begin(request: Any, context: RequestContext, parts: BrokerParts) -> Response:
         answering: Any = handle(request, context, parts)
         return answering if _names_much(request) else asyncio.ensure_future(answering)
