@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -76,6 +77,20 @@ def test_with_internal_among_them_services_speak_tls_to_brokers(name: str, clien
     assert properties.get(f"{prefix}ssl.keystore.location") == (KEY if client_auth == "required" else None)
     assert settings.rpc_security_protocol == "PLAINTEXT"
     assert makes_a_keystore(pod_of(rendered, name)) == (client_auth == "required")
+
+
+@pytest.mark.parametrize("name", ["audit", "mirror"])
+def test_a_key_that_ends_without_a_new_line_does_not_spoil_the_certificate_behind_it(name: str, tmp_path: Path) -> None:
+    """As PEM comes out of Vault or an ExternalSecret: brokers and registries take such a Secret (configure.py, registry_prepare.py)."""
+    [maker] = pod_of(template({**ENABLED, "tls.listeners": ["RPC"]}), name)["initContainers"]
+    for key in ("tls.key", "tls.crt"):
+        (tmp_path / key).write_text(f"-----BEGIN {key}-----\n-----END {key}-----", encoding="ascii")
+    here = [word.replace("/run/ottla", str(tmp_path)).replace("/etc/ottla-tls", str(tmp_path)) for word in maker["command"]]
+    subprocess.run(here, check=True, timeout=60)
+    made = tmp_path / "keystore.pem"
+    lines = [line for line in made.read_text(encoding="ascii").splitlines() if line]
+    assert lines == ["-----BEGIN tls.key-----", "-----END tls.key-----", "-----BEGIN tls.crt-----", "-----END tls.crt-----"]
+    assert made.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -91,7 +91,8 @@ initContainers:
     command:
       - sh
       - -ec
-      - 'umask 077; cat "$0" "$1" >/run/ottla/keystore.pem'
+      # A key that comes out of a vault may end without a new line.
+      - 'umask 077; { cat "$0"; echo; cat "$1"; } >/run/ottla/keystore.pem'
       - /etc/ottla-tls/{{ $root.Values.tls.privateKeyKey }}
       - /etc/ottla-tls/{{ $root.Values.tls.certificateKey }}
     securityContext:
