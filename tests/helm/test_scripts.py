@@ -139,6 +139,15 @@ def test_a_secret_that_lacks_a_key_is_told_by_its_name(tmp_path: Path) -> None:
         configure.stores({"certificate": "tls.crt", "private_key": "tls.key", "authorities": "ca.crt"}, tmp_path)
 
 
+def test_authorities_with_names_in_their_comments_are_taken(tmp_path: Path) -> None:
+    """As Mozilla's are, as curl and certifi have them: a line of text above each certificate, which OpenSSL does not read."""
+    for key in ("tls.key", "tls.crt"):
+        (tmp_path / key).write_text(f"-----BEGIN {key}-----", encoding="ascii")
+    (tmp_path / "ca.crt").write_bytes("# Főtanúsítvány\n".encode() + "# Zürich\n".encode("latin-1") + b"-----BEGIN CERTIFICATE-----\n")
+    files = configure.stores({"certificate": "tls.crt", "private_key": "tls.key", "authorities": "ca.crt"}, tmp_path)
+    assert files["truststore.pem"].splitlines()[2:] == ["-----BEGIN CERTIFICATE-----"]
+
+
 def test_addresses_of_version_6_stand_in_brackets() -> None:
     external = {"type": "NodePort", "service": "b", "hosts": [], "node_ports": [30092], "node_external_address": False}
     environment = {"POD_NAMESPACE": "streams", "HOST_IP": "2001:db8::7"}

@@ -161,7 +161,7 @@ def stores(tls: Mapping[str, str], secret: Path) -> dict[str, str]:
 
     def part(key: str) -> str:
         try:
-            return (secret / key).read_text(encoding="ascii").strip() + "\n"
+            return (secret / key).read_text(encoding="ascii", errors="replace").strip() + "\n"  # comments are in any language
         except OSError as error:
             raise Problem(f"the Secret with the certificate has no {key}: {error}") from error
 
