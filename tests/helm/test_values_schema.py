@@ -120,10 +120,40 @@ def test_a_value_without_which_the_chart_would_say_something_else_can_not_be_nul
     assert named in refusal({value: None})
 
 
-@pytest.mark.parametrize("value", ["zookeeper.digest.existingSecret", "tls.existingSecret", "image.tag", "externalAccess.enabled"])
+EVERYTHING: Final[dict[str, Any]] = {
+    "auditCounter.enabled": True,
+    "externalAccess.enabled": True,
+    "load": {"enabled": True, "pattern": "clicks", "into": "s3://lake/clicks"},
+    "metrics.serviceMonitor.enabled": True,
+    "mirrorMaker": {"enabled": True, "sources": {"far": {"bootstrap.servers": "far:9092"}}},
+    "schemaRegistry.enabled": True,
+    "tls.certManager": {"enabled": True, "issuerRef": {"name": "authority"}},
+}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "broker.podLabels",
+        "broker.rack.fromNode",
+        "broker.rack.values",
+        "broker.settings",
+        "externalAccess.hosts",
+        "externalAccess.loadBalancerIPs",
+        "externalAccess.nodeExternalAddress",
+        "externalAccess.nodePorts",
+        "image.tag",
+        "load.topics",
+        "mirrorMaker.settings",
+        "schemaRegistry.settings",
+        "tls.existingSecret",
+        "zookeeper.connect",
+        "zookeeper.digest.existingSecret",
+    ],
+)
 def test_null_is_empty_where_the_default_is(value: str) -> None:
-    """`existingSecret:` with nothing behind it names no Secret."""
-    assert list(template({value: None})) == list(template())
+    """`existingSecret:` with nothing behind it names no Secret, and `hosts:` no host: as when a person comments out all that was there."""
+    assert list(template({**EVERYTHING, value: None})) == list(template(EVERYTHING))
 
 
 def test_what_is_made_from_values_and_settings_is_what_is_in_the_tree() -> None:

@@ -24,7 +24,7 @@
 {{- if not (or $values.zookeeper.enabled $values.zookeeper.connect) -}}
 {{- fail "zookeeper.enabled is false: say in zookeeper.connect where ZooKeeper is" -}}
 {{- end -}}
-{{- if contains "/" $values.zookeeper.connect -}}
+{{- if contains "/" (default "" $values.zookeeper.connect) -}}
 {{- fail "zookeeper.connect: the path belongs into zookeeper.chroot" -}}
 {{- end -}}
 
@@ -58,7 +58,7 @@
 {{- if and $external.hosts (eq $external.type "LoadBalancer") (lt (len $external.hosts) $replicas) -}}
 {{- fail (printf "externalAccess.hosts has %d hosts for %d brokers, and each has a load balancer of its own" (len $external.hosts) $replicas) -}}
 {{- end -}}
-{{- if and (gt (len $external.hosts) 1) (lt (len $external.hosts) $replicas) -}}
+{{- if and (gt (len (default list $external.hosts)) 1) (lt (len $external.hosts) $replicas) -}}
 {{- fail (printf "externalAccess.hosts has %d hosts for %d brokers: give one for each, or one for all" (len $external.hosts) $replicas) -}}
 {{- end -}}
 {{- if and $external.loadBalancerIPs (lt (len $external.loadBalancerIPs) $replicas) -}}

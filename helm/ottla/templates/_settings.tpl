@@ -109,7 +109,7 @@ ssl.client.auth: {{ .Values.tls.clientAuth }}
 {{- $configuration := dict
   "id_base" (int .Values.broker.idBase)
   "domain" (include "ottla.broker.domain" .)
-  "rack" (dict "node_label" (ternary .Values.broker.rack.nodeLabel "" .Values.broker.rack.fromNode) "values" .Values.broker.rack.values)
+  "rack" (dict "node_label" (ternary "" .Values.broker.rack.nodeLabel (empty .Values.broker.rack.fromNode)) "values" (default list .Values.broker.rack.values))
   "zookeeper_digest" (not (empty .Values.zookeeper.digest.existingSecret))
 -}}
 {{- if include "ottla.tls.secret" . -}}
@@ -119,9 +119,9 @@ ssl.client.auth: {{ .Values.tls.clientAuth }}
 {{- $_ := set $configuration "external" (dict
   "type" $external.type
   "service" (printf "%s-broker" (include "ottla.fullname" .))
-  "hosts" $external.hosts
-  "node_ports" $external.nodePorts
-  "node_external_address" $external.nodeExternalAddress
+  "hosts" (default list $external.hosts)
+  "node_ports" (default list $external.nodePorts)
+  "node_external_address" (not (empty $external.nodeExternalAddress))
   "port" (int $external.port)
   "wait_seconds" (int $external.waitSeconds)
 ) -}}
