@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any, Final
 import pytest
 import yaml
 from tests.helm.charting import CHART, ROOT, refusal, template
+
+kubernetes_validate: Any = importlib.import_module("kubernetes_validate")  # untyped
 
 SCHEMA: Final[dict[str, Any]] = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 VALUES: Final[dict[str, Any]] = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
@@ -154,6 +157,23 @@ EVERYTHING: Final[dict[str, Any]] = {
 def test_null_is_empty_where_the_default_is(value: str) -> None:
     """`existingSecret:` with nothing behind it names no Secret, and `hosts:` no host: as when a person comments out all that was there."""
     assert list(template({**EVERYTHING, value: None})) == list(template(EVERYTHING))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"broker.resources": {"requests": {"cpu": 0.5, "memory": "1e9"}, "limits": {"cpu": 1.5, "memory": 2147483648}}},
+        {"broker.persistence.size": "1Ei"},
+        {"tls.existingSecret": f"wildcard-{'a' * 244}", "zookeeper.digest.existingSecret": f"digest.{'a' * 200}"},
+        {"load": {**EVERYTHING["load"], "existingClaim": f"tables-{'a' * 200}"}, "serviceAccount.name": f"streams-{'a' * 100}"},
+    ],
+    ids=["numbers", "exa", "secrets", "claim and account"],
+)
+def test_what_kubernetes_takes_is_taken(values: dict[str, Any]) -> None:
+    """A quantity may be a number (`cpu: 0.5`) or have an exponent; a Secret's name may have 253 characters, unlike a Service's."""
+    for manifest in template(values):
+        if manifest["kind"] != "Certificate":
+            kubernetes_validate.validate(json.loads(json.dumps(manifest)), "1.30", strict=True)
 
 
 def test_what_is_made_from_values_and_settings_is_what_is_in_the_tree() -> None:
