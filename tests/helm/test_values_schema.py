@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
-from tests.helm.charting import CHART, ROOT, refusal, template
+from tests.helm.charting import CHART, ROOT, helm, refusal, template
 
 kubernetes_validate: Any = importlib.import_module("kubernetes_validate")  # untyped
 
@@ -174,6 +176,19 @@ def test_what_kubernetes_takes_is_taken(values: dict[str, Any]) -> None:
     for manifest in template(values):
         if manifest["kind"] != "Certificate":
             kubernetes_validate.validate(json.loads(json.dumps(manifest)), "1.30", strict=True)
+
+
+def test_a_chart_above_it_can_switch_it_off(tmp_path: Path) -> None:
+    """`condition: ottla.enabled` is how Helm's own page has it (helm.sh/docs/topics/charts, "Tags and Condition Fields")."""
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["version"]
+    shutil.copytree(CHART, tmp_path / "charts" / "ottla")
+    dependency = {"name": "ottla", "version": version, "condition": "ottla.enabled"}
+    chart = {"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [dependency]}
+    (tmp_path / "Chart.yaml").write_text(json.dumps(chart), encoding="utf-8")
+    for enabled, count in (("true", 1), ("false", 0)):
+        made = helm("template", "mine", str(tmp_path), "--set", f"ottla.enabled={enabled}")
+        assert made.returncode == 0, made.stderr
+        assert made.stdout.count("name: mine-ottla-broker-headless") == count
 
 
 def test_what_is_made_from_values_and_settings_is_what_is_in_the_tree() -> None:
