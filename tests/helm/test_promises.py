@@ -152,6 +152,22 @@ def test_labels_of_pods_go_before_those_of_everything_and_never_before_what_sele
     assert {labels["team"] for labels in pods} == {"b"}
 
 
+def test_a_label_or_an_annotation_that_the_chart_has_too_stands_once() -> None:
+    """A key twice is refused by what reads strictly, such as Flux's post-renderers."""
+    own: dict[str, Any] = {"enabled": True, "podAnnotations": {"kubectl.kubernetes.io/default-container": "mesh", "note": "mine"}}
+    services = {"auditCounter": own, "schemaRegistry": own, "mirrorMaker": {**own, "sources": {"far": {"bootstrap.servers": "far:9092"}}}}
+    found = {"enabled": True, "labels": {"release": "prometheus"}}
+    metrics = {"serviceMonitor": found, "prometheusRule": found, "dashboards": {"enabled": True, "label": "release"}}
+    given = {"labels": {"release": "stable"}, "broker.podAnnotations": own["podAnnotations"], "metrics": metrics, **services}
+    rendered = template(given)
+    for kind, value in (("ServiceMonitor", "prometheus"), ("PrometheusRule", "prometheus"), ("Service", "stable")):
+        assert {manifest["metadata"]["labels"]["release"] for manifest in rendered.all(kind)} == {value}, kind
+    for name in ("broker", "registry", "audit", "mirror"):
+        annotations = rendered.one("Deployment" if name == "mirror" else "StatefulSet", name)["spec"]["template"]["metadata"]["annotations"]
+        assert set(annotations) == {"checksum/configuration", *own["podAnnotations"]}
+        assert own["podAnnotations"].items() <= annotations.items()
+
+
 def test_budgets_let_one_go_at_a_time() -> None:
     budgets = {
         pod_disruption_budget["metadata"]["name"]: pod_disruption_budget["spec"]["maxUnavailable"]

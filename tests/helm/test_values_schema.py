@@ -139,6 +139,7 @@ EVERYTHING: Final[dict[str, Any]] = {
 @pytest.mark.parametrize(
     "value",
     [
+        "broker.podAnnotations",
         "broker.podLabels",
         "broker.rack.fromNode",
         "broker.rack.values",
@@ -149,6 +150,7 @@ EVERYTHING: Final[dict[str, Any]] = {
         "externalAccess.nodePorts",
         "image.tag",
         "load.topics",
+        "metrics.serviceMonitor.labels",
         "mirrorMaker.settings",
         "schemaRegistry.settings",
         "tls.existingSecret",

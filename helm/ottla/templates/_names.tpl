@@ -29,6 +29,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end }}
 {{- end -}}
 
+{{/* The labels of an object that others look for by labels of a person's: (list $ labels). Theirs go before; a key stands once. */}}
+{{- define "ottla.labelsAnd" -}}
+{{- toYaml (merge (dict) (index . 1) (include "ottla.labels" (index . 0) | fromYaml)) -}}
+{{- end -}}
+
+{{/* Annotations of pods: (list $ container template podAnnotations). The checksum of that template's files: other settings are another pod. */}}
+{{- define "ottla.podAnnotations" -}}
+{{- $checksum := dict "checksum/configuration" (include (index . 2) (index . 0) | sha256sum) -}}
+{{- toYaml (merge $checksum (index . 3) (dict "kubectl.kubernetes.io/default-container" (index . 1))) -}}
+{{- end -}}
+
 {{/*
 Labels of pods: (list $ "broker" podLabels). Theirs go before `labels`, and before both what selects them. The chart's version is not
 among them: another one would restart ZooKeeper, whose image is the same.
