@@ -116,10 +116,28 @@ say_where() {
 END
 }
 
+# Compose itself takes any name and starts nothing for it.
+refuse_unknown_profiles() {
+    set -f
+    IFS=,
+    for profile in $profiles; do
+        case ,$every_profile, in
+        *,"$profile",*) ;;
+        *)
+            echo "compose.sh: there is no profile '$profile'; there are $every_profile, and PROFILES names some of them with commas" >&2
+            exit 2
+            ;;
+        esac
+    done
+    unset IFS
+    set +f
+}
+
 command=${1:-}
 [ $# -eq 0 ] || shift
 case $command in
 up)
+    refuse_unknown_profiles
     sh deploy/images.sh --missing
     case ,$profiles, in
     *,observability,*)

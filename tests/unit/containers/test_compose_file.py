@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +146,18 @@ def test_pages_name_profiles_as_make_takes_them() -> None:
     """`make up` goes by PROFILES, and gives compose its COMPOSE_PROFILES itself."""
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
     assert not [page.name for page in pages if re.search(r"COMPOSE_PROFILES=\S+ make", page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(
+    ("profiles", "wrong"), [("mirorr", "mirorr"), ("ensemble,spark,grafana", "grafana"), ("mirror spark", "mirror spark")]
+)
+def test_a_profile_that_there_is_not_is_refused_before_anything_starts(profiles: str, wrong: str, tmp_path: Path) -> None:
+    """Compose takes any name and starts nothing for it: `make up` would say that all of it is healthy."""
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\n[ "$1" = compose ] && [ "$2" = version ] && exit 0\necho "docker $*"\n', encoding="ascii")
+    docker.chmod(0o755)
+    up = ["sh", str(ROOT / "deploy" / "compose.sh"), "up"]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PROFILES": profiles, "OTTLA_UP_SECONDS": "0"}
+    ended = subprocess.run(up, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"there is no profile '{wrong}'; there are ensemble,mirror,observability,registries,spark" in ended.stderr
