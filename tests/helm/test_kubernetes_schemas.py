@@ -122,3 +122,29 @@ def test_names_that_yaml_would_take_for_something_else_stay_names(file: Path) ->
         elif manifest["kind"] == "ServiceMonitor":
             assert manifest["spec"]["namespaceSelector"] == {"matchNames": ["2026"]}
         assert all(isinstance(label, str) for label in manifest["metadata"]["labels"].values())
+
+
+def test_names_of_a_person_s_own_objects_may_be_numbers_too() -> None:
+    """Each is a name that Kubernetes takes; without quotes `1e3` is a number to YAML, and the API server refuses the object."""
+    name = "1e3"
+    services = {service: {"enabled": True, "priorityClassName": name} for service in ("auditCounter", "schemaRegistry")}
+    mirror = {"enabled": True, "priorityClassName": name, "existingSecret": name, "sources": {"far": {"bootstrap.servers": "far:9092"}}}
+    load = {"enabled": True, "priorityClassName": name, "existingSecret": name, "existingClaim": name, "pattern": "a", "into": "s3://a/b"}
+    claims = {"priorityClassName": name, "persistence": {"storageClass": name}}
+    digest = {"existingSecret": name, "usernameKey": "1", "passwordKey": "2"}
+    rendered = template(
+        {
+            "broker": claims,
+            "externalAccess": {"enabled": True, "type": "LoadBalancer", "loadBalancerClass": name},
+            "image.pullSecrets": [name],
+            "load": load,
+            "mirrorMaker": mirror,
+            "serviceAccount.name": name,
+            "tls": {"existingSecret": name, "listeners": ["INTERNAL", "RPC"]},
+            "zookeeper": {**claims, "digest": digest},
+            **services,
+        },
+        "--is-upgrade",
+    )
+    wrong = [said for manifest in rendered if (said := complaint("1.30", json.dumps(manifest, sort_keys=True)))]
+    assert not wrong

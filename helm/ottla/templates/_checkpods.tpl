@@ -80,7 +80,7 @@ volumes:
   {{- with include "ottla.tls.secret" $root }}
   - name: tls
     secret:
-      secretName: {{ . }}
+      secretName: {{ . | quote }}
       defaultMode: 0440
   {{- end }}
 {{- end -}}

@@ -60,9 +60,9 @@ among them: another one would restart ZooKeeper, whose image is the same.
 
 {{- define "ottla.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
-{{- default (include "ottla.fullname" .) .Values.serviceAccount.name -}}
+{{- default (include "ottla.fullname" .) .Values.serviceAccount.name | quote -}}
 {{- else -}}
-{{- default "default" .Values.serviceAccount.name -}}
+{{- default "default" .Values.serviceAccount.name | quote -}}
 {{- end -}}
 {{- end -}}
 
@@ -79,7 +79,7 @@ among them: another one would restart ZooKeeper, whose image is the same.
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- end -}}
@@ -154,6 +154,6 @@ imagePullSecrets:
 {{- if eq . "-" }}
 storageClassName: ""
 {{- else if . }}
-storageClassName: {{ . }}
+storageClassName: {{ . | quote }}
 {{- end }}
 {{- end -}}

@@ -75,7 +75,7 @@ livenessProbe:
 {{- if include "ottla.tls.isOfServices" . }}
 - name: tls
   secret:
-    secretName: {{ include "ottla.tls.secret" . }}
+    secretName: {{ include "ottla.tls.secret" . | quote }}
     defaultMode: 0440
 {{- end }}
 {{- end -}}
