@@ -122,6 +122,25 @@ def test_a_setting_that_is_switched_off_goes_before_the_chart_s_too() -> None:
     assert {"remote->local.enabled=false", "zookeeper.set.acl=false"} <= lines("mirror", "mm2.properties")
 
 
+def test_a_setting_of_one_values_file_is_taken_back_by_null_in_the_next(tmp_path: Path) -> None:
+    """As Helm has it for a chart's own values: then the chart's default is given, or none."""
+    given = {"min.insync.replicas": 1, "num.partitions": 6}
+    services = {name: {"enabled": True, "settings": {"zookeeper.session.timeout.ms": 9000}} for name in ("auditCounter", "schemaRegistry")}
+    far = {"bootstrap.servers": "far:9092", "security.protocol": "SSL"}
+    mirror = {"enabled": True, "sources": {"far": far}, "settings": {"topics": "clicks"}}
+    every, here = tmp_path / "every.json", tmp_path / "here.json"
+    every.write_text(json.dumps({"broker": {"settings": given}, "mirrorMaker": mirror, **services}), encoding="utf-8")
+    taken_back: dict[str, Any] = {name: {"settings": {"zookeeper.session.timeout.ms": None}} for name in services}
+    taken_back["mirrorMaker"] = {"sources": {"far": {"security.protocol": None}}, "settings": {"topics": None}}
+    here.write_text(json.dumps({"broker": {"settings": dict.fromkeys(given)}, **taken_back}), encoding="utf-8")
+    rendered = template(None, "--values", str(every), "--values", str(here))
+    settings = started_with(rendered, tmp_path)
+    assert (settings.min_insync_replicas, settings.num_partitions) == (2, 1)
+    files = [text for config_map in rendered.all("ConfigMap") for name, text in config_map["data"].items() if name.endswith(".properties")]
+    assert len(files) == 4
+    assert not [line for text in files for line in text.splitlines() if line.startswith(("topics=", "far.security=", "zookeeper.session"))]
+
+
 def test_other_settings_are_other_pods_and_other_values_are_not() -> None:
     """A checksum of the ConfigMap is on the pods, so that `helm upgrade` rolls them exactly when it must."""
 

@@ -81,7 +81,10 @@ ssl.client.auth: {{ .Values.tls.clientAuth }}
 {{- $settings := dict -}}
 {{- range . -}}
 {{- range $name, $value := . -}}
+{{- /* Null takes back what another values file said. */ -}}
+{{- if not (kindIs "invalid" $value) -}}
 {{- $_ := set $settings $name $value -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- range $name, $value := $settings }}
