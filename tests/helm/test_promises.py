@@ -373,6 +373,20 @@ def test_a_scale_down_is_looked_at_before_an_upgrade_and_only_then() -> None:
     assert not template(None, "--is-upgrade", file=CI / "without-guards.yaml").all("Job")
 
 
+def test_the_look_before_an_upgrade_waits_for_no_certificate_that_the_upgrade_makes() -> None:
+    """INTERNAL in plain text needs none, and a pod whose Secret is not there does not start: the upgrade would fail without a word."""
+    certificate = {"enabled": True, "issuerRef": {"name": "authority"}}
+    values = {"tls.certManager": certificate, "externalAccess.enabled": True}
+
+    def secrets(values: dict[str, Any], kind: str, name: str) -> list[str]:
+        pods = template(values, "--is-upgrade").pod_templates()
+        return [volume["secret"]["secretName"] for volume in pods[f"{kind}/mine-ottla-{name}"]["spec"]["volumes"] if "secret" in volume]
+
+    assert secrets(values, "Job", "scale-down-check") == []
+    assert secrets(values, "Pod", "check-external") == ["mine-ottla-tls"]
+    assert secrets({**values, "tls.listeners": ["INTERNAL"]}, "Job", "scale-down-check") == ["mine-ottla-tls"]
+
+
 def test_scripts_in_pods_are_the_files_in_the_chart() -> None:
     """As Python sees them: an indented block of YAML must not have changed a line."""
     rendered = template(None, "--is-upgrade")

@@ -26,6 +26,7 @@ The spec of such a pod.
 */}}
 {{- define "ottla.checkPod" -}}
 {{- $root := .root -}}
+{{- $tls := eq (include "ottla.protocol" (list $root .listener)) "SSL" -}}
 restartPolicy: Never
 serviceAccountName: {{ default (include "ottla.serviceAccountName" $root) .account }}
 automountServiceAccountToken: {{ ne (default "" .account) "" }}
@@ -69,7 +70,7 @@ containers:
     volumeMounts:
       - name: temporary
         mountPath: /tmp
-      {{- if include "ottla.tls.secret" $root }}
+      {{- if $tls }}
       - name: tls
         mountPath: /etc/ottla-tls
         readOnly: true
@@ -77,10 +78,10 @@ containers:
 volumes:
   - name: temporary
     emptyDir: {}
-  {{- with include "ottla.tls.secret" $root }}
+  {{- if $tls }}
   - name: tls
     secret:
-      secretName: {{ . | quote }}
+      secretName: {{ include "ottla.tls.secret" $root | quote }}
       defaultMode: 0440
   {{- end }}
 {{- end -}}
