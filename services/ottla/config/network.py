@@ -121,7 +121,8 @@ class NetworkSettings(Settings):
         "int",
         default=500,
         at_least=1,
-        doc="Requests of all connections that may be in progress; at it the broker stops reading from its sockets.",
+        doc="Requests of all connections that may be in progress, without those that wait for other brokers; at it the broker stops reading"
+        " from its sockets.",
     )
     queued_max_request_bytes: int = setting(
         "queued.max.request.bytes",
