@@ -320,7 +320,7 @@ class BrokerControl:
         return await self.call(request)
 
     async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
-        """Says where the logs of replicas end; `NO_LOG` for one that the broker does not have."""
+        """Says where the logs of replicas end; `NO_LOG` for one that is not there, and nothing of one that may lie on a failed disk."""
         return await self.call(request)
 
     async def drain(self) -> None:

@@ -194,12 +194,18 @@ class ReplicaManager:
         return leader is not None and (leader != assignment.state.leader or assignment.partition_epoch < partition.partition_epoch)
 
     def log_ends(self, partitions: Mapping[TopicPartition, UUID]) -> dict[TopicPartition, LogEnd]:
-        """Where the logs of these partitions of topics with these ids end; `NO_LOG` where there is none that can be read."""
+        """Where the logs of these partitions of topics with these ids end; `NO_LOG` where there is none.
+
+        One whose log is offline, or may lie in a directory that is, is left out: it is not known what it has.
+        """
         found = {}
         for key, topic_id in partitions.items():
             opened = self._logs.get(key)
-            is_here = opened is not None and not opened.is_offline and _may_be_of(opened.topic_id, topic_id)
-            found[key] = _end_of(opened) if opened is not None and is_here else NO_LOG
+            if opened is not None and _may_be_of(opened.topic_id, topic_id):
+                if not opened.is_offline:
+                    found[key] = _end_of(opened)
+            elif not self._logs.offline_directories:
+                found[key] = NO_LOG
         return found
 
     async def apply(

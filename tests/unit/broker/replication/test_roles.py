@@ -160,8 +160,17 @@ async def test_where_a_log_ends_is_said_of_the_topic_that_is_meant(broker: Wired
     assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: LogEnd(7, 2)}, "in epoch 8 it wrote nothing, which a late order may be why"
     log.advance_log_start_offset(2)
     assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: LogEnd(8, 2)}, "of an empty log no record says it"
-    log.files.fail("its disk has failed")
-    assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: NO_LOG}
+
+
+async def test_of_a_log_that_may_lie_on_a_failed_disk_it_is_not_said_that_there_is_none(broker: Wired) -> None:
+    """Where no replica has a log one of them leads, as nothing was ever written. What the disk has would be cut off when it is back."""
+    followed_by(broker)
+    logs, replicas, other = broker.parts.logs, broker.parts.replicas, TopicPartition("events", 1)
+    logs.create(KEY, topic_id("events")).files.fail("its disk has failed")
+    asked = {KEY: topic_id("events"), other: topic_id("events")}
+    assert replicas.log_ends(asked) == {other: NO_LOG}
+    logs.fail_directory(broker.parts.settings.log_directories[0], OSError(errno.EIO, os.strerror(errno.EIO)))
+    assert replicas.log_ends(asked) == {}, "at a start with such a disk there is neither"
 
 
 @pytest.mark.parametrize("is_hosted", [True, False])
