@@ -98,9 +98,10 @@ class PartitionState:
 
     Attributes:
         eligible_leader_replicas: those outside the ISR that have everything which is committed, for too few were in sync
-            to commit anything since they left (KIP-966). While there are any, the leader commits nothing.
-        last_known_leader_replicas: those that were in sync or eligible, and may have lost records since by an unclean stop,
-            while nothing was committed without them. Who of them leads is decided by their logs. Only the controller looks at it.
+            to commit anything since they left (KIP-966). While there are any, the leader commits nothing. Without a leader also
+            those of them that are last known.
+        last_known_leader_replicas: without a leader: those that were in sync or eligible, and may have lost records since by an
+            unclean stop. Who of them leads is decided by their logs. Only the controller looks at it.
     """
 
     leader: BrokerId

@@ -177,6 +177,12 @@ def _last_known(before: PartitionState, standing: Standing) -> tuple[frozenset[B
     return last, tuple(member for member in in_order if member in last and member in standing.lost)
 
 
+def _are_enough(back: Collection[BrokerId], last: Collection[BrokerId], before: PartitionState) -> bool:
+    """Whether most of those are back that were in sync or eligible last, and most of those that others did not outlive in sync."""
+    in_sync_last = [member for member in last if member not in before.eligible_leader_replicas]
+    return all(2 * sum(member in back for member in members) > len(members) for members in (last, in_sync_last))
+
+
 def leader_by_log_ends(
     before: PartitionState,
     standing: Standing,
@@ -185,8 +191,9 @@ def leader_by_log_ends(
 ) -> BrokerId | None:
     """Who leads when all that could may have lost records: the replica whose log goes furthest (KIP-966's unclean recovery).
 
-    More than half of those that were in sync last have to be back, each with a log. A replica without a log leads only
-    when all replicas were asked and none has one: then nothing was ever written.
+    More than half of those that were in sync last have to be back, each with a log, and more than half of them without those that
+    had become eligible: the last in sync has what these have lost, and may only be away. A replica without a log leads only when all
+    replicas were asked and none has one: then nothing was ever written.
 
     Args:
         before: the partition's state until now.
@@ -197,10 +204,10 @@ def leader_by_log_ends(
     last, lost = _last_known(before, standing)
     back = [member for member in lost if member in eligible]
     if log_ends is None:
-        return back[0] if 2 * len(back) > len(last) else None
+        return back[0] if _are_enough(back, last, before) else None
     ends = {member: end for member in before.replicas if member in eligible and (end := log_ends.get(member)) is not None}
     with_log = [member for member in back if ends.get(member, NO_LOG) != NO_LOG]
-    if 2 * len(with_log) > len(last):
+    if _are_enough(with_log, last, before):
         furthest = max(ends.values())
         return next(member for member in (*with_log, *before.replicas) if ends.get(member) == furthest)
     if back and len(ends) == len(before.replicas) and set(ends.values()) == {NO_LOG}:
@@ -225,7 +232,7 @@ def wants_log_ends(
     if not standing.must_elect or _leader_without_loss(before, standing, eligible) is not None:
         return False
     last, lost = _last_known(before, standing)
-    return 2 * len([member for member in lost if member in eligible]) > len(last) or allow_unclean()
+    return _are_enough([member for member in lost if member in eligible], last, before) or allow_unclean()
 
 
 def partition_outcome(

@@ -61,7 +61,8 @@ def with_isr(
     """A partition's next state, with who else has everything that is committed (KIP-966).
 
     Nothing is committed while there is no leader, or fewer are in sync than `min.insync.replicas`. So a replica that leaves the ISR
-    for that time still has everything, unless an unclean stop took it.
+    for that time still has everything, unless an unclean stop took it. Who has lost records is remembered as long as there is no leader:
+    with one it has no log, or one that is cut and copied, and what it has then says nothing of what is committed.
 
     Args:
         before: its state until now.
@@ -79,8 +80,11 @@ def with_isr(
     if leader == NO_LEADER or len(isr) < min(min_insync_replicas, len(replicas)):
         complete = dict.fromkeys((*before.isr, *before.eligible_leader_replicas))
         lost = dict.fromkeys((*before.last_known_leader_replicas, *(member for member in complete if member in unclean)))
+        if leader == NO_LEADER:
+            last_known = tuple(member for member in lost if member in replicas)
+            for member in before.eligible_leader_replicas:
+                lost.pop(member, None)
         eligible = tuple(member for member in complete if member in replicas and member not in isr and member not in lost)
-        last_known = tuple(member for member in lost if member in replicas and (leader == NO_LEADER or member not in isr))
     return PartitionState(leader, leader_epoch, isr, replicas, controller_epoch, eligible, last_known)
 
 

@@ -154,6 +154,60 @@ def test_with_fewer_needed_in_sync_an_eligible_replica_is_one_no_more() -> None:
     assert cluster.leader_and_isr("a-0") == (NONE_LEADS, (1,))
 
 
+def test_those_who_lost_records_while_another_led_do_not_lead_when_it_is_away() -> None:
+    """A rack with two of three is lost. On new disks both still copy from the third, which has everything, when its session ends."""
+    cluster = KnownCluster(1, 2, 3)
+    cluster.topic("a", (1, 2, 3), min_insync_replicas="2")
+    cluster.leave(2, 3)
+    cluster.state.log_ends = {}
+    cluster.join(2, 3, clean=False)
+    assert cluster.leader_and_isr("a-0") == (1, (1,))
+    cluster.state.log_ends = ends(b2=(-1, 0), b3=(0, 10))
+    cluster.leave(1)
+    assert cluster.leader_and_isr("a-0") == (NONE_LEADS, (1,))
+    cluster.fail_over()
+    assert cluster.leader_and_isr("a-0") == (NONE_LEADS, (1,))
+    cluster.join(1)
+    assert cluster.leader_and_isr("a-0") == (1, (1,))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_those_whom_the_last_in_sync_has_outlived_wait_for_it(clean: bool) -> None:
+    """A rack with two of three loses power, and the third, which led on, is away when they are back without what they had not synced."""
+    cluster = KnownCluster(1, 2, 3)
+    cluster.topic("a", (1, 2, 3), min_insync_replicas="2")
+    cluster.leave(2, 3)
+    assert (cluster.of("a-0").isr, cluster.of("a-0").eligible_leader_replicas) == ((1,), (2, 3))
+    cluster.leave(1)
+    for broker_id in (2, 3):
+        cluster.state.log_ends = ends(b2=(0, 70), b3=(0, 80))
+        cluster.join(broker_id, clean=False)
+        assert cluster.leader_and_isr("a-0") == (NONE_LEADS, (1,))
+    cluster.fail_over()
+    assert cluster.leader_and_isr("a-0") == (NONE_LEADS, (1,))
+    cluster.state.log_ends = ends(b1=(0, 90), b2=(0, 70), b3=(0, 80))
+    cluster.join(1, clean=clean)
+    assert cluster.leader_and_isr("a-0") == (1, (1,))
+    assert cluster.of("a-0").eligible_leader_replicas == ()
+
+
+def test_after_a_full_outage_the_others_do_not_lead_before_they_are_in_sync_with_whom_the_logs_elected() -> None:
+    """They have a part of what it has. Broker 2 had a new disk, and has got an empty log to copy to since."""
+    cluster = all_killed(1, 2, 3, min_insync_replicas="2")
+    cluster.state.log_ends = ends(b1=(0, 90), b2=NO_LOG, b3=(0, 80))
+    cluster.join(1, 2, 3, clean=False)
+    assert cluster.leader_and_isr("a-0") == (1, (1,))
+    cluster.state.log_ends = ends(b2=(-1, 0), b3=(0, 80))
+    cluster.leave(1)
+    assert cluster.leader_and_isr("a-0") == (NONE_LEADS, (1,))
+    cluster.state.log_ends = ends(b1=(0, 90), b2=(-1, 0), b3=(0, 80))
+    cluster.join(1, clean=False)
+    assert cluster.leader_and_isr("a-0") == (1, (1,))
+    cluster.set_isr("a-0", 1, 3)
+    cluster.leave(1)
+    assert cluster.leader_and_isr("a-0") == (3, (3,))
+
+
 def back(cluster: KnownCluster, broker_id: int, previous_broker_epoch: int) -> list[Decision]:
     """A broker registers; its disk says that it stopped cleanly in that epoch."""
     cluster.czxid += 1
