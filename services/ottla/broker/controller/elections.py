@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ottla.broker.controller.effects import Decision, PartitionChange, ReplicaStop
 from ottla.broker.controller.isr_changes import with_isr, without_absent, without_unclean
@@ -34,6 +34,8 @@ from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicPartition
 
 # Whether a topic allows an unclean election; only asked when no replica in sync can lead.
 AllowUnclean: TypeAlias = Callable[[], bool]
+
+_NEVER_WRITTEN: Final = LogEnd(-1, 0)  # of a log that has had no record; no log comes before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ def leader_by_log_ends(
 
     More than half of those that were in sync last have to be back, each with a log, and more than half of them without those that
     had become eligible: the last in sync has what these have lost, and may only be away. A replica without a log leads only when all
-    replicas were asked and none has one: then nothing was ever written.
+    replicas were asked and none has had a record.
 
     Args:
         before: the partition's state until now.
@@ -210,7 +212,7 @@ def leader_by_log_ends(
     if _are_enough(with_log, last, before):
         furthest = max(ends.values())
         return next(member for member in (*with_log, *before.replicas) if ends.get(member) == furthest)
-    if back and len(ends) == len(before.replicas) and set(ends.values()) == {NO_LOG}:
+    if back and len(ends) == len(before.replicas) and max(ends.values()) <= _NEVER_WRITTEN:
         return back[0]
     return None
 

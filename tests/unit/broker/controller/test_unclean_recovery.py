@@ -109,7 +109,9 @@ def test_a_lagging_replica_leads_rather_than_the_last_in_sync_with_less_than_it_
     assert cluster.leader_and_isr("a-0") == (2, (2,))
 
 
-def test_the_last_in_sync_with_a_new_disk_leads_only_when_nobody_ever_had_a_log() -> None:
+@pytest.mark.parametrize("two", [NO_LOG, (-1, 0)], ids=["no log", "a log that nothing was ever in"])
+def test_the_last_in_sync_with_a_new_disk_leads_only_when_no_replica_ever_had_a_record(two: tuple[int, int]) -> None:
+    """A topic may have been made just as its brokers stopped, and one of them was quick enough to make its log."""
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1, 2))
     cluster.set_isr("a-0", 1)
@@ -118,7 +120,7 @@ def test_the_last_in_sync_with_a_new_disk_leads_only_when_nobody_ever_had_a_log(
     cluster.state.log_ends = ends(b1=NO_LOG)
     cluster.join(1, clean=False)
     assert cluster.of("a-0").leader == NONE_LEADS, "broker 2 may have most of it"
-    cluster.state.log_ends = ends(b1=NO_LOG, b2=NO_LOG)
+    cluster.state.log_ends = ends(b1=NO_LOG, b2=two)
     cluster.join(2, clean=False)
     assert cluster.of("a-0").leader == 1
 
