@@ -8,7 +8,8 @@ A record that is damaged costs no one else anything: it is marked, its cursor st
 and count is compared with the bytes that are left. Pure: no I/O.
 
 Types: as Spark's `from_avro`, with `int` as int32. Logical types that are known: date, timestamp-millis, timestamp-micros, decimal; others
-are what they are made of, as Avro says. A union of several types is a struct `member0`, `member1`. A field that is only null has no column.
+are what they are made of, as Avro says. A union of several types is a struct `member0`, `member1`, or null. A field that is only null has no
+column.
 """
 
 from __future__ import annotations
@@ -339,14 +340,17 @@ class _Decoder:
         branches = self._varints(rows)
         self._fail(rows, (branches < 0) | (branches >= len(kind.parts)))
         members = []
+        is_null = np.ones(len(rows), np.bool_)
         for number, part in enumerate(kind.parts):
             is_it = branches == number
             found = self.read(part, rows[is_it])
             if found is not None:
                 members.append(_scattered(found, is_it))
+                is_null &= ~is_it
         if len(members) < 2:
             return members[0] if members else None
-        return pyarrow.StructArray.from_arrays(members, names=[f"member{number}" for number in range(len(members))])
+        names = [f"member{number}" for number in range(len(members))]
+        return pyarrow.StructArray.from_arrays(members, names=names, mask=pyarrow.array(is_null))
 
     def _array(self, kind: AvroType, rows: Integers) -> Any:
         import pyarrow
