@@ -226,3 +226,14 @@ def test_names_of_other_schemas_are_found() -> None:
     columns, is_bad = decode(read_schema(schema, [other]), column_of([b"\x02a\x00"]))
     assert not is_bad.any()
     assert columns["home"].to_pylist() == [{"street": "a", "number": None}]
+
+
+def test_a_decimal_that_is_referred_to_by_its_name_is_a_decimal() -> None:
+    """Java's Schema.parse takes the name where a type stands and where `type` says it, and gives the type that has the name."""
+    price = {"type": "fixed", "name": "Price", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
+    kinds = [price, "Price", {"type": "Price"}, ["null", {"type": "Price"}]]
+    schema = {"type": "record", "name": "Sale", "fields": [{"name": f"f{number}", "type": kind} for number, kind in enumerate(kinds)]}
+    octets = (125).to_bytes(4, "big")
+    columns, is_bad = decode(read_schema(json.dumps(schema)), column_of([octets * 3 + b"\x02" + octets]))
+    assert not is_bad.any()
+    assert [column.to_pylist() for column in columns.values()] == [[Decimal("1.25")]] * 4

@@ -8,8 +8,8 @@ A record that is damaged costs no one else anything: it is marked, its cursor st
 and count is compared with the bytes that are left. Pure: no I/O.
 
 Types: as Spark's `from_avro`, with `int` as int32. Logical types that are known: date, timestamp-millis, timestamp-micros, decimal; others
-are what they are made of, as Avro says. A union of several types is a struct `member0`, `member1`, or null. A field that is only null has no
-column.
+are what they are made of, as Avro says. A union of several types is a struct `member0`, `member1`, or null. A field that is only null has
+no column.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def _read(said: Any, namespace: str, names: dict[str, AvroType | None], depth: i
     kind = said["type"]
     if kind not in ("record", "error", "enum", "fixed", "array", "map"):
         inner = _read(kind, namespace, names, depth + 1)
-        return AvroType(inner.name, inner.parts, inner.labels, inner.size, _logical(said, inner.name)) if isinstance(kind, str) else inner
+        # A type that is referred to by its name has the logical type of its definition.
+        return AvroType(kind, logical=_logical(said, kind)) if isinstance(kind, str) and kind in _PRIMITIVES else inner
     if kind in ("array", "map"):
         part = _read(said["items" if kind == "array" else "values"], namespace, names, depth + 1)
         if not _has_column(part):
