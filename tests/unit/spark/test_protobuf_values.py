@@ -153,6 +153,17 @@ def test_a_damaged_value_is_marked_and_costs_no_other(value: bytes) -> None:
     assert (rows.tolist(), columns["n"].to_pylist()) == ([0, 2], [1, 3])
 
 
+def test_of_two_names_of_one_number_the_first_is_an_enums() -> None:
+    """Java's `EnumDescriptor.findValueByNumber`: where several values have a number it is the first one."""
+    file = file_of(DescriptorProto(name="M", field=[field("state", 1, F.TYPE_ENUM, of=".shop.State")]))
+    state = file.enum_type.add(name="State")
+    state.options.allow_alias = True
+    for name, number in (("NEW", 0), ("RUNNING", 1), ("STARTED", 1)):
+        state.value.add(name=name, number=number)
+    [(_, columns)], _ = read_protobuf_schema(encoded(file), {}).decode(column_of([b"\0\x08\1", b"\0"]))
+    assert columns["state"].to_pylist() == ["RUNNING", "NEW"]
+
+
 def test_a_time_that_no_column_has_is_damaged() -> None:
     file = file_of(
         DescriptorProto(name="M", field=[field("at", 1, F.TYPE_MESSAGE, of=".google.protobuf.Timestamp")]),

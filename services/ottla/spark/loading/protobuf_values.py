@@ -202,7 +202,7 @@ def _single(field: Any, above: tuple[str, ...]) -> _Value | None:
     import pyarrow
 
     if field.enum_type is not None:
-        names = {value.number: value.name for value in field.enum_type.values}
+        names = {value.number: value.name for value in reversed(field.enum_type.values)}  # of aliases the first, as in Java
         return _Value(pyarrow.string(), lambda number: names.get(number) or str(number))
     if field.message_type is not None:
         return _message(field.message_type, above)
