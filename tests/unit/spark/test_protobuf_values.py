@@ -164,6 +164,17 @@ def test_of_two_names_of_one_number_the_first_is_an_enums() -> None:
     assert columns["state"].to_pylist() == ["RUNNING", "NEW"]
 
 
+def test_a_string_of_proto2_that_is_no_utf_8_is_damaged() -> None:
+    """Protobuf's guide: a string is UTF-8. Readers of proto2 do not check it (`utf8_validation` is NONE), and no column can have it."""
+    strings = [field("s", 1, F.TYPE_STRING), field("many", 2, F.TYPE_STRING, many=True)]
+    file = file_of(DescriptorProto(name="M", field=strings))
+    file.syntax = "proto2"
+    values = [b"\0\x0a\1a\x12\1b", b"\0\x0a\1\xff", b"\0\x12\1\xff"]
+    [(_, columns)], is_bad = read_protobuf_schema(encoded(file), {}).decode(column_of(values))
+    assert is_bad.tolist() == [False, True, True]
+    assert {name: column.to_pylist() for name, column in columns.items()} == {"s": ["a"], "many": [["b"]]}
+
+
 def test_a_time_that_no_column_has_is_damaged() -> None:
     file = file_of(
         DescriptorProto(name="M", field=[field("at", 1, F.TYPE_MESSAGE, of=".google.protobuf.Timestamp")]),

@@ -208,6 +208,8 @@ def _single(field: Any, above: tuple[str, ...]) -> _Value | None:
         return _message(field.message_type, above)
     if field.type in (field.TYPE_UINT64, field.TYPE_FIXED64):
         return _Value(pyarrow.decimal128(20, 0), Decimal)
+    if field.type == field.TYPE_STRING:
+        return _Value(pyarrow.string(), _text)
     kinds = {
         field.CPPTYPE_INT32: pyarrow.int32(),
         field.CPPTYPE_INT64: pyarrow.int64(),
@@ -215,12 +217,18 @@ def _single(field: Any, above: tuple[str, ...]) -> _Value | None:
         field.CPPTYPE_DOUBLE: pyarrow.float64(),
         field.CPPTYPE_FLOAT: pyarrow.float32(),
         field.CPPTYPE_BOOL: pyarrow.bool_(),
-        field.CPPTYPE_STRING: pyarrow.string(),
     }
     return _Value(pyarrow.binary() if field.type == field.TYPE_BYTES else kinds[field.cpp_type], _as_it_is)
 
 
 def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _text(value: Any) -> Any:
+    """Raises: ValueError: it is no UTF-8, which messages of proto2 are not checked for when they are read."""
+    if isinstance(value, bytes):
+        raise ValueError("a string that is no UTF-8")
     return value
 
 
