@@ -94,6 +94,15 @@ def test_arrays_maps_and_objects_nest_and_what_has_no_type_is_its_text() -> None
     assert (columns["any"][0].as_py(), columns["either"][0].as_py(), columns["maybe"][0].as_py()) == ('{"x": ["é"]}', "7", "m")
 
 
+def test_a_field_of_a_java_class_that_may_be_null_has_the_type_of_the_field() -> None:
+    """Confluent's serializer makes this schema of a class (`KafkaJsonSchemaSerializerTest`; `json.oneof.for.nullables` is true)."""
+    nothing = {"type": "null", "title": "Not included"}
+    name, age = ({"oneOf": [nothing, {"type": kind}]} for kind in ("string", "integer"))
+    columns, is_bad = decoded({"type": "object", "properties": {"name": name, "age": age}}, {"name": "a", "age": 7}, {"name": None})
+    assert {label: column.to_pylist() for label, column in columns.items()} == {"name": ["a", None], "age": [7, None]}
+    assert not any(is_bad)
+
+
 @pytest.mark.parametrize("with_it", [{"allOf": [{"$ref": "base"}]}, {"anyOf": [{"$ref": "base"}, {"type": "null"}]}, {"$ref": "base"}])
 def test_no_property_is_left_out_that_stands_beside_those_of_another_schema(with_it: dict[str, Any]) -> None:
     """As a class that has another one's fields and its own is written. The base's own properties alone were columns."""

@@ -186,7 +186,8 @@ def _read(said: Any, root: Any, roots: Mapping[str, Any], above: tuple[str, ...]
         return _referred(str(said["$ref"]), root, roots, above)
     for many in ("oneOf", "anyOf", "allOf"):
         if many in said:
-            branches = [branch for branch in said[many] if branch != {"type": "null"}]
+            # With a title from Confluent's serializer: it writes so of each field of a class that may be null.
+            branches = [branch for branch in said[many] if not isinstance(branch, dict) or branch.get("type") != "null"]
             return _read(branches[0], root, roots, (*above, "")) if len(branches) == 1 else _TEXT
     types = said.get("type", _implied(said))
     names = [name for name in (types if isinstance(types, list) else [types]) if name != "null"]
