@@ -129,6 +129,17 @@ def test_references_are_followed_and_a_type_that_holds_itself_is_text() -> None:
     assert columns["at"].to_pylist() == [{"street": "s"}]
 
 
+def test_a_pointer_is_part_of_an_address_and_an_anchor_is_not_the_whole_schema() -> None:
+    """RFC 6901, section 6: in a URI a pointer is percent-encoded; JSON Schema, `$anchor`: a fragment may be a plain name."""
+    schema = {
+        "properties": {"pointed": {"$ref": "#/$defs/Page%3CInt%3E"}, "anchored": {"$ref": "#number"}},
+        "$defs": {"Page<Int>": {"type": "integer"}, "number": {"$anchor": "number", "type": "integer"}},
+    }
+    columns, is_bad = decoded(schema, {"pointed": 1, "anchored": 2})
+    assert not any(is_bad)
+    assert {name: column.to_pylist() for name, column in columns.items()} == {"pointed": [1], "anchored": ["2"]}
+
+
 def test_a_schema_of_no_object_is_one_column_without_a_name() -> None:
     assert decoded({"type": "string"}, "a")[0][""].to_pylist() == ["a"]
     assert decoded(True, {"a": 1})[0][""].to_pylist() == ['{"a": 1}']

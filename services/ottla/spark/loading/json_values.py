@@ -2,10 +2,10 @@
 
     boolean, integer (64 bits), number (double), string, array of one type, object with properties, object of one type (a map)
 
-What is none of these (several types, properties beside those of another schema, a type that holds itself, nothing said) is a string with
-the JSON text. Null is null wherever it stands. Properties that the schema does not name are left out. A value of another type than its
-schema's cannot be decoded; no other rule of the schema is checked. Each value is a Python object here, so this has about a twentieth of
-the speed of Avro. Pure: no I/O.
+What is none of these (several types, properties beside those of another schema, a type that holds itself, one that is referred to by an
+anchor, nothing said) is a string with the JSON text. Null is null wherever it stands. Properties that the schema does not name are left
+out. A value of another type than its schema's cannot be decoded; no other rule of the schema is checked. Each value is a Python object
+here, so this has about a twentieth of the speed of Avro. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -227,8 +228,10 @@ def _referred(reference: str, root: Any, roots: Mapping[str, Any], above: tuple[
     document = roots.get(name, None if name else root)
     if document is None:
         raise SchemaUnusable(f"it refers to {reference}, which the registry does not give")
+    if pointer and not pointer.startswith("/"):  # the name of a place, and not the way to it
+        return _TEXT
     found = document
-    for part in pointer.split("/")[1:]:
+    for part in unquote(pointer).split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         found = found[int(part)] if isinstance(found, list) else found[part]
     return _read(found, document, roots, (*above, whole))
