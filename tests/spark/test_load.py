@@ -524,6 +524,46 @@ def test_a_stream_whose_checkpoint_is_another_one_is_not_left_out_of_its_table_i
         append(frame, str(tmp_path), application="query", version=6)
 
 
+@pytest.mark.parametrize("never", ["n", "at.place", "many.element", "by_name.value"])
+def test_a_null_in_a_column_that_may_have_none_is_refused_with_its_name(tmp_path: Path, never: str) -> None:
+    """Delta's protocol: a writer must refuse it. With a null in a part of a column pyarrow could not read the table any more."""
+    pandas = pytest.importorskip("pyspark.sql.pandas.types")
+    import pyarrow
+    from deltalake import DeltaTable, Schema
+
+    from ottla.spark.table import append
+
+    def columns(never: str = "") -> pyarrow.Schema:
+        def field(name: str, kind: pyarrow.DataType, above: str = "") -> pyarrow.Field:
+            return pyarrow.field(name, kind, nullable=above + name != never)
+
+        place = pyarrow.struct([field("place", pyarrow.string(), "at.")])
+        by_name = pyarrow.map_(pyarrow.string(), field("value", pyarrow.int64(), "by_name."))
+        many = pyarrow.list_(field("element", pyarrow.int64(), "many."))
+        return pyarrow.schema([field("n", pyarrow.int64()), field("at", place), field("many", many), field("by_name", by_name)])
+
+    whole = {"n": 1, "at": {"place": "here"}, "many": [1], "by_name": [("a", 1)]}
+    absent = {"n": None, "at": {"place": None}, "many": [1, None], "by_name": [("a", None)]}[never.partition(".")[0]]
+
+    def frame(*some: dict[str, Any]) -> Any:
+        """Of which each row comes as a batch of its own to the one task that there is."""
+
+        def map_in_arrow(write: Callable[[Any], Any], _: str) -> Any:
+            batches = write(pyarrow.RecordBatch.from_pylist([row], columns()) for row in some)
+            return SimpleNamespace(collect=lambda: [SimpleNamespace(file=one["file"]) for batch in batches for one in batch.to_pylist()])
+
+        return SimpleNamespace(schema=pandas.from_arrow_schema(columns()), mapInArrow=map_in_arrow)
+
+    path = str(tmp_path)
+    DeltaTable.create(path, Schema.from_arrow(columns(never)))
+    assert append(frame(whole), path, application="query", version=0)
+    with pytest.raises(TableUnusable, match=rf"the column {never} of .* may not be null"):
+        append(frame(whole, whole | {never.partition(".")[0]: absent}), path, application="query", version=1)
+    whatever = {name: None for name in whole if name != never}
+    assert append(frame(whole | whatever), path, application="query", version=1)
+    assert [file["num_records"] for file in Table.open(path).files()] == [1, 1]
+
+
 def test_a_full_disk_under_the_files_commits_nothing(cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ottla.spark.table import ParquetFile
 

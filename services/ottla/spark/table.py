@@ -19,6 +19,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
@@ -371,12 +372,14 @@ def append(frame: DataFrame, path: str, *, application: str, version: int) -> bo
 
     Raises:
         TableConflict: another driver committed it meanwhile, or a later version is committed.
-        TableUnusable: the table has other columns, or of other types.
+        TableUnusable: the table has other columns, or of other types, or the frame has a null where the table has none.
     """
+    import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(frame.schema, timezone="UTC")
     table = Table.open(path, schema)
+    columns = pyarrow.schema(table.delta.schema().to_arrow())
     reached = table.application_version(application)
     if reached == version:
         return False
@@ -386,22 +389,49 @@ def append(frame: DataFrame, path: str, *, application: str, version: int) -> bo
             " restored or copied: start the query with the one that wrote it, or give its appends another application"
         )
 
+    def written(batches: Iterator[Any]) -> NewFile | str:
+        """The file, or which column has a null that it may not have."""
+        name = f"part-{secrets.token_hex(16)}.{COMPRESSION}.parquet"
+        with ParquetFile(path, name, schema) as file:
+            for batch in batches:
+                for column in columns:
+                    if found := _null_in(column, batch.column(column.name)):
+                        return found
+                file.write(batch.cast(schema))
+        return NewFile(name, file.size, file.rows)
+
     def write(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow
 
         first = next(batches, None)
-        if first is None:
-            return
-        name = f"part-{secrets.token_hex(16)}.{COMPRESSION}.parquet"
-        with ParquetFile(path, name, schema) as file:
-            file.write(first.cast(schema))
-            for batch in batches:
-                file.write(batch.cast(schema))
-        yield pyarrow.RecordBatch.from_pydict({"file": [json.dumps(asdict(NewFile(name, file.size, file.rows)))]})
+        if first is not None:
+            found = written(chain([first], batches))
+            yield pyarrow.RecordBatch.from_pydict({"file": [json.dumps(found if isinstance(found, str) else asdict(found))]})
 
-    files = [NewFile(**json.loads(row.file)) for row in frame.mapInArrow(write, "file string").collect()]
+    told = [json.loads(row.file) for row in frame.mapInArrow(write, "file string").collect()]
+    if wrong := [found for found in told if isinstance(found, str)]:
+        raise TableUnusable(f"the column {wrong[0]} of {path} may not be null, and is in a row of version {version}; nothing was committed")
+    files = [NewFile(**found) for found in told]
     table.commit([file for file in files if file.rows], application, version)
     return True
+
+
+def _null_in(field: Any, values: Any) -> str | None:
+    """The name of a column, or of a part of it, that has a null and may not; None is none."""
+    from pyarrow import types
+
+    if not field.nullable and values.null_count:
+        return str(field.name)
+    there, kind = values.drop_null(), field.type
+    parts = []
+    if types.is_struct(kind):
+        parts = [(kind.field(number), there.field(number)) for number in range(kind.num_fields)]
+    elif types.is_map(kind):
+        first, last = there.offsets[0].as_py(), there.offsets[-1].as_py()
+        parts = [(kind.item_field, there.items[first:last])]
+    elif types.is_list(kind):
+        parts = [(kind.value_field, there.flatten())]
+    return next((f"{field.name}.{found}" for found in (_null_in(*part) for part in parts) if found), None)
 
 
 def read(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
