@@ -21,9 +21,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-from tests.unit.spark.test_reading import KEPT, consumed, delete_before, fill, in_transaction
+from tests.unit.spark.test_reading import KEPT, consumed, delete_before, deleted_when_it_was_found, fill, in_transaction
 from tests.unit.wire.clusters import wait_until_all_ended
 
+from ottla.errors import ConfigurationError
 from ottla.model import TopicPartition
 from ottla.testing import EmbeddedCluster
 
@@ -238,6 +239,21 @@ def test_what_retention_took_stops_a_load_unless_it_may_be_lost(cluster: Embedde
     outcome = load(settings_for(cluster, tmp_path, topic, options={"failOnDataLoss": "false"}), LocalExecutor())
     assert [row[2] for row in rows_of(tmp_path)] == [*range(10), *range(15, 30)]
     assert (outcome.lost, next(Table.open(str(tmp_path)).commits())["metrics"]["lost"]) == (5, 5)
+
+
+def test_a_topic_of_a_pattern_that_is_deleted_while_a_load_begins_does_not_end_it(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """A load with --every would have ended. One that is named and not there is a mistake."""
+    kept, gone = cluster.create_topic("passing.kept"), cluster.create_topic("passing.gone")
+    fill(cluster, kept, 3)
+    common = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "kafka.default.api.timeout.ms": "1000"}
+    for again in range(2):  # first, and when the job has been there before
+        with deleted_when_it_was_found(cluster, gone):
+            load(LoadSettings.of({**common, "subscribePattern": r"passing\..*"}, str(tmp_path), "job"), LocalExecutor())
+        assert rows_of(tmp_path) == all_of(kept, [3 + again])
+        fill(cluster, kept, 1)
+        cluster.create_topic(gone)
+    with deleted_when_it_was_found(cluster, gone), pytest.raises(ConfigurationError, match=r"there is no topic passing\.gone"):
+        load(LoadSettings.of({**common, "subscribe": gone}, str(tmp_path), "another"), LocalExecutor())
 
 
 def test_a_leader_that_is_behind_is_not_taken_for_another_topic(
@@ -485,8 +501,6 @@ def test_a_cluster_that_does_not_say_whether_a_topic_is_compacted_is_named(
 
 def test_a_topic_made_again_and_a_table_of_something_else_are_refused(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     from confluent_kafka.admin import AdminClient
-
-    from ottla.errors import ConfigurationError
 
     topic = cluster.create_topic("made-again")
     fill(cluster, topic, 10)

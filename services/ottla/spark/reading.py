@@ -506,15 +506,22 @@ class ClusterReader:
         for attempt in range(self.settings.fetch_offset_retries + 1):
             if attempt:
                 self._pause(attempt)
-            try:
-                found = self.latest(self.partitions())
-            except UnknownTopicOrPartition:  # deleted between the two questions
-                if attempt == self.settings.fetch_offset_retries:
-                    raise
-                continue
+            found = self.latest(self.partitions())
             if all(found.get(partition, -1) >= offset for partition, offset in known.items()):
                 break
         return found
+
+    def looked_at_again(self, ask: Callable[[], T]) -> T:
+        """What is found by asking which partitions there are, and then something of them: from the first question on, again, where one was
+        deleted between the two (fetchOffset.numRetries).
+        """
+        for attempt in range(1, self.settings.fetch_offset_retries + 1):
+            try:
+                return ask()
+            except UnknownTopicOrPartition as error:
+                log.info("it is looked again which partitions there are: %s", reason_of(error))
+                self._pause(attempt)
+        return ask()
 
     def at(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The offset of the first record that is not older; -1 where all are."""

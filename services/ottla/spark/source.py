@@ -165,14 +165,17 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with ClusterReader(self.settings) as reader:
-            partitions = _existing(self.settings, reader)
-            start = reader.resolve(self.settings.starting, partitions, is_start=True)
-            end = reader.resolve(self.settings.ending, partitions, is_start=False)
-            for key, offset in sorted(start.items()):
-                if offset > end[key]:
-                    raise OptionRefused(f"The resolved start offset {offset} is greater than the resolved end offset {end[key]} for {key}")
-            ranges = [narrowed(one, self.conditions) for one in ranges_between(self._later(start, reader), end)]
+            ranges = [narrowed(one, self.conditions) for one in reader.looked_at_again(lambda: self._whole(reader))]
             return _tasks(self.settings, [one for one in ranges if one is not None], reader)
+
+    def _whole(self, reader: ClusterReader) -> list[OffsetRange]:
+        partitions = _existing(self.settings, reader)
+        start = reader.resolve(self.settings.starting, partitions, is_start=True)
+        end = reader.resolve(self.settings.ending, partitions, is_start=False)
+        for key, offset in sorted(start.items()):
+            if offset > end[key]:
+                raise OptionRefused(f"The resolved start offset {offset} is greater than the resolved end offset {end[key]} for {key}")
+        return ranges_between(self._later(start, reader), end)
 
     def _later(self, start: Offsets, reader: ClusterReader) -> Offsets:
         """Where records begin that are as young as the query wants them; before that offset, all are older."""
@@ -239,9 +242,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Nested:
         if self._initial is None:
-            partitions = _existing(self.settings, self.cluster)
-            self._initial = nested(self.cluster.resolve(self.settings.starting, partitions, is_start=True))
+            self._initial = nested(self.cluster.looked_at_again(self._begins))
         return self._initial
+
+    def _begins(self) -> Offsets:
+        return self.cluster.resolve(self.settings.starting, _existing(self.settings, self.cluster), is_start=True)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self.settings.max_offsets_per_trigger is not None:
@@ -255,6 +260,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_available_now = True
 
     def latestOffset(self, start: Nested, limit: ReadLimit) -> Nested:
+        return self.cluster.looked_at_again(lambda: self._ends(start, limit))
+
+    def _ends(self, start: Nested, limit: ReadLimit) -> Nested:
         from_here = flat(start)
         latest = self._latest = self._target if self._target is not None else self.cluster.ends(from_here)
         self._target = latest if self._is_available_now else None
@@ -288,10 +296,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._latest is None and start == self._initial:
             # The first batch again: Spark has kept where it ends, and asks again where it begins. What has come since is not lost.
             begins = {partition: min(offset, ends[partition]) for partition, offset in begins.items() if partition in ends}
-        there = self.cluster.partitions()  # asked for each batch: those of AvailableNow have their end from before the first
         added = ends.keys() - begins.keys()
-        new = self.cluster.earliest(added & there)
-        gone = [Loss(partition, 0, ends[partition], "the partition is not there any more") for partition in sorted(added - there)]
+        # Which are there is asked for each batch: those of AvailableNow have their end from before the first.
+        new = self.cluster.looked_at_again(lambda: self.cluster.earliest(added & self.cluster.partitions()))
+        gone = [Loss(partition, 0, ends[partition], "the partition is not there any more") for partition in sorted(added - new.keys())]
         report([*vanished(begins, ends, new), *gone], self.settings)
         return _tasks(self.settings, ranges_between({**new, **begins}, ends), self.cluster)
 

@@ -355,22 +355,45 @@ def test_a_partition_that_a_broker_does_not_know_yet_is_asked_for_again(cluster:
         assert reader.latestOffset({topic: {"0": 4}}, limits.ReadAllAvailable()) == {topic: {"0": 5}}
 
 
-def test_a_topic_that_is_deleted_before_its_end_is_asked_for_is_left_out(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by Spark's own source, which asks again which partitions there are (KafkaOffsetReaderAdmin, `partitionsAssignedToAdmin`)."""
-    kept, gone = cluster.create_topic("race.kept"), cluster.create_topic("race.gone")
-    fill(cluster, kept, 3)
+@contextmanager
+def deleted_when_it_was_found(cluster: EmbeddedCluster, topic: str) -> Iterator[None]:
+    """Deletes a topic as soon as a reader has heard that it is there."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    with ClusterReader(settings(cluster, subscribePattern=r"race\..*", **{"kafka.default.api.timeout.ms": "1000"})) as reader:
-        really = reader.partitions
+    really = ClusterReader.partitions
 
-        def partitions() -> set[TopicPartition]:
-            found = really()
-            if TopicPartition(gone, 0) in found:
-                admin.delete_topics([gone])[gone].result(120)
-            return found
+    def partitions(reader: ClusterReader) -> set[TopicPartition]:
+        found = really(reader)
+        if TopicPartition(topic, 0) in found:
+            admin.delete_topics([topic])[topic].result(120)
+        return found
 
-        monkeypatch.setattr(reader, "partitions", partitions)
-        assert reader.ends({}) == {TopicPartition(kept, 0): 3}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClusterReader, "partitions", partitions)
+        yield
+
+
+@pytest.mark.parametrize("which", ["batch", "beginning of a stream", "end of a stream", "new in a stream"])
+def test_a_topic_that_is_deleted_before_its_offsets_are_asked_for_is_left_out(cluster: EmbeddedCluster, which: str) -> None:
+    """As by Spark's own source, which asks again which partitions there are (KafkaOffsetReaderAdmin, `partitionsAssignedToAdmin`)."""
+    limits = pytest.importorskip("pyspark.sql.streaming.datasource")
+    from ottla.spark.source import BatchReader
+
+    name = f"race.{len(which)}"
+    kept, gone = cluster.create_topic(f"{name}.kept"), cluster.create_topic(f"{name}.gone")
+    fill(cluster, kept, 3)
+    options = {"subscribePattern": rf"{name}\..*", "startingOffsets": "earliest", "kafka.default.api.timeout.ms": "1000"}
+    whole = [(OffsetRange(TopicPartition(kept, 0), 0, 3),)]
+    with deleted_when_it_was_found(cluster, gone), stream_reader(cluster, **options, failOnDataLoss="false") as stream:
+        match which:
+            case "batch":
+                assert [one.value for one in BatchReader(settings(cluster, **options)).partitions()] == whole
+            case "beginning of a stream":
+                assert stream.initialOffset() == {kept: {"0": 0}}
+            case "end of a stream":
+                assert stream.latestOffset({kept: {"0": 0}}, limits.ReadMaxRows(9)) == {kept: {"0": 3}}
+            case _:
+                found = stream.partitions({kept: {"0": 0}}, {kept: {"0": 3}, gone: {"0": 1}})
+                assert [one.value for one in found] == whole
 
 
 def test_a_named_topic_that_is_not_there_fails_a_query_that_may_lose_too(cluster: EmbeddedCluster) -> None:

@@ -266,7 +266,7 @@ def load(
         version = table.application_version(settings.application)
         remembered = offsets_of(table, settings)
         known_ids = {} if remembered is None else (table.remembered(settings.application) or {}).get("topics", {})
-        start, end, forgone = _bounds(settings, reader, remembered, known_ids)
+        start, end, forgone = reader.looked_at_again(lambda: _bounds(settings, reader, remembered, known_ids))
         ranges = plan(start, end, settings.max_records, settings.max_records_per_file)
         left = backlog(reached(start, ranges), end)
         before = _report_before(table, settings)
@@ -286,6 +286,7 @@ def load(
         if added := {name: kind for name, kind in columns.items() if name not in known}:
             table.widen(added, settings.application)
         offsets = reached(start, ranges)
+        ids = {topic: topic_id for topic, topic_id in reader.topic_ids.items() if topic in {partition.topic for partition in offsets}}
         files = [file for one in facts for file in one.files if file.rows]
         rows, size = sum(file.rows for file in files), sum(file.size for file in files)
         lost = forgone + sum(one.lost for one in facts)
@@ -299,7 +300,7 @@ def load(
             (version or 0) + 1,
             {
                 "offsets": nested(offsets),
-                "topics": {**known_ids, **reader.topic_ids},
+                "topics": {**known_ids, **ids},
                 "metrics": {
                     "rows": rows,
                     "bytes": size,
