@@ -165,7 +165,7 @@ class SinkSettings:
         if codec not in CODEC_NAMES.values():
             raise OptionRefused(f"kafka.compression.type is one of {', '.join(CODEC_NAMES.values())}, not {codec!r}")
         found = {column.name: column.dataType.simpleString() for column in schema.fields}
-        topic = given.get("topic")
+        topic = given["topic"].strip() if "topic" in given else None
         if topic is None and "topic" not in found:
             raise OptionRefused("topic option required when no 'topic' attribute is present. Use the topic option for setting a topic.")
         if "value" not in found:

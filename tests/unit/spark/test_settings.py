@@ -209,3 +209,12 @@ def test_a_sink_refuses_what_would_have_no_effect(options: dict[str, str | None]
     with pytest.raises(OptionRefused) as refused:
         SinkSettings.of({name: value for name, value in {**given, **options}.items() if value is not None}, schema)
     assert sentence in str(refused.value)
+
+
+def test_blanks_around_the_topic_of_a_sink_are_no_part_of_its_name() -> None:
+    """As those around a source's; Spark's sink trims the option (`KafkaSourceProvider.createSink`)."""
+    types = pytest.importorskip("pyspark.sql.types")
+    from ottla.spark.sink import SinkSettings
+
+    schema = types.StructType([types.StructField("value", types.BinaryType())])
+    assert SinkSettings.of({"kafka.bootstrap.servers": "localhost:9092", "topic": " a\n"}, schema).topic == "a"
