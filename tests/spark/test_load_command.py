@@ -258,6 +258,7 @@ def test_what_is_wrong_with_a_table_is_one_line(cluster: EmbeddedCluster, tmp_pa
         (["--into", "x"], "name topics, or give a --pattern"),
         (["a", "--pattern", "b", "--into", "x"], "name topics, or give a --pattern"),
         (["a", "--into", "x", "--until", "soon"], "--until takes a time"),
+        (["a", "--into", "x", "--until", "9" * 20], "--until takes a time"),
         (["a", "--into", "x", "--every", "now"], "--every takes a time"),
         (["a", "--into", "x", "--stale-after", "never"], "--stale-after takes a time"),
         (["a", "--into", "x", "--audit-window", "0s"], "the audit's windows are 1 ms long at least"),

@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_MILLISECONDS_DIGITS: Final = 19  # with fewer a number fits 64 bits
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -373,7 +374,7 @@ def _told(path: str, before: str = "", after: str = "") -> Iterator[None]:
 def _milliseconds(text: str | None) -> int | None:
     if text is None:
         return None
-    if text.isascii() and text.isdecimal():
+    if text.isascii() and text.isdecimal() and len(text) < _MILLISECONDS_DIGITS:
         return int(text)
     try:
         at = datetime.datetime.fromisoformat(text)
