@@ -70,7 +70,7 @@ def test_a_load_appends_what_is_new_and_one_that_finds_nothing_commits_nothing(c
     second = load(settings, LocalExecutor(threads=2))
     assert (second.rows, second.version, second.snapshot) == (7, 2, first.snapshot + 1)
     assert rows_of(tmp_path / "table") == all_of(topic, [100, 40, 7])
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "lag"})
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "lagging"})
     assert [place.offset for place in consumer.committed([Place(topic, number) for number in range(3)], 20)] == [100, 40, 7]
     consumer.close()
 
@@ -254,6 +254,26 @@ def test_a_topic_of_a_pattern_that_is_deleted_while_a_load_begins_does_not_end_i
         cluster.create_topic(gone)
     with deleted_when_it_was_found(cluster, gone), pytest.raises(ConfigurationError, match=r"there is no topic passing\.gone"):
         load(LoadSettings.of({**common, "subscribe": gone}, str(tmp_path), "another"), LocalExecutor())
+
+
+def test_a_groups_offsets_are_those_of_partitions_that_are_there(
+    cluster: EmbeddedCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job remembers topics that are gone, for which each load asked the coordinator for seconds and said that it failed."""
+    kept, gone = cluster.create_topic("lag.kept"), cluster.create_topic("lag.gone")
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribePattern": r"lag\..*"}
+    settings = LoadSettings.of(options, str(tmp_path), "job", group="lagging")
+    for topic in (kept, gone):
+        fill(cluster, topic, 3)
+    load(settings, LocalExecutor())
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.delete_topics([gone])[gone].result(60)
+    fill(cluster, kept, 2)
+    load(settings, LocalExecutor())
+    assert "are not committed" not in caplog.text
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "lagging"})
+    assert [place.offset for place in consumer.committed([Place(kept, 0)], timeout=60)] == [5]
+    consumer.close()
 
 
 def test_a_leader_that_is_behind_is_not_taken_for_another_topic(

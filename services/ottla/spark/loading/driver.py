@@ -320,7 +320,7 @@ def load(
         )
         at(Step.COMMITTED)
         if settings.group is not None:
-            _tell_group(settings, offsets)
+            _tell_group(settings, {partition: offset for partition, offset in offsets.items() if partition in end})  # that are there
         if said is not None:
             _report(settings, said, [*_unsent(before), *said.records], clock)
         at(Step.REPORTED)
