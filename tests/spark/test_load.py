@@ -598,6 +598,18 @@ def test_a_null_in_a_column_that_may_have_none_is_refused_with_its_name(tmp_path
     assert [file["num_records"] for file in Table.open(path).files()] == [1, 1]
 
 
+def test_a_table_whose_rows_are_checked_is_read_and_not_written(tmp_path: Path) -> None:
+    """Delta's protocol, "CHECK Constraints": a writer must refuse rows that do not hold. Nothing here evaluates them."""
+    import pyarrow
+
+    schema = pyarrow.schema([("n", pyarrow.int64())])
+    table = Table.open(str(tmp_path), schema)
+    table.delta.alter.add_constraint({"positive": "n > 0"})
+    with pytest.raises(TableUnusable, match=r"has delta\.constraints\.positive, and rows that are written from here are not checked"):
+        Table.open(str(tmp_path), schema)
+    assert Table.open(str(tmp_path)).files() == []
+
+
 def test_a_full_disk_under_the_files_commits_nothing(cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ottla.spark.table import ParquetFile
 

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 METADATA: Final = "ottla"
 COMPRESSION: Final = "zstd"
 _RECENT: Final = 20  # commits that are looked through before all are
+_CONSTRAINTS: Final = "delta.constraints."
 _NEVER_NULL: Final = re.compile(r'("(?:nullable|containsNull|valueContainsNull)":)false')  # in a schema's JSON
 
 
@@ -128,6 +129,9 @@ class Table:
                 delta = DeltaTable(uri)
         if schema is not None and list(delta.metadata().partition_columns) != list(partition_by):
             raise TableUnusable(f"{uri} is partitioned by {delta.metadata().partition_columns}, not by {list(partition_by)}")
+        checked = sorted(name for name in delta.metadata().configuration if name.startswith(_CONSTRAINTS))
+        if schema is not None and checked:
+            raise TableUnusable(f"{uri} has {', '.join(checked)}, and rows that are written from here are not checked by such constraints")
         if schema is not None:
             there = {entry.name: _kind_of(entry.type) for entry in delta.schema().fields}
             if set(schema.names) - set(there) or (set(there) - set(schema.names) and not may_have_more):
