@@ -10,11 +10,13 @@ Only `zookeeper_session` uses this.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -42,10 +44,12 @@ from ottla.errors import ConfigurationError, reason_of
 
 # The pause between two attempts to connect grows to this.
 _LONGEST_PAUSE_SECONDS: Final = 1.0
-# How much of a session's timeout one connection may leave its first request unanswered. A server that has just started
-# takes some connections without ever answering them (about one in fifty, seen with 3.8); kazoo would wait for all of the
-# timeout, and the session would be over by then.
+# How much of a session's timeout a server has to take a connection, and again for its first word. A machine without power does not
+# even refuse, and a server that has just started takes some connections without ever answering them (about one in fifty, seen
+# with 3.8); kazoo would wait for all of the timeout, and the session would be over by then.
 _FIRST_ANSWER_SHARE: Final = 0.25
+# How much of it a server may be silent later, as for ZooKeeper's own client. kazoo looks only when it has asked nothing for a while.
+_SILENCE_SHARE: Final = 2 / 3
 
 
 class Unimplemented(CoordinationError):
@@ -91,11 +95,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     """kazoo's threading handler without its two worker threads.
 
     Args:
-        first_answer_seconds: how long a new connection may be silent.
+        session_timeout_seconds: what is asked for.
         loop: whose time `heard_at` is in, for any thread.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None, first_answer_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, session_timeout_seconds: float, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._loop = loop
         self.completion_queue = self.callback_queue = _AtOnce()
@@ -103,10 +107,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         # given by the sender itself, and the event of a watch that it set must not pass it.
         self.in_order = self.completion_queue.lock
         self._tls = tls
-        self._first_answer_seconds = first_answer_seconds
-        self._unheard: socket.socket | None = None  # the connection, until its server has said something
+        self._silent_from = 0.0  # when the connection's server is silent for too long
         self.heard_at = self._loop.time()  # when a server last said something
-        self.granted_seconds = 0.0  # the session's timeout, as the server has it
+        self.granted_seconds = session_timeout_seconds  # the session's timeout, as the server has it
 
     def start(self) -> None:
         self._running = True
@@ -123,8 +126,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         self, readable: Sequence[Any], writable: Sequence[Any], _: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """What is ready. kazoo asks four times per request, and its own makes and closes an epoll descriptor each time."""
-        if readable and readable[0] is self._unheard:
-            timeout = self._first_answer_seconds if timeout is None else min(timeout, self._first_answer_seconds)
+        if readable:
+            left = max(self._silent_from - time.monotonic(), 0.0)
+            timeout = left if timeout is None else min(timeout, left)
         # What came in one record of TLS with what was read before; the socket tells nothing of it any more.
         decrypted = {polled.fileno() for polled in readable if isinstance(polled, ssl.SSLSocket) and polled.pending()}
         if decrypted:
@@ -137,18 +141,21 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         ready = {descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1000)}
         if readable and readable[0].fileno() in ready and _has_bytes(readable[0]):
             self.heard_at = self._loop.time()
-        if readable and readable[0] is self._unheard and self._unheard.fileno() in ready:
-            self._unheard = None
+            self._silent_from = time.monotonic() + self.granted_seconds * _SILENCE_SHARE
+        elif readable and not decrypted and time.monotonic() > self._silent_from:
+            raise TimeoutError(errno.ETIMEDOUT, "the server is silent")
         ready |= decrypted
         return [polled for polled in readable if polled.fileno() in ready], [polled for polled in writable if polled.fileno() in ready], []
 
     def create_connection(self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: Any) -> Any:
         """Connects. kazoo's own would trust the system's authorities besides the given ones."""
-        plain = socket.create_connection(address, timeout)
+        seconds = self.granted_seconds * _FIRST_ANSWER_SHARE
+        plain = socket.create_connection(address, seconds if timeout is None else min(timeout, seconds))
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._unheard = self._tls.wrap_socket(plain, server_hostname=hostname) if self._tls is not None else plain
-            return self._unheard
+            connection = self._tls.wrap_socket(plain, server_hostname=hostname) if self._tls is not None else plain
+            self._silent_from = time.monotonic() + seconds
+            return connection
         except BaseException:
             plain.close()
             raise
@@ -165,7 +172,7 @@ def _has_bytes(connection: socket.socket) -> bool:
 def make_client(options: ZooKeeperOptions, loop: asyncio.AbstractEventLoop) -> KazooClient:
     """A client that is not started. It retries to connect for ever; its owner stops it. It notes when it was answered."""
     tls = _context(options.tls) if options.tls is not None else None
-    handler = _Handler(tls, options.session_timeout_seconds * _FIRST_ANSWER_SHARE, loop)
+    handler = _Handler(tls, options.session_timeout_seconds, loop)
     logger = logging.getLogger("ottla.coordination.kazoo")
     logger.addFilter(_is_a_warning)
     if logger.level == logging.NOTSET:

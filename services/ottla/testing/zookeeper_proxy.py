@@ -29,6 +29,7 @@ class ZooKeeperProxy:
     """Between clients and the server at a port of this machine, frame by frame. `port` is its own.
 
     While `refuses` is set it takes no connection. So many `silent_connections` as are set it takes next and never answers.
+    While `is_silent` is set no request reaches the server, as behind a switch that died.
     """
 
     def __init__(self, server_port: int) -> None:
@@ -38,6 +39,7 @@ class ZooKeeperProxy:
         self._break: bool | None = None
         self._swallowed: int | None = None  # the xid of the request whose answer is the end
         self.refuses = False
+        self.is_silent = False
         self.silent_connections = 0
         self.port = 0
 
@@ -70,8 +72,8 @@ class ZooKeeperProxy:
         if self.refuses:
             writer.transport.abort()
             return
-        if self.silent_connections:
-            self.silent_connections -= 1
+        if self.silent_connections or self.is_silent:
+            self.silent_connections = max(self.silent_connections - 1, 0)
             await reader.read()
             writer.transport.abort()
             return
@@ -97,6 +99,8 @@ class ZooKeeperProxy:
                 if not arrives:
                     raise ConnectionResetError
                 self._swallowed = xid
+            if self.is_silent:
+                continue
             writer.write(framed(frame))
 
     async def _answers(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

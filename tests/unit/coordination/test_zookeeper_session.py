@@ -245,6 +245,38 @@ async def test_a_session_outlives_a_connection_that_is_taken_and_never_answered(
         assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
 
 
+async def test_a_session_moves_on_from_a_server_that_is_silent_however_much_it_is_asked(zookeeper_server: ZooKeeperServer) -> None:
+    """ClientCnxn of ZooKeeper looks at when it heard something, not at when it asked last: what is asked must not put that off.
+
+    Requests of a busy broker did, and its session expired though the other servers lived.
+    """
+    async with (
+        proxy_to(zookeeper_server) as one,
+        proxy_to(zookeeper_server) as other,
+        session_with(options_for(f"127.0.0.1:{one.port},127.0.0.1:{other.port}", 6)) as session,
+    ):
+        seen, _ = events_of(session)
+        used = one if one._connections else other
+        used.is_silent = True  # also to those who come again
+        asked = []
+        while not {SessionEvent.CONNECTED, SessionEvent.EXPIRED} & set(seen):
+            asked.append(asyncio.ensure_future(session.exists("/")))
+            await asyncio.sleep(0.5)
+        await asyncio.gather(*asked, return_exceptions=True)
+        assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
+
+
+async def test_a_server_that_is_gone_without_a_word_leaves_time_for_the_others(
+    zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ClientCnxn, which divides the session's timeout by the servers. A machine without power refuses no connection, it says nothing."""
+    monkeypatch.setattr("kazoo.protocol.connection.random.shuffle", lambda hosts: None)
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as gone, socket.create_connection(gone.getsockname()):
+        address = f"127.0.0.1:{gone.getsockname()[1]},{zookeeper_server.address}"
+        async with session_with(options_for(address, 8.0, 8.0)) as session:
+            assert await session.exists("/") is not None
+
+
 async def test_a_frozen_server_holds_nobody_up_for_longer_than_the_timeout(
     own_zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
