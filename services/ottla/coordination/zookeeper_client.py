@@ -50,6 +50,9 @@ _LONGEST_PAUSE_SECONDS: Final = 1.0
 _FIRST_ANSWER_SHARE: Final = 0.25
 # How much of it a server may be silent later, as for ZooKeeper's own client. kazoo looks only when it has asked nothing for a while.
 _SILENCE_SHARE: Final = 2 / 3
+# A session that nothing was heard of for so many of its timeouts is asked whether it is over. That keeps it, so the next time is late
+# enough for its end, which ZooKeeper may have half a timeout late.
+_TIMEOUTS_IN_SILENCE: Final = 2
 
 
 class Unimplemented(CoordinationError):
@@ -188,14 +191,23 @@ def make_client(options: ZooKeeperOptions, loop: asyncio.AbstractEventLoop) -> K
     )
     invoke = client._connection._invoke
 
-    def note_what_is_granted(seconds: float, request: Any, xid: int | None = None) -> Any:
-        """Before anyone hears of the connection. kazoo keeps nothing of it."""
-        answer = invoke(seconds, request, xid)
-        if isinstance(request, Connect) and answer[0].time_out > 0:  # or the session is over
+    def introduce(seconds: float, request: Any, xid: int | None = None) -> Any:
+        """Notes what the server grants, before anyone hears of the connection: kazoo keeps nothing of it.
+
+        A server that has written less than this client has seen refuses it without a word: one that lags behind, until it has caught
+        up, and one that was restored from a copy, for ever. So a session that nothing was heard of for very long asks once without
+        what it has seen, to hear whether it is over. If it is not, nothing is read from there: it comes again.
+        """
+        asks = isinstance(request, Connect)
+        is_forgetful = asks and request.session_id and loop.time() - handler.heard_at > _TIMEOUTS_IN_SILENCE * handler.granted_seconds
+        answer = invoke(seconds, request._replace(last_zxid_seen=0) if is_forgetful else request, xid)
+        if asks and answer[0].time_out > 0:  # or the session is over
+            if is_forgetful:
+                raise exceptions.ConnectionDropped("the session is not over")
             handler.granted_seconds = answer[0].time_out / 1000
         return answer
 
-    client._connection._invoke = note_what_is_granted
+    client._connection._invoke = introduce
     return client
 
 

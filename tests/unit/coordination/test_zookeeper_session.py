@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from kazoo.protocol.states import KazooState
-from tests.loops import at_once_at_the_end
+from tests.loops import at_once_at_the_end, until
 
 from ottla.config.connect_string import ConnectString
 from ottla.coordination import zookeeper_session
@@ -231,6 +233,35 @@ async def test_a_session_outlives_a_restart_of_the_server(own_zookeeper_server: 
         assert (data, stat.ephemeral_owner) == (b"1", session.session_id)
         await session.set("/live", b"2")
         assert told == [WatchedEvent(EventType.CHANGED, "/live")]
+        assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
+
+
+async def test_a_session_ends_when_its_server_knows_less_than_it_has_seen(own_zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+    """ZooKeeper was restored from a copy: it refuses a client that has seen more, without a word and for ever (ZooKeeperServer.java).
+
+    Brokers that ran meanwhile stayed away until they were restarted.
+    """
+    async with session_with(options_for(own_zookeeper_server.address, 2)) as session:
+        for _ in range(10):
+            await session.create("/before", sequential=True)
+        _, until = events_of(session)
+        await asyncio.to_thread(own_zookeeper_server.kill)
+        shutil.rmtree(tmp_path / "zookeeper" / "data" / "version-2")
+        await asyncio.to_thread(own_zookeeper_server.start)
+        await until(SessionEvent.EXPIRED)
+
+
+async def test_a_session_outlives_servers_that_are_away_for_longer_than_its_timeout(own_zookeeper_server: ZooKeeperServer) -> None:
+    """Without servers no time passes for it. Asked whether it is over, they say that it is not."""
+    async with session_with(options_for(own_zookeeper_server.address, 2)) as session:
+        await session.create("/live", ephemeral=True)
+        seen, until_event = events_of(session)
+        await asyncio.to_thread(own_zookeeper_server.kill)
+        await until(lambda: session.silent_seconds > 3 * session.session_timeout_seconds)
+        await asyncio.to_thread(own_zookeeper_server.start)
+        await until_event(SessionEvent.CONNECTED)
+        stat = await session.exists("/live")
+        assert stat is not None and stat.ephemeral_owner == session.session_id
         assert seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
 
 
