@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -119,6 +120,31 @@ async def test_a_silent_session_expires_with_its_ephemerals() -> None:
         assert await client.is_cut()
         _, timeout_ms, _, _ = await Client.connected(listener.port, resumed(session_id, password))
         assert timeout_ms == 0
+
+
+async def test_a_session_whose_end_is_still_being_written_takes_no_connection(tmp_path: Path) -> None:
+    """SessionTrackerImpl marks it as closing first. A client that is connected takes its ephemerals for alive, and the disk is slow."""
+    disk_works = asyncio.Event()
+    disk_works.set()
+
+    async def when_it_works(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+        await disk_works.wait()
+        return function(*arguments, **keywords)
+
+    zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock(), when_it_works)
+    listener = CoordinationListener(zookeeper, "127.0.0.1", 0)
+    await listener.start()
+    client, _, session_id, password = await Client.connected(listener.port)
+    await client.ask(struct.pack(">ii", 1, CREATE) + string("/e") + struct.pack(">iii", 0, 0, 1))
+    disk_works.clear()
+    client.writer.write(framed(struct.pack(">ii", 2, CLOSE)))
+    await until(lambda: listener._sessions[session_id].session.is_over)
+    _, timeout_ms, _, _ = await Client.connected(listener.port, resumed(session_id, password))
+    assert timeout_ms == 0
+    disk_works.set()
+    assert struct.unpack_from(">iqi", await client.read())[::2] == (2, 0)
+    await listener.close()
+    await zookeeper.close()
 
 
 async def test_a_session_does_not_expire_by_what_was_not_read_while_the_loop_stood_still() -> None:

@@ -172,7 +172,7 @@ class CoordinationListener:
             self._sessions[session.session_id] = kept
             self._sessions_of[address] += 1
             session.on_session_event(lambda event: self._happened(session.session_id, event))
-        elif kept is None or not hmac.compare_digest(password, kept.password):
+        elif kept is None or kept.session.is_over or not hmac.compare_digest(password, kept.password):
             connection.send(jute.INT.pack(version) + jute.INT.pack(0) + jute.LONG.pack(0) + jute.buffer(bytes(_PASSWORD_SIZE)) + b"\0")
             return None
         former, kept.connection = kept.connection, connection
