@@ -27,7 +27,8 @@ from ottla.coordination.zookeeper_session import ZooKeeperSession
 
 SESSION_MS = 60_000  # no client here says that it lives
 OPEN, OPEN_FOR_A_SECOND = (struct.pack(">iqiqi", 0, 0, timeout_ms, 0, 16) + bytes(17) for timeout_ms in (SESSION_MS, 1_000))
-CREATE, EXISTS, GET_DATA, GET_CHILDREN, PING, MULTI_READ, SET_WATCHES, CLOSE = 1, 3, 4, 8, 11, 22, 101, -11
+CREATE, DELETE, EXISTS, GET_DATA, GET_CHILDREN, PING, MULTI, CREATE_2 = 1, 2, 3, 4, 8, 11, 14, 15
+MULTI_READ, SET_WATCHES, CLOSE = 22, 101, -11
 LARGE = 900_000  # bytes of a znode that nearly fills a request
 
 
@@ -145,6 +146,19 @@ async def test_a_session_whose_end_is_still_being_written_takes_no_connection(tm
     assert struct.unpack_from(">iqi", await client.read())[::2] == (2, 0)
     await listener.close()
     await zookeeper.close()
+
+
+async def test_a_transaction_that_makes_a_znode_and_removes_it_again_has_succeeded() -> None:
+    """A Multi with Create2 was answered with NoNode, and had taken place. ZooKeeper 3.8 gives the path only."""
+    request = struct.pack(">ii", 1, MULTI)
+    request += struct.pack(">i?i", CREATE_2, False, -1) + string("/a") + struct.pack(">iii", 0, 0, 0)
+    request += struct.pack(">i?i", DELETE, False, -1) + string("/a") + struct.pack(">i", -1)
+    async with listening() as (_, listener):
+        client, *_ = await Client.connected(listener.port)
+        answer = await client.ask(request + struct.pack(">i?i", -1, True, -1))
+        assert struct.unpack_from(">iqi", answer)[::2] == (1, 0)
+        made = struct.pack(">i?i", CREATE, False, 0) + string("/a")
+        assert answer[16:] == made + struct.pack(">i?i", DELETE, False, 0) + struct.pack(">i?i", -1, True, -1)
 
 
 async def test_a_session_does_not_expire_by_what_was_not_read_while_the_loop_stood_still() -> None:

@@ -375,7 +375,7 @@ class _Connection:
             if operation is None:
                 return None
             operations.append(operation)
-            kinds.append(kind)
+            kinds.append(Request.CREATE if kind == Request.CREATE_2 else kind)  # no Stat of it, as of ZooKeeper 3.8: it may be gone again
             if len(operations) > MAX_OPERATIONS:
                 raise MalformedFrame(f"more than {MAX_OPERATIONS} operations")
         try:
@@ -391,8 +391,6 @@ class _Connection:
             parts.append(jute.MULTI_HEADER.pack(kind, False, 0))
             if isinstance(result, str):
                 parts.append(jute.string(result))
-                if kind == Request.CREATE_2:
-                    parts.append(jute.stat_record(_there(await session.exists(result), result)))
             elif isinstance(result, Stat):
                 parts.append(jute.stat_record(result))
         return b"".join(parts) + jute.END_OF_MULTI
