@@ -250,6 +250,13 @@ async def node(
         yield Node(store, leadership, application, listener, Client(listener.port), topic)
 
 
+@asynccontextmanager
+async def asking(**options: Any) -> AsyncIterator[Client]:
+    """Who asks a registry that runs, with these options of `node`, on a log of its own."""
+    async with node(MemoryLog(), **options) as registry:
+        yield registry.client
+
+
 def record(name: str, *fields: str, default: bool = False) -> dict[str, Any]:
     """An Avro record whose fields are texts."""
     described = [{"name": name, "type": "string", **({"default": ""} if default else {})} for name in fields]

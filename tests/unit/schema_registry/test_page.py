@@ -7,13 +7,13 @@ import base64
 import json
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.unit.schema_registry.registries import Client, MemoryLog, node, record
+from tests.unit.schema_registry.registries import Client, asking, record
 
 from ottla.schema_registry.rest.routes import Router
 from ottla.schema_registry.rest.security import Authentication, users_of
@@ -30,45 +30,31 @@ FIRST, SECOND = (
 )
 
 
-def on_a_registry(test: Callable[[Client], Awaitable[None]], **options: Any) -> None:
-    async def run() -> None:
-        async with node(MemoryLog(), **options) as registry:
-            await test(registry.client)
-
-    asyncio.run(run())
-
-
-def test_each_file_is_served_with_its_type_and_a_policy_that_lets_nothing_else_run() -> None:
-    async def test(client: Client) -> None:
-        for name, kind in {"": "text/html", "index.html": "text/html", "style.css": "text/css", "components.js": "text/javascript"}.items():
-            answer = await client.get(f"/ui/{name}")
-            assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, kind)
-            policy = answer.headers["content-security-policy"]
-            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'")
-            assert "unsafe" not in policy
-            assert answer.headers["x-content-type-options"] == "nosniff"
-            again = await client.get(f"/ui/{name}", If_None_Match=answer.headers["etag"])
-            assert (again.status, again.content) == (304, b"")
-        moved = await client.get("/ui")
-        assert (moved.status, moved.headers["location"]) == (308, "ui/")
-        assert [(await client.get(f"/ui/{name}")).status for name in ("none.css", "../server.py", "%2e%2e/api.py")] == [404] * 3
-        assert (await client.post("/ui/", {})).status == 405
-
-    on_a_registry(test)
+async def test_each_file_is_served_with_its_type_and_a_policy_that_lets_nothing_else_run(client: Client) -> None:
+    for name, kind in {"": "text/html", "index.html": "text/html", "style.css": "text/css", "components.js": "text/javascript"}.items():
+        answer = await client.get(f"/ui/{name}")
+        assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, kind)
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'")
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        again = await client.get(f"/ui/{name}", If_None_Match=answer.headers["etag"])
+        assert (again.status, again.content) == (304, b"")
+    moved = await client.get("/ui")
+    assert (moved.status, moved.headers["location"]) == (308, "ui/")
+    assert [(await client.get(f"/ui/{name}")).status for name in ("none.css", "../server.py", "%2e%2e/api.py")] == [404] * 3
+    assert (await client.post("/ui/", {})).status == 405
 
 
-def test_the_page_is_for_those_who_may_read(tmp_path: Path) -> None:
+async def test_the_page_is_for_those_who_may_read(tmp_path: Path) -> None:
     file = tmp_path / "users"
     file.write_text("ada: secret, readers\n", encoding="utf-8")
     guard = Authentication(users_of(file), frozenset(["readers"]), frozenset(), "SchemaRegistry")
-
-    async def test(client: Client) -> None:
+    async with asking(authentication=guard) as client:
         refused = await client.get("/ui/")
         assert (refused.status, refused.headers["www-authenticate"]) == (401, 'Basic realm="SchemaRegistry"')
         credentials = {"Authorization": "Basic " + base64.b64encode(b"ada:secret").decode()}
         assert (await client.get("/ui/", **credentials)).status == 200
-
-    on_a_registry(test, authentication=guard)
 
 
 def test_nothing_is_put_in_as_html_and_nothing_stands_in_the_page_itself() -> None:
@@ -130,55 +116,49 @@ async def read(client: Client, folder: Path, steps: Sequence[tuple[str, Any]]) -
 
 
 @pytest.mark.skipif(NODE is None, reason="node is not here: the page's scripts are not run")
-def test_a_person_finds_a_subject_its_versions_their_difference_and_whether_a_schema_fits(tmp_path: Path) -> None:
-    async def test(client: Client) -> None:
-        await client.register("clicks-value", FIRST)
-        await client.register("clicks-value", SECOND)
-        await client.register("a%2Fb%20%3Ci%3E-value", FIRST)
-        steps = [
-            ("search", "CLICK"),
-            ("go", "#/subjects/clicks-value"),
-            ("go", "#/subjects/clicks-value/versions/1"),
-            ("go", "#/subjects/clicks-value/diff"),
-            ("choose", ["to", "1"]),
-            ("go", "#/subjects/clicks-value/check"),
-            ("write", ["schema", FIRST.replace("string", "int")]),
-            ("submit", ""),
-            ("search", "2"),
-            ("go", "#/ids/1"),
-            ("go", "#/subjects/a%2Fb%20%3Ci%3E-value"),
-            ("go", "#/subjects/none"),
-        ]
-        first, searched, latest, old, difference, same, form, _, checked, number, by_id, odd, none = await read(client, tmp_path, steps)
-        assert (first["list"], first["count"]) == (["a/b <i>-value", "clicks-value"], "2 subjects")
-        assert "Compatibility BACKWARD" in first["content"]
-        assert searched["list"] == ["clicks-value"]
-        assert latest["content"].startswith("clicks-value Versions Differences Compatibility 2 1 Version 2 of 2 Id 2")
-        assert latest["title"] == "clicks-value · Schema registry"
-        assert '"default": "<b>"' in latest["content"]
-        assert "Version 1 of 2 Id 1" in old["content"]
-        assert re.search(r"What Where Before After added \S*b", difference["content"])
-        assert same["hash"].endswith("/diff/1/1")
-        assert "Nothing that has a meaning differs." in same["content"]
-        assert "Level BACKWARD Mode READWRITE" in form["content"]
-        assert "Not compatible:" in checked["content"]
-        assert number["list"][0] == "the id 2"
-        assert "a/b <i>-value 1" in by_id["content"] and "clicks-value 1" in by_id["content"]
-        assert odd["content"].startswith("a/b <i>-value ")
-        assert "Subject 'none' not found" in none["content"]
-
-    on_a_registry(test)
+async def test_a_person_finds_a_subject_its_versions_their_difference_and_whether_a_schema_fits(client: Client, tmp_path: Path) -> None:
+    await client.register("clicks-value", FIRST)
+    await client.register("clicks-value", SECOND)
+    await client.register("a%2Fb%20%3Ci%3E-value", FIRST)
+    steps = [
+        ("search", "CLICK"),
+        ("go", "#/subjects/clicks-value"),
+        ("go", "#/subjects/clicks-value/versions/1"),
+        ("go", "#/subjects/clicks-value/diff"),
+        ("choose", ["to", "1"]),
+        ("go", "#/subjects/clicks-value/check"),
+        ("write", ["schema", FIRST.replace("string", "int")]),
+        ("submit", ""),
+        ("search", "2"),
+        ("go", "#/ids/1"),
+        ("go", "#/subjects/a%2Fb%20%3Ci%3E-value"),
+        ("go", "#/subjects/none"),
+    ]
+    first, searched, latest, old, difference, same, form, _, checked, number, by_id, odd, none = await read(client, tmp_path, steps)
+    assert (first["list"], first["count"]) == (["a/b <i>-value", "clicks-value"], "2 subjects")
+    assert "Compatibility BACKWARD" in first["content"]
+    assert searched["list"] == ["clicks-value"]
+    assert latest["content"].startswith("clicks-value Versions Differences Compatibility 2 1 Version 2 of 2 Id 2")
+    assert latest["title"] == "clicks-value · Schema registry"
+    assert '"default": "<b>"' in latest["content"]
+    assert "Version 1 of 2 Id 1" in old["content"]
+    assert re.search(r"What Where Before After added \S*b", difference["content"])
+    assert same["hash"].endswith("/diff/1/1")
+    assert "Nothing that has a meaning differs." in same["content"]
+    assert "Level BACKWARD Mode READWRITE" in form["content"]
+    assert "Not compatible:" in checked["content"]
+    assert number["list"][0] == "the id 2"
+    assert "a/b <i>-value 1" in by_id["content"] and "clicks-value 1" in by_id["content"]
+    assert odd["content"].startswith("a/b <i>-value ")
+    assert "Subject 'none' not found" in none["content"]
 
 
 @pytest.mark.skipif(NODE is None, reason="node is not here: the page's scripts are not run")
-def test_the_keyboard_leads_to_the_search_through_the_list_and_back(tmp_path: Path) -> None:
-    async def test(client: Client) -> None:
-        for name in ("a", "b", "c"):
-            await client.register(name, FIRST)
-        steps = [*(("press", key) for key in ("/", "ArrowDown", "ArrowDown", "ArrowUp", "ArrowUp")), ("search", "c"), ("press", "Escape")]
-        told = await read(client, tmp_path, steps)
-        assert [step["focus"] for step in told[2:5]] == ["a", "b", "a"]
-        assert [step["focus"] for step in (told[1], told[5])] == ["", ""], "the search"
-        assert [step["list"] for step in told[-2:]] == [["c"], ["a", "b", "c"]]
-
-    on_a_registry(test)
+async def test_the_keyboard_leads_to_the_search_through_the_list_and_back(client: Client, tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        await client.register(name, FIRST)
+    steps = [*(("press", key) for key in ("/", "ArrowDown", "ArrowDown", "ArrowUp", "ArrowUp")), ("search", "c"), ("press", "Escape")]
+    told = await read(client, tmp_path, steps)
+    assert [step["focus"] for step in told[2:5]] == ["a", "b", "a"]
+    assert [step["focus"] for step in (told[1], told[5])] == ["", ""], "the search"
+    assert [step["list"] for step in told[-2:]] == [["c"], ["a", "b", "c"]]

@@ -7,8 +7,8 @@ import base64
 import itertools
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ class World:
 
 @asynccontextmanager
 async def world(directory: Path, broker_count: int = 1) -> AsyncIterator[World]:
-    async with AsyncExitStack() as stack:
+    async with asyncio.timeout(480), AsyncExitStack() as stack:
         running = await stack.enter_async_context(brokers(directory, broker_count))
         zookeeper = EmbeddedZooKeeper(directory / "registries", SystemClock())
         stack.push_async_callback(zookeeper.close)
@@ -77,156 +77,127 @@ async def world(directory: Path, broker_count: int = 1) -> AsyncIterator[World]:
         yield World(running, zookeeper, directory, nodes)
 
 
-def run(test: Callable[[World], Any], directory: Path, broker_count: int = 1) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(480), world(directory, broker_count) as found:
-            await test(found)
-
-    asyncio.run(bounded())
+@pytest.fixture
+def found(tmp_path: Path) -> AbstractAsyncContextManager[World]:
+    return world(tmp_path)
 
 
 def client_of(registry: SchemaRegistry) -> Client:
     return Client(int(registry.url.rpartition(":")[2]))
 
 
-def test_two_nodes_elect_one_forward_to_it_and_go_on_after_it(tmp_path: Path) -> None:
-    async def test(found: World) -> None:
-        first, second = await found.node(), await found.node()
-        assert first.leadership.is_leader and not second.leadership.is_leader
-        await until(lambda: second.leadership.leader_url == first.url)
-        reply = await client_of(second).post("/subjects/a/versions", {"schema": '"int"'})  # forwarded
-        assert reply.json["id"] == 1
-        there = await client_of(second).get("/schemas/ids/1", X_Registry_Offset=reply.headers["x-registry-offset"])
-        assert there.status == 200
-        assert (await client_of(second).put("/config/a", {"compatibility": "NONE"})).json == {"compatibility": "NONE"}
-        assert (await client_of(second).post("/subjects/a/versions", {"schema": "{"})).code == 42201  # as the leader says it
-        await first.stop()
-        await until(lambda: second.leadership.is_leader)
-        assert await client_of(second).register("b", '"long"') == 2
-        assert await client_of(second).register("c", '"int"') == 1
-        third = await found.node()
-        assert not third.leadership.is_leader, "the lead is sticky"
-        assert (await client_of(third).get("/subjects")).json == ["a", "b", "c"]
-
-    run(test, tmp_path)
+async def test_two_nodes_elect_one_forward_to_it_and_go_on_after_it(found: World) -> None:
+    first, second = await found.node(), await found.node()
+    assert first.leadership.is_leader and not second.leadership.is_leader
+    await until(lambda: second.leadership.leader_url == first.url)
+    reply = await client_of(second).post("/subjects/a/versions", {"schema": '"int"'})  # forwarded
+    assert reply.json["id"] == 1
+    there = await client_of(second).get("/schemas/ids/1", X_Registry_Offset=reply.headers["x-registry-offset"])
+    assert there.status == 200
+    assert (await client_of(second).put("/config/a", {"compatibility": "NONE"})).json == {"compatibility": "NONE"}
+    assert (await client_of(second).post("/subjects/a/versions", {"schema": "{"})).code == 42201  # as the leader says it
+    await first.stop()
+    await until(lambda: second.leadership.is_leader)
+    assert await client_of(second).register("b", '"long"') == 2
+    assert await client_of(second).register("c", '"int"') == 1
+    third = await found.node()
+    assert not third.leadership.is_leader, "the lead is sticky"
+    assert (await client_of(third).get("/subjects")).json == ["a", "b", "c"]
 
 
-def test_two_nodes_of_one_address_are_told_and_writes_go_on_at_the_one_that_leads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_two_nodes_of_one_address_are_told_and_writes_go_on_at_the_one_that_leads(
+    found: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """A copied configuration: to forward to the leader would be to forward to oneself."""
+    given: dict[str, Any] = {"host_name": "registry", "host_port": "8081"}
+    first, second = await found.node(**given), await found.node(**given)
+    assert first.url == second.url == "http://registry:8081" and first.leadership.is_leader
 
-    async def test(found: World) -> None:
-        given: dict[str, Any] = {"host_name": "registry", "host_port": "8081"}
-        first, second = await found.node(**given), await found.node(**given)
-        assert first.url == second.url == "http://registry:8081" and first.leadership.is_leader
+    def client(node: SchemaRegistry) -> Client:
+        (listener,) = node._listeners.values()
+        return Client(listener.port)
 
-        def client(node: SchemaRegistry) -> Client:
-            (listener,) = node._listeners.values()
-            return Client(listener.port)
-
-        await until(lambda: "another node leads under the address of this one, http://registry:8081" in caplog.text)
-        reply = await client(second).post("/subjects/a/versions", {"schema": '"int"'})
-        assert (reply.status, reply.code) == (500, 50004)
-        assert await client(first).register("a", '"int"') == 1
-        await until(lambda: second.store.state.next_offset == first.store.state.next_offset)
-        assert (await client(second).get("/schemas/ids/1")).status == 200
-        await first.stop()
-        await until(lambda: second.leadership.is_leader)
-        assert await client(second).register("b", '"long"') == 2
-
-    run(test, tmp_path)
+    await until(lambda: "another node leads under the address of this one, http://registry:8081" in caplog.text)
+    reply = await client(second).post("/subjects/a/versions", {"schema": '"int"'})
+    assert (reply.status, reply.code) == (500, 50004)
+    assert await client(first).register("a", '"int"') == 1
+    await until(lambda: second.store.state.next_offset == first.store.state.next_offset)
+    assert (await client(second).get("/schemas/ids/1")).status == 200
+    await first.stop()
+    await until(lambda: second.leadership.is_leader)
+    assert await client(second).register("b", '"long"') == 2
 
 
-def test_a_request_is_forwarded_once_only(tmp_path: Path) -> None:
-    async def test(found: World) -> None:
-        await found.node()
-        follower = await found.node()
-        await until(lambda: follower.leadership.leader_url)
-        reply = await client_of(follower).post("/subjects/a/versions", {"schema": '"int"'}, X_Forward="true")
-        assert (reply.status, reply.code) == (500, 50003)
-
-    run(test, tmp_path)
+async def test_a_request_is_forwarded_once_only(found: World) -> None:
+    await found.node()
+    follower = await found.node()
+    await until(lambda: follower.leadership.leader_url)
+    reply = await client_of(follower).post("/subjects/a/versions", {"schema": '"int"'}, X_Forward="true")
+    assert (reply.status, reply.code) == (500, 50003)
 
 
-def test_a_leader_that_does_not_answer_is_told_as_50003(tmp_path: Path) -> None:
-    async def test(found: World) -> None:
-        leader = await found.node()
-        follower = await found.node()
-        await until(lambda: follower.leadership.leader_url)
-        for listener in leader._listeners.values():
-            await listener.close()
-        reply = await client_of(follower).post("/subjects/a/versions", {"schema": '"int"'})
-        assert (reply.status, reply.code) == (500, 50003)
-
-    run(test, tmp_path)
+async def test_a_leader_that_does_not_answer_is_told_as_50003(found: World) -> None:
+    leader = await found.node()
+    follower = await found.node()
+    await until(lambda: follower.leadership.leader_url)
+    for listener in leader._listeners.values():
+        await listener.close()
+    reply = await client_of(follower).post("/subjects/a/versions", {"schema": '"int"'})
+    assert (reply.status, reply.code) == (500, 50003)
 
 
-def test_a_node_that_must_not_lead_does_not(tmp_path: Path) -> None:
-    async def test(found: World) -> None:
-        observer = await found.node(leader_eligibility="false")
-        assert (await client_of(observer).post("/subjects/a/versions", {"schema": '"int"'})).code == 50004
-        assert not observer.is_ready
-        leader = await found.node()
-        await until(lambda: observer.leadership.leader_url == leader.url)
-        assert await client_of(observer).register("a", '"int"') == 1 and observer.is_ready
-
-    run(test, tmp_path)
+async def test_a_node_that_must_not_lead_does_not(found: World) -> None:
+    observer = await found.node(leader_eligibility="false")
+    assert (await client_of(observer).post("/subjects/a/versions", {"schema": '"int"'})).code == 50004
+    assert not observer.is_ready
+    leader = await found.node()
+    await until(lambda: observer.leadership.leader_url == leader.url)
+    assert await client_of(observer).register("a", '"int"') == 1 and observer.is_ready
 
 
-def test_a_leader_whose_session_ends_stops_and_may_lead_again(tmp_path: Path) -> None:
-    async def test(found: World) -> None:
-        first, second = await found.node(), await found.node()
-        assert first.sessions is not None and first.sessions._session is not None
-        await found.zookeeper.expire(first.sessions._session)  # type: ignore[arg-type]
-        await until(lambda: second.leadership.is_leader)
-        assert await client_of(second).register("a", '"int"') == 1
-        await until(lambda: first.leadership.leader_url == second.url)
-        assert await client_of(first).register("b", '"long"') == 2
-
-    run(test, tmp_path)
+async def test_a_leader_whose_session_ends_stops_and_may_lead_again(found: World) -> None:
+    first, second = await found.node(), await found.node()
+    assert first.sessions is not None and first.sessions._session is not None
+    await found.zookeeper.expire(first.sessions._session)  # type: ignore[arg-type]
+    await until(lambda: second.leadership.is_leader)
+    assert await client_of(second).register("a", '"int"') == 1
+    await until(lambda: first.leadership.leader_url == second.url)
+    assert await client_of(first).register("b", '"long"') == 2
 
 
-def test_a_leader_knows_nothing_of_a_session_that_was_silent_for_its_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_leader_knows_nothing_of_a_session_that_was_silent_for_its_timeout(found: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of a session is counted from ZooKeeper's last answer, and not from when the connection was given up."""
-
-    async def test(found: World) -> None:
-        node = await found.node(zookeeper_session_timeout_ms="7200000")
-        assert node.sessions is not None and node.leadership.is_leader
-        session = node.sessions._session
-        monkeypatch.setattr(EmbeddedSession, "session_timeout_seconds", 3_600.0)  # as the server granted it
-        monkeypatch.setattr(EmbeddedSession, "silent_seconds", 3_600.0)
-        session._tell(SessionEvent.SUSPENDED)  # type: ignore[union-attr]
-        await until(lambda: node.leadership.term_count == 2 and node.leadership.is_leader)  # it lives after all
-
-    run(test, tmp_path)
+    node = await found.node(zookeeper_session_timeout_ms="7200000")
+    assert node.sessions is not None and node.leadership.is_leader
+    session = node.sessions._session
+    monkeypatch.setattr(EmbeddedSession, "session_timeout_seconds", 3_600.0)  # as the server granted it
+    monkeypatch.setattr(EmbeddedSession, "silent_seconds", 3_600.0)
+    session._tell(SessionEvent.SUSPENDED)  # type: ignore[union-attr]
+    await until(lambda: node.leadership.term_count == 2 and node.leadership.is_leader)  # it lives after all
 
 
-def test_a_node_that_must_not_lead_knows_the_leader_again_when_a_session_lives_after_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_node_that_must_not_lead_knows_the_leader_again_when_a_session_lives_after_all(
+    found: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ZooKeeper counts a session from its beginning when it starts again: it lives, nothing has changed, and no watch fires."""
-
-    async def test(found: World) -> None:
-        leader, observer = await found.node(), await found.node(leader_eligibility="false")
-        await until(lambda: observer.leadership.leader_url == leader.url)
-        assert observer.sessions is not None
-        session = observer.sessions._session
-        with monkeypatch.context() as patch:
-            patch.setattr(EmbeddedSession, "silent_seconds", 3_600.0)
-            session._tell(SessionEvent.SUSPENDED)  # type: ignore[union-attr]
-        seen: list[str | None] = []
-        observer.leadership._changed = lambda: seen.append(observer.leadership.leader_url)
-        await until(lambda: None in seen)
-        session._tell(SessionEvent.CONNECTED)  # type: ignore[union-attr]
-        await until(lambda: observer.leadership.leader_url == leader.url)
-        assert await client_of(observer).register("a", '"int"') == 1
-
-    run(test, tmp_path)
+    leader, observer = await found.node(), await found.node(leader_eligibility="false")
+    await until(lambda: observer.leadership.leader_url == leader.url)
+    assert observer.sessions is not None
+    session = observer.sessions._session
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddedSession, "silent_seconds", 3_600.0)
+        session._tell(SessionEvent.SUSPENDED)  # type: ignore[union-attr]
+    seen: list[str | None] = []
+    observer.leadership._changed = lambda: seen.append(observer.leadership.leader_url)
+    await until(lambda: None in seen)
+    session._tell(SessionEvent.CONNECTED)  # type: ignore[union-attr]
+    await until(lambda: observer.leadership.leader_url == leader.url)
+    assert await client_of(observer).register("a", '"int"') == 1
 
 
-def test_too_few_replicas_in_sync_are_a_write_that_the_topic_does_not_take_in_time(tmp_path: Path) -> None:
+async def test_too_few_replicas_in_sync_are_a_write_that_the_topic_does_not_take_in_time(tmp_path: Path) -> None:
     """NOT_ENOUGH_REPLICAS is tried again until `kafkastore.timeout.ms`, and then it is 50002 as any write that takes too long."""
-
-    async def test(found: World) -> None:
+    async with world(tmp_path, broker_count=2) as found:
         async with cluster_of(found.running) as cluster:
             await create_topic(cluster, "_schemas", 1, 2, **{"cleanup.policy": "compact", "min.insync.replicas": "2"})
         node = await found.node(kafkastore_timeout_ms="2000")
@@ -243,142 +214,118 @@ def test_too_few_replicas_in_sync_are_a_write_that_the_topic_does_not_take_in_ti
             assert reply.code == 50002, reply
         assert reply.json["id"] == 2 and node.store.fault == ""
 
-    run(test, tmp_path, broker_count=2)
 
-
-def test_registrations_go_on_while_the_lead_changes_and_no_id_is_given_twice(tmp_path: Path) -> None:
+async def test_registrations_go_on_while_the_lead_changes_and_no_id_is_given_twice(found: World) -> None:
     """Clients ask again after an error of the class 500, at any node, until they have an id."""
+    nodes = [await found.node() for _ in range(3)]
+    ids: dict[str, int] = {}
 
-    async def test(found: World) -> None:
-        nodes = [await found.node() for _ in range(3)]
-        ids: dict[str, int] = {}
+    async def register(number: int) -> None:
+        for turn in range(8):
+            name = f"s-{number}-{turn}"
+            schema = {"schema": str(record(f"R_{number}_{turn}", "a")).replace("'", '"')}
+            for attempt in itertools.count():
+                try:
+                    reply = await client_of(nodes[(number + attempt) % 3]).post(f"/subjects/{name}/versions", schema)
+                except OSError:
+                    continue
+                if reply.status == 200:
+                    ids[name] = reply.json["id"]
+                    break
+                assert reply.status == 500, reply
+                await asyncio.sleep(0.02)
 
-        async def register(number: int) -> None:
-            for turn in range(8):
-                name = f"s-{number}-{turn}"
-                schema = {"schema": str(record(f"R_{number}_{turn}", "a")).replace("'", '"')}
-                for attempt in itertools.count():
-                    try:
-                        reply = await client_of(nodes[(number + attempt) % 3]).post(f"/subjects/{name}/versions", schema)
-                    except OSError:
-                        continue
-                    if reply.status == 200:
-                        ids[name] = reply.json["id"]
-                        break
-                    assert reply.status == 500, reply
-                    await asyncio.sleep(0.02)
-
-        clients = [asyncio.ensure_future(register(number)) for number in range(6)]
-        for _ in range(3):
-            await asyncio.sleep(0.3)
-            leader = next((node for node in nodes if node.leadership.is_leader), None)
-            if leader is not None and leader.sessions is not None and leader.sessions._session is not None:
-                await found.zookeeper.expire(leader.sessions._session)  # type: ignore[arg-type]
-        await asyncio.gather(*clients)
-        assert len(ids) == 48 and len(set(ids.values())) == 48
-        for node in nodes:
-            await node.store.wait_for(max(other.store.state.next_offset for other in nodes))
-            state = node.store.state
-            assert state.conflict_count == 0
-            assert {name: state.versions(name)[0].id for name in ids} == ids
-        assert max(ids.values()) == 48, "ids are contiguous"
-
-    run(test, tmp_path)
+    clients = [asyncio.ensure_future(register(number)) for number in range(6)]
+    for _ in range(3):
+        await asyncio.sleep(0.3)
+        leader = next((node for node in nodes if node.leadership.is_leader), None)
+        if leader is not None and leader.sessions is not None and leader.sessions._session is not None:
+            await found.zookeeper.expire(leader.sessions._session)  # type: ignore[arg-type]
+    await asyncio.gather(*clients)
+    assert len(ids) == 48 and len(set(ids.values())) == 48
+    for node in nodes:
+        await node.store.wait_for(max(other.store.state.next_offset for other in nodes))
+        state = node.store.state
+        assert state.conflict_count == 0
+        assert {name: state.versions(name)[0].id for name in ids} == ids
+    assert max(ids.values()) == 48, "ids are contiguous"
 
 
-def test_a_restart_has_everything_with_a_snapshot_and_without(tmp_path: Path) -> None:
-    async def test(found: World) -> None:
-        first = await found.node(alone=True, name="one", kafkastore_checkpoint_records="3")
-        client = client_of(first)
-        for number, kind in enumerate(("int", "long", "string", "bytes", "float"), 1):
-            assert await client.register(f"s{number}", f'"{kind}"') == number
-        await until(lambda: first.snapshot_offset > 3)
-        await client.delete("/subjects/s5")
-        await client.delete("/subjects/s5?permanent=true")
-        await first.stop()
-        path = tmp_path / "one" / "_schemas.snapshot"
-        assert path.exists()
-        with_it = await found.node(alone=True, name="one")
-        assert with_it.snapshot_offset > 3
-        assert (await client_of(with_it).get("/subjects")).json == ["s1", "s2", "s3", "s4"]
-        await with_it.stop()
-        path.write_bytes(path.read_bytes()[:-10])
-        without = await found.node(alone=True, name="one")
-        assert (await client_of(without).get("/subjects")).json == ["s1", "s2", "s3", "s4"]
-        assert await client_of(without).register("s6", '"double"') == 6
-
-    run(test, tmp_path)
+async def test_a_restart_has_everything_with_a_snapshot_and_without(found: World, tmp_path: Path) -> None:
+    first = await found.node(alone=True, name="one", kafkastore_checkpoint_records="3")
+    client = client_of(first)
+    for number, kind in enumerate(("int", "long", "string", "bytes", "float"), 1):
+        assert await client.register(f"s{number}", f'"{kind}"') == number
+    await until(lambda: first.snapshot_offset > 3)
+    await client.delete("/subjects/s5")
+    await client.delete("/subjects/s5?permanent=true")
+    await first.stop()
+    path = tmp_path / "one" / "_schemas.snapshot"
+    assert path.exists()
+    with_it = await found.node(alone=True, name="one")
+    assert with_it.snapshot_offset > 3
+    assert (await client_of(with_it).get("/subjects")).json == ["s1", "s2", "s3", "s4"]
+    await with_it.stop()
+    path.write_bytes(path.read_bytes()[:-10])
+    without = await found.node(alone=True, name="one")
+    assert (await client_of(without).get("/subjects")).json == ["s1", "s2", "s3", "s4"]
+    assert await client_of(without).register("s6", '"double"') == 6
 
 
-def test_what_the_settings_say_of_validation_holds_where_no_config_does(tmp_path: Path) -> None:
+async def test_what_the_settings_say_of_validation_holds_where_no_config_does(found: World) -> None:
     """Also in a state that comes from a snapshot."""
     text = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "string", "default": null}]}'
     reserving = {"schema": text, "metadata": {"properties": {"confluent:reserved": "a"}}}
-
-    async def test(found: World) -> None:
-        first = await found.node(alone=True, name="one")
-        assert (await client_of(first).post("/subjects/s/versions", {"schema": text})).code == 42201
-        await client_of(first).put("/config/t", {"validateNewSchemas": True})
-        await first.stop()
-        client = client_of(await found.node(alone=True, name="one", schema_validate_fields="true", schema_validate_new_schemas="false"))
-        assert await client.register("s", text) == 1
-        assert (await client.post("/subjects/s/versions", reserving)).code == 409
-        assert (await client.post("/subjects/t/versions", reserving)).code == 42201
-
-    run(test, tmp_path)
+    first = await found.node(alone=True, name="one")
+    assert (await client_of(first).post("/subjects/s/versions", {"schema": text})).code == 42201
+    await client_of(first).put("/config/t", {"validateNewSchemas": True})
+    await first.stop()
+    client = client_of(await found.node(alone=True, name="one", schema_validate_fields="true", schema_validate_new_schemas="false"))
+    assert await client.register("s", text) == 1
+    assert (await client.post("/subjects/s/versions", reserving)).code == 409
+    assert (await client.post("/subjects/t/versions", reserving)).code == 42201
 
 
 @pytest.mark.parametrize("of", ["CreateTime", "LogAppendTime"])
-def test_the_leader_says_the_time_of_a_version_as_those_do_who_read_it(of: str, tmp_path: Path) -> None:
+async def test_the_leader_says_the_time_of_a_version_as_those_do_who_read_it(found: World, of: str) -> None:
     """It takes what it wrote without reading it, and a broker may give records a time of its own."""
-
-    async def test(found: World) -> None:
-        async with cluster_of(found.running) as cluster:
-            await create_topic(cluster, "_schemas", cleanup_policy="compact", message_timestamp_type=of)
-        leader, other = await found.node(), await found.node()
-        topic = leader.store._topic
-        assert isinstance(topic, KafkaTopic)
-        topic._clock = ManualClock(1_000_000)
-        for subject in "abc":  # the first one it may have read
-            await client_of(leader).register(subject, '"int"')
-        await other.store.wait_for(leader.store.state.next_offset)
-        for subject in "abc":
-            times = [(await client_of(node).get(f"/subjects/{subject}/versions/1")).json["ts"] for node in (leader, other)]
-            assert times[0] == times[1] and (times[0] == 1_000_000) == (of == "CreateTime")
-
-    run(test, tmp_path)
+    async with cluster_of(found.running) as cluster:
+        await create_topic(cluster, "_schemas", cleanup_policy="compact", message_timestamp_type=of)
+    leader, other = await found.node(), await found.node()
+    topic = leader.store._topic
+    assert isinstance(topic, KafkaTopic)
+    topic._clock = ManualClock(1_000_000)
+    for subject in "abc":  # the first one it may have read
+        await client_of(leader).register(subject, '"int"')
+    await other.store.wait_for(leader.store.state.next_offset)
+    for subject in "abc":
+        times = [(await client_of(node).get(f"/subjects/{subject}/versions/1")).json["ts"] for node in (leader, other)]
+        assert times[0] == times[1] and (times[0] == 1_000_000) == (of == "CreateTime")
 
 
-def test_a_topic_that_would_lose_schemas_is_not_taken(tmp_path: Path) -> None:
-    async def test(found: World) -> None:
-        async with cluster_of(found.running) as cluster:
-            await create_topic(cluster, "_deleted", cleanup_policy="delete")
-            await create_topic(cluster, "_wide", partitions=2, cleanup_policy="compact")
-            with pytest.raises(ConfigurationError, match=r"cleanup\.policy=delete"):
-                await found.node(alone=True, kafkastore_topic="_deleted")
-            with pytest.raises(ConfigurationError, match="2 partitions"):
-                await found.node(alone=True, kafkastore_topic="_wide")
-
-    run(test, tmp_path)
+async def test_a_topic_that_would_lose_schemas_is_not_taken(found: World) -> None:
+    async with cluster_of(found.running) as cluster:
+        await create_topic(cluster, "_deleted", cleanup_policy="delete")
+        await create_topic(cluster, "_wide", partitions=2, cleanup_policy="compact")
+        with pytest.raises(ConfigurationError, match=r"cleanup\.policy=delete"):
+            await found.node(alone=True, kafkastore_topic="_deleted")
+        with pytest.raises(ConfigurationError, match="2 partitions"):
+            await found.node(alone=True, kafkastore_topic="_wide")
 
 
-def test_a_topic_that_is_deleted_or_made_again_stops_writes_and_not_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_is_deleted_or_made_again_stops_writes_and_not_reads(found: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.schema_registry.store.topic.IDENTITY_SECONDS", 0.05)
     monkeypatch.setattr("ottla.schema_registry.store.topic.UNKNOWN_SECONDS", 0.2)
     assert IDENTITY_SECONDS >= 1
-
-    async def test(found: World) -> None:
-        registry = await found.node(alone=True)
-        assert await client_of(registry).register("a", '"int"') == 1
-        async with cluster_of(found.running) as cluster:
-            assert await delete_topics(cluster, ["_schemas"]) == {}
-            await until(lambda: registry.store.fault)
-            assert "deleted" in registry.store.fault
-        reply = await client_of(registry).post("/subjects/b/versions", {"schema": '"long"'})
-        assert (reply.status, reply.code) == (500, 50001)
-        assert (await client_of(registry).get("/schemas/ids/1")).status == 200
-
-    run(test, tmp_path)
+    registry = await found.node(alone=True)
+    assert await client_of(registry).register("a", '"int"') == 1
+    async with cluster_of(found.running) as cluster:
+        assert await delete_topics(cluster, ["_schemas"]) == {}
+        await until(lambda: registry.store.fault)
+        assert "deleted" in registry.store.fault
+    reply = await client_of(registry).post("/subjects/b/versions", {"schema": '"long"'})
+    assert (reply.status, reply.code) == (500, 50001)
+    assert (await client_of(registry).get("/schemas/ids/1")).status == 200
 
 
 async def test_a_topic_that_cannot_be_read_in_time_is_named() -> None:
@@ -446,62 +393,55 @@ def metadata(asked: Asked, is_known: bool, topic_id: UUID | None) -> bytes | Exc
     return asked.answer(throttle_time=0, brokers=[broker], cluster_id="c", controller_id=1, topics=[found])
 
 
-def test_a_topic_that_was_made_again_is_another_one(tmp_path: Path) -> None:
+async def test_a_topic_that_was_made_again_is_another_one(found: World) -> None:
     """Method: the client of the topic alone, which meets the new one before it has seen that the former one was gone."""
-
-    async def test(found: World) -> None:
-        properties = {"listeners": "http://127.0.0.1:0", "kafkastore.bootstrap.servers": servers(found.running)}
-        topic = KafkaTopic(topic_settings(RegistrySettings.from_properties(properties)), SystemClock())
-        _, first_id, _, _ = await topic.open()
-        async with cluster_of(found.running) as cluster:
-            await delete_topics(cluster, ["_schemas"])
-            async with asyncio.timeout(120):
-                while True:
-                    try:
-                        await create_topic(cluster, "_schemas", cleanup_policy="compact")
-                        break
-                    except ApiError:
-                        await asyncio.sleep(0.05)
-            with pytest.raises(TopicChanged, match=first_id):
-                for _ in range(200):
-                    try:
-                        await topic.fetch(0)
-                    except (ApiError, OSError):
-                        await asyncio.sleep(0.05)
-                    topic._checked_at = 0.0
-        await topic.close()
-
-    run(test, tmp_path)
+    properties = {"listeners": "http://127.0.0.1:0", "kafkastore.bootstrap.servers": servers(found.running)}
+    topic = KafkaTopic(topic_settings(RegistrySettings.from_properties(properties)), SystemClock())
+    _, first_id, _, _ = await topic.open()
+    async with cluster_of(found.running) as cluster:
+        await delete_topics(cluster, ["_schemas"])
+        async with asyncio.timeout(120):
+            while True:
+                try:
+                    await create_topic(cluster, "_schemas", cleanup_policy="compact")
+                    break
+                except ApiError:
+                    await asyncio.sleep(0.05)
+        with pytest.raises(TopicChanged, match=first_id):
+            for _ in range(200):
+                try:
+                    await topic.fetch(0)
+                except (ApiError, OSError):
+                    await asyncio.sleep(0.05)
+                topic._checked_at = 0.0
+    await topic.close()
 
 
-def test_operators_ask_by_grpc(tmp_path: Path) -> None:
-    async def test(found: World) -> None:
-        registry = await found.node(name="kept", rpc_listener="127.0.0.1:0")
-        other = await found.node(rpc_listener="127.0.0.1:0")
-        await client_of(registry).register("a", '"int"')
-        await client_of(registry).register("b", '"int"')
-        channel = RpcChannel(f"127.0.0.1:{registry._rpc_port}")
-        try:
-            stub = services.SchemaRegistryStub(channel.grpc_channel)
-            status = await channel.call(stub.Status, messages.SchemaRegistryStatusRequest(), 120)
-            assert status.is_leader and status.leader_url == registry.url == status.url and status.is_ready
-            assert (status.subject_count, dict(status.schema_counts), status.epoch) == (2, {"AVRO": 1}, 1)
-            written = await channel.call(stub.Snapshot, messages.SnapshotRequest(), 120)
-            assert written.path == str(tmp_path / "kept" / "_schemas.snapshot") and written.size_bytes > 0
-            assert written.next_offset == registry.store.state.next_offset
-            found_wrong = await channel.call(stub.Doctor, messages.DoctorRequest(), 120)
-            assert found_wrong == messages.DoctorResponse()
-            assert (await channel.call(stub.Resign, messages.ResignRequest(), 120)).did_lead
-        finally:
-            await channel.close()
-        await until(lambda: other.leadership.is_leader and registry.leadership.leader_url == other.url)
-        assert await client_of(registry).register("c", '"long"') == 2
-
-    run(test, tmp_path)
+async def test_operators_ask_by_grpc(found: World, tmp_path: Path) -> None:
+    registry = await found.node(name="kept", rpc_listener="127.0.0.1:0")
+    other = await found.node(rpc_listener="127.0.0.1:0")
+    await client_of(registry).register("a", '"int"')
+    await client_of(registry).register("b", '"int"')
+    channel = RpcChannel(f"127.0.0.1:{registry._rpc_port}")
+    try:
+        stub = services.SchemaRegistryStub(channel.grpc_channel)
+        status = await channel.call(stub.Status, messages.SchemaRegistryStatusRequest(), 120)
+        assert status.is_leader and status.leader_url == registry.url == status.url and status.is_ready
+        assert (status.subject_count, dict(status.schema_counts), status.epoch) == (2, {"AVRO": 1}, 1)
+        written = await channel.call(stub.Snapshot, messages.SnapshotRequest(), 120)
+        assert written.path == str(tmp_path / "kept" / "_schemas.snapshot") and written.size_bytes > 0
+        assert written.next_offset == registry.store.state.next_offset
+        found_wrong = await channel.call(stub.Doctor, messages.DoctorRequest(), 120)
+        assert found_wrong == messages.DoctorResponse()
+        assert (await channel.call(stub.Resign, messages.ResignRequest(), 120)).did_lead
+    finally:
+        await channel.close()
+    await until(lambda: other.leadership.is_leader and registry.leadership.leader_url == other.url)
+    assert await client_of(registry).register("c", '"long"') == 2
 
 
-def test_over_tls_an_operator_is_answered_and_no_one_else_that_the_authority_has_signed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+async def test_over_tls_an_operator_is_answered_and_no_one_else_that_the_authority_has_signed(
+    found: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     authority = Authority("ours")
     keystore, truststore = authority.write(tmp_path, "registry")
@@ -515,57 +455,48 @@ def test_over_tls_an_operator_is_answered_and_no_one_else_that_the_authority_has
             command += ["--command-config", str(file)]
         return asyncio.get_running_loop().run_in_executor(None, ottla, command)
 
-    async def test(found: World) -> None:
-        registry = await found.node(
-            rpc_listener="127.0.0.1:0",
-            rpc_security_protocol="SSL",
-            rpc_allowed_principals="ann",
-            listener_name_rpc_ssl_keystore_location=keystore,
-            listener_name_rpc_ssl_truststore_location=truststore,
-        )
-        assert await doctor(registry, "ann") == 0
-        assert await doctor(registry, "some-consumer") == 1
-        assert "'some-consumer' is none of rpc.allowed.principals" in capsys.readouterr().err
-        assert await doctor(registry, "") == 1
-
-    run(test, tmp_path)
+    registry = await found.node(
+        rpc_listener="127.0.0.1:0",
+        rpc_security_protocol="SSL",
+        rpc_allowed_principals="ann",
+        listener_name_rpc_ssl_keystore_location=keystore,
+        listener_name_rpc_ssl_truststore_location=truststore,
+    )
+    assert await doctor(registry, "ann") == 0
+    assert await doctor(registry, "some-consumer") == 1
+    assert "'some-consumer' is none of rpc.allowed.principals" in capsys.readouterr().err
+    assert await doctor(registry, "") == 1
 
 
-def test_metrics_and_health(tmp_path: Path) -> None:
-    async def test(found: World) -> None:
-        registry = await found.node(http_listener="127.0.0.1:0")
-        assert registry.surface is not None
-        probes = Client(registry.surface.port)
-        await client_of(registry).register("a", '"int"')
-        await client_of(registry).get("/schemas/ids/7")
-        assert (await probes.get("/readyz")).json == {"status": "ready", "topic_replayed": True, "leader_known": True}
-        text = (await probes.get("/metrics")).content.decode()
-        for line in (
-            'ottla_registry_requests_total{route="register",status="200"} 1',
-            'ottla_registry_requests_total{route="schema_by_id",status="404"} 1',
-            'ottla_registry_schemas{type="AVRO"} 1',
-            "ottla_registry_is_leader 1",
-            "ottla_registry_conflicts_total 0",
-            "ottla_registry_write_seconds_count 1",
-        ):
-            assert line in text, line
-
-    run(test, tmp_path)
+async def test_metrics_and_health(found: World) -> None:
+    registry = await found.node(http_listener="127.0.0.1:0")
+    assert registry.surface is not None
+    probes = Client(registry.surface.port)
+    await client_of(registry).register("a", '"int"')
+    await client_of(registry).get("/schemas/ids/7")
+    assert (await probes.get("/readyz")).json == {"status": "ready", "topic_replayed": True, "leader_known": True}
+    text = (await probes.get("/metrics")).content.decode()
+    for line in (
+        'ottla_registry_requests_total{route="register",status="200"} 1',
+        'ottla_registry_requests_total{route="schema_by_id",status="404"} 1',
+        'ottla_registry_schemas{type="AVRO"} 1',
+        "ottla_registry_is_leader 1",
+        "ottla_registry_conflicts_total 0",
+        "ottla_registry_write_seconds_count 1",
+    ):
+        assert line in text, line
 
 
-def test_what_cannot_be_reached_is_told_in_time(tmp_path: Path) -> None:
-    async def test(found: World) -> None:
-        with pytest.raises((OttlaError, OSError)):
-            await found.node(alone=True, kafkastore_bootstrap_servers="127.0.0.1:1", kafkastore_init_timeout_ms="500")
-        registry = await found.node(alone=True)
-        port = registry.url.rpartition(":")[2]
-        with pytest.raises(OttlaError, match="cannot listen"):
-            await found.node(alone=True, listeners=f"http://127.0.0.1:{port}")
-
-    run(test, tmp_path)
+async def test_what_cannot_be_reached_is_told_in_time(found: World) -> None:
+    with pytest.raises((OttlaError, OSError)):
+        await found.node(alone=True, kafkastore_bootstrap_servers="127.0.0.1:1", kafkastore_init_timeout_ms="500")
+    registry = await found.node(alone=True)
+    port = registry.url.rpartition(":")[2]
+    with pytest.raises(OttlaError, match="cannot listen"):
+        await found.node(alone=True, listeners=f"http://127.0.0.1:{port}")
 
 
-def test_writes_are_forwarded_over_tls_and_with_the_password_that_came(tmp_path: Path) -> None:
+async def test_writes_are_forwarded_over_tls_and_with_the_password_that_came(found: World, tmp_path: Path) -> None:
     keystore, truststore = Authority("tests").write(tmp_path, "registry")
     users = tmp_path / "users"
     users.write_text("ada: secret, writer\nbob: secret, reader\n")
@@ -594,17 +525,14 @@ def test_writes_are_forwarded_over_tls_and_with_the_password_that_came(tmp_path:
         writer.close()
         return reply.status, reply.json
 
-    async def test(found: World) -> None:
-        leader, follower = await found.node(**secured), await found.node(**secured)
-        await until(lambda: follower.leadership.leader_url)
-        assert leader.url.startswith("https://")
-        schema = {"schema": '"int"'}
-        assert (await ask(follower.url, "/subjects/a/versions", "ada", schema))[1]["id"] == 1
-        assert (await ask(follower.url, "/subjects/b/versions", "bob", schema))[0] == 403
-        assert (await ask(leader.url, "/schemas/ids/1", "bob"))[0] == 200
-        assert (await ask(leader.url, "/schemas/ids/1", "eve"))[0] == 401
-
-    run(test, tmp_path)
+    leader, follower = await found.node(**secured), await found.node(**secured)
+    await until(lambda: follower.leadership.leader_url)
+    assert leader.url.startswith("https://")
+    schema = {"schema": '"int"'}
+    assert (await ask(follower.url, "/subjects/a/versions", "ada", schema))[1]["id"] == 1
+    assert (await ask(follower.url, "/subjects/b/versions", "bob", schema))[0] == 403
+    assert (await ask(leader.url, "/schemas/ids/1", "bob"))[0] == 200
+    assert (await ask(leader.url, "/schemas/ids/1", "eve"))[0] == 401
 
 
 async def test_the_topic_is_reached_over_tls(tmp_path: Path) -> None:
@@ -628,19 +556,15 @@ async def test_the_topic_is_reached_over_tls(tmp_path: Path) -> None:
         assert await client_of(registry).register("a", '"int"') == 1
 
 
-def test_a_session_that_ends_while_the_lead_is_given_up_makes_no_second_election(tmp_path: Path) -> None:
+async def test_a_session_that_ends_while_the_lead_is_given_up_makes_no_second_election(found: World) -> None:
     """Two elections of one node would both begin to write. Seed 124 of the simulation's profile `registry` has found it."""
-
-    async def test(found: World) -> None:
-        registry = await found.node()
-        assert registry.sessions is not None and registry.sessions._session is not None
-        resigning = asyncio.ensure_future(registry.resign())
-        await until(lambda: registry.leadership.leader is None)  # from now on it waits a second for another node
-        await registry.sessions._session.close()
-        joining = asyncio.ensure_future(registry._take_part(await found.zookeeper.session()))
-        await asyncio.gather(resigning, joining, return_exceptions=True)
-        await until(lambda: registry.leadership.is_leader)
-        assert await client_of(registry).register("a", '"int"') == 1
-        assert registry.leadership.term_count == 2, "the first one's, and one after it"
-
-    run(test, tmp_path)
+    registry = await found.node()
+    assert registry.sessions is not None and registry.sessions._session is not None
+    resigning = asyncio.ensure_future(registry.resign())
+    await until(lambda: registry.leadership.leader is None)  # from now on it waits a second for another node
+    await registry.sessions._session.close()
+    joining = asyncio.ensure_future(registry._take_part(await found.zookeeper.session()))
+    await asyncio.gather(resigning, joining, return_exceptions=True)
+    await until(lambda: registry.leadership.is_leader)
+    assert await client_of(registry).register("a", '"int"') == 1
+    assert registry.leadership.term_count == 2, "the first one's, and one after it"
