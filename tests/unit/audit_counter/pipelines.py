@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import wraps
 from pathlib import Path
-from typing import Any, Final, ParamSpec
+from typing import Any, Final
 
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic
 
@@ -24,8 +23,6 @@ from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetcher, FetchSettings
 from ottla.wire.producing import BatchProducer
-
-P = ParamSpec("P")
 
 MINUTE: Final = 60_000
 AUDITING: Final[dict[str, Any]] = {"audit_enable": "true", "audit_report_interval_ms": "100"}  # of brokers
@@ -204,13 +201,3 @@ async def pipeline(
                 await asyncio.sleep(0.01)
             now_ms = SystemClock().time_ms()
             yield Pipeline(running, cluster, counter, now_ms - now_ms % MINUTE - 2 * MINUTE)
-
-
-def in_a_loop(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:
-    """A test that is a coroutine, in a loop of its own and within eight minutes."""
-
-    @wraps(test)
-    def run(*arguments: P.args, **keywords: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*arguments, **keywords), 480))
-
-    return run

@@ -17,7 +17,6 @@ from tests.unit.audit_counter.pipelines import (
     MINUTE,
     WAIT_SECONDS,
     counted,
-    in_a_loop,
     pipeline,
     said_by_brokers,
     until_another_topic_is_known,
@@ -56,7 +55,6 @@ class Tiers:
         patched.setattr(tier.AuditTier, "_report", report_unless_held)
 
 
-@in_a_loop
 async def test_a_clean_run_is_complete_from_producer_to_broker_to_consumer(tmp_path: Path) -> None:
     async with pipeline(tmp_path, expected=EXPECTED, verify="never", **AUDITING) as running:
         await running.produce(200)
@@ -70,7 +68,6 @@ async def test_a_clean_run_is_complete_from_producer_to_broker_to_consumer(tmp_p
         assert {said.evidence for _, said in summary.verdicts} == {"placed"}, "the brokers' offsets carry the producers' contents"
 
 
-@in_a_loop
 async def test_what_was_acknowledged_and_never_appended_is_lost(tmp_path: Path) -> None:
     """The log ends before the offsets that were acknowledged, so that no broker ever comes there; the log was read, and tells."""
     async with pipeline(tmp_path, expected=EXPECTED, **AUDITING) as running:
@@ -86,7 +83,6 @@ async def test_what_was_acknowledged_and_never_appended_is_lost(tmp_path: Path) 
         assert found["broker->consumer:billing"].verdict is Verdict.COMPLETE
 
 
-@in_a_loop
 async def test_a_tail_that_was_acknowledged_and_cut_off_is_lost_though_the_log_never_comes_to_its_offsets(tmp_path: Path) -> None:
     """As behind a leader that acknowledged early and died. Nothing comes after it, so the log is read once brokers have spoken again."""
     async with pipeline(tmp_path, expected=EXPECTED, verify="doubt", **AUDITING) as running:
@@ -99,7 +95,6 @@ async def test_a_tail_that_was_acknowledged_and_cut_off_is_lost_though_the_log_n
         assert named == {(partition, offset) for partition in (0, 1) for offset in (48, 49)}
 
 
-@in_a_loop
 async def test_a_restart_counts_nothing_twice_and_leaves_nothing_out(tmp_path: Path) -> None:
     """From its checkpoint on a broker counts again, and that takes the place of what it had said."""
     listeners = f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"
@@ -118,7 +113,6 @@ async def test_a_restart_counts_nothing_twice_and_leaves_nothing_out(tmp_path: P
         assert len({record.session for record in await said_by_brokers(running)}) >= 2
 
 
-@in_a_loop
 async def test_the_next_leader_counts_what_the_killed_one_had_not_said(tmp_path: Path) -> None:
     """The others note where a partition is, and count again from the block that this lies in."""
     async with pipeline(tmp_path, expected=EXPECTED, verify="never", count=3, partitions=1, **AUDITING) as running:
@@ -135,7 +129,6 @@ async def test_the_next_leader_counts_what_the_killed_one_had_not_said(tmp_path:
         assert len([first for _, first in ranges if first == 0]) == 2, "the second leader began at the block's first offset"
 
 
-@in_a_loop
 async def test_the_next_leader_begins_where_the_killed_one_has_spoken_however_long_that_was_silent(tmp_path: Path) -> None:
     """The others report on meanwhile; the silent one's messages reach far beyond the block in which it last spoke."""
     silent: set[int] = set()
@@ -166,7 +159,6 @@ async def test_the_next_leader_begins_where_the_killed_one_has_spoken_however_lo
             await until_counted(running, 60 + 3 * BLOCK)
 
 
-@in_a_loop
 async def test_what_was_said_of_a_former_topic_is_not_taken_for_what_the_next_one_of_its_name_has_said(tmp_path: Path) -> None:
     """Leader epochs of both begin at 0. The broker that follows would count that much less of the new one, once it leads."""
     silent: set[int] = set()
@@ -208,7 +200,6 @@ async def test_what_was_said_of_a_former_topic_is_not_taken_for_what_the_next_on
             await until_counted(running, BLOCK)
 
 
-@in_a_loop
 async def test_a_batch_whose_times_go_back_over_a_windows_edge_is_no_loss(tmp_path: Path) -> None:
     """By its header all of it lies in the later window, where the clients do not have it all; the log that is read for it tells."""
     async with pipeline(tmp_path, expected=EXPECTED, partitions=1, **AUDITING) as running:
@@ -233,7 +224,6 @@ async def test_a_batch_whose_times_go_back_over_a_windows_edge_is_no_loss(tmp_pa
         assert {(said.downstream_count == said.upstream_count, said.evidence) for said in consumed} == {(True, "placed")}
 
 
-@in_a_loop
 async def test_a_topic_that_is_not_to_be_audited_is_not(tmp_path: Path) -> None:
     async with pipeline(tmp_path, expected=EXPECTED, verify="never", **AUDITING) as running:
         await create_topic(running.cluster, "quiet", 1, 1, **{"ottla.audit": "false"})
@@ -244,7 +234,6 @@ async def test_a_topic_that_is_not_to_be_audited_is_not(tmp_path: Path) -> None:
         assert {record.topic for record in await said_by_brokers(running)} == {"clicks"}
 
 
-@in_a_loop
 async def test_a_leader_counts_from_its_first_append_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is appended before it does is read from the log, at many times the cost: a second of a new topic, and of each new leader."""
     ends: list[int] = []
@@ -279,7 +268,6 @@ async def test_a_leader_counts_from_its_first_append_on(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("windows", [2, pytest.param(MAXIMUM_WINDOWS + 500, marks=pytest.mark.long)])
-@in_a_loop
 async def test_what_a_broker_cannot_count_any_more_or_cannot_say_is_no_loss(tmp_path: Path, windows: int) -> None:
     """A batch of several windows is read from the log, whose head was deleted before that; or it has more of them than a record takes."""
     with pytest.MonkeyPatch.context() as patched:
@@ -311,7 +299,6 @@ async def test_what_a_broker_cannot_count_any_more_or_cannot_say_is_no_loss(tmp_
             assert found[Verdict.UNAUDITED] and not found.keys() & WRONG, found
 
 
-@in_a_loop
 async def test_a_stop_in_the_middle_of_a_report_leaves_no_audit_data_out(tmp_path: Path) -> None:
     """What was on its way was given up with its numbers, and the session ended as if it had said all: nothing could be lost any more."""
     listeners = f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"
@@ -337,7 +324,6 @@ async def test_a_stop_in_the_middle_of_a_report_leaves_no_audit_data_out(tmp_pat
             assert [session.gaps for session in await running.counter.sessions() if session.gaps] == []
 
 
-@in_a_loop
 async def test_ranges_are_said_once_and_end_where_the_log_does(tmp_path: Path) -> None:
     async with pipeline(tmp_path, expected=EXPECTED, verify="never", partitions=1, **AUDITING) as running:
         for _ in range(3):
@@ -348,7 +334,6 @@ async def test_ranges_are_said_once_and_end_where_the_log_does(tmp_path: Path) -
         assert ranges[-1][1] == 60
 
 
-@in_a_loop
 async def test_a_topic_made_again_is_counted_from_its_first_offset_however_soon_it_grows(tmp_path: Path) -> None:
     """It has passed the block that the former one ended in before the broker looks again. Its messages are of another minute."""
     count = BLOCK + 5_000
@@ -378,7 +363,6 @@ async def test_a_topic_made_again_is_counted_from_its_first_offset_however_soon_
             assert await until_said(running.start_ms + MINUTE) == count
 
 
-@in_a_loop
 async def test_a_new_topic_is_spoken_of_long_before_the_first_report(tmp_path: Path) -> None:
     """So that a counter knows that it is another one than the former of its name before clients report."""
     async with pipeline(tmp_path, **{**AUDITING, "audit_report_interval_ms": "60000"}) as running:
@@ -393,7 +377,6 @@ async def test_a_new_topic_is_spoken_of_long_before_the_first_report(tmp_path: P
             await create_topic(running.cluster, "clicks", 2)
 
 
-@in_a_loop
 async def test_what_is_said_of_a_topic_stays_when_the_next_one_of_its_name_is_audited_and_nobody_is_accused(tmp_path: Path) -> None:
     """Of the next one's clients some report before a broker has: in the former one's minute, and in one of their own. The log tells."""
     edges = {"producer->broker", "broker->consumer:billing"}
@@ -440,7 +423,6 @@ async def test_what_is_said_of_a_topic_stays_when_the_next_one_of_its_name_is_au
     assert not seen & WRONG
 
 
-@in_a_loop
 async def test_a_log_that_is_read_while_its_topic_is_made_again_is_no_loss(tmp_path: Path) -> None:
     """No one has spoken of the next topic yet, and its log has none of the messages that the former one had."""
     with pytest.MonkeyPatch.context() as patched:
@@ -485,18 +467,14 @@ def produced_in_transactions(servers: str, start_ms: int) -> None:
 
 
 @pytest.mark.parametrize("audits", [True, False], ids=["counted by the broker", "read from the log"])
-def test_aborted_messages_count_for_nothing_anywhere(tmp_path: Path, audits: bool) -> None:
-    @in_a_loop
-    async def run() -> None:
-        tiers, properties = (EXPECTED, AUDITING) if audits else (("producer", "log"), {})
-        async with pipeline(tmp_path, expected=tiers, verify="never" if audits else "records", **properties) as running:
-            await asyncio.to_thread(produced_in_transactions, servers(running.running), running.start_ms)
-            summary = await running.summary()
-            assert {said.edge: (said.verdict, said.downstream_count) for _, said in summary.verdicts} == {
-                f"producer->{tiers[1]}": (Verdict.COMPLETE, 50)
-            }
-
-    run()
+async def test_aborted_messages_count_for_nothing_anywhere(tmp_path: Path, audits: bool) -> None:
+    tiers, properties = (EXPECTED, AUDITING) if audits else (("producer", "log"), {})
+    async with pipeline(tmp_path, expected=tiers, verify="never" if audits else "records", **properties) as running:
+        await asyncio.to_thread(produced_in_transactions, servers(running.running), running.start_ms)
+        summary = await running.summary()
+        assert {said.edge: (said.verdict, said.downstream_count) for _, said in summary.verdicts} == {
+            f"producer->{tiers[1]}": (Verdict.COMPLETE, 50)
+        }
 
 
 def in_an_open_transaction(servers: str) -> confluent_kafka.Producer:
@@ -510,34 +488,29 @@ def in_an_open_transaction(servers: str) -> confluent_kafka.Producer:
 
 
 @pytest.mark.parametrize("audits", [True, False], ids=["counted by the broker", "read from the log"])
-def test_what_lies_behind_an_open_transaction_is_pending_and_no_loss(tmp_path: Path, audits: bool) -> None:
+async def test_what_lies_behind_an_open_transaction_is_pending_and_no_loss(tmp_path: Path, audits: bool) -> None:
     """Who reads committed data does not come to it, and nor did the counter: LOSS, for ever where the log stands for brokers."""
+    tiers, properties = (EXPECTED, AUDITING) if audits else (("producer", "log"), {})
+    async with pipeline(tmp_path, partitions=1, expected=tiers, **properties) as running:
+        transaction = await asyncio.to_thread(in_an_open_transaction, servers(running.running))
+        begun, looked = asyncio.Event(), running.counter._count_log
 
-    @in_a_loop
-    async def run() -> None:
-        tiers, properties = (EXPECTED, AUDITING) if audits else (("producer", "log"), {})
-        async with pipeline(tmp_path, partitions=1, expected=tiers, **properties) as running:
-            transaction = await asyncio.to_thread(in_an_open_transaction, servers(running.running))
-            begun, looked = asyncio.Event(), running.counter._count_log
+        async def looking(*arguments: Any) -> Any:
+            try:
+                return await looked(*arguments)
+            except TransactionIsOpen:
+                begun.set()
+                raise
 
-            async def looking(*arguments: Any) -> Any:
-                try:
-                    return await looked(*arguments)
-                except TransactionIsOpen:
-                    begun.set()
-                    raise
-
-            with pytest.MonkeyPatch.context() as patched:
-                patched.setattr(running.counter, "_count_log", looking)
-                await running.produce(20, partitions=1)
-                await running.say_final()
-                async with asyncio.timeout(WAIT_SECONDS):
-                    await begun.wait()
-            assert {said.verdict for _, said in (await running.summary(0.0)).verdicts} <= NOT_KNOWN
-            await asyncio.to_thread(transaction.abort_transaction, 120)
-            summary = await running.summary(tiers=tiers)
-            assert {said.edge: (said.verdict, said.downstream_count) for _, said in summary.verdicts} == {
-                f"producer->{tiers[1]}": (Verdict.COMPLETE, 20)
-            }
-
-    run()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(running.counter, "_count_log", looking)
+            await running.produce(20, partitions=1)
+            await running.say_final()
+            async with asyncio.timeout(WAIT_SECONDS):
+                await begun.wait()
+        assert {said.verdict for _, said in (await running.summary(0.0)).verdicts} <= NOT_KNOWN
+        await asyncio.to_thread(transaction.abort_transaction, 120)
+        summary = await running.summary(tiers=tiers)
+        assert {said.edge: (said.verdict, said.downstream_count) for _, said in summary.verdicts} == {
+            f"producer->{tiers[1]}": (Verdict.COMPLETE, 20)
+        }

@@ -25,7 +25,6 @@ from tests.unit.audit_counter.pipelines import (
     MINUTE,
     WAIT_SECONDS,
     Pipeline,
-    in_a_loop,
     pipeline,
     running_counter,
     to_the_end,
@@ -80,7 +79,6 @@ async def until_said(running: Pipeline, edge: str, *wanted: Verdict) -> None:
     await until(is_said)
 
 
-@in_a_loop
 async def test_silence_is_not_the_sessions_while_audit_has_no_leader(tmp_path: Path) -> None:
     """For longer than a session may be silent. What is pending stays so, what was said stays, and it ends as if nothing had been."""
     async with pipeline(tmp_path, count=2, session_timeout_ms=4_000, audit_copies=1) as running:
@@ -101,7 +99,6 @@ async def test_silence_is_not_the_sessions_while_audit_has_no_leader(tmp_path: P
             await until_said(running, edge, Verdict.COMPLETE)
 
 
-@in_a_loop
 async def test_a_window_of_a_partition_without_a_leader_is_not_complete(tmp_path: Path) -> None:
     """One broker of two is killed before it has said what it had, and no broker leads its partition: the other one's word was enough."""
     second, window_ms = BrokerId(2), 10_000
@@ -134,7 +131,6 @@ async def _itself(leader: BrokerId) -> BrokerId:
 
 
 @pytest.mark.parametrize("off_ms", [HALF_AN_HOUR, -HALF_AN_HOUR])
-@in_a_loop
 async def test_a_clock_that_is_half_an_hour_off_makes_nothing_known_too_early(tmp_path: Path, off_ms: int) -> None:
     """One of two producers stamps and reports by it. A window is known once both are through with it, by what they say."""
     async with pipeline(tmp_path) as running:
@@ -182,7 +178,6 @@ def behead(path: Path) -> None:
 
 
 @pytest.mark.parametrize("tear", [cut, overwrite, behead])
-@in_a_loop
 async def test_a_torn_file_changes_no_verdict(tmp_path: Path, tear: object) -> None:
     """All of it is read again, and the messages that are missing have their names again."""
     assert callable(tear)
@@ -206,7 +201,6 @@ async def test_a_torn_file_changes_no_verdict(tmp_path: Path, tear: object) -> N
         assert (tmp_path / "audit" / FILE).with_suffix(".torn").exists()
 
 
-@in_a_loop
 async def test_a_counter_whose_disk_is_full_ends_and_goes_on_where_it_was(tmp_path: Path) -> None:
     async with brokers(tmp_path / "brokers") as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks", 2)
@@ -238,7 +232,6 @@ async def test_a_counter_whose_disk_is_full_ends_and_goes_on_where_it_was(tmp_pa
             assert len(await server.counter.sessions()) == 201
 
 
-@in_a_loop
 async def test_a_second_counter_with_the_same_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_LOCKED_SECONDS", 0.2)
     async with brokers(tmp_path / "brokers") as running:
@@ -249,7 +242,6 @@ async def test_a_second_counter_with_the_same_directory_is_refused(tmp_path: Pat
             assert server.counter.is_active
 
 
-@in_a_loop
 async def test_without_zookeeper_no_counter_is_active_and_the_file_knows_the_term(tmp_path: Path) -> None:
     """The one that was steps down and says what it knows; when ZooKeeper is back there is a later term; an earlier one is over."""
     async with AsyncExitStack() as stack:
@@ -291,7 +283,6 @@ async def test_without_zookeeper_no_counter_is_active_and_the_file_knows_the_ter
             await server.counter.activate(former)
 
 
-@in_a_loop
 async def test_a_term_that_ends_before_its_counter_is_active_makes_none(tmp_path: Path) -> None:
     """The store had other work meanwhile: two counters were active, and two canaries sent."""
     async with AsyncExitStack() as stack:
@@ -340,7 +331,6 @@ time.sleep(600)
 
 @pytest.mark.parametrize("count", [50, 75])
 @pytest.mark.parametrize("reports", [True, False])
-@in_a_loop
 async def test_a_killed_producer_leaves_a_window_in_doubt_and_never_complete(tmp_path: Path, count: int, reports: bool) -> None:
     """With a flush and without one, before its first report and after it."""
     async with pipeline(tmp_path, session_timeout_ms=3_000) as running:
@@ -390,7 +380,6 @@ time.sleep(600)
 """
 
 
-@in_a_loop
 async def test_a_killed_consumer_leaves_in_doubt_what_it_had_not_said(tmp_path: Path) -> None:
     """The next one of its group begins where it had committed: what lies between was consumed, and nobody says so."""
     async with pipeline(tmp_path, partitions=1, session_timeout_ms=3_000) as running:
@@ -416,7 +405,6 @@ async def test_a_killed_consumer_leaves_in_doubt_what_it_had_not_said(tmp_path: 
 
 
 @pytest.mark.parametrize("how", [Cut.RESET, Cut.DROPPED])
-@in_a_loop
 async def test_a_cut_between_counter_and_brokers_changes_no_verdict(tmp_path: Path, how: Cut) -> None:
     """For longer than a session may be silent. The counter reaches the broker by a listener of its own, through a proxy."""
     wires, directions = Wires(), {(0, 1), (1, 0)}
@@ -453,7 +441,6 @@ async def test_a_cut_between_counter_and_brokers_changes_no_verdict(tmp_path: Pa
     await proxy.close()
 
 
-@in_a_loop
 async def test_a_topic_that_is_deleted_while_it_is_in_doubt_is_judged_by_what_was_said_of_it(tmp_path: Path) -> None:
     """Its log is not waited for any more, and the counter works on: the same name is another topic then."""
     async with pipeline(tmp_path, verify="doubt", expected=("producer", "broker"), **AUDITING) as running:
@@ -483,7 +470,6 @@ async def test_a_topic_that_is_deleted_while_it_is_in_doubt_is_judged_by_what_wa
         await until(is_complete)
 
 
-@in_a_loop
 async def test_a_counter_that_starts_while_a_broker_is_away_waits_for_it_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -514,7 +500,6 @@ async def written(cluster: Cluster) -> dict[str, str]:
     return found
 
 
-@in_a_loop
 async def test_what_a_former_active_counter_sends_late_takes_no_verdicts_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was stopped just before it sent, and hears of the next one only then: the topic, which is compacted, kept its older verdict."""
     may_send, sent, send = asyncio.Event(), [], BatchProducer.send
@@ -560,7 +545,6 @@ async def test_what_a_former_active_counter_sends_late_takes_no_verdicts_place(t
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-@in_a_loop
 async def test_verdicts_come_to_their_topic_whoever_was_to_write_them(tmp_path: Path, is_killed: bool) -> None:
     """A counter is killed between its file and the topic; or one stood by, and the active one had not come so far when it went."""
 
@@ -595,7 +579,6 @@ async def test_verdicts_come_to_their_topic_whoever_was_to_write_them(tmp_path: 
                 await until(is_written)
 
 
-@in_a_loop
 async def test_partitions_that_audit_gets_while_a_counter_runs_are_read(tmp_path: Path) -> None:
     """Tiers write there at once: what they said was not read before the counter was started again."""
     async with (
@@ -616,7 +599,6 @@ async def test_partitions_that_audit_gets_while_a_counter_runs_are_read(tmp_path
         await until(is_heard)
 
 
-@in_a_loop
 async def test_a_counter_that_is_started_again_knows_all_windows_that_are_open_however_many(tmp_path: Path) -> None:
     """Of ten thousand topics there are more than are ever shown at once: those of the last topics were PENDING for good."""
     count = 100_010

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import pytest
-from tests.unit.audit_counter.pipelines import in_a_loop
 from tests.unit.audit_counter.records import NOW, START, appended, produced, read
 
 from ottla.audit_counter import store as stores
@@ -84,7 +83,6 @@ async def answer(application: AuditApplication, path: str) -> Any:
 
 
 @pytest.mark.long
-@in_a_loop
 async def test_ten_thousand_topics_are_judged_and_listed_in_bounded_memory(tmp_path: Path) -> None:
     """Each has a producer and a broker that report. What is kept in memory does not grow with them."""
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -132,7 +130,6 @@ def test_the_list_of_topics_walks_over_what_is_known_once() -> None:
 
 
 @pytest.mark.long
-@in_a_loop
 async def test_hosts_sessions_and_applications_make_no_series(tmp_path: Path) -> None:
     """Whatever strangers call themselves: as many series as of one of them."""
     series = []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.loops import until
-from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Message, Pipeline, in_a_loop, pipeline, until_counted
+from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Message, Pipeline, pipeline, until_counted
 from tests.unit.wire.clusters import cluster_of
 
 from ottla.audit_counter.service import AuditCounter, Event, _LogCount
@@ -47,7 +47,6 @@ def named(said: EdgeVerdict) -> set[tuple[int, int, int]]:
     return {(message.partition, message.offset, message.times) for message in said.named}
 
 
-@in_a_loop
 async def test_a_clean_run_is_complete_on_each_edge(tmp_path: Path) -> None:
     async with pipeline(tmp_path) as running:
         await running.produce(200)
@@ -59,7 +58,6 @@ async def test_a_clean_run_is_complete_on_each_edge(tmp_path: Path) -> None:
         assert {said.evidence for _, said in summary.verdicts} == {"placed"}
 
 
-@in_a_loop
 async def test_a_log_that_cannot_be_read_is_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As that of a partition whose leader is away."""
     read_log, fails = AuditCounter.read_log, iter((True, True))
@@ -78,7 +76,6 @@ async def test_a_log_that_cannot_be_read_is_read_later(tmp_path: Path, monkeypat
         assert running.counter.progress.log_failures == 2
 
 
-@in_a_loop
 async def test_messages_that_never_reach_the_log_are_lost_and_named(tmp_path: Path) -> None:
     """The last of a partition, so that no other message has their offsets."""
     async with pipeline(tmp_path) as running:
@@ -91,7 +88,6 @@ async def test_messages_that_never_reach_the_log_are_lost_and_named(tmp_path: Pa
         assert found[CONSUMED].verdict is Verdict.COMPLETE
 
 
-@in_a_loop
 async def test_messages_that_reach_the_log_twice_are_duplicates_and_named(tmp_path: Path) -> None:
     async with pipeline(tmp_path) as running:
         await running.produce(100, doubled=(97,))
@@ -103,7 +99,6 @@ async def test_messages_that_reach_the_log_twice_are_duplicates_and_named(tmp_pa
         assert found[CONSUMED].verdict is Verdict.COMPLETE
 
 
-@in_a_loop
 async def test_messages_that_change_on_the_way_are_compensated_and_named(tmp_path: Path) -> None:
     async with pipeline(tmp_path) as running:
         await running.produce(100, corrupted=(10,))
@@ -115,7 +110,6 @@ async def test_messages_that_change_on_the_way_are_compensated_and_named(tmp_pat
         assert found[CONSUMED].verdict is Verdict.COMPLETE
 
 
-@in_a_loop
 async def test_a_partition_that_is_newer_than_what_the_counter_knows_of_the_topic_is_read_with_the_others(tmp_path: Path) -> None:
     async with pipeline(tmp_path) as running, cluster_of(running.running) as cluster:
         assert len((await running.cluster.topic("clicks")).partitions) == 2, "the counter knows these, and asks once in minutes"
@@ -130,7 +124,6 @@ async def test_a_partition_that_is_newer_than_what_the_counter_knows_of_the_topi
         assert {edge: said.verdict for edge, said in found.items()} == {PRODUCED: Verdict.COMPLETE, CONSUMED: Verdict.COMPLETE}
 
 
-@in_a_loop
 async def test_a_message_that_comes_to_a_log_that_was_read_is_no_duplicate_at_the_consumer(tmp_path: Path) -> None:
     """A producer gave it up and ended, and the broker wrote it all the same."""
     async with pipeline(tmp_path) as running:
@@ -178,7 +171,6 @@ def shuffling(messages: list[Message]) -> Iterable[Message]:
         (shuffling, Verdict.COMPLETE, set()),
     ],
 )
-@in_a_loop
 async def test_what_a_consumer_does_wrong_is_told_of_its_edge_alone(
     tmp_path: Path, sabotage: object, verdict: Verdict, names: set[tuple[int, int, int]]
 ) -> None:
@@ -193,7 +185,6 @@ async def test_what_a_consumer_does_wrong_is_told_of_its_edge_alone(
         assert found[CONSUMED].hosts == (("bill-1",) if names else ())
 
 
-@in_a_loop
 async def test_attempts_without_an_answer_are_in_doubt(tmp_path: Path) -> None:
     async with pipeline(tmp_path) as running:
         await running.produce(100, unanswered=(50, 51, 52))
@@ -203,7 +194,6 @@ async def test_attempts_without_an_answer_are_in_doubt(tmp_path: Path) -> None:
         assert (await running.summary(0.0)).exit_code == 3
 
 
-@in_a_loop
 async def test_nothing_is_complete_while_a_producer_or_a_consumer_may_still_have_something(tmp_path: Path) -> None:
     async with pipeline(tmp_path) as running:
         await running.produce(100, unanswered=(99,))
@@ -218,7 +208,6 @@ async def test_nothing_is_complete_while_a_producer_or_a_consumer_may_still_have
         assert (await verdicts(running))[CONSUMED].verdict is Verdict.COMPLETE
 
 
-@in_a_loop
 async def test_messages_that_come_when_their_window_was_known_revise_it(tmp_path: Path) -> None:
     """Delayed at the producer: its watermark had passed the window."""
     async with pipeline(tmp_path) as running:
@@ -232,7 +221,6 @@ async def test_messages_that_come_when_their_window_was_known_revise_it(tmp_path
         assert (found[PRODUCED].revision, found[PRODUCED].downstream_count) == (1, 100)
 
 
-@in_a_loop
 async def test_audit_data_that_is_missing_is_never_called_loss(tmp_path: Path) -> None:
     async with pipeline(tmp_path) as running:
         await running.produce(50)
@@ -252,7 +240,6 @@ async def test_audit_data_that_is_missing_is_never_called_loss(tmp_path: Path) -
             found = await verdicts(running, PRODUCED, Verdict.UNAUDITED)
 
 
-@in_a_loop
 async def test_records_that_are_none_are_counted_and_change_nothing(tmp_path: Path) -> None:
     async with pipeline(tmp_path) as running:
         await running.produce(20)
@@ -262,7 +249,6 @@ async def test_records_that_are_none_are_counted_and_change_nothing(tmp_path: Pa
         assert (await running.summary()).exit_code == 0
 
 
-@in_a_loop
 async def test_a_batch_of_audit_records_that_cannot_be_read_is_counted_and_ends_no_counter(tmp_path: Path) -> None:
     """It says that it is compressed and is not; brokers store batches as they came. A counter that failed at it failed again for ever."""
     torn = bytearray(build_batch([Record(0, 1, b"clicks", b"no frame of lz4")]))
@@ -278,7 +264,6 @@ async def test_a_batch_of_audit_records_that_cannot_be_read_is_counted_and_ends_
         assert (await running.counter.standing()).quarantined == 1
 
 
-@in_a_loop
 async def test_a_run_that_is_too_long_for_a_sketch_is_told_by_its_ends(tmp_path: Path) -> None:
     """The consumer reports when the log was read for the producer long ago, so it is read again."""
     async with pipeline(tmp_path) as running:
@@ -294,7 +279,6 @@ async def test_a_run_that_is_too_long_for_a_sketch_is_told_by_its_ends(tmp_path:
         assert found.reason == "offsets 20 to 179 of partition 0 are missing"
 
 
-@in_a_loop
 async def test_more_losses_than_a_sketch_can_name_are_still_counted(tmp_path: Path) -> None:
     """149 of each partition: more than a sketch has cells. At about a hundred it depends on the contents whether they can be named."""
     async with pipeline(tmp_path) as running:
@@ -305,7 +289,6 @@ async def test_more_losses_than_a_sketch_can_name_are_still_counted(tmp_path: Pa
         assert (found[CONSUMED].verdict, found[CONSUMED].missing, found[CONSUMED].named) == (Verdict.LOSS, 298, ())
 
 
-@in_a_loop
 async def test_more_losses_than_a_sketch_can_name_are_named_by_what_was_reported_piece_by_piece(tmp_path: Path) -> None:
     """Two consumers report every 25 messages of a partition. The records are in `__audit`, and the log is read beside them."""
     async with pipeline(tmp_path) as running:
@@ -334,7 +317,6 @@ async def test_more_losses_than_a_sketch_can_name_are_named_by_what_was_reported
         assert found.hosts == ("bill-1", "bill-2")
 
 
-@in_a_loop
 async def test_what_differs_by_headers_alone_is_never_said_to_be_lost(tmp_path: Path) -> None:
     """A batch's times go back over a window's edge. The log tells that nothing is lost, and nobody was told otherwise meanwhile."""
     async with pipeline(tmp_path, verify="doubt", expected=("producer", "broker"), partitions=1, **AUDITING) as running:
@@ -362,7 +344,6 @@ async def test_what_differs_by_headers_alone_is_never_said_to_be_lost(tmp_path: 
         assert not [event for event in events if event.verdict.verdict in WRONG]
 
 
-@in_a_loop
 async def test_a_log_whose_head_was_deleted_has_lost_nothing(tmp_path: Path) -> None:
     """It is read in doubt, and cannot tell any more; what the tiers say of each other stands."""
     async with pipeline(tmp_path, verify="doubt", expected=("producer", "broker"), **AUDITING) as running:

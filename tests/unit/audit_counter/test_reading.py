@@ -95,59 +95,38 @@ def store(tmp_path: Path) -> Any:
     store.close()
 
 
-def test_a_counter_that_has_heard_of_no_end_has_not_come_to_it(store: Store) -> None:
-    reading = lambda: Reading(10, ([], -2, -1))  # noqa: E731 - made in the loop
-
-    async def run() -> bool:
-        return cast(bool, await after_reading(store, reading(), lambda counter: counter.is_caught_up))
-
-    assert not asyncio.run(run())
+async def test_a_counter_that_has_heard_of_no_end_has_not_come_to_it(store: Store) -> None:
+    assert not await after_reading(store, Reading(10, ([], -2, -1)), lambda counter: counter.is_caught_up)
 
 
-def test_what_was_read_ahead_is_still_to_be_read(store: Store) -> None:
-    async def run() -> tuple[int, bool]:
-        reading = Reading(10, (some(5), 5, 10))
+async def test_what_was_read_ahead_is_still_to_be_read(store: Store) -> None:
+    reading = Reading(10, (some(5), 5, 10))
 
-        def more_comes() -> None:
-            reading.assigned[PARTITION] = 10
+    def more_comes() -> None:
+        reading.assigned[PARTITION] = 10
 
-        look = lambda counter: (counter.progress.lag, counter.is_caught_up)  # noqa: E731
-        return cast("tuple[int, bool]", await after_reading(store, reading, look, more_comes))
-
-    assert asyncio.run(run()) == (5, False)
+    look = lambda counter: (counter.progress.lag, counter.is_caught_up)  # noqa: E731
+    assert await after_reading(store, reading, look, more_comes) == (5, False)
 
 
-def test_what_was_deleted_before_it_was_read_is_not_waited_for(store: Store) -> None:
+async def test_what_was_deleted_before_it_was_read_is_not_waited_for(store: Store) -> None:
     """A partition of which retention has left nothing begins where it ends."""
-
-    async def run() -> bool:
-        return cast(bool, await after_reading(store, Reading(10, ([], 10, 10)), lambda counter: counter.has_read(5.0)))
-
-    assert asyncio.run(run())
+    assert await after_reading(store, Reading(10, ([], 10, 10)), lambda counter: counter.has_read(5.0))
 
 
-def test_a_reading_that_takes_too_long_says_so(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reading_that_takes_too_long_says_so(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """A TimeoutError of asyncio has no text, and as any exception it counts as true."""
     caplog.set_level("INFO")
-
-    async def run() -> bool:
-        return cast(bool, await after_reading(store, Reading(10, ([], 9, 10)), lambda counter: counter.has_read(0.0)))
-
-    assert not asyncio.run(run())
+    assert not await after_reading(store, Reading(10, ([], 9, 10)), lambda counter: counter.has_read(0.0))
     assert "__audit was not read to its end within 0.0 s: timed out" in caplog.text
 
 
 @pytest.mark.parametrize(("position", "verdict", "code"), [(10, Verdict.COMPLETE, 0), (9, Verdict.PENDING, 3)])
-def test_nothing_is_complete_by_a_counter_that_is_behind(store: Store, position: int, verdict: Verdict, code: int) -> None:
+async def test_nothing_is_complete_by_a_counter_that_is_behind(store: Store, position: int, verdict: Verdict, code: int) -> None:
     """What it knows is all there, and a window that it has not heard of may lack messages."""
     store.apply(read(produced(0, [0]), appended(0, [0])), {0: 2}, NOW)
     store.put_verdicts("clicks", START, [EdgeVerdict("producer", "broker", Verdict.COMPLETE)])
-
-    async def run() -> service.Summary:
-        verify = lambda counter: counter.verify("clicks", 0, 1 << 60, (), 0.0)  # noqa: E731
-        store.put_verdicts("clicks", START, [EdgeVerdict("producer", "broker", Verdict.COMPLETE)])
-        store.judged(store.unjudged())
-        return cast(service.Summary, await after_reading(store, Reading(10, ([], position, 10)), verify))
-
-    found = asyncio.run(run())
+    store.judged(store.unjudged())
+    verify = lambda counter: counter.verify("clicks", 0, 1 << 60, (), 0.0)  # noqa: E731
+    found = await after_reading(store, Reading(10, ([], position, 10)), verify)
     assert (found.verdict, found.exit_code, found.windows) == (verdict, code, 1)

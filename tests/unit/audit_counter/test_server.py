@@ -15,7 +15,7 @@ import pytest
 from starlette.requests import Request
 from starlette.routing import Route
 from tests.loops import until
-from tests.unit.audit_counter.pipelines import Pipeline, in_a_loop
+from tests.unit.audit_counter.pipelines import Pipeline
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
 from ottla.audit_counter.rest.application import AuditApplication, _windows_listed
@@ -125,7 +125,6 @@ def test_windows_are_written_as_the_json_of_their_rows_whatever_a_group_is_calle
     assert json.loads(bytes(_windows_listed(Request({"type": "http", "headers": []}), rows).body)) == rows
 
 
-@in_a_loop
 async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with served(tmp_path) as (server, line):
         url, window = server.url, line.start_ms
@@ -244,7 +243,6 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
         assert "ottla_audit_is_active 1.0" in text
 
 
-@in_a_loop
 async def test_what_is_not_known_yet_and_a_file_that_fails_are_problems(tmp_path: Path) -> None:
     async with brokers(tmp_path) as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks", 2)
@@ -278,7 +276,6 @@ async def test_what_is_not_known_yet_and_a_file_that_fails_are_problems(tmp_path
             file.set_progress_handler(None, 1)
 
 
-@in_a_loop
 async def test_a_counter_judges_what_it_was_stopped_before_it_had_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with brokers(tmp_path / "brokers") as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks", 2)
@@ -305,7 +302,6 @@ async def test_a_counter_judges_what_it_was_stopped_before_it_had_judged(tmp_pat
             }
 
 
-@in_a_loop
 async def test_verdicts_are_sent_as_they_change(tmp_path: Path) -> None:
     async with served(tmp_path) as (server, line):
 
@@ -330,7 +326,6 @@ async def test_verdicts_are_sent_as_they_change(tmp_path: Path) -> None:
         assert (event["topic"], event["window"]) == ("clicks", line.start_ms)
 
 
-@in_a_loop
 async def test_of_two_counters_one_is_active_and_the_other_takes_over(tmp_path: Path) -> None:
     """With its own file, brought up to date by reading; the term in the file refuses what is past."""
     async with AsyncExitStack() as stack:
@@ -358,7 +353,6 @@ async def test_of_two_counters_one_is_active_and_the_other_takes_over(tmp_path: 
             await second.counter.activate(1)
 
 
-@in_a_loop
 async def test_brokers_are_reached_over_tls(tmp_path: Path) -> None:
     keystore, truststore = (str(path) for path in Authority("tests").write(tmp_path, "broker"))
     own: dict[str, Any] = {"ssl_keystore_location": keystore, "ssl_keystore_type": "PEM", "listeners": "SSL://127.0.0.1:0"}
@@ -384,7 +378,6 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path, name: str, value: s
         settings_of("localhost:9092", tmp_path, **{name: value})
 
 
-@in_a_loop
 async def test_over_tls_an_operator_is_answered_and_no_one_else_that_the_authority_has_signed(tmp_path: Path) -> None:
     authority = Authority("ours")
     keystore, truststore = authority.write(tmp_path, "counter")

@@ -141,28 +141,25 @@ async def test_slow_clients_are_cut_and_others_are_served_meanwhile() -> None:
             writer.close()
 
 
-def test_a_client_that_takes_no_answers_is_cut() -> None:
-    async def run() -> None:
-        clock, asked = LoopClock(), asyncio.Event()
+async def test_a_client_that_takes_no_answers_is_cut() -> None:
+    clock, asked = LoopClock(), asyncio.Event()
 
-        def answer(_: Request) -> Response:
-            asked.set()
-            return Response(200, b"x" * 8_000_000)
+    def answer(_: Request) -> Response:
+        asked.set()
+        return Response(200, b"x" * 8_000_000)
 
-        big = HttpListener(answer, LIMITS)
-        await big.start("127.0.0.1", 0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", big.port, limit=1024)
-        writer.write(get("/") * 3)
-        await asked.wait()
-        clock.put_forward(seconds=61)
-        async with asyncio.timeout(120):
-            while big.connection_count:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        assert not reader.at_eof(), "what has come is not even read"
-        writer.close()
-        await big.close()
-
-    asyncio.run(run())
+    big = HttpListener(answer, LIMITS)
+    await big.start("127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", big.port, limit=1024)
+    writer.write(get("/") * 3)
+    await asked.wait()
+    clock.put_forward(seconds=61)
+    async with asyncio.timeout(120):
+        while big.connection_count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert not reader.at_eof(), "what has come is not even read"
+    writer.close()
+    await big.close()
 
 
 async def test_of_too_many_connections_the_one_that_waits_for_longest_goes() -> None:
@@ -182,27 +179,24 @@ async def test_a_port_that_is_taken_is_told() -> None:
             await HttpListener(echo).start("127.0.0.1", listener.port)
 
 
-def test_a_request_at_work_is_answered_when_the_listener_closes() -> None:
-    async def run() -> None:
-        begun, may_end = asyncio.Event(), asyncio.Event()
+async def test_a_request_at_work_is_answered_when_the_listener_closes() -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
 
-        async def slow() -> Response:
-            begun.set()
-            await may_end.wait()
-            return Response(200, b"slow")
+    async def slow() -> Response:
+        begun.set()
+        await may_end.wait()
+        return Response(200, b"slow")
 
-        listener = HttpListener(lambda _: slow(), LIMITS)
-        await listener.start("127.0.0.1", 0)
-        asked = asyncio.ensure_future(Client(listener.port).raw(get("/slow")))
-        await begun.wait()
-        closing = asyncio.ensure_future(listener.close())
-        await asyncio.sleep(0)
-        may_end.set()
-        await closing
-        answer = await asked
-        assert parsed(answer).content == b"slow" and b"connection: close" in answer
-
-    asyncio.run(run())
+    listener = HttpListener(lambda _: slow(), LIMITS)
+    await listener.start("127.0.0.1", 0)
+    asked = asyncio.ensure_future(Client(listener.port).raw(get("/slow")))
+    await begun.wait()
+    closing = asyncio.ensure_future(listener.close())
+    await asyncio.sleep(0)
+    may_end.set()
+    await closing
+    answer = await asked
+    assert parsed(answer).content == b"slow" and b"connection: close" in answer
 
 
 async def test_tls(tmp_path: Path) -> None:
@@ -222,43 +216,39 @@ async def test_tls(tmp_path: Path) -> None:
     stopped_half_way.close()
 
 
-def test_handshakes_under_way_are_bounded_in_all_and_of_each_address(tmp_path: Path) -> None:
+async def test_handshakes_under_way_are_bounded_in_all_and_of_each_address(tmp_path: Path) -> None:
     keystore, truststore = Authority("tests").write(tmp_path, "registry")
     context = ssl.create_default_context(cafile=truststore)
+    listener = HttpListener(echo, LIMITS, server_context(TlsSettings(keystore_location=keystore)))
+    await listener.start("127.0.0.1", 0)
 
-    async def run() -> None:
-        listener = HttpListener(echo, LIMITS, server_context(TlsSettings(keystore_location=keystore)))
-        await listener.start("127.0.0.1", 0)
+    async def answered(host: str) -> bool:
+        try:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", listener.port, ssl=context, server_hostname="localhost", local_addr=(host, 0)
+            )
+        except OSError:  # closed in its handshake
+            return False
+        writer.write(get("/x", close=True))
+        found = parsed(await reader.read()).content == b"GET /x "
+        writer.close()
+        return found
 
-        async def answered(host: str) -> bool:
-            try:
-                reader, writer = await asyncio.open_connection(
-                    "127.0.0.1", listener.port, ssl=context, server_hostname="localhost", local_addr=(host, 0)
-                )
-            except OSError:  # closed in its handshake
-                return False
-            writer.write(get("/x", close=True))
-            found = parsed(await reader.read()).content == b"GET /x "
-            writer.close()
-            return found
+    async def begin(host: str) -> asyncio.StreamWriter:
+        return (await asyncio.open_connection("127.0.0.1", listener.port, local_addr=(host, 0)))[1]
 
-        async def begin(host: str) -> asyncio.StreamWriter:
-            return (await asyncio.open_connection("127.0.0.1", listener.port, local_addr=(host, 0)))[1]
-
-        held = [await begin("127.0.0.2") for _ in range(HANDSHAKES_OF_ONE)]
-        assert not await answered("127.0.0.2"), "one address has more than its quarter"
-        assert await answered("127.0.0.3")
-        held += [await begin(f"127.0.0.{last}") for last in (3, 4, 5) for _ in range(HANDSHAKES_OF_ONE)]
-        assert len(held) == HANDSHAKES and not await answered("127.0.0.6"), "all together have more than there are to be"
-        assert listener.connection_count == 0
-        for connection in held:
-            connection.close()
-        async with asyncio.timeout(60):
-            while not await answered("127.0.0.2"):  # noqa: ASYNC110 - until the listener has seen them go
-                await asyncio.sleep(0.01)
-        await listener.close()
-
-    asyncio.run(run())
+    held = [await begin("127.0.0.2") for _ in range(HANDSHAKES_OF_ONE)]
+    assert not await answered("127.0.0.2"), "one address has more than its quarter"
+    assert await answered("127.0.0.3")
+    held += [await begin(f"127.0.0.{last}") for last in (3, 4, 5) for _ in range(HANDSHAKES_OF_ONE)]
+    assert len(held) == HANDSHAKES and not await answered("127.0.0.6"), "all together have more than there are to be"
+    assert listener.connection_count == 0
+    for connection in held:
+        connection.close()
+    async with asyncio.timeout(60):
+        while not await answered("127.0.0.2"):  # noqa: ASYNC110 - until the listener has seen them go
+            await asyncio.sleep(0.01)
+    await listener.close()
 
 
 @given(
