@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +48,19 @@ def named(said: EdgeVerdict) -> set[tuple[int, int, int]]:
     return {(message.partition, message.offset, message.times) for message in said.named}
 
 
-async def test_a_clean_run_is_complete_on_each_edge(tmp_path: Path) -> None:
-    async with pipeline(tmp_path) as running:
-        await running.produce(200)
-        await running.consume()
-        await running.say_final()
-        summary = await running.summary()
-        assert summary.exit_code == 0
-        assert {said.edge: said.verdict for _, said in summary.verdicts} == {PRODUCED: Verdict.COMPLETE, CONSUMED: Verdict.COMPLETE}
-        assert {said.evidence for _, said in summary.verdicts} == {"placed"}
+@pytest.fixture
+def running(tmp_path: Path) -> AbstractAsyncContextManager[Pipeline]:
+    return pipeline(tmp_path)
+
+
+async def test_a_clean_run_is_complete_on_each_edge(running: Pipeline) -> None:
+    await running.produce(200)
+    await running.consume()
+    await running.say_final()
+    summary = await running.summary()
+    assert summary.exit_code == 0
+    assert {said.edge: said.verdict for _, said in summary.verdicts} == {PRODUCED: Verdict.COMPLETE, CONSUMED: Verdict.COMPLETE}
+    assert {said.evidence for _, said in summary.verdicts} == {"placed"}
 
 
 async def test_a_log_that_cannot_be_read_is_read_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,38 +81,35 @@ async def test_a_log_that_cannot_be_read_is_read_later(tmp_path: Path, monkeypat
         assert running.counter.progress.log_failures == 2
 
 
-async def test_messages_that_never_reach_the_log_are_lost_and_named(tmp_path: Path) -> None:
+async def test_messages_that_never_reach_the_log_are_lost_and_named(running: Pipeline) -> None:
     """The last of a partition, so that no other message has their offsets."""
-    async with pipeline(tmp_path) as running:
-        await running.produce(100, dropped=(98, 99))
-        await running.consume()
-        await running.say_final()
-        found = await verdicts(running)
-        assert found[PRODUCED].verdict is Verdict.LOSS
-        assert named(found[PRODUCED]) == {(0, 49, 1), (1, 49, 1)}
-        assert found[CONSUMED].verdict is Verdict.COMPLETE
+    await running.produce(100, dropped=(98, 99))
+    await running.consume()
+    await running.say_final()
+    found = await verdicts(running)
+    assert found[PRODUCED].verdict is Verdict.LOSS
+    assert named(found[PRODUCED]) == {(0, 49, 1), (1, 49, 1)}
+    assert found[CONSUMED].verdict is Verdict.COMPLETE
 
 
-async def test_messages_that_reach_the_log_twice_are_duplicates_and_named(tmp_path: Path) -> None:
-    async with pipeline(tmp_path) as running:
-        await running.produce(100, doubled=(97,))
-        await running.consume()
-        await running.say_final()
-        found = await verdicts(running)
-        assert (found[PRODUCED].verdict, found[PRODUCED].surplus, found[PRODUCED].partition) == (Verdict.DUPLICATE, 1, 1)
-        assert named(found[PRODUCED]) == {(1, 49, -1)}
-        assert found[CONSUMED].verdict is Verdict.COMPLETE
+async def test_messages_that_reach_the_log_twice_are_duplicates_and_named(running: Pipeline) -> None:
+    await running.produce(100, doubled=(97,))
+    await running.consume()
+    await running.say_final()
+    found = await verdicts(running)
+    assert (found[PRODUCED].verdict, found[PRODUCED].surplus, found[PRODUCED].partition) == (Verdict.DUPLICATE, 1, 1)
+    assert named(found[PRODUCED]) == {(1, 49, -1)}
+    assert found[CONSUMED].verdict is Verdict.COMPLETE
 
 
-async def test_messages_that_change_on_the_way_are_compensated_and_named(tmp_path: Path) -> None:
-    async with pipeline(tmp_path) as running:
-        await running.produce(100, corrupted=(10,))
-        await running.consume()
-        await running.say_final()
-        found = await verdicts(running)
-        assert found[PRODUCED].verdict is Verdict.COMPENSATED
-        assert named(found[PRODUCED]) == {(0, 5, 1), (0, 5, -1)}
-        assert found[CONSUMED].verdict is Verdict.COMPLETE
+async def test_messages_that_change_on_the_way_are_compensated_and_named(running: Pipeline) -> None:
+    await running.produce(100, corrupted=(10,))
+    await running.consume()
+    await running.say_final()
+    found = await verdicts(running)
+    assert found[PRODUCED].verdict is Verdict.COMPENSATED
+    assert named(found[PRODUCED]) == {(0, 5, 1), (0, 5, -1)}
+    assert found[CONSUMED].verdict is Verdict.COMPLETE
 
 
 async def test_a_partition_that_is_newer_than_what_the_counter_knows_of_the_topic_is_read_with_the_others(tmp_path: Path) -> None:
@@ -124,20 +126,19 @@ async def test_a_partition_that_is_newer_than_what_the_counter_knows_of_the_topi
         assert {edge: said.verdict for edge, said in found.items()} == {PRODUCED: Verdict.COMPLETE, CONSUMED: Verdict.COMPLETE}
 
 
-async def test_a_message_that_comes_to_a_log_that_was_read_is_no_duplicate_at_the_consumer(tmp_path: Path) -> None:
+async def test_a_message_that_comes_to_a_log_that_was_read_is_no_duplicate_at_the_consumer(running: Pipeline) -> None:
     """A producer gave it up and ended, and the broker wrote it all the same."""
-    async with pipeline(tmp_path) as running:
-        await running.produce(101, unanswered=(100,))
-        await running.say_final()
-        assert (await verdicts(running))[PRODUCED].verdict is Verdict.IN_DOUBT
-        async with BatchProducer(running.cluster) as producer:
-            await producer.send(TopicPartition("clicks", 0), build_batch([Record(0, running.start_ms + 10_000, b"key-100", b"value-100")]))
-        await running.consume()
-        await running.counter.wait_read(WAIT_SECONDS)
-        found = await verdicts(running)
-        assert found[CONSUMED].verdict is Verdict.COMPLETE
-        assert (found[CONSUMED].upstream_count, found[CONSUMED].downstream_count) == (101, 101)
-        assert found[PRODUCED].verdict is Verdict.IN_DOUBT
+    await running.produce(101, unanswered=(100,))
+    await running.say_final()
+    assert (await verdicts(running))[PRODUCED].verdict is Verdict.IN_DOUBT
+    async with BatchProducer(running.cluster) as producer:
+        await producer.send(TopicPartition("clicks", 0), build_batch([Record(0, running.start_ms + 10_000, b"key-100", b"value-100")]))
+    await running.consume()
+    await running.counter.wait_read(WAIT_SECONDS)
+    found = await verdicts(running)
+    assert found[CONSUMED].verdict is Verdict.COMPLETE
+    assert (found[CONSUMED].upstream_count, found[CONSUMED].downstream_count) == (101, 101)
+    assert found[PRODUCED].verdict is Verdict.IN_DOUBT
 
 
 def dropping(messages: list[Message]) -> Iterable[Message]:
@@ -172,149 +173,139 @@ def shuffling(messages: list[Message]) -> Iterable[Message]:
     ],
 )
 async def test_what_a_consumer_does_wrong_is_told_of_its_edge_alone(
-    tmp_path: Path, sabotage: object, verdict: Verdict, names: set[tuple[int, int, int]]
+    running: Pipeline, sabotage: object, verdict: Verdict, names: set[tuple[int, int, int]]
 ) -> None:
-    async with pipeline(tmp_path) as running:
-        await running.produce(100)
-        await running.consume(sabotage)  # type: ignore[arg-type]
-        await running.say_final()
-        found = await verdicts(running)
-        assert found[PRODUCED].verdict is Verdict.COMPLETE
-        assert (found[CONSUMED].verdict, named(found[CONSUMED])) == (verdict, names)
-        assert found[CONSUMED].partition == (1 if names else -1)
-        assert found[CONSUMED].hosts == (("bill-1",) if names else ())
+    await running.produce(100)
+    await running.consume(sabotage)  # type: ignore[arg-type]
+    await running.say_final()
+    found = await verdicts(running)
+    assert found[PRODUCED].verdict is Verdict.COMPLETE
+    assert (found[CONSUMED].verdict, named(found[CONSUMED])) == (verdict, names)
+    assert found[CONSUMED].partition == (1 if names else -1)
+    assert found[CONSUMED].hosts == (("bill-1",) if names else ())
 
 
-async def test_attempts_without_an_answer_are_in_doubt(tmp_path: Path) -> None:
-    async with pipeline(tmp_path) as running:
-        await running.produce(100, unanswered=(50, 51, 52))
-        await running.say_final()
-        found = await verdicts(running)
-        assert (found[PRODUCED].verdict, found[PRODUCED].in_doubt) == (Verdict.IN_DOUBT, 3)
-        assert (await running.summary(0.0)).exit_code == 3
+async def test_attempts_without_an_answer_are_in_doubt(running: Pipeline) -> None:
+    await running.produce(100, unanswered=(50, 51, 52))
+    await running.say_final()
+    found = await verdicts(running)
+    assert (found[PRODUCED].verdict, found[PRODUCED].in_doubt) == (Verdict.IN_DOUBT, 3)
+    assert (await running.summary(0.0)).exit_code == 3
 
 
-async def test_nothing_is_complete_while_a_producer_or_a_consumer_may_still_have_something(tmp_path: Path) -> None:
-    async with pipeline(tmp_path) as running:
-        await running.produce(100, unanswered=(99,))
-        await running.report(running.producer.records(running.now_ms))
-        assert (await running.summary(0.5)).exit_code == 3
-        await running.consume(lambda messages: [message for message in messages if message[1] < 30], final=False)
-        await running.say_final()
-        await running.counter.wait_read(WAIT_SECONDS)
-        found = await verdicts(running, PRODUCED, Verdict.IN_DOUBT)
-        assert found[CONSUMED].verdict is Verdict.PENDING
-        await running.consume(lambda messages: [message for message in messages if message[1] >= 30])
-        assert (await verdicts(running))[CONSUMED].verdict is Verdict.COMPLETE
+async def test_nothing_is_complete_while_a_producer_or_a_consumer_may_still_have_something(running: Pipeline) -> None:
+    await running.produce(100, unanswered=(99,))
+    await running.report(running.producer.records(running.now_ms))
+    assert (await running.summary(0.5)).exit_code == 3
+    await running.consume(lambda messages: [message for message in messages if message[1] < 30], final=False)
+    await running.say_final()
+    await running.counter.wait_read(WAIT_SECONDS)
+    found = await verdicts(running, PRODUCED, Verdict.IN_DOUBT)
+    assert found[CONSUMED].verdict is Verdict.PENDING
+    await running.consume(lambda messages: [message for message in messages if message[1] >= 30])
+    assert (await verdicts(running))[CONSUMED].verdict is Verdict.COMPLETE
 
 
-async def test_messages_that_come_when_their_window_was_known_revise_it(tmp_path: Path) -> None:
+async def test_messages_that_come_when_their_window_was_known_revise_it(running: Pipeline) -> None:
     """Delayed at the producer: its watermark had passed the window."""
-    async with pipeline(tmp_path) as running:
-        await running.produce(50)
-        await running.report(running.producer.records(running.now_ms))
-        found = await verdicts(running)
-        assert (found[PRODUCED].verdict, found[PRODUCED].revision) == (Verdict.COMPLETE, 0)
-        await running.produce(50)
-        await running.say_final()
-        found = await verdicts(running, PRODUCED, Verdict.LATE)
-        assert (found[PRODUCED].revision, found[PRODUCED].downstream_count) == (1, 100)
+    await running.produce(50)
+    await running.report(running.producer.records(running.now_ms))
+    found = await verdicts(running)
+    assert (found[PRODUCED].verdict, found[PRODUCED].revision) == (Verdict.COMPLETE, 0)
+    await running.produce(50)
+    await running.say_final()
+    found = await verdicts(running, PRODUCED, Verdict.LATE)
+    assert (found[PRODUCED].revision, found[PRODUCED].downstream_count) == (1, 100)
 
 
-async def test_audit_data_that_is_missing_is_never_called_loss(tmp_path: Path) -> None:
-    async with pipeline(tmp_path) as running:
-        await running.produce(50)
-        await running.consume()
-        first = running.producer.records(running.now_ms)
-        await running.produce(50)
-        await running.consume(final=False)
-        lost = running.producer.records(running.now_ms)
-        assert first
-        assert lost
-        await running.report(first)
-        await running.say_final()
+async def test_audit_data_that_is_missing_is_never_called_loss(running: Pipeline) -> None:
+    await running.produce(50)
+    await running.consume()
+    first = running.producer.records(running.now_ms)
+    await running.produce(50)
+    await running.consume(final=False)
+    lost = running.producer.records(running.now_ms)
+    assert first
+    assert lost
+    await running.report(first)
+    await running.say_final()
+    found = await verdicts(running, PRODUCED, Verdict.UNAUDITED)
+    while "audit data is missing" not in found[PRODUCED].reason:
+        assert found[PRODUCED].verdict is Verdict.UNAUDITED
+        await running.summary(0.05)
         found = await verdicts(running, PRODUCED, Verdict.UNAUDITED)
-        while "audit data is missing" not in found[PRODUCED].reason:
-            assert found[PRODUCED].verdict is Verdict.UNAUDITED
-            await running.summary(0.05)
-            found = await verdicts(running, PRODUCED, Verdict.UNAUDITED)
 
 
-async def test_records_that_are_none_are_counted_and_change_nothing(tmp_path: Path) -> None:
-    async with pipeline(tmp_path) as running:
-        await running.produce(20)
-        await running.report([b"", b"\xc3\x01 and then nonsense", bytes(900_000)])
-        await running.consume()
-        await running.say_final()
-        assert (await running.summary()).exit_code == 0
+async def test_records_that_are_none_are_counted_and_change_nothing(running: Pipeline) -> None:
+    await running.produce(20)
+    await running.report([b"", b"\xc3\x01 and then nonsense", bytes(900_000)])
+    await running.consume()
+    await running.say_final()
+    assert (await running.summary()).exit_code == 0
 
 
-async def test_a_batch_of_audit_records_that_cannot_be_read_is_counted_and_ends_no_counter(tmp_path: Path) -> None:
+async def test_a_batch_of_audit_records_that_cannot_be_read_is_counted_and_ends_no_counter(running: Pipeline) -> None:
     """It says that it is compressed and is not; brokers store batches as they came. A counter that failed at it failed again for ever."""
     torn = bytearray(build_batch([Record(0, 1, b"clicks", b"no frame of lz4")]))
     torn[22] = 3
     torn[17:21] = crc_of(torn).to_bytes(4, "big")
-    async with pipeline(tmp_path) as running:
-        await running.produce(20)
-        async with BatchProducer(running.cluster) as producer:
-            await producer.send(TopicPartition(TOPIC, 3), bytes(torn))
-        await running.consume()
-        await running.say_final()
-        assert (await running.summary()).exit_code == 0
-        assert (await running.counter.standing()).quarantined == 1
+    await running.produce(20)
+    async with BatchProducer(running.cluster) as producer:
+        await producer.send(TopicPartition(TOPIC, 3), bytes(torn))
+    await running.consume()
+    await running.say_final()
+    assert (await running.summary()).exit_code == 0
+    assert (await running.counter.standing()).quarantined == 1
 
 
-async def test_a_run_that_is_too_long_for_a_sketch_is_told_by_its_ends(tmp_path: Path) -> None:
+async def test_a_run_that_is_too_long_for_a_sketch_is_told_by_its_ends(running: Pipeline) -> None:
     """The consumer reports when the log was read for the producer long ago, so it is read again."""
-    async with pipeline(tmp_path) as running:
-        await running.produce(400, spacing_ms=10)
-        await running.say_final()
-        assert (await verdicts(running))[PRODUCED].verdict is Verdict.COMPLETE
-        skipped = range(20, 180)
-        await running.consume(lambda messages: [message for message in messages if message[0] or message[1] not in skipped])
-        async with asyncio.timeout(WAIT_SECONDS):
-            while (found := (await verdicts(running)).get(CONSUMED)) is None or not found.reason:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        assert (found.verdict, found.missing, found.named) == (Verdict.LOSS, 160, ())
-        assert found.reason == "offsets 20 to 179 of partition 0 are missing"
+    await running.produce(400, spacing_ms=10)
+    await running.say_final()
+    assert (await verdicts(running))[PRODUCED].verdict is Verdict.COMPLETE
+    skipped = range(20, 180)
+    await running.consume(lambda messages: [message for message in messages if message[0] or message[1] not in skipped])
+    async with asyncio.timeout(WAIT_SECONDS):
+        while (found := (await verdicts(running)).get(CONSUMED)) is None or not found.reason:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert (found.verdict, found.missing, found.named) == (Verdict.LOSS, 160, ())
+    assert found.reason == "offsets 20 to 179 of partition 0 are missing"
 
 
-async def test_more_losses_than_a_sketch_can_name_are_still_counted(tmp_path: Path) -> None:
+async def test_more_losses_than_a_sketch_can_name_are_still_counted(running: Pipeline) -> None:
     """149 of each partition: more than a sketch has cells. At about a hundred it depends on the contents whether they can be named."""
-    async with pipeline(tmp_path) as running:
-        await running.produce(400, spacing_ms=10)
-        await running.consume(lambda messages: [message for message in messages if message[1] == 199 or message[1] % 4 == 0])
-        await running.say_final()
-        found = await verdicts(running)
-        assert (found[CONSUMED].verdict, found[CONSUMED].missing, found[CONSUMED].named) == (Verdict.LOSS, 298, ())
+    await running.produce(400, spacing_ms=10)
+    await running.consume(lambda messages: [message for message in messages if message[1] == 199 or message[1] % 4 == 0])
+    await running.say_final()
+    found = await verdicts(running)
+    assert (found[CONSUMED].verdict, found[CONSUMED].missing, found[CONSUMED].named) == (Verdict.LOSS, 298, ())
 
 
-async def test_more_losses_than_a_sketch_can_name_are_named_by_what_was_reported_piece_by_piece(tmp_path: Path) -> None:
+async def test_more_losses_than_a_sketch_can_name_are_named_by_what_was_reported_piece_by_piece(running: Pipeline) -> None:
     """Two consumers report every 25 messages of a partition. The records are in `__audit`, and the log is read beside them."""
-    async with pipeline(tmp_path) as running:
-        await running.produce(400, spacing_ms=10)
-        hosts = [ConsumerAudit(new_session("consumer:billing", host=host)) for host in ("bill-1", "bill-2")]
-        messages: list[Message] = []
+    await running.produce(400, spacing_ms=10)
+    hosts = [ConsumerAudit(new_session("consumer:billing", host=host)) for host in ("bill-1", "bill-2")]
+    messages: list[Message] = []
 
-        def take(found: list[Message]) -> Iterable[Message]:
-            messages.extend(found)
-            return ()
+    def take(found: list[Message]) -> Iterable[Message]:
+        messages.extend(found)
+        return ()
 
-        await running.consume(take, final=False)
-        lost = {(partition, offset) for partition, offset, *_ in messages if offset % 4 == 1}
-        for first in range(0, 200, 25):
-            audit = hosts[first // 100]
-            for partition, offset, key, value, stamped in sorted(messages):
-                if first <= offset < first + 25 and (partition, offset) not in lost:
-                    audit.consumed("clicks", partition, offset, key, value, stamped)
-            await running.report(audit.records(running.now_ms, is_final=first in (75, 175)))
-        await running.say_final()
-        async with asyncio.timeout(WAIT_SECONDS):
-            while (found := (await verdicts(running)).get(CONSUMED)) is None or not found.named:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        assert (found.verdict, found.missing, found.surplus) == (Verdict.LOSS, 100, 0)
-        assert named(found) == {(*place, 1) for place in lost}
-        assert found.hosts == ("bill-1", "bill-2")
+    await running.consume(take, final=False)
+    lost = {(partition, offset) for partition, offset, *_ in messages if offset % 4 == 1}
+    for first in range(0, 200, 25):
+        audit = hosts[first // 100]
+        for partition, offset, key, value, stamped in sorted(messages):
+            if first <= offset < first + 25 and (partition, offset) not in lost:
+                audit.consumed("clicks", partition, offset, key, value, stamped)
+        await running.report(audit.records(running.now_ms, is_final=first in (75, 175)))
+    await running.say_final()
+    async with asyncio.timeout(WAIT_SECONDS):
+        while (found := (await verdicts(running)).get(CONSUMED)) is None or not found.named:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert (found.verdict, found.missing, found.surplus) == (Verdict.LOSS, 100, 0)
+    assert named(found) == {(*place, 1) for place in lost}
+    assert found.hosts == ("bill-1", "bill-2")
 
 
 async def test_what_differs_by_headers_alone_is_never_said_to_be_lost(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
-from tests.unit.wire.clusters import brokers, cluster_of, create_topic, produce, servers
+from tests.unit.wire.clusters import brokers, cluster_of, create_topic, one_broker, produce, servers
 
 from ottla.client.errors import TopicRecreated
 from ottla.client.messages import Message, read_stretch
@@ -27,6 +28,11 @@ from ottla.wire.offsets import ListedOffset, list_offsets
 from ottla.wire.transactions import TransactionalProducer
 
 CLICKS = TopicPartition("clicks", 0)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> AbstractAsyncContextManager[Cluster]:
+    return one_broker(tmp_path)
 
 
 def batch(*values: bytes, codec: str = "none", first_ms: int = 1_000) -> bytes:
@@ -54,23 +60,22 @@ def test_a_consumer_that_cannot_be_made_leaves_no_thread_behind() -> None:
     assert set(threading.enumerate()) <= before
 
 
-async def test_a_fetch_gives_what_was_written_from_its_offset_on_in_three_shapes(tmp_path: Path) -> None:
+async def test_a_fetch_gives_what_was_written_from_its_offset_on_in_three_shapes(cluster: Cluster) -> None:
     """What lies before the offset is trimmed from messages and columns; batches stay whole (design document, 'The Simple Consumer')."""
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks")
-        for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-            await produce(cluster, CLICKS, batch(b"a", b"b", codec=codec))
-        async with AsyncSimpleConsumer(cluster=cluster) as consumer:
-            found = await consumer.fetch("clicks", 0, 3)
-            assert [(message.offset, message.value) for message in found] == [(o, b"ab"[o % 2 : o % 2 + 1]) for o in range(3, 10)]
-            assert next(iter(found)) == Message("clicks", 0, 3, 1_001, b"k", b"b", (("h", b"1"), ("n", None)))
-            assert len(list(found.batches())) == 4
-            assert [int(offset) for columns in found.columns() for offset in columns.offsets] == list(range(3, 10))
-            assert (found.next_offset, found.high_watermark, found.log_start_offset) == (10, 10, 0)
-            end = await consumer.fetch("clicks", 0, 10)
-            assert (list(end), end.next_offset) == ([], 10)
-            with pytest.raises(OffsetOutOfRange, match="clicks-0 at offset 11"):
-                await consumer.fetch("clicks", 0, 11)
+    await create_topic(cluster, "clicks")
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        await produce(cluster, CLICKS, batch(b"a", b"b", codec=codec))
+    async with AsyncSimpleConsumer(cluster=cluster) as consumer:
+        found = await consumer.fetch("clicks", 0, 3)
+        assert [(message.offset, message.value) for message in found] == [(o, b"ab"[o % 2 : o % 2 + 1]) for o in range(3, 10)]
+        assert next(iter(found)) == Message("clicks", 0, 3, 1_001, b"k", b"b", (("h", b"1"), ("n", None)))
+        assert len(list(found.batches())) == 4
+        assert [int(offset) for columns in found.columns() for offset in columns.offsets] == list(range(3, 10))
+        assert (found.next_offset, found.high_watermark, found.log_start_offset) == (10, 10, 0)
+        end = await consumer.fetch("clicks", 0, 10)
+        assert (list(end), end.next_offset) == ([], 10)
+        with pytest.raises(OffsetOutOfRange, match="clicks-0 at offset 11"):
+            await consumer.fetch("clicks", 0, 11)
 
 
 async def test_a_multi_fetch_asks_for_many_partitions_at_once_and_answers_in_the_order_of_the_requests(tmp_path: Path) -> None:
@@ -86,14 +91,13 @@ async def test_a_multi_fetch_asks_for_many_partitions_at_once_and_answers_in_the
                 await consumer.multi_fetch(wrong)
 
 
-async def test_batches_that_do_not_fit_are_asked_for_with_twice_the_bytes(tmp_path: Path) -> None:
+async def test_batches_that_do_not_fit_are_asked_for_with_twice_the_bytes(cluster: Cluster) -> None:
     """Design document: a message larger than the buffer makes the consumer try again with a buffer of twice the size."""
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks", 2)
-        for number in range(2):
-            await produce(cluster, TopicPartition("clicks", number), batch(os.urandom(5_000)))
-        found = await AsyncSimpleConsumer(cluster=cluster).multi_fetch([FetchRequest("clicks", number, 0, 100) for number in (0, 1)])
-        assert [len(list(messages)) for messages in found] == [1, 1]
+    await create_topic(cluster, "clicks", 2)
+    for number in range(2):
+        await produce(cluster, TopicPartition("clicks", number), batch(os.urandom(5_000)))
+    found = await AsyncSimpleConsumer(cluster=cluster).multi_fetch([FetchRequest("clicks", number, 0, 100) for number in (0, 1)])
+    assert [len(list(messages)) for messages in found] == [1, 1]
 
 
 async def test_a_partition_that_finds_no_room_beside_others_is_asked_for_again_and_not_taken_for_too_large(tmp_path: Path) -> None:
@@ -114,75 +118,70 @@ async def test_a_fetch_waits_at_the_end_as_long_as_it_is_to(tmp_path: Path) -> N
             assert list(await consumer.fetch("clicks", 0, 0, max_wait_ms=1_500)) == []
 
 
-async def test_as_many_bytes_as_one_likes_may_be_asked_for(tmp_path: Path) -> None:
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks")
-        await produce(cluster, CLICKS, batch(b"a"))
-        found = await AsyncSimpleConsumer(cluster=cluster).fetch("clicks", 0, 0, max_bytes=1 << 40)
-        assert [message.value for message in found] == [b"a"]
+async def test_as_many_bytes_as_one_likes_may_be_asked_for(cluster: Cluster) -> None:
+    await create_topic(cluster, "clicks")
+    await produce(cluster, CLICKS, batch(b"a"))
+    found = await AsyncSimpleConsumer(cluster=cluster).fetch("clicks", 0, 0, max_bytes=1 << 40)
+    assert [message.value for message in found] == [b"a"]
 
 
-async def test_offsets_before_a_time_begin_with_the_latest(tmp_path: Path) -> None:
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks")
-        await produce(cluster, CLICKS, batch(b"a", b"b", first_ms=1_000))
-        await produce(cluster, CLICKS, batch(b"c", first_ms=9_000))
-        consumer = AsyncSimpleConsumer(cluster=cluster)
-        assert await consumer.offsets_before("clicks", 0, LATEST, 5) == [3, 0]
-        assert await consumer.offsets_before("clicks", 0, LATEST) == [3]
-        assert await consumer.offsets_before("clicks", 0, EARLIEST, 5) == [0]
-        assert await consumer.offsets_before("clicks", 0, 5_000, 5) == [2, 0]
-        assert await consumer.offsets_before("clicks", 0, 10_000, 5) == [3, 0]
+async def test_offsets_before_a_time_begin_with_the_latest(cluster: Cluster) -> None:
+    await create_topic(cluster, "clicks")
+    await produce(cluster, CLICKS, batch(b"a", b"b", first_ms=1_000))
+    await produce(cluster, CLICKS, batch(b"c", first_ms=9_000))
+    consumer = AsyncSimpleConsumer(cluster=cluster)
+    assert await consumer.offsets_before("clicks", 0, LATEST, 5) == [3, 0]
+    assert await consumer.offsets_before("clicks", 0, LATEST) == [3]
+    assert await consumer.offsets_before("clicks", 0, EARLIEST, 5) == [0]
+    assert await consumer.offsets_before("clicks", 0, 5_000, 5) == [2, 0]
+    assert await consumer.offsets_before("clicks", 0, 10_000, 5) == [3, 0]
 
 
-async def test_offsets_before_a_time_are_before_what_is_written_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_offsets_before_a_time_are_before_what_is_written_meanwhile(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     async def listed(cluster: Cluster, asked: Mapping[TopicPartition, int], **named: bool) -> Mapping[TopicPartition, ListedOffset]:
         answer = await list_offsets(cluster, asked, **named)
         if asked[CLICKS] != EARLIEST:
             await produce(cluster, CLICKS, batch(b"new", first_ms=9_000))
         return answer
 
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks")
-        await produce(cluster, CLICKS, batch(b"a", first_ms=1_000))
-        monkeypatch.setattr("ottla.client.simple_consumer.list_offsets", listed)
-        assert await AsyncSimpleConsumer(cluster=cluster).offsets_before("clicks", 0, 5_000) == [1]
+    await create_topic(cluster, "clicks")
+    await produce(cluster, CLICKS, batch(b"a", first_ms=1_000))
+    monkeypatch.setattr("ottla.client.simple_consumer.list_offsets", listed)
+    assert await AsyncSimpleConsumer(cluster=cluster).offsets_before("clicks", 0, 5_000) == [1]
 
 
-async def test_control_records_and_what_was_aborted_are_left_out(tmp_path: Path) -> None:
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks")
-        async with await TransactionalProducer.open(cluster, "loader") as producer:
-            for value, commits in ((b"kept", True), (b"dropped", False), (b"kept too", True)):
-                producer.begin()
-                await (await producer.send(CLICKS, batch(value)))
-                await (producer.commit() if commits else producer.abort())
-        for read_committed, expected in ((True, [b"kept", b"kept too"]), (False, [b"kept", b"dropped", b"kept too"])):
-            consumer = AsyncSimpleConsumer(cluster=cluster, read_committed=read_committed)
-            seen: list[bytes | None] = []
-            in_columns: list[bytes | None] = []
-            offset = 0
-            async with asyncio.timeout(120):
-                while offset < 6:  # a marker is written after its transaction was answered
-                    found = await consumer.fetch("clicks", 0, offset, max_wait_ms=100)
-                    seen += [message.value for message in found]
-                    in_columns += [value for columns in found.columns() for value in columns.values.to_arrow().to_pylist()]
-                    offset = found.next_offset
-            assert seen == in_columns == expected
+async def test_control_records_and_what_was_aborted_are_left_out(cluster: Cluster) -> None:
+    await create_topic(cluster, "clicks")
+    async with await TransactionalProducer.open(cluster, "loader") as producer:
+        for value, commits in ((b"kept", True), (b"dropped", False), (b"kept too", True)):
+            producer.begin()
+            await (await producer.send(CLICKS, batch(value)))
+            await (producer.commit() if commits else producer.abort())
+    for read_committed, expected in ((True, [b"kept", b"kept too"]), (False, [b"kept", b"dropped", b"kept too"])):
+        consumer = AsyncSimpleConsumer(cluster=cluster, read_committed=read_committed)
+        seen: list[bytes | None] = []
+        in_columns: list[bytes | None] = []
+        offset = 0
+        async with asyncio.timeout(120):
+            while offset < 6:  # a marker is written after its transaction was answered
+                found = await consumer.fetch("clicks", 0, offset, max_wait_ms=100)
+                seen += [message.value for message in found]
+                in_columns += [value for columns in found.columns() for value in columns.values.to_arrow().to_pylist()]
+                offset = found.next_offset
+        assert seen == in_columns == expected
 
 
-async def test_a_topic_that_was_made_again_is_told_by_its_id(tmp_path: Path) -> None:
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks")
-        await produce(cluster, CLICKS, batch(b"first"))
-        consumer = AsyncSimpleConsumer(cluster=cluster)
+async def test_a_topic_that_was_made_again_is_told_by_its_id(cluster: Cluster) -> None:
+    await create_topic(cluster, "clicks")
+    await produce(cluster, CLICKS, batch(b"first"))
+    consumer = AsyncSimpleConsumer(cluster=cluster)
+    await consumer.fetch("clicks", 0, 0)
+    await delete_topic(cluster, "clicks")
+    await create_topic(cluster, "clicks")
+    await produce(cluster, CLICKS, batch(b"second"))
+    with pytest.raises(TopicRecreated, match="had"):
         await consumer.fetch("clicks", 0, 0)
-        await delete_topic(cluster, "clicks")
-        await create_topic(cluster, "clicks")
-        await produce(cluster, CLICKS, batch(b"second"))
-        with pytest.raises(TopicRecreated, match="had"):
-            await consumer.fetch("clicks", 0, 0)
-        assert [m.value for m in await AsyncSimpleConsumer(cluster=cluster).fetch("clicks", 0, 0)] == [b"second"]
+    assert [m.value for m in await AsyncSimpleConsumer(cluster=cluster).fetch("clicks", 0, 0)] == [b"second"]
 
 
 def test_what_came_damaged_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -91,65 +91,66 @@ async def asked(limits: HttpLimits | None = None) -> AsyncIterator[Asked]:
         assert world.endpoint.connection_count == 0
 
 
-async def test_each_path_answers_and_nothing_else_does() -> None:
-    async with asked() as world:
-        status, headers, body = await world.get("/healthz")
-        assert (status, headers["cache-control"]) == (200, "no-store")
-        said = json.loads(body)
-        assert said["status"] == "alive" and 0 <= said["event_loop_lag_seconds"] < 10
-
-        assert (await world.get("/readyz"))[0] == 200
-        world.ready = (False, {"status": "not ready", "registered": False})
-        status, _, body = await world.get("/readyz")
-        assert (status, json.loads(body)) == (503, {"status": "not ready", "registered": False})
-        assert (await world.get("/healthz"))[0] == 200  # which is another question
-
-        for path in ("/", "/nothing", "/metrics/jmx", "/../etc/passwd"):
-            assert (await world.get(path))[0] == 404
-        for method in ("POST", "DELETE"):
-            assert (await world.get("/metrics", method=method))[0] == 405
-        status, headers, body = await world.get("/metrics", method="HEAD")
-        assert status == 200 and int(headers["content-length"]) > 0 and body == b""
+@pytest.fixture
+def world() -> AbstractAsyncContextManager[Asked]:
+    return asked()
 
 
-async def test_metrics_come_in_the_format_that_is_asked_for() -> None:
-    async with asked() as world:
-        status, headers, body = await world.get("/metrics")
-        assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
-        assert b"\nottla_ready 1.0\n" in body and len(body) == int(headers["content-length"])
-        _, headers, body = await world.get("/metrics", "Accept: application/openmetrics-text; version=1.0.0,text/plain;q=0.5\r\n")
-        assert headers["content-type"].startswith("application/openmetrics-text") and body.endswith(b"# EOF\n")
-        _, _, body = await world.get("/metrics/kafka")
-        assert b"requesthandleravgidle_percent" in body and b"ottla_" not in body
+async def test_each_path_answers_and_nothing_else_does(world: Asked) -> None:
+    status, headers, body = await world.get("/healthz")
+    assert (status, headers["cache-control"]) == (200, "no-store")
+    said = json.loads(body)
+    assert said["status"] == "alive" and 0 <= said["event_loop_lag_seconds"] < 10
+
+    assert (await world.get("/readyz"))[0] == 200
+    world.ready = (False, {"status": "not ready", "registered": False})
+    status, _, body = await world.get("/readyz")
+    assert (status, json.loads(body)) == (503, {"status": "not ready", "registered": False})
+    assert (await world.get("/healthz"))[0] == 200  # which is another question
+
+    for path in ("/", "/nothing", "/metrics/jmx", "/../etc/passwd"):
+        assert (await world.get(path))[0] == 404
+    for method in ("POST", "DELETE"):
+        assert (await world.get("/metrics", method=method))[0] == 405
+    status, headers, body = await world.get("/metrics", method="HEAD")
+    assert status == 200 and int(headers["content-length"]) > 0 and body == b""
 
 
-async def test_a_connection_is_kept_for_the_next_scrape() -> None:
-    async with asked() as world:
-        reader, writer = await world.open()
-        for _ in range(3):
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 120)
-            assert head.startswith(b"HTTP/1.1 200")
-            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
-        writer.close()
+async def test_metrics_come_in_the_format_that_is_asked_for(world: Asked) -> None:
+    status, headers, body = await world.get("/metrics")
+    assert status == 200 and headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert b"\nottla_ready 1.0\n" in body and len(body) == int(headers["content-length"])
+    _, headers, body = await world.get("/metrics", "Accept: application/openmetrics-text; version=1.0.0,text/plain;q=0.5\r\n")
+    assert headers["content-type"].startswith("application/openmetrics-text") and body.endswith(b"# EOF\n")
+    _, _, body = await world.get("/metrics/kafka")
+    assert b"requesthandleravgidle_percent" in body and b"ottla_" not in body
 
 
-async def test_a_connection_is_kept_when_the_body_comes_behind_its_answer() -> None:
-    """As Python's http.client sends it, which writes the head alone. A deadline that began with the body cut the next request off."""
-    async with asked() as world:
-        reader, writer = await world.open()
-        writer.write(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n")
-        assert (await reader.readuntil(b"\r\n\r\nNot Found")).startswith(b"HTTP/1.1 404")
-        (connection,) = world.endpoint._state.connections
-        assert isinstance(connection, http._Connection)
-        writer.write(b"bo")
-        await until(lambda: connection._deadline is not None)
-        writer.write(b"dy")
-        await until(lambda: connection._deadline is None)
-        assert connection.timeout_keep_alive_task is not None
+async def test_a_connection_is_kept_for_the_next_scrape(world: Asked) -> None:
+    reader, writer = await world.open()
+    for _ in range(3):
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-        writer.close()
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 120)
+        assert head.startswith(b"HTTP/1.1 200")
+        await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split()[0]))
+    writer.close()
+
+
+async def test_a_connection_is_kept_when_the_body_comes_behind_its_answer(world: Asked) -> None:
+    """As Python's http.client sends it, which writes the head alone. A deadline that began with the body cut the next request off."""
+    reader, writer = await world.open()
+    writer.write(b"POST /nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\nNot Found")).startswith(b"HTTP/1.1 404")
+    (connection,) = world.endpoint._state.connections
+    assert isinstance(connection, http._Connection)
+    writer.write(b"bo")
+    await until(lambda: connection._deadline is not None)
+    writer.write(b"dy")
+    await until(lambda: connection._deadline is None)
+    assert connection.timeout_keep_alive_task is not None
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    writer.close()
 
 
 @pytest.mark.parametrize(
@@ -219,14 +220,13 @@ async def test_who_takes_nothing_of_an_answer_is_cut_off_and_costs_one_piece(mon
         writer.close()
 
 
-async def test_a_probe_gets_in_however_many_connections_somebody_holds() -> None:
+async def test_a_probe_gets_in_however_many_connections_somebody_holds(world: Asked) -> None:
     """A liveness probe that finds no room would have the broker killed."""
-    async with asked() as world:
-        held = [await world.open() for _ in range(HttpLimits().connections + 20)]
-        assert world.endpoint.connection_count <= HttpLimits().connections
-        assert (await world.get("/healthz"))[0] == 200
-        for _, writer in held:
-            writer.close()
+    held = [await world.open() for _ in range(HttpLimits().connections + 20)]
+    assert world.endpoint.connection_count <= HttpLimits().connections
+    assert (await world.get("/healthz"))[0] == 200
+    for _, writer in held:
+        writer.close()
 
 
 @pytest.mark.parametrize("words", [b"\x16\x03\x01\x02\x00\x01", b"GET / SPDY/1.1\r\n\r\n", b"GET /" + b"a" * 40_000, b"\r\n" * 40_000])
@@ -243,48 +243,45 @@ async def test_what_is_no_request_is_refused_and_the_next_one_answered(words: by
     assert not [record for record in caplog.records if record.levelname != "INFO"], "a stranger must not fill the log"
 
 
-async def test_scrapes_at_the_same_time_are_one_scrape() -> None:
+async def test_scrapes_at_the_same_time_are_one_scrape(world: Asked) -> None:
     """One that took a second serves others for four."""
-    async with asked() as world:
-        world.scrapes._clock = clock = ManualClock()
-        rendered = 0
-        render = Registry.render
+    world.scrapes._clock = clock = ManualClock()
+    rendered = 0
+    render = Registry.render
 
-        def counted(self: Registry, *arguments: Any) -> Any:
-            nonlocal rendered
-            rendered += 1
-            clock.advance(seconds=1.0)
-            return render(self, *arguments)
+    def counted(self: Registry, *arguments: Any) -> Any:
+        nonlocal rendered
+        rendered += 1
+        clock.advance(seconds=1.0)
+        return render(self, *arguments)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Registry, "render", counted)
-            bodies = await asyncio.gather(*(world.get("/metrics") for _ in range(20)))
-            clock.advance(seconds=3.9)
-            bodies.append(await world.get("/metrics"))
-            assert rendered == 1
-            clock.advance(seconds=0.2)
-            bodies.append(await world.get("/metrics"))
-            assert rendered == 2
-        assert {status for status, _, _ in bodies} == {200}
-
-
-async def test_a_scrape_that_fails_is_an_error_and_the_next_one_is_made_anew() -> None:
-    async with asked() as world:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Registry, "render", lambda *_: 1 / 0)
-            assert (await world.get("/metrics"))[0] == 500
-        assert (await world.get("/metrics"))[0] == 200
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Registry, "render", counted)
+        bodies = await asyncio.gather(*(world.get("/metrics") for _ in range(20)))
+        clock.advance(seconds=3.9)
+        bodies.append(await world.get("/metrics"))
+        assert rendered == 1
+        clock.advance(seconds=0.2)
+        bodies.append(await world.get("/metrics"))
+        assert rendered == 2
+    assert {status for status, _, _ in bodies} == {200}
 
 
-async def test_a_port_that_is_taken_is_told_with_the_setting() -> None:
-    async with asked() as world:
-        other = Asked()
-        taken = Listener("HTTP", "127.0.0.1", world.endpoint.port, "PLAINTEXT")
-        with pytest.raises(OttlaError, match=f"http.listener = 127.0.0.1:{world.endpoint.port}: cannot listen there: .*in use"):
-            await other.endpoint.start(taken)
-        await other.endpoint.close()
-        with pytest.raises(OttlaError, match=r"http.listener = nowhere.invalid:0: cannot listen there"):
-            await other.endpoint.start(Listener("HTTP", "nowhere.invalid", 0, "PLAINTEXT"))
+async def test_a_scrape_that_fails_is_an_error_and_the_next_one_is_made_anew(world: Asked) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Registry, "render", lambda *_: 1 / 0)
+        assert (await world.get("/metrics"))[0] == 500
+    assert (await world.get("/metrics"))[0] == 200
+
+
+async def test_a_port_that_is_taken_is_told_with_the_setting(world: Asked) -> None:
+    other = Asked()
+    taken = Listener("HTTP", "127.0.0.1", world.endpoint.port, "PLAINTEXT")
+    with pytest.raises(OttlaError, match=f"http.listener = 127.0.0.1:{world.endpoint.port}: cannot listen there: .*in use"):
+        await other.endpoint.start(taken)
+    await other.endpoint.close()
+    with pytest.raises(OttlaError, match=r"http.listener = nowhere.invalid:0: cannot listen there"):
+        await other.endpoint.start(Listener("HTTP", "nowhere.invalid", 0, "PLAINTEXT"))
 
 
 async def test_a_stop_lets_go_of_those_who_hold_connections() -> None:
@@ -338,17 +335,16 @@ async def test_a_large_body_behind_the_head_of_a_stream_ends_it_and_is_no_failur
     assert not caplog.records
 
 
-async def test_requests_whose_clients_have_gone_are_in_nobodys_way() -> None:
+async def test_requests_whose_clients_have_gone_are_in_nobodys_way(world: Asked) -> None:
     """Of 2,000 that came at once and were given up, each had its hundredth of a second before a probe had its own."""
-    async with asked() as world:
-        for _ in range(2_000):
-            _, writer = await world.open()
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            await asyncio.sleep(0)
-            writer.transport.abort()
-        async with asyncio.timeout(5):
-            assert (await world.get("/healthz"))[0] == 200
-        assert len(world.endpoint._state.tasks) < 100
+    for _ in range(2_000):
+        _, writer = await world.open()
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.sleep(0)
+        writer.transport.abort()
+    async with asyncio.timeout(5):
+        assert (await world.get("/healthz"))[0] == 200
+    assert len(world.endpoint._state.tasks) < 100
 
 
 async def test_a_stop_while_an_answer_is_worked_on_is_no_failure_of_it(

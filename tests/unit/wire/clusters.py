@@ -61,6 +61,13 @@ def cluster_of(running: InProcessBrokers, **settings: object) -> Cluster:
     return Cluster(servers(running), ClusterSettings(**{**pauses, **settings}), random=Random(1))  # type: ignore[arg-type]
 
 
+@asynccontextmanager
+async def one_broker(directory: Path) -> AsyncIterator[Cluster]:
+    """Who asks a broker that runs."""
+    async with brokers(directory) as running, cluster_of(running) as cluster:
+        yield cluster
+
+
 @contextmanager
 def two_attempts_only(cluster: Cluster) -> Iterator[None]:
     """What the cluster asks for in vain it asks for twice, however long an answer takes, and has no time left for a third attempt."""

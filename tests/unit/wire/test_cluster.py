@@ -78,45 +78,43 @@ async def test_what_is_not_there_is_said_with_the_brokers_own_error(tmp_path: Pa
             await cluster.ask(BrokerId(1), ApiKey.METADATA, (13, 13), lambda api: None)
 
 
-async def test_many_who_want_to_hear_share_one_request_and_hear_what_is_so_now(tmp_path: Path) -> None:
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks")
-        connection = await cluster.any_connection()
-        sent = connection._correlation_id
-        await asyncio.gather(*(cluster.refresh(("clicks",)) for _ in range(50)), cluster.refresh(()), cluster.refresh(None))
-        assert connection._correlation_id - sent == 1
-        first = asyncio.ensure_future(cluster.refresh(()))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert connection._correlation_id - sent == 2  # it is on its way, so what it says may be old
-        await asyncio.gather(first, *(cluster.refresh(("clicks",)) for _ in range(9)))
-        assert connection._correlation_id - sent == 3
+async def test_many_who_want_to_hear_share_one_request_and_hear_what_is_so_now(cluster: Cluster) -> None:
+    await create_topic(cluster, "clicks")
+    connection = await cluster.any_connection()
+    sent = connection._correlation_id
+    await asyncio.gather(*(cluster.refresh(("clicks",)) for _ in range(50)), cluster.refresh(()), cluster.refresh(None))
+    assert connection._correlation_id - sent == 1
+    first = asyncio.ensure_future(cluster.refresh(()))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert connection._correlation_id - sent == 2  # it is on its way, so what it says may be old
+    await asyncio.gather(first, *(cluster.refresh(("clicks",)) for _ in range(9)))
+    assert connection._correlation_id - sent == 3
 
 
-async def test_requests_share_a_connection_and_are_answered_each_to_its_own(tmp_path: Path) -> None:
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        names = [f"topic-{number}" for number in range(20)]
-        for name in names:
-            await create_topic(cluster, name)
-        connections = await asyncio.gather(*(cluster.connection(BrokerId(1)) for _ in range(5)))
-        assert len(set(map(id, connections))) == 1
+async def test_requests_share_a_connection_and_are_answered_each_to_its_own(cluster: Cluster) -> None:
+    names = [f"topic-{number}" for number in range(20)]
+    for name in names:
+        await create_topic(cluster, name)
+    connections = await asyncio.gather(*(cluster.connection(BrokerId(1)) for _ in range(5)))
+    assert len(set(map(id, connections))) == 1
 
-        async def partitions(name: str) -> str:
-            answer = await cluster.ask(
-                BrokerId(1),
-                ApiKey.METADATA,
-                (9, 9),
-                lambda api: api.build(
-                    "MetadataRequest",
-                    topics=[api.build("MetadataRequestTopic", name=name)],
-                    allow_auto_topic_creation=False,
-                    include_cluster_authorized_operations=False,
-                    include_topic_authorized_operations=False,
-                ),
-            )
-            return str(answer.topics[0].name)
+    async def partitions(name: str) -> str:
+        answer = await cluster.ask(
+            BrokerId(1),
+            ApiKey.METADATA,
+            (9, 9),
+            lambda api: api.build(
+                "MetadataRequest",
+                topics=[api.build("MetadataRequestTopic", name=name)],
+                allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+            ),
+        )
+        return str(answer.topics[0].name)
 
-        assert await asyncio.gather(*map(partitions, names)) == names
+    assert await asyncio.gather(*map(partitions, names)) == names
 
 
 async def test_nobody_there_is_said_within_the_time(tmp_path: Path) -> None:
@@ -266,32 +264,30 @@ async def test_what_is_on_its_way_when_a_sasl_session_ends_is_answered() -> None
         await asking
 
 
-async def test_a_coordinator_that_is_not_it_any_more_is_looked_for_again(tmp_path: Path) -> None:
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        tried = 0
+async def test_a_coordinator_that_is_not_it_any_more_is_looked_for_again(cluster: Cluster) -> None:
+    tried = 0
 
-        async def attempt(coordinator: BrokerId) -> int:
-            nonlocal tried
-            tried += 1
-            if tried < 3:
-                raise CoordinatorNotAvailable("not yet")
-            return tried
+    async def attempt(coordinator: BrokerId) -> int:
+        nonlocal tried
+        tried += 1
+        if tried < 3:
+            raise CoordinatorNotAvailable("not yet")
+        return tried
 
-        assert await cluster.with_coordinator(CoordinatorKind.TRANSACTION, "orders", attempt) == 3
+    assert await cluster.with_coordinator(CoordinatorKind.TRANSACTION, "orders", attempt) == 3
 
 
-async def test_a_coordinator_that_cannot_write_in_time_is_looked_for_again(tmp_path: Path) -> None:
+async def test_a_coordinator_that_cannot_write_in_time_is_looked_for_again(cluster: Cluster) -> None:
     """One that is cut off from its replicas says that for ever. As Kafka's ConsumerCoordinator, for REQUEST_TIMED_OUT of a commit."""
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        named = await cluster.coordinator(CoordinatorKind.GROUP, "readers")
-        cluster._coordinators[CoordinatorKind.GROUP, "readers"] = former = BrokerId(7)
+    named = await cluster.coordinator(CoordinatorKind.GROUP, "readers")
+    cluster._coordinators[CoordinatorKind.GROUP, "readers"] = former = BrokerId(7)
 
-        async def attempt(coordinator: BrokerId) -> BrokerId:
-            if coordinator == former:
-                raise RequestTimedOut("too few replicas have it")
-            return coordinator
+    async def attempt(coordinator: BrokerId) -> BrokerId:
+        if coordinator == former:
+            raise RequestTimedOut("too few replicas have it")
+        return coordinator
 
-        assert await cluster.with_coordinator(CoordinatorKind.GROUP, "readers", attempt, timeout_seconds=5) == named
+    assert await cluster.with_coordinator(CoordinatorKind.GROUP, "readers", attempt, timeout_seconds=5) == named
 
 
 async def test_metadata_is_not_asked_of_a_broker_that_has_not_answered_in_time(tmp_path: Path) -> None:

@@ -79,64 +79,60 @@ async def test_batches_are_written_in_the_order_of_their_sending(tmp_path: Path,
             assert (await log_of(cluster, partition, 80))[::2] == [b"%d" % index for index in range(40)]
 
 
-async def test_a_producer_that_no_one_answers_is_closed_when_everything_is_sent(tmp_path: Path) -> None:
+async def test_a_producer_that_no_one_answers_is_closed_when_everything_is_sent(cluster: Cluster) -> None:
     """acks=0: more than the system takes at once waits in this process, and went with its connection."""
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks")
-        async with BatchProducer(cluster, ProduceSettings(acks=0, idempotent=False)) as producer:
-            for _ in range(30):
-                producer.send(CLICKS, batch(bytes(900_000)))
+    await create_topic(cluster, "clicks")
+    async with BatchProducer(cluster, ProduceSettings(acks=0, idempotent=False)) as producer:
+        for _ in range(30):
+            producer.send(CLICKS, batch(bytes(900_000)))
 
-        async def check(leader: BrokerId) -> None:
-            found = (await list_offsets(cluster, {CLICKS: LATEST}))[CLICKS].offset
-            if found < 30:
-                raise LeaderNotAvailable(f"{found} of 30 are there so far")
+    async def check(leader: BrokerId) -> None:
+        found = (await list_offsets(cluster, {CLICKS: LATEST}))[CLICKS].offset
+        if found < 30:
+            raise LeaderNotAvailable(f"{found} of 30 are there so far")
 
-        await cluster.with_leader(CLICKS, check, timeout_seconds=60)
+    await cluster.with_leader(CLICKS, check, timeout_seconds=60)
 
 
 @pytest.mark.parametrize("version", range(3, 12))
-async def test_every_version_of_produce_writes(tmp_path: Path, version: int) -> None:
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks")
-        async with BatchProducer(cluster) as producer:
-            connection = await cluster.connection(await cluster.leader(CLICKS), producer.lane_name)
-            connection.versions = {**connection.versions, 0: type(connection.versions[1])(3, version)}
-            assert await producer.send(CLICKS, batch(b"a")) == 0
-            assert await producer.send(CLICKS, batch(b"b")) == 1
+async def test_every_version_of_produce_writes(cluster: Cluster, version: int) -> None:
+    await create_topic(cluster, "clicks")
+    async with BatchProducer(cluster) as producer:
+        connection = await cluster.connection(await cluster.leader(CLICKS), producer.lane_name)
+        connection.versions = {**connection.versions, 0: type(connection.versions[1])(3, version)}
+        assert await producer.send(CLICKS, batch(b"a")) == 0
+        assert await producer.send(CLICKS, batch(b"b")) == 1
 
 
-async def test_a_batch_of_another_producer_is_written_as_ones_own_and_its_records_are_untouched(tmp_path: Path) -> None:
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks")
-        foreign = batch(b"a", b"b", base_offset=77, producer_id=9, producer_epoch=3, base_sequence=12, leader_epoch=4)
-        async with BatchProducer(cluster) as producer:
-            assert list(await asyncio.gather(producer.send(CLICKS, foreign), producer.send(CLICKS, foreign))) == [0, 2]
-            identity = producer.identity
-        assert identity is not None
-        async with Fetcher(cluster) as fetcher:
-            fetcher.assign(CLICKS, 0)
-            (fetched,) = await fetcher.poll(60)
-            stored = [(header, fetched.records[position + 61 : position + header.size]) for position, header in batches(fetched.records)]
-        assert [header[9:12] for header, _ in stored] == [(identity.producer_id, 0, 0), (identity.producer_id, 0, 2)]
-        assert all(kept == foreign[61:] for _, kept in stored)
-        async with BatchProducer(cluster, ProduceSettings(idempotent=False)) as producer:
-            await producer.send(CLICKS, foreign)
-        async with Fetcher(cluster) as fetcher:
-            fetcher.assign(CLICKS, 4)
-            (fetched,) = await fetcher.poll(60)
-            assert [header[9:12] for _, header in batches(fetched.records)][-1] == (-1, -1, -1)
+async def test_a_batch_of_another_producer_is_written_as_ones_own_and_its_records_are_untouched(cluster: Cluster) -> None:
+    await create_topic(cluster, "clicks")
+    foreign = batch(b"a", b"b", base_offset=77, producer_id=9, producer_epoch=3, base_sequence=12, leader_epoch=4)
+    async with BatchProducer(cluster) as producer:
+        assert list(await asyncio.gather(producer.send(CLICKS, foreign), producer.send(CLICKS, foreign))) == [0, 2]
+        identity = producer.identity
+    assert identity is not None
+    async with Fetcher(cluster) as fetcher:
+        fetcher.assign(CLICKS, 0)
+        (fetched,) = await fetcher.poll(60)
+        stored = [(header, fetched.records[position + 61 : position + header.size]) for position, header in batches(fetched.records)]
+    assert [header[9:12] for header, _ in stored] == [(identity.producer_id, 0, 0), (identity.producer_id, 0, 2)]
+    assert all(kept == foreign[61:] for _, kept in stored)
+    async with BatchProducer(cluster, ProduceSettings(idempotent=False)) as producer:
+        await producer.send(CLICKS, foreign)
+    async with Fetcher(cluster) as fetcher:
+        fetcher.assign(CLICKS, 4)
+        (fetched,) = await fetcher.poll(60)
+        assert [header[9:12] for _, header in batches(fetched.records)][-1] == (-1, -1, -1)
 
 
-async def test_a_batch_that_is_refused_fails_alone_and_the_others_keep_their_order(tmp_path: Path) -> None:
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks", max_message_bytes="2000")
-        async with BatchProducer(cluster) as producer:
-            results = [producer.send(CLICKS, batch(bytes(5000) if index in (0, 3, 4, 9) else b"%d" % index)) for index in range(12)]
-            said = await asyncio.gather(*results, return_exceptions=True)
-        assert [index for index, result in enumerate(said) if isinstance(result, MessageTooLarge)] == [0, 3, 4, 9]
-        assert [result for result in said if isinstance(result, int)] == list(range(8))
-        assert await log_of(cluster, CLICKS, 8) == [b"%d" % index for index in range(12) if index not in (0, 3, 4, 9)]
+async def test_a_batch_that_is_refused_fails_alone_and_the_others_keep_their_order(cluster: Cluster) -> None:
+    await create_topic(cluster, "clicks", max_message_bytes="2000")
+    async with BatchProducer(cluster) as producer:
+        results = [producer.send(CLICKS, batch(bytes(5000) if index in (0, 3, 4, 9) else b"%d" % index)) for index in range(12)]
+        said = await asyncio.gather(*results, return_exceptions=True)
+    assert [index for index, result in enumerate(said) if isinstance(result, MessageTooLarge)] == [0, 3, 4, 9]
+    assert [result for result in said if isinstance(result, int)] == list(range(8))
+    assert await log_of(cluster, CLICKS, 8) == [b"%d" % index for index in range(12) if index not in (0, 3, 4, 9)]
 
 
 async def test_a_leader_that_goes_is_left_for_its_successor_and_each_batch_is_written_once(tmp_path: Path) -> None:
@@ -202,26 +198,25 @@ async def test_answers_that_are_lost_make_no_batch_be_written_twice(tmp_path: Pa
             assert await log_of(quiet, partition, 150) == [b"%d" % index for index in range(150)]
 
 
-async def test_a_producer_that_is_taken_over_from_writes_nothing_more(tmp_path: Path) -> None:
+async def test_a_producer_that_is_taken_over_from_writes_nothing_more(cluster: Cluster) -> None:
     """By the transactional id's epoch plain batches are fenced too, once the successor has written to the partition (KIP-98)."""
-    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks")
-        first = await init_producer_id(cluster, "copier-1")
-        async with BatchProducer(cluster, identity=first) as producer:
-            assert await producer.send(CLICKS, batch(b"a")) == 0
-            second = await init_producer_id(cluster, "copier-1")
-            assert (second.producer_id, second.producer_epoch) == (first.producer_id, first.producer_epoch + 1)
-            async with BatchProducer(cluster, identity=second) as successor:
-                assert await successor.send(CLICKS, batch(b"b")) == 1
-            with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
-                await producer.send(CLICKS, batch(b"c"))
-            with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
-                producer.send(CLICKS, batch(b"d"))
-        assert await log_of(cluster, CLICKS, 2) == [b"a", b"b"]
+    await create_topic(cluster, "clicks")
+    first = await init_producer_id(cluster, "copier-1")
+    async with BatchProducer(cluster, identity=first) as producer:
+        assert await producer.send(CLICKS, batch(b"a")) == 0
+        second = await init_producer_id(cluster, "copier-1")
+        assert (second.producer_id, second.producer_epoch) == (first.producer_id, first.producer_epoch + 1)
+        async with BatchProducer(cluster, identity=second) as successor:
+            assert await successor.send(CLICKS, batch(b"b")) == 1
         with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
-            await init_producer_id(cluster, "copier-1", former=first)
-        third = await init_producer_id(cluster, "copier-1", former=second)
-        assert third == ProducerIdentity(second.producer_id, second.producer_epoch + 1, "copier-1")
+            await producer.send(CLICKS, batch(b"c"))
+        with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
+            producer.send(CLICKS, batch(b"d"))
+    assert await log_of(cluster, CLICKS, 2) == [b"a", b"b"]
+    with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
+        await init_producer_id(cluster, "copier-1", former=first)
+    third = await init_producer_id(cluster, "copier-1", former=second)
+    assert third == ProducerIdentity(second.producer_id, second.producer_epoch + 1, "copier-1")
 
 
 async def test_what_cannot_be_written_in_time_fails_and_the_rest_goes_on(tmp_path: Path) -> None:
