@@ -56,7 +56,7 @@ class InSyncReplicas:
         self.removing_replicas: tuple[BrokerId, ...] = ()
         self.leader_epoch = -1
         self.partition_epoch = -1  # the version of the state that the controller keeps
-        self.epoch_start_offset = 0  # where the leader's log ended when its epoch began
+        self.epoch_start_offset = 0  # where the leader's log ended when it began to lead
         self.followers: dict[BrokerId, FollowerProgress] = {}  # all other replicas; empty where another leads
         self.question: LeadershipQuestion | None = None  # whether this broker still leads; the last that was asked
         self._topic_partition: Final = topic_partition
@@ -90,7 +90,7 @@ class InSyncReplicas:
 
         Args:
             former: what was known of them in this leader epoch until now.
-            epoch_start_offset: where the log ended when the leader epoch began.
+            epoch_start_offset: where the log ended when this broker began to lead in this leader epoch.
         """
         self.epoch_start_offset = epoch_start_offset
         for broker_id in self.replicas:

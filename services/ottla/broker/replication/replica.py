@@ -132,14 +132,15 @@ class Replica:
         if self.storage_error is not None:
             raise self.storage_error
         leader_epoch = assignment.state.leader_epoch
-        former = self.in_sync.followers if self.is_leader and leader_epoch == self.leader_epoch else {}
+        leads_on = self.is_leader and leader_epoch == self.leader_epoch
+        former = self.in_sync.followers if leads_on else {}
+        # After a restart too: the epoch may be the one before, and the high watermark that was recorded an old one.
+        start_offset = self.in_sync.epoch_start_offset if leads_on else self.log.log_end_offset
         if leader_epoch > self.leader_epoch:
             self.log.leader_epochs.assign(leader_epoch, self.log.log_end_offset)
         self._adopt(assignment)
         self.is_leader = True
-        latest = self.log.leader_epochs.latest
-        assert latest is not None, self.topic_partition
-        self.in_sync.lead(former, latest[1], now_ms)
+        self.in_sync.lead(former, start_offset, now_ms)
         self.update_commits()
         self.advance_high_watermark()
         state_changes.info(
@@ -147,7 +148,7 @@ class Replica:
             self.topic_partition,
             self.broker_id,
             self.leader_epoch,
-            latest[1],
+            start_offset,
             self.isr,
             self.high_watermark,
         )

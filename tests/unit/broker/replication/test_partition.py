@@ -16,7 +16,7 @@ from ottla.record.records import seal
 
 from ..wired import BROKER, NOW, Wired, batch, values
 
-OTHER = BrokerId(2)
+OTHER, THIRD = BrokerId(2), BrokerId(3)
 
 
 def lead(partition: Partition, *isr: BrokerId, epoch: int = 0) -> None:
@@ -32,6 +32,12 @@ def append(broker: Wired, *batches: bytes, topic: str = "events") -> list[tuple[
     broker.parts.replicas.appends.stage(partition)
     assert broker.parts.replicas.appends.complete() is None
     return answers
+
+
+def append_to(partition: Partition, sent: bytes) -> None:
+    partition.append_as_leader(memoryview(sent), 0, len(sent), 1, NOW)
+    partition.log.appender.write_staged()
+    partition.appended()
 
 
 async def test_offsets_are_given_as_staged_and_seen_only_when_written(broker: Wired) -> None:
@@ -72,6 +78,23 @@ async def test_a_new_leader_epoch_begins_at_the_logs_end_and_is_written_into_bat
     assert partition.end_offset_for_epoch(0) == (0, 2)
     assert partition.end_offset_for_epoch(3) == (0, 2)
     assert partition.end_offset_for_epoch(5) == (-1, -1)
+
+
+async def test_who_leads_on_after_a_restart_lets_no_one_join_that_has_less_than_its_log(broker: Wired) -> None:
+    """No controller was there to give a new epoch, and a damaged checkpoint had no high watermark. Kafka's `Partition.makeLeader`."""
+    broker.topic("events", isr=(BROKER, OTHER))
+    before = broker.partition("events")
+    append(broker, batch(b"a"), batch(b"b"))
+    state = PartitionState(BROKER, before.leader_epoch, (BROKER, OTHER), (BROKER, OTHER, THIRD))
+    now = Partition(before.topic_partition, before.topic_id, BROKER, before.log, before.settings)
+    now.become_leader(PartitionAssignment("events", now.topic_id, 0, state, 5), 0)
+    assert now.high_watermark == 0, "the other one in sync has not said how far it is"
+    now.record_follower_fetch(THIRD, 7, 1, 0, 0)
+    assert now.propose_expansion(0) is None
+    now.become_leader(PartitionAssignment("events", now.topic_id, 0, state, 6), 0)
+    append_to(now, batch(b"c"))
+    now.record_follower_fetch(THIRD, 7, 2, 0, 0)
+    assert now.propose_expansion(0) is not None, "of what is written since it needs what is committed"
 
 
 async def test_what_consumers_see_ends_at_the_high_watermark(broker: Wired) -> None:
