@@ -16,7 +16,6 @@ import select
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -130,7 +129,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """What is ready. kazoo asks four times per request, and its own makes and closes an epoll descriptor each time."""
         if readable:
-            left = max(self._silent_from - time.monotonic(), 0.0)
+            left = max(self._silent_from - self._loop.time(), 0.0)
             timeout = left if timeout is None else min(timeout, left)
         # What came in one record of TLS with what was read before; the socket tells nothing of it any more.
         decrypted = {polled.fileno() for polled in readable if isinstance(polled, ssl.SSLSocket) and polled.pending()}
@@ -144,8 +143,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         ready = {descriptor for descriptor, _ in poll.poll(None if timeout is None else timeout * 1000)}
         if readable and readable[0].fileno() in ready and _has_bytes(readable[0]):
             self.heard_at = self._loop.time()
-            self._silent_from = time.monotonic() + self.granted_seconds * _SILENCE_SHARE
-        elif readable and not decrypted and time.monotonic() > self._silent_from:
+            self._silent_from = self._loop.time() + self.granted_seconds * _SILENCE_SHARE
+        elif readable and not decrypted and self._loop.time() > self._silent_from:
             raise TimeoutError(errno.ETIMEDOUT, "the server is silent")
         ready |= decrypted
         return [polled for polled in readable if polled.fileno() in ready], [polled for polled in writable if polled.fileno() in ready], []
@@ -157,7 +156,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = self._tls.wrap_socket(plain, server_hostname=hostname) if self._tls is not None else plain
-            self._silent_from = time.monotonic() + seconds
+            self._silent_from = self._loop.time() + seconds
             return connection
         except BaseException:
             plain.close()
