@@ -70,7 +70,7 @@ def test_a_load_appends_what_is_new_and_one_that_finds_nothing_commits_nothing(c
     second = load(settings, LocalExecutor(threads=2))
     assert (second.rows, second.version, second.snapshot) == (7, 2, first.snapshot + 1)
     assert rows_of(tmp_path / "table") == all_of(topic, [100, 40, 7])
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "lagging"})
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "lag"})
     assert [place.offset for place in consumer.committed([Place(topic, number) for number in range(3)], 20)] == [100, 40, 7]
     consumer.close()
 
