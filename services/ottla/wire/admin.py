@@ -105,14 +105,11 @@ class ClusterDescription:
     brokers: tuple[Broker, ...]
 
 
-async def create_topics(
-    cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout_seconds: float | None = None
-) -> dict[str, ApiError]:
+async def create_topics(cluster: Cluster, topics: Iterable[NewTopic], *, validate_only: bool = False) -> dict[str, ApiError]:
     """Makes topics, and gives those that were refused, with the reason. Leaders are known a little later.
 
     Args:
         validate_only: everything is checked and nothing is made.
-        timeout_seconds: for all of it; the cluster's `api_timeout_seconds` if None.
 
     Raises:
         ApiError, OSError: no controller that would do it in time.
@@ -127,10 +124,10 @@ async def create_topics(
         )
 
     wanted = {topic.name: topic for topic in topics}
-    return await _controlled(cluster, ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSIONS, wanted, build, "topics", timeout_seconds)
+    return await _controlled(cluster, ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSIONS, wanted, build, "topics")
 
 
-async def delete_topics(cluster: Cluster, names: Iterable[str], *, timeout_seconds: float | None = None) -> dict[str, ApiError]:
+async def delete_topics(cluster: Cluster, names: Iterable[str]) -> dict[str, ApiError]:
     """Deletes topics, and gives those that were refused, with the reason. One that is not there is refused at once.
 
     Raises:
@@ -144,7 +141,7 @@ async def delete_topics(cluster: Cluster, names: Iterable[str], *, timeout_secon
             return api.build("DeleteTopicsRequest", topics=topics, timeout=timeout)
         return api.build("DeleteTopicsRequest", topic_names=names, timeout=timeout)
 
-    return await _controlled(cluster, ApiKey.DELETE_TOPICS, DELETE_TOPICS_VERSIONS, names, build, "responses", timeout_seconds)
+    return await _controlled(cluster, ApiKey.DELETE_TOPICS, DELETE_TOPICS_VERSIONS, names, build, "responses")
 
 
 async def create_partitions(
@@ -153,7 +150,6 @@ async def create_partitions(
     *,
     assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
     validate_only: bool = False,
-    timeout_seconds: float | None = None,
 ) -> dict[str, ApiError]:
     """Has topics grow, and gives those that were refused, with the reason.
 
@@ -180,12 +176,10 @@ async def create_partitions(
             validate_only=validate_only,
         )
 
-    return await _controlled(cluster, ApiKey.CREATE_PARTITIONS, CREATE_PARTITIONS_VERSIONS, counts, build, "results", timeout_seconds)
+    return await _controlled(cluster, ApiKey.CREATE_PARTITIONS, CREATE_PARTITIONS_VERSIONS, counts, build, "results")
 
 
-async def reassign_partitions(
-    cluster: Cluster, replicas: Mapping[TopicPartition, Sequence[int]], *, timeout_seconds: float | None = None
-) -> dict[TopicPartition, ApiError]:
+async def reassign_partitions(cluster: Cluster, replicas: Mapping[TopicPartition, Sequence[int]]) -> dict[TopicPartition, ApiError]:
     """Begins to move partitions (KIP-455), and gives those that were refused, with the reason; the moves go on beside it.
 
     Args:
@@ -213,12 +207,10 @@ async def reassign_partitions(
         }
         return {key: error for key, error in outcomes.items() if error is not None} | left_out(replicas, outcomes)
 
-    return await cluster.with_controller(attempt, timeout_seconds=timeout_seconds) if replicas else {}
+    return await cluster.with_controller(attempt) if replicas else {}
 
 
-async def elect_preferred_leaders(
-    cluster: Cluster, partitions: Iterable[TopicPartition], *, timeout_seconds: float | None = None
-) -> dict[TopicPartition, ApiError]:
+async def elect_preferred_leaders(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, ApiError]:
     """Has partitions be led by their first replica (KIP-183), and gives those that were refused, with the reason.
 
     Raises:
@@ -247,7 +239,7 @@ async def elect_preferred_leaders(
         refused = {key: error for key, error in outcomes.items() if error is not None and not isinstance(error, ElectionNotNeeded)}
         return refused | left_out(wanted, outcomes)
 
-    return await cluster.with_controller(attempt, timeout_seconds=timeout_seconds) if wanted else {}
+    return await cluster.with_controller(attempt) if wanted else {}
 
 
 async def describe_configs(
@@ -299,7 +291,6 @@ async def alter_configs(
     changes: Mapping[ConfigResource, Mapping[str, str | None]],
     *,
     validate_only: bool = False,
-    timeout_seconds: float | None = None,
 ) -> dict[ConfigResource, ApiError]:
     """Sets settings of topics and brokers and leaves their others as they are (KIP-339); gives the resources that were refused.
 
@@ -324,11 +315,11 @@ async def alter_configs(
             }
             _take(left, refused, outcomes)
 
-        await _at(cluster, broker_id, attempt, timeout_seconds)
+        await _at(cluster, broker_id, attempt)
     return refused
 
 
-async def describe_cluster(cluster: Cluster, *, timeout_seconds: float | None = None) -> ClusterDescription:
+async def describe_cluster(cluster: Cluster) -> ClusterDescription:
     """Who is in the cluster, as some broker knows it.
 
     Raises:
@@ -344,12 +335,10 @@ async def describe_cluster(cluster: Cluster, *, timeout_seconds: float | None = 
         brokers = tuple(Broker(BrokerId(found.broker_id), found.host, found.port, found.rack) for found in answer.brokers)
         return ClusterDescription(answer.cluster_id, BrokerId(answer.controller_id), brokers)
 
-    return await cluster.with_any(attempt, timeout_seconds=timeout_seconds)
+    return await cluster.with_any(attempt)
 
 
-async def delete_records(
-    cluster: Cluster, offsets: Mapping[TopicPartition, int], *, timeout_seconds: float | None = None
-) -> dict[TopicPartition, int]:
+async def delete_records(cluster: Cluster, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """Has partitions begin at an offset, and gives where they begin then.
 
     Args:
@@ -377,17 +366,11 @@ async def delete_records(
             for key in [TopicPartition(topic.name, found.partition_index)]
         }
 
-    return await ask_leaders(cluster, offsets, ask, timeout_seconds)
+    return await ask_leaders(cluster, offsets, ask)
 
 
 async def _controlled(
-    cluster: Cluster,
-    key: ApiKey,
-    versions: tuple[int, int],
-    names: Iterable[str],
-    build: Any,
-    results: str,
-    timeout_seconds: float | None,
+    cluster: Cluster, key: ApiKey, versions: tuple[int, int], names: Iterable[str], build: Any, results: str
 ) -> dict[str, ApiError]:
     """Asks the controller about topics, for those again that time may heal; gives what was refused for good."""
     left = set(names)
@@ -398,7 +381,7 @@ async def _controlled(
         _take(left, refused, {str(result.name): _outcome(result, result.name) for result in getattr(answer, results)})
 
     if left:
-        await cluster.with_controller(attempt, timeout_seconds=timeout_seconds)
+        await cluster.with_controller(attempt)
     return refused
 
 
@@ -437,7 +420,7 @@ def _outcome(result: Any, name: str) -> ApiError | None:
 
 
 async def _at(
-    cluster: Cluster, broker_id: BrokerId | None, attempt: Callable[[BrokerConnection], Awaitable[T]], timeout_seconds: float | None
+    cluster: Cluster, broker_id: BrokerId | None, attempt: Callable[[BrokerConnection], Awaitable[T]], timeout_seconds: float | None = None
 ) -> T:
     """Has the controller asked, or a certain broker, for which there need be no controller."""
 

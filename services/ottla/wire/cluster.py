@@ -6,7 +6,7 @@
 Who leads, coordinates or controls is looked up, remembered, and looked up again when an answer says that it has changed. One
 refresh of the metadata runs at a time, and who asks for one while it runs shares the next.
 
-A request is sent to a broker by `ask`, and its error codes are the caller's to look at. `with_leader`, `with_coordinator`,
+A request is sent to a broker by `ask`, and its error codes are the caller's to look at. `with_coordinator`,
 `with_controller` and `with_any` find the broker, call the caller's attempt with it, and try again, after a growing pause, for as
 long as it raises what time may heal: a retriable ApiError, or an OSError.
 """
@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
-from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 from uuid import UUID
 
@@ -186,7 +185,7 @@ class Cluster:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -510,10 +509,10 @@ class Cluster:
 
     # Attempts.
 
-    async def with_leader(
-        self, partition: TopicPartition, attempt: Callable[[BrokerId], Awaitable[T]], *, timeout_seconds: float | None = None
+    async def with_coordinator(
+        self, kind: CoordinatorKind, name: str, attempt: Callable[[BrokerId], Awaitable[T]], *, timeout_seconds: float | None = None
     ) -> T:
-        """Calls `attempt` with who leads the partition, again and again until it gives something.
+        """Calls `attempt` with who coordinates a group or a transactional id, again and again until it gives something.
 
         Args:
             attempt: raises an ApiError for the error code that it was answered.
@@ -524,16 +523,6 @@ class Cluster:
         """
 
         async def recover(error: Exception) -> None:
-            await self._refresh_quietly((partition.topic,))
-
-        return await self._retried(lambda: self.leader(partition), attempt, recover, timeout_seconds)
-
-    async def with_coordinator(
-        self, kind: CoordinatorKind, name: str, attempt: Callable[[BrokerId], Awaitable[T]], *, timeout_seconds: float | None = None
-    ) -> T:
-        """As `with_leader`, with who coordinates a group or a transactional id."""
-
-        async def recover(error: Exception) -> None:
             # REQUEST_TIMED_OUT: it cannot write, as one that is cut off from its replicas and does not know yet who has taken over.
             if isinstance(error, OSError | NotCoordinator | CoordinatorNotAvailable | BrokerNotAvailable | RequestTimedOut):
                 self.coordinator_moved(kind, name)
@@ -541,7 +530,7 @@ class Cluster:
         return await self._retried(lambda: self.coordinator(kind, name), attempt, recover, timeout_seconds)
 
     async def with_controller(self, attempt: Callable[[BrokerId], Awaitable[T]], *, timeout_seconds: float | None = None) -> T:
-        """As `with_leader`, with the controller."""
+        """As `with_coordinator`, with the controller."""
 
         async def recover(error: Exception) -> None:
             self.metadata.controller_id = NO_LEADER
@@ -549,7 +538,7 @@ class Cluster:
         return await self._retried(self.controller, attempt, recover, timeout_seconds)
 
     async def with_any(self, attempt: Callable[[BrokerConnection], Awaitable[T]], *, timeout_seconds: float | None = None) -> T:
-        """As `with_leader`, with a connection to some broker: `connection.ask(connection.message(key, first, last), body, seconds)`."""
+        """As `with_coordinator`, with a connection to one: `connection.ask(connection.message(key, first, last), body, seconds)`."""
 
         async def recover(error: Exception) -> None:
             pass

@@ -25,7 +25,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 from uuid import UUID
 
@@ -188,7 +187,6 @@ class _Place:
         "leader_epoch",
         "log_start_offset",
         "look_up",
-        "max_bytes",
         "offset",
         "partition",
         "preferred",
@@ -199,12 +197,11 @@ class _Place:
         "unknown_since",
     )
 
-    def __init__(self, partition: TopicPartition, offset: int, last_epoch: int, max_bytes: int) -> None:
+    def __init__(self, partition: TopicPartition, offset: int, last_epoch: int) -> None:
         self.partition: Final = partition
         self.offset = offset
         self.look_up = offset if offset < 0 else None  # LATEST, EARLIEST or a time: the offset is still to be found out
         self.last_epoch = last_epoch  # of the batch before the offset
-        self.max_bytes = max_bytes
         self.coming: Fetched | None = None  # what the loop's next turn gives to polls
         self.leader_epoch = -1
         self.topic_id: UUID | None = None  # of the topic that it was when it was assigned
@@ -258,7 +255,7 @@ class Fetcher:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -276,16 +273,15 @@ class Fetcher:
         """The partitions and the offset up to which each has come; below 0 while that is still looked up."""
         return {partition: place.given for partition, place in self._places.items()}
 
-    def assign(self, partition: TopicPartition, offset: int, *, last_epoch: int = -1, max_bytes: int | None = None) -> None:
+    def assign(self, partition: TopicPartition, offset: int, *, last_epoch: int = -1) -> None:
         """Reads the partition from there on, whether it was read already or not. What waits to be polled of it is dropped.
 
         Args:
             offset: or LATEST, or EARLIEST.
             last_epoch: the leader epoch of the record before it, if known: then a log that was cut since is noticed (KIP-595).
-            max_bytes: `max_partition_bytes` of this one.
         """
         self.unassign(partition)
-        place = _Place(partition, offset, last_epoch, max_bytes or self.settings.max_partition_bytes)
+        place = _Place(partition, offset, last_epoch)
         self._places[partition] = place
         self._seek_home(place)
         if self._following is None:
@@ -596,9 +592,10 @@ class _Lane:
     ) -> tuple[ResponseHead, list[FetchedPartition], list[NodeEndpoint]]:
         settings = self._fetcher.settings
         session = self._session
+        most = settings.max_partition_bytes
         sent = session.request(
             {
-                key: FetchPartition(place.partition.partition, place.leader_epoch, place.offset, place.last_epoch, -1, place.max_bytes)
+                key: FetchPartition(place.partition.partition, place.leader_epoch, place.offset, place.last_epoch, -1, most)
                 for key, place in wanted.items()
             }
         )

@@ -76,9 +76,7 @@ async def list_offsets(
     return await ask_leaders(cluster, asked, ask, timeout_seconds)
 
 
-async def epoch_ends(
-    cluster: Cluster, leader_epochs: Mapping[TopicPartition, int], *, timeout_seconds: float | None = None
-) -> dict[TopicPartition, EpochEnd]:
+async def epoch_ends(cluster: Cluster, leader_epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
     """Where leader epochs ended (KIP-320): a reader whose last record is of that epoch and lies behind it has read what is gone.
 
     Args:
@@ -107,7 +105,7 @@ async def epoch_ends(
             for key in [TopicPartition(topic.topic, found.partition)]
         }
 
-    return await ask_leaders(cluster, leader_epochs, ask, timeout_seconds)
+    return await ask_leaders(cluster, leader_epochs, ask)
 
 
 async def ask_leaders(

@@ -24,7 +24,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 from ottla.errors import (
@@ -94,9 +93,7 @@ class TransactionDescription:
         return self.state == ONGOING
 
 
-async def describe_transaction(
-    cluster: Cluster, transactional_id: str, *, timeout_seconds: float | None = None
-) -> TransactionDescription | None:
+async def describe_transaction(cluster: Cluster, transactional_id: str) -> TransactionDescription | None:
     """What is known of a transactional id (KIP-664); None is nothing.
 
     Raises:
@@ -119,15 +116,13 @@ async def describe_transaction(
         identity = ProducerIdentity(int(found.producer_id), int(found.producer_epoch), transactional_id)
         return TransactionDescription(identity, str(found.transaction_state))
 
-    return await cluster.with_coordinator(CoordinatorKind.TRANSACTION, transactional_id, attempt, timeout_seconds=timeout_seconds)
+    return await cluster.with_coordinator(CoordinatorKind.TRANSACTION, transactional_id, attempt)
 
 
-async def list_transactions(cluster: Cluster, state: str = ONGOING, *, timeout_seconds: float | None = None) -> list[str]:
+async def list_transactions(cluster: Cluster, state: str = ONGOING) -> list[str]:
     """The transactional ids of all coordinators that are in a state.
 
-    Args:
-        timeout_seconds: for all of it; the cluster's `api_timeout_seconds` if None. A broker that has died is one of the cluster until its
-            session has ended, so all are asked again when one did not answer.
+    A broker that has died is one of the cluster until its session has ended, so all are asked again when one did not answer.
 
     Raises:
         ApiError, OSError: what the last attempt was answered.
@@ -147,7 +142,7 @@ async def list_transactions(cluster: Cluster, state: str = ONGOING, *, timeout_s
             found += [str(listed.transactional_id) for listed in answer.transaction_states]
         return sorted(found)
 
-    return await cluster.with_any(attempt, timeout_seconds=timeout_seconds)
+    return await cluster.with_any(attempt)
 
 
 async def end_transaction(cluster: Cluster, identity: ProducerIdentity, *, commit: bool, timeout_seconds: float | None = None) -> None:
@@ -220,8 +215,6 @@ async def add_offsets(
     identity: ProducerIdentity,
     group: str,
     offsets: Mapping[TopicPartition, CommittedOffset],
-    *,
-    timeout_seconds: float | None = None,
 ) -> None:
     """Commits a group's offsets within the producer's transaction: they hold when it is committed.
 
@@ -251,8 +244,8 @@ async def add_offsets(
         answer = await cluster.ask(coordinator, ApiKey.TXN_OFFSET_COMMIT, OFFSET_COMMIT_VERSIONS, build)
         raise_refused_commit(answer, group, offsets)
 
-    await _coordinated(cluster, identity, add_group, timeout_seconds)
-    await cluster.with_coordinator(CoordinatorKind.GROUP, group, commit, timeout_seconds=timeout_seconds)
+    await _coordinated(cluster, identity, add_group)
+    await cluster.with_coordinator(CoordinatorKind.GROUP, group, commit)
 
 
 class TransactionalProducer:
@@ -304,7 +297,7 @@ class TransactionalProducer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -547,7 +540,7 @@ def _check(error_code: int, what: str) -> None:
 
 
 async def _coordinated(
-    cluster: Cluster, identity: ProducerIdentity, attempt: Callable[[BrokerId], Awaitable[None]], timeout_seconds: float | None
+    cluster: Cluster, identity: ProducerIdentity, attempt: Callable[[BrokerId], Awaitable[None]], timeout_seconds: float | None = None
 ) -> None:
     assert identity.transactional_id is not None, "a transaction has a transactional id"
     await cluster.with_coordinator(CoordinatorKind.TRANSACTION, identity.transactional_id, attempt, timeout_seconds=timeout_seconds)

@@ -32,7 +32,7 @@ from tests.unit.audit_counter.pipelines import (
     until_counted,
 )
 from tests.unit.audit_counter.test_server import beside, server_of, settings_of
-from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
+from tests.unit.wire.clusters import brokers, cluster_of, create_topic, itself, servers, with_leader
 
 from ottla.audit_counter import store
 from ottla.audit_counter.server import FILE, AuditServer
@@ -43,6 +43,7 @@ from ottla.client.auditing import ConsumerAudit, ProducerAudit, new_session
 from ottla.clock import SystemClock
 from ottla.coordination.election import Term
 from ottla.coordination.embedded import EmbeddedZooKeeper
+from ottla.lifecycle import offload_nothing
 from ottla.model import BrokerId, TopicPartition
 from ottla.record.audit_records import TOPIC, VERDICTS_TOPIC, Verdict
 from ottla.record.records import Record, build_batch
@@ -85,13 +86,13 @@ async def test_silence_is_not_the_sessions_while_audit_has_no_leader(tmp_path: P
         await running.produce(50)
         await running.report(running.producer.records(running.now_ms - 10 * MINUTE))
         await until_said(running, PRODUCED, *NOT_KNOWN)
-        leader = await running.cluster.with_leader(TopicPartition(TOPIC, 3), _itself)
+        leader = await with_leader(running.cluster, TopicPartition(TOPIC, 3), itself)
         await running.running.kill(leader)
         await asyncio.sleep(9)
         assert {session.is_dead for session in await running.counter.sessions()} == {False}
         assert set((await said(running)).values()) <= {Verdict.PENDING, Verdict.UNAUDITED}  # as it was, and not IN_DOUBT
         await running.running.start_broker(leader)
-        await running.cluster.with_leader(TopicPartition(TOPIC, 3), _itself)
+        await with_leader(running.cluster, TopicPartition(TOPIC, 3), itself)
         await running.produce(50)
         await running.consume()
         await running.say_final()
@@ -114,7 +115,7 @@ async def test_a_window_of_a_partition_without_a_leader_is_not_complete(tmp_path
             await one.produce(10)
             await until_counted(one, 10)
             await one.consume(final=False)
-            (led,) = [number for number in range(2) if await cluster.with_leader(TopicPartition("clicks", number), _itself) == second]
+            (led,) = [number for number in range(2) if await with_leader(cluster, TopicPartition("clicks", number), itself) == second]
             async with BatchProducer(cluster) as producer:
                 offset = await producer.send(TopicPartition("clicks", led), build_batch([Record(0, one.start_ms, b"k", b"unsaid")]))
             await running.kill(second)
@@ -124,10 +125,6 @@ async def test_a_window_of_a_partition_without_a_leader_is_not_complete(tmp_path
             one.consumer.consumed("clicks", led, offset, b"k", b"unsaid", one.start_ms)
             await one.report(one.consumer.records(one.now_ms, is_final=True))
             await until_said(one, "broker->consumer:billing", Verdict.COMPLETE)
-
-
-async def _itself(leader: BrokerId) -> BrokerId:
-    return leader
 
 
 @pytest.mark.parametrize("off_ms", [HALF_AN_HOUR, -HALF_AN_HOUR])
@@ -609,11 +606,8 @@ async def test_a_counter_that_is_started_again_knows_all_windows_that_are_open_h
             (*row, json.dumps({"named": [], "hosts": [], "known": None})) for row in rows
         ))  # fmt: skip
 
-    async def in_store(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
-        return function(*arguments, **keywords)
-
     async with brokers(tmp_path, 1) as running, cluster_of(running) as cluster:
-        counter = AuditCounter(cluster, kept, CounterSettings(replication_factor=1), SystemClock(), in_store, in_store)
+        counter = AuditCounter(cluster, kept, CounterSettings(replication_factor=1), SystemClock(), offload_nothing, offload_nothing)
         await counter._prepare()
         assert sum(map(len, counter._open.values())) == count
     kept.close()

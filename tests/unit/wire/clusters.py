@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import pytest
 
@@ -17,8 +18,12 @@ from ottla.lifecycle import LoopThread
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.records import Record, build_batch
+from ottla.wire.admin import NewTopic, create_topics
+from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.transactions import list_transactions
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -79,37 +84,26 @@ def two_attempts_only(cluster: Cluster) -> Iterator[None]:
 
 async def create_topic(cluster: Cluster, name: str, partitions: int = 1, replication_factor: int = 1, **settings: str) -> None:
     """Makes a topic, and waits until the brokers name a leader of each partition."""
-
-    async def attempt(controller: BrokerId) -> None:
-        answer = await cluster.ask(
-            controller,
-            ApiKey.CREATE_TOPICS,
-            (2, 7),
-            lambda api: api.build(
-                "CreateTopicsRequest",
-                topics=[
-                    api.build(
-                        "CreatableTopic",
-                        name=name,
-                        num_partitions=partitions,
-                        replication_factor=replication_factor,
-                        assignments=(),
-                        configs=[api.build("CreatableTopicConfig", name=key.replace("_", "."), value=settings[key]) for key in settings],
-                    )
-                ],
-                timeout=30_000,
-                validate_only=False,
-            ),
-        )
-        if answer.topics[0].error_code:
-            raise error_of(int(answer.topics[0].error_code), answer.topics[0].error_message or name)
-
-    async def led(leader: BrokerId) -> None:
-        pass
-
-    await cluster.with_controller(attempt)
+    topic = NewTopic(name, partitions, replication_factor, {key.replace("_", "."): value for key, value in settings.items()})
+    for error in (await create_topics(cluster, [topic])).values():
+        raise error
     for number in range(partitions):
-        await cluster.with_leader(TopicPartition(name, number), led)
+        await with_leader(cluster, TopicPartition(name, number), itself)
+
+
+async def with_leader(cluster: Cluster, partition: TopicPartition, attempt: Callable[[BrokerId], Awaitable[T]]) -> T:
+    """Calls it with who leads the partition, again and again until it gives something."""
+
+    async def at_leader(_: BrokerConnection) -> T:
+        await cluster.refresh((partition.topic,))
+        return await attempt(await cluster.leader(partition))
+
+    return await cluster.with_any(at_leader)
+
+
+async def itself(leader: BrokerId) -> BrokerId:
+    """For `with_leader`: who it is."""
+    return leader
 
 
 async def all_ended(cluster: Cluster) -> None:
@@ -157,7 +151,7 @@ async def produce(cluster: Cluster, partition: TopicPartition, batch: bytes) -> 
             raise error_of(int(answered.error_code))
         return int(answered.base_offset)
 
-    return await cluster.with_leader(partition, attempt)
+    return await with_leader(cluster, partition, attempt)
 
 
 async def produce_at(cluster: Cluster, partition: TopicPartition, *timestamps: int) -> int:

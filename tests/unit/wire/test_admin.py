@@ -75,7 +75,7 @@ async def test_a_controller_that_goes_is_followed(tmp_path: Path) -> None:
     async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
         before = await cluster.controller()
         await running.stop_broker(before)
-        assert await admin.create_topics(cluster, [NewTopic("clicks", 3, 2)], timeout_seconds=20) == {}
+        assert await admin.create_topics(cluster, [NewTopic("clicks", 3, 2)]) == {}
         described = await admin.describe_cluster(cluster)
         assert described.controller_id != before
         assert before not in {broker.broker_id for broker in described.brokers}
@@ -119,7 +119,7 @@ async def test_a_broker_says_and_takes_its_own_settings_while_there_is_no_contro
         await cluster.refresh(())
         monkeypatch.setattr(cluster, "controller", none)
         two = ConfigResource(ResourceType.BROKER, "2")
-        assert await admin.alter_configs(cluster, {two: {"log.cleaner.threads": "2"}}, validate_only=True, timeout_seconds=5) == {}
+        assert await admin.alter_configs(cluster, {two: {"log.cleaner.threads": "2"}}, validate_only=True) == {}
         found = await admin.describe_configs(cluster, [two], timeout_seconds=5)
         assert found[two]["broker.id"].value == "2"
 

@@ -52,21 +52,6 @@ async def test_leader_coordinator_and_controller_are_found_and_asked(tmp_path: P
         assert await cluster.with_any(cluster_id) == cluster.metadata.cluster_id
 
 
-async def test_a_leader_that_goes_is_found_again_at_its_successor(tmp_path: Path) -> None:
-    async with brokers(tmp_path, 2) as running, cluster_of(running) as cluster:
-        await create_topic(cluster, "clicks", 1, 2)
-        partition = TopicPartition("clicks", 0)
-        before = await cluster.leader(partition)
-        await running.stop_broker(before)
-
-        async def latest(leader: BrokerId) -> BrokerId:
-            answer = await cluster.ask(leader, ApiKey.LIST_GROUPS, (0, 2), lambda api: api.build("ListGroupsRequest"))
-            return leader if answer.error_code == 0 else BrokerId(-1)
-
-        after = await cluster.with_leader(partition, latest, timeout_seconds=20)
-        assert after != before and after in running.running
-
-
 async def test_what_is_not_there_is_said_with_the_brokers_own_error(tmp_path: Path) -> None:
     async with brokers(tmp_path, auto_create_topics_enable="false") as running, cluster_of(running) as cluster:
         with pytest.raises(UnknownTopicOrPartition, match="topic nothing: UnknownTopicOrPartition"):

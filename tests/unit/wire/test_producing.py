@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.loops import LoopClock
-from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
+from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers, with_leader
 
 from ottla.errors import (
     ApiError,
@@ -91,7 +91,7 @@ async def test_a_producer_that_no_one_answers_is_closed_when_everything_is_sent(
         if found < 30:
             raise LeaderNotAvailable(f"{found} of 30 are there so far")
 
-    await cluster.with_leader(CLICKS, check, timeout_seconds=60)
+    await with_leader(cluster, CLICKS, check)
 
 
 @pytest.mark.parametrize("version", range(3, 12))
