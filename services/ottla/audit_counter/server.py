@@ -61,11 +61,9 @@ class AuditServer:
         name: under which it takes part in the election.
     """
 
-    def __init__(
-        self, settings: AuditSettings, open_coordination: OpenSession | None = None, *, clock: Clock | None = None, name: str = "localhost"
-    ) -> None:
+    def __init__(self, settings: AuditSettings, open_coordination: OpenSession | None = None, *, name: str = "localhost") -> None:
         self._settings = settings
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._name = name
         if open_coordination is None and settings.zookeeper_connect is not None:
             open_coordination = partial(open_session, zookeeper_options(settings))

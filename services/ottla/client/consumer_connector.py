@@ -25,7 +25,6 @@ from collections.abc import Collection, Container, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from random import Random
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from ottla.client.assignment import ASSIGNORS
@@ -112,7 +111,7 @@ class AsyncConsumerConnector:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.shutdown()
 
     # The paper's calls.
@@ -552,7 +551,7 @@ class ConsumerConnector:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     @property

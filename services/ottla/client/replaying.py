@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ottla.errors import ConfigurationError, TopicAlreadyExists
+from ottla.lifecycle import look_at_error
 from ottla.model import TopicPartition
 from ottla.record.batch import BatchHeader
 from ottla.record.records import build_batch, read_records
@@ -149,7 +150,7 @@ async def _copy(
                     batch = fetched.records[at : at + header.size]
                     await wait_for(header)
                     written.append(await send(into, _writable(batch, header)))
-                    written[-1].add_done_callback(_look)
+                    written[-1].add_done_callback(look_at_error)  # one that fails after another has ended the replay
                     while written[0].done():  # each is looked at: one that is refused does not keep those behind it from being written
                         written.popleft().result()
                     done += Replayed(1, header.record_count, header.size)
@@ -163,9 +164,3 @@ def _writable(batch: memoryview, header: BatchHeader) -> bytes | memoryview:
         return batch
     records = [replace(record, offset=index) for index, record in enumerate(read_records(batch))]
     return build_batch(records, codec=header.codec)
-
-
-def _look(written: asyncio.Future[BaseOffset]) -> None:
-    """One that fails after another has ended the replay is no error that no one saw."""
-    if not written.cancelled():
-        written.exception()

@@ -15,7 +15,6 @@ One who reads an offset twice gets the same messages twice, or an error: nothing
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -99,7 +98,7 @@ class AsyncSimpleConsumer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -284,7 +283,7 @@ class SimpleConsumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection
 
 from ottla.config.rpc import RpcSettings
 from ottla.errors import ApiError, BrokerNotAvailable, ConfigurationError, InvalidRequest, UnknownServerError
-from ottla.lifecycle import Tasks
+from ottla.lifecycle import Tasks, look_at_error
 from ottla.rpc.certificate_dates import subject_name
 from ottla.rpc.health import SERVICE_NAME, THE_SERVER, Health
 from ottla.rpc.limits import RpcLimits
@@ -237,7 +237,7 @@ class _Calls(grpc.aio.ServerInterceptor):
         async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             await self._admit(method, context)
             task = self._running.begin(perform(request, context))
-            task.add_done_callback(_ended)
+            task.add_done_callback(look_at_error)  # the caller may have gone
             try:
                 return await asyncio.shield(task)
             except ApiError as error:
@@ -326,8 +326,3 @@ def _of_one(perform: Answer) -> Answer:
         raise InvalidRequest("a call without a request")
 
     return answer
-
-
-def _ended(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()  # looked at here, as the caller may have gone

@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.clock import Clock, SystemClock
+from ottla.clock import SystemClock
 from ottla.config.listeners import Listener
 from ottla.config.registry import RegistrySettings
 from ottla.coordination.interface import Coordination
@@ -71,16 +71,9 @@ class SchemaRegistry:
         host_name: of this machine.
     """
 
-    def __init__(
-        self,
-        settings: RegistrySettings,
-        open_coordination: OpenSession | None = None,
-        *,
-        clock: Clock | None = None,
-        host_name: str = "localhost",
-    ) -> None:
+    def __init__(self, settings: RegistrySettings, open_coordination: OpenSession | None = None, *, host_name: str = "localhost") -> None:
         self._settings = settings
-        self._clock = clock or SystemClock()
+        self._clock = SystemClock()
         self._host_name = host_name
         if open_coordination is None and settings.zookeeper_connect is not None:
             open_coordination = partial(open_session, zookeeper_options(settings))

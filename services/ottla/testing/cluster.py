@@ -26,7 +26,6 @@ from ottla.errors import ConfigurationError, OttlaError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
-    from types import TracebackType
 
     from ottla.audit_counter.server import AuditServer
     from ottla.broker.in_process import InProcessBrokers
@@ -435,7 +434,7 @@ class EmbeddedCluster:
     def __enter__(self) -> EmbeddedCluster:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

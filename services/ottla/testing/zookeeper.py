@@ -21,12 +21,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.errors import OttlaError
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 DEBIAN_JARS: Final = Path("/usr/share/java")
 START_SECONDS: Final = 90.0  # a JVM on a machine that has much else to do
@@ -221,7 +218,7 @@ class ZooKeeperServer:
     def __enter__(self) -> ZooKeeperServer:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
