@@ -161,7 +161,7 @@ async def edge_counts(counter: AuditCounter, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_what_the_sources_audit_topic_does_not_take_holds_nothing_up_and_is_said_later(
+async def test_what_the_sources_audit_topic_does_not_take_holds_nothing_up_and_is_said_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send = BatchProducer.send
@@ -175,26 +175,23 @@ def test_what_the_sources_audit_topic_does_not_take_holds_nothing_up_and_is_said
         answer.set_exception(RequestTimedOut("no leader"))
         return answer
 
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b), counters(tmp_path, a, b) as (at_source, _):
-            await create_both(a, b, "clicks")
-            await create_map(b)
-            then = SystemClock().time_ms() - 10 * MINUTE
-            one = copier(a, b, settings(a, b, audit_window_ms=MINUTE))
-            one.want(same(1, "clicks"))
-            async with running(one), BatchProducer(a.cluster) as producer:
-                for number in range(20):
-                    await producer.send(CLICKS, stamped(then, number=number))
-                    await asyncio.sleep(0.01)
-                await caught_up(one, {CLICKS: 20})
-                async with asyncio.timeout(SECONDS):
-                    while sum(row["count"] for row in await at_source.tiers("clicks", 0, 1 << 60, "mirror:A-B")) != 20:  # noqa: ASYNC110
-                        await asyncio.sleep(0.05)
-                assert len(refused) == 3
-                assert one.counts.failed_transactions == 0
-
     monkeypatch.setattr(BatchProducer, "send", refusing)
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b), counters(tmp_path, a, b) as (at_source, _):
+        await create_both(a, b, "clicks")
+        await create_map(b)
+        then = SystemClock().time_ms() - 10 * MINUTE
+        one = copier(a, b, settings(a, b, audit_window_ms=MINUTE))
+        one.want(same(1, "clicks"))
+        async with running(one), BatchProducer(a.cluster) as producer:
+            for number in range(20):
+                await producer.send(CLICKS, stamped(then, number=number))
+                await asyncio.sleep(0.01)
+            await caught_up(one, {CLICKS: 20})
+            async with asyncio.timeout(SECONDS):
+                while sum(row["count"] for row in await at_source.tiers("clicks", 0, 1 << 60, "mirror:A-B")) != 20:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            assert len(refused) == 3
+            assert one.counts.failed_transactions == 0
 
 
 async def test_an_audit_topic_of_the_target_that_is_deleted_is_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -256,37 +253,33 @@ async def test_a_source_that_stamps_records_itself_is_counted_by_its_clock_on_bo
 
 
 @pytest.mark.timeout(600)
-def test_what_a_compacted_source_does_not_have_any_more_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_compacted_source_does_not_have_any_more_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its brokers have counted it when it was written, so the mirror says nothing of it there; in the target each copy is counted."""
-
-    async def main() -> None:
-        cleaning = {"log_cleaner_backoff_ms": "50", **AUDITING}
-        async with two_sides(tmp_path, 1, **cleaning) as (a, b), counters(tmp_path, a, b) as (at_source, at_target):
-            compacted = {"cleanup_policy": "compact", "segment_bytes": "1000", "min_cleanable_dirty_ratio": "0.01"}
-            await create_topic(a.cluster, "clicks", 1, 1, **compacted)
-            await create_topic(a.cluster, "views", 1, ottla_audit="false")
-            then = SystemClock().time_ms() - 10 * MINUTE
-            async with BatchProducer(a.cluster) as producer:
-                for number in range(100):
-                    await producer.send(CLICKS, stamped(then, number=number))
-                await producer.send(TopicPartition("views", 0), stamped(then))
-                await edge_counts(at_source, 100)
-                async with asyncio.timeout(2 * SECONDS):
-                    while len((await committed(a, CLICKS))[CLICKS]) > 30:  # noqa: ASYNC110 - its last segments stay
-                        await asyncio.sleep(0.1)
-                async with worker(a, b, audit_enable="true", naming="identity"):
-                    await arrives(b, TopicPartition("views", 0), b"0")
-                    await edge(at_target, AT_TARGET)
-                    copies = len(await values_of(b, CLICKS))
-                    assert 0 < copies <= 30
-                    said = await edge(at_target, AT_TARGET, count=copies)
-                    assert {one.verdict for one in said} <= {Verdict.COMPLETE, Verdict.LATE}, said
-                    await asyncio.sleep(0.5)  # in which what is read would have been said ten times
-                for topic in ("clicks", "views"):
-                    for counter in (at_source, at_target):
-                        tiers = {row["tier"] for row in await counter.tiers(topic, 0, 1 << 60)}
-                        assert tiers <= ({"broker", "mirrored:A-B"} if topic == "clicks" else set()), (topic, tiers)
-
     # The cleaner runs when nothing else wants to; here it does not wait for others of the machine.
     monkeypatch.setattr(lifecycle, "_let_give_way", lambda process_id: None)
-    asyncio.run(main())
+    cleaning = {"log_cleaner_backoff_ms": "50", **AUDITING}
+    async with two_sides(tmp_path, 1, **cleaning) as (a, b), counters(tmp_path, a, b) as (at_source, at_target):
+        compacted = {"cleanup_policy": "compact", "segment_bytes": "1000", "min_cleanable_dirty_ratio": "0.01"}
+        await create_topic(a.cluster, "clicks", 1, 1, **compacted)
+        await create_topic(a.cluster, "views", 1, ottla_audit="false")
+        then = SystemClock().time_ms() - 10 * MINUTE
+        async with BatchProducer(a.cluster) as producer:
+            for number in range(100):
+                await producer.send(CLICKS, stamped(then, number=number))
+            await producer.send(TopicPartition("views", 0), stamped(then))
+            await edge_counts(at_source, 100)
+            async with asyncio.timeout(2 * SECONDS):
+                while len((await committed(a, CLICKS))[CLICKS]) > 30:  # noqa: ASYNC110 - its last segments stay
+                    await asyncio.sleep(0.1)
+            async with worker(a, b, audit_enable="true", naming="identity"):
+                await arrives(b, TopicPartition("views", 0), b"0")
+                await edge(at_target, AT_TARGET)
+                copies = len(await values_of(b, CLICKS))
+                assert 0 < copies <= 30
+                said = await edge(at_target, AT_TARGET, count=copies)
+                assert {one.verdict for one in said} <= {Verdict.COMPLETE, Verdict.LATE}, said
+                await asyncio.sleep(0.5)  # in which what is read would have been said ten times
+            for topic in ("clicks", "views"):
+                for counter in (at_source, at_target):
+                    tiers = {row["tier"] for row in await counter.tiers(topic, 0, 1 << 60)}
+                    assert tiers <= ({"broker", "mirrored:A-B"} if topic == "clicks" else set()), (topic, tiers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sqlite3
@@ -19,11 +18,12 @@ from tests.unit.audit_counter.records import MINUTE, NOW, START, appended, consu
 from tests.unit.audit_counter.test_verdicts import headers, tally
 
 from ottla.audit_counter.books import Moved
-from ottla.audit_counter.service import AuditCounter, CounterSettings, Summary, _LogCount
+from ottla.audit_counter.service import AuditCounter, CounterSettings, _LogCount
 from ottla.audit_counter.store import Read, Store, StoreFailed
 from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
 from ottla.clock import SystemClock
 from ottla.errors import InvalidRequest
+from ottla.lifecycle import Offload, offload_nothing
 from ottla.record.audit_records import NO_PARTITION, AuditRecord, Tally, Verdict
 from ottla.record.digests import OffsetSums
 
@@ -38,6 +38,10 @@ def store(tmp_path: Path) -> Iterator[Store]:
     store.next_offsets("topic-1")
     yield store
     store.close()
+
+
+def counter_of(store: Store, in_store: Offload = offload_nothing, **settings: Any) -> AuditCounter:
+    return AuditCounter(cast(Any, None), store, CounterSettings(**settings), SystemClock(), in_store, in_store)
 
 
 def apply(store: Store, *records: AuditRecord | None, first: int = 0) -> set[tuple[str, int]]:
@@ -526,48 +530,34 @@ def test_a_dead_session_leaves_its_last_windows_in_doubt_and_none_that_began_sin
     assert told(much_later)["broker->consumer:g"] is Verdict.LOSS
 
 
-def test_what_a_session_left_in_doubt_is_judged_again_when_it_was_not_dead(store: Store) -> None:
+async def test_what_a_session_left_in_doubt_is_judged_again_when_it_was_not_dead(store: Store) -> None:
     """A machine that slept, or was cut off for longer than a session may be silent: it has nothing more to say of the window itself."""
-
-    async def in_store(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
-        return function(*arguments, **keywords)
+    counter = counter_of(store, verify="never")
 
     async def judged(changed: set[tuple[str, int]]) -> dict[str, Verdict]:
         await counter._judge(changed)
         return {said.edge: said.verdict for _, _, said in store.verdicts("clicks")}
 
-    async def judge_all() -> None:
-        had = consumed(0, ALL[:50], 100, watermark_ms=START + 1)
-        await judged(apply(store, produced(0, ALL, watermark_ms=START + 1), appended(0, ALL, watermark_ms=END), had))
-        dead = {(topic, -1) for topic, _ in store.silent_sessions(NOW + 1, NOW + 1)}
-        assert await judged(dead) == dict.fromkeys(("producer->broker", "broker->consumer:g"), Verdict.IN_DOUBT)
-        spoken = record("p", 1, "producer", {}, watermark_ms=END), record("c", 1, "consumer:g", {}, watermark_ms=END)
-        said = await judged(apply(store, *spoken, first=3))
-        assert said == {"producer->broker": Verdict.COMPLETE, "broker->consumer:g": Verdict.LOSS}
-
-    settings = CounterSettings(verify="never")
-    counter = AuditCounter(cast(Any, None), store, settings, SystemClock(), in_store, in_store)
-    asyncio.run(judge_all())
+    had = consumed(0, ALL[:50], 100, watermark_ms=START + 1)
+    await judged(apply(store, produced(0, ALL, watermark_ms=START + 1), appended(0, ALL, watermark_ms=END), had))
+    dead = {(topic, -1) for topic, _ in store.silent_sessions(NOW + 1, NOW + 1)}
+    assert await judged(dead) == dict.fromkeys(("producer->broker", "broker->consumer:g"), Verdict.IN_DOUBT)
+    spoken = record("p", 1, "producer", {}, watermark_ms=END), record("c", 1, "consumer:g", {}, watermark_ms=END)
+    said = await judged(apply(store, *spoken, first=3))
+    assert said == {"producer->broker": Verdict.COMPLETE, "broker->consumer:g": Verdict.LOSS}
 
 
-def test_more_verdicts_than_are_looked_at_are_refused_and_not_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_verdicts_than_are_looked_at_are_refused_and_not_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a week with ten groups there are so many, and the latest windows would be left out."""
-
-    async def in_store(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
-        return function(*arguments, **keywords)
-
-    async def summary(*tiers: str) -> Summary:
-        return await counter.summary("clicks", 0, 1 << 60, tiers)
-
     edges = [EdgeVerdict("producer", "broker", Verdict.COMPLETE), EdgeVerdict("broker", "consumer:g", Verdict.COMPLETE)]
     for number in range(3):
         store.put_verdicts("clicks", START + number * MINUTE, edges)
     store.put_verdicts("clicks", START + 3 * MINUTE, [EdgeVerdict("producer", "broker", Verdict.LOSS, missing=1)])
     monkeypatch.setattr("ottla.audit_counter.service.MOST_VERDICTS", 4)
-    counter = AuditCounter(cast(Any, None), store, CounterSettings(), SystemClock(), in_store, in_store)
-    assert asyncio.run(summary("producer", "broker")).exit_code == 1
+    counter = counter_of(store)
+    assert (await counter.summary("clicks", 0, 1 << 60, ("producer", "broker"))).exit_code == 1
     with pytest.raises(InvalidRequest, match="shorter time"):
-        asyncio.run(summary())
+        await counter.summary("clicks", 0, 1 << 60)
 
 
 def test_what_was_known_of_windows_is_found_whatever_lies_between_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -575,7 +565,7 @@ def test_what_was_known_of_windows_is_found_whatever_lies_between_them(store: St
     said = EdgeVerdict("producer", "broker", Verdict.COMPLETE, revision=3, known=(1, 1))
     for number in range(10):
         store.put_verdicts("clicks", START + number * MINUTE, [said])
-    counter = AuditCounter(cast(Any, None), store, CounterSettings(), SystemClock(), cast(Any, None), cast(Any, None))
+    counter = counter_of(store)
     apply(store, produced(0, ALL, watermark_ms=END))
     events, _ = counter._judge_in_store("clicks", [START, START + 9 * MINUTE], None)
     assert [event.verdict.revision for event in events] == [3, 3]
@@ -816,25 +806,22 @@ def test_what_came_late_to_a_folded_hour_and_is_counted_again_by_the_next_leader
     assert told(store, hour) == [("producer->broker", "UNAUDITED")]
 
 
-def test_who_asks_for_a_part_of_a_folded_hour_is_told_what_is_said_of_the_hour(store: Store) -> None:
+async def test_who_asks_for_a_part_of_a_folded_hour_is_told_what_is_said_of_the_hour(store: Store) -> None:
     """Nothing at all would be PENDING for good, and what came late to the hour and is lost would pass for COMPLETE."""
 
-    async def in_store(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
-        return function(*arguments, **keywords)
-
-    def said(from_minute: int, to_minute: int) -> tuple[int, Verdict, int]:
-        found = asyncio.run(counter.summary("clicks", hour + from_minute * MINUTE, hour + to_minute * MINUTE))
+    async def said(from_minute: int, to_minute: int) -> tuple[int, Verdict, int]:
+        found = await counter.summary("clicks", hour + from_minute * MINUTE, hour + to_minute * MINUTE)
         return found.windows, found.verdict, found.exit_code
 
-    counter = AuditCounter(cast(Any, None), store, CounterSettings(), SystemClock(), in_store, in_store)
+    counter = counter_of(store)
     hour = START - START % HOUR
     later = hour + 5 * HOUR
     folded_hour(store, hour, later)
-    assert said(15, 45) == said(0, 60) == (1, Verdict.COMPLETE, 0)
-    assert said(60, 75) == (0, Verdict.PENDING, 3)
+    assert await said(15, 45) == await said(0, 60) == (1, Verdict.COMPLETE, 0)
+    assert await said(60, 75) == (0, Verdict.PENDING, 3)
     store.put_verdicts("clicks", hour, [EdgeVerdict("producer", "broker", Verdict.LOSS, missing=1)])
     store.put_verdicts("clicks", hour + HOUR, [EdgeVerdict("producer", "broker", Verdict.COMPLETE)])
-    assert said(15, 75)[1:] == (Verdict.LOSS, 1)
+    assert (await said(15, 75))[1:] == (Verdict.LOSS, 1)
     # Of windows that are not folded only those count that begin in the time.
     assert store.begin_of("clicks", hour + HOUR + 15 * MINUTE) == hour + HOUR + 15 * MINUTE
 
@@ -919,7 +906,7 @@ def test_a_window_that_comes_to_be_past_the_retention_between_two_reports_is_no_
     assert is_purged or verdicts(store) == {"producer->broker": Verdict.COMPLETE}
 
 
-def test_what_is_said_between_a_verdict_and_its_note_is_unjudged(store: Store) -> None:
+async def test_what_is_said_between_a_verdict_and_its_note_is_unjudged(store: Store) -> None:
     """A kill may come before it is judged: then the next start has to know of it."""
 
     async def in_store(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
@@ -928,30 +915,20 @@ def test_what_is_said_between_a_verdict_and_its_note_is_unjudged(store: Store) -
             apply(store, appended(1, [0], first_offset=100, next_offset=101), first=2)
         return found
 
-    async def judge_once() -> None:
-        await counter._judge(apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL, watermark_ms=END)))
-
-    counter = AuditCounter(cast(Any, None), store, CounterSettings(), SystemClock(), in_store, in_store)
-    asyncio.run(judge_once())
+    counter = counter_of(store, in_store)
+    await counter._judge(apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL, watermark_ms=END)))
     assert store.unjudged() == {("clicks", START), ("clicks", -1)}
 
 
-def test_a_log_that_was_read_has_its_own_window_judged_and_no_other(store: Store) -> None:
+async def test_a_log_that_was_read_has_its_own_window_judged_and_no_other(store: Store) -> None:
     """A counter that takes over reads the logs of a week: as many windows would be judged for each of them."""
-
-    async def in_store(function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
-        return function(*arguments, **keywords)
-
-    async def judge_all() -> None:
-        one = tally([0])
-        one.attempted = one.acknowledged = 1
-        windows = {START - number * MINUTE: one for number in range(100)}
-        await counter._judge(apply(store, record("p", 0, "producer", windows), appended(0, ALL)))
-        assert counter.progress.judged == 100
-        await counter._judge({("clicks", START)}, _LogCount(START, MINUTE))
-        assert counter.progress.judged == 101
-        await counter._judge({("clicks", -1)})
-        assert counter.progress.judged == 201
-
-    counter = AuditCounter(cast(Any, None), store, CounterSettings(), SystemClock(), in_store, in_store)
-    asyncio.run(judge_all())
+    counter = counter_of(store)
+    one = tally([0])
+    one.attempted = one.acknowledged = 1
+    windows = {START - number * MINUTE: one for number in range(100)}
+    await counter._judge(apply(store, record("p", 0, "producer", windows), appended(0, ALL)))
+    assert counter.progress.judged == 100
+    await counter._judge({("clicks", START)}, _LogCount(START, MINUTE))
+    assert counter.progress.judged == 101
+    await counter._judge({("clicks", -1)})
+    assert counter.progress.judged == 201

@@ -611,31 +611,27 @@ async def test_what_cannot_be_read_of_links_is_told_by_its_path(tmp_path: Path) 
     await zookeeper.close()
 
 
-def test_a_link_whose_znode_is_damaged_is_told_once_with_its_path_and_no_other_minds(
+async def test_a_link_whose_znode_is_damaged_is_told_once_with_its_path_and_no_other_minds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its workers go on as they are; the other links are made and ended; a command deletes what cannot be read."""
-
-    async def main() -> None:
-        async with two_sides(tmp_path) as (a, b):
-            await create_topic(a.cluster, "clicks")
-            zookeeper = EmbeddedZooKeeper(tmp_path / "coordination", SystemClock())
-            try:
-                session = await zookeeper.session()
-                async with worker(a, b, zookeeper.session, **{"A->B.enabled": "false", "B->A.enabled": "false"}) as one:
-                    assert await command(one, "create", "A-B", "--config", "topics=clicks") == (0, "A-B is made\n")
-                    await session.set(f"{LINKS}/A-B", b"{")
-                    await session.set(f"{ROOT}/A-B/paused", b"{")
-                    assert await command(one, "create", "B-A", "--config", "topics=none") == (0, "B-A is made\n")
-                    await publish(a, CLICKS, b"0")
-                    await arrives(b, COPIED, b"0")
-                    assert one.links.keys() == {"A-B", "B-A"}
-                    assert await command(one, "delete", "A-B") == (0, "A-B is deleted\n")
-                    assert one.links.keys() == {"B-A"}
-            finally:
-                await zookeeper.close()
-
-    asyncio.run(main())
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        zookeeper = EmbeddedZooKeeper(tmp_path / "coordination", SystemClock())
+        try:
+            session = await zookeeper.session()
+            async with worker(a, b, zookeeper.session, **{"A->B.enabled": "false", "B->A.enabled": "false"}) as one:
+                assert await command(one, "create", "A-B", "--config", "topics=clicks") == (0, "A-B is made\n")
+                await session.set(f"{LINKS}/A-B", b"{")
+                await session.set(f"{ROOT}/A-B/paused", b"{")
+                assert await command(one, "create", "B-A", "--config", "topics=none") == (0, "B-A is made\n")
+                await publish(a, CLICKS, b"0")
+                await arrives(b, COPIED, b"0")
+                assert one.links.keys() == {"A-B", "B-A"}
+                assert await command(one, "delete", "A-B") == (0, "A-B is deleted\n")
+                assert one.links.keys() == {"B-A"}
+        finally:
+            await zookeeper.close()
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR" and LINKS in record.getMessage()]
     assert len(errors) == 1 and errors[0].startswith(f"{LINKS}/A-B cannot be read: ")
 

@@ -82,12 +82,8 @@ async def _register(random: Random, stores: Sequence[Store], number: int, given:
 
 
 @pytest.mark.parametrize("first_seed", range(0, 20, 10))
-def test_nothing_is_lost_and_no_id_given_twice(first_seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_lost_and_no_id_given_twice(first_seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.schema_registry.store.replaying._PAUSE_SECONDS", 0.001)
     for seed in range(first_seed, first_seed + 10):
-
-        async def bounded(seed: int = seed) -> None:
-            async with asyncio.timeout(120):
-                await history(seed)
-
-        asyncio.run(bounded())
+        async with asyncio.timeout(120):
+            await history(seed)

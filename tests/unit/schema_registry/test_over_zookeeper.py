@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -22,35 +22,34 @@ from ottla.testing.zookeeper_proxy import ZooKeeperProxy
 Start = Callable[[str], Any]
 
 
-def run(test: Callable[[Start], Any], directory: Path) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(480), brokers(directory) as running, AsyncExitStack() as stack:
+@asynccontextmanager
+async def starting(directory: Path) -> AsyncIterator[Start]:
+    """Brokers, and what starts a registry of theirs."""
+    async with asyncio.timeout(480), brokers(directory) as running, AsyncExitStack() as stack:
 
-            async def start(connect: str) -> SchemaRegistry:
-                properties = {
-                    "listeners": "http://127.0.0.1:0",
-                    "kafkastore.bootstrap.servers": servers(running),
-                    "kafkastore.topic.replication.factor": "1",
-                    "kafkastore.timeout.ms": "120000",
-                    "request.timeout.ms": "120000",
-                    "zookeeper.connect": connect,
-                    "zookeeper.session.timeout.ms": "8000",
-                    "zookeeper.connection.timeout.ms": "60000",
-                }
-                registry = SchemaRegistry(RegistrySettings.from_properties(properties))
-                await registry.start()
-                stack.push_async_callback(registry.stop)
-                return registry
+        async def start(connect: str) -> SchemaRegistry:
+            properties = {
+                "listeners": "http://127.0.0.1:0",
+                "kafkastore.bootstrap.servers": servers(running),
+                "kafkastore.topic.replication.factor": "1",
+                "kafkastore.timeout.ms": "120000",
+                "request.timeout.ms": "120000",
+                "zookeeper.connect": connect,
+                "zookeeper.session.timeout.ms": "8000",
+                "zookeeper.connection.timeout.ms": "60000",
+            }
+            registry = SchemaRegistry(RegistrySettings.from_properties(properties))
+            await registry.start()
+            stack.push_async_callback(registry.stop)
+            return registry
 
-            await test(start)
-
-    asyncio.run(bounded())
+        yield start
 
 
-def test_while_zookeeper_is_away_reads_go_on_and_writes_as_long_as_the_session_may_live(
+async def test_while_zookeeper_is_away_reads_go_on_and_writes_as_long_as_the_session_may_live(
     own_zookeeper_server: ZooKeeperServer, tmp_path: Path
 ) -> None:
-    async def test(start: Start) -> None:
+    async with starting(tmp_path) as start:
         registry = await start(own_zookeeper_server.address)
         client = client_of(registry)
         assert await client.register("a", '"int"') == 1
@@ -69,14 +68,13 @@ def test_while_zookeeper_is_away_reads_go_on_and_writes_as_long_as_the_session_m
         await until(lambda: registry.leadership.is_leader)
         assert await client.register("d", '"string"') > 2
 
-    run(test, tmp_path)
 
-
-def test_a_leader_that_alone_is_cut_from_zookeeper_is_fenced_and_then_follows(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+async def test_a_leader_that_alone_is_cut_from_zookeeper_is_fenced_and_then_follows(
+    zookeeper_server: ZooKeeperServer, tmp_path: Path
+) -> None:
     host, _, port = zookeeper_server.address.partition(":")
     chroot = f"/{uuid4().hex}"
-
-    async def test(start: Start) -> None:
+    async with starting(tmp_path) as start:
         proxy = ZooKeeperProxy(int(port))
         await proxy.start()
         first = await start(f"{host}:{proxy.port}{chroot}")
@@ -91,5 +89,3 @@ def test_a_leader_that_alone_is_cut_from_zookeeper_is_fenced_and_then_follows(zo
         await second.store.wait_for(first.store.state.next_offset)
         assert second.store.state.versions("c") == () and second.store.state.conflict_count == 0
         await until(lambda: first.store.state.versions("b"))  # it reads on
-
-    run(test, tmp_path)

@@ -249,21 +249,18 @@ def test_an_id_is_not_given_again_after_its_schema_is_gone_and_the_topic_compact
     assert replayed(after).context(".").highest_id == 7
 
 
-def test_a_batch_gives_each_new_schema_its_id_and_the_same_schema_the_same_one() -> None:
-    async def run() -> list[int]:
-        state, drafts, batch = State(), Drafts(Formats()), Batch()
-        ids = []
-        for subject, text in (("a", '"int"'), ("b", '"long"'), ("c", '"int"'), (":.x:a", '"long"')):
-            draft = await drafts.draft(state, Registration(subject, text=text))
-            registered = decisions.register(state, draft, batch)
-            batch.note(state, registered)
-            ids.append(registered.version.id)
-        again = await drafts.draft(state, Registration("a", text='"long"'))
-        with pytest.raises(Stale):
-            decisions.register(state, again, batch)
-        return ids
-
-    assert asyncio.run(run()) == [1, 2, 1, 1]
+async def test_a_batch_gives_each_new_schema_its_id_and_the_same_schema_the_same_one() -> None:
+    state, drafts, batch = State(), Drafts(Formats()), Batch()
+    ids = []
+    for subject, text in (("a", '"int"'), ("b", '"long"'), ("c", '"int"'), (":.x:a", '"long"')):
+        draft = await drafts.draft(state, Registration(subject, text=text))
+        registered = decisions.register(state, draft, batch)
+        batch.note(state, registered)
+        ids.append(registered.version.id)
+    again = await drafts.draft(state, Registration("a", text='"long"'))
+    with pytest.raises(Stale):
+        decisions.register(state, again, batch)
+    assert ids == [1, 2, 1, 1]
 
 
 async def test_a_draft_is_not_good_for_a_subject_that_has_changed() -> None:
