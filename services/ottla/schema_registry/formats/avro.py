@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from dataclasses import field as attribute
 from decimal import Decimal
 from functools import cached_property
-from itertools import islice
 from typing import Final
 
 from ottla.schema_registry.formats.comparison import Found, Steps, compare_graphs
@@ -137,11 +136,6 @@ class AvroSchema:
         """The same with properties and aliases in order, and without empty documentation."""
         return _written(self.root, set(self._of_references), None, normalize=True)
 
-    @cached_property
-    def used_references(self) -> frozenset[str]:
-        """Which of the given references' types it uses."""
-        return frozenset(self._of_references[type_.name] for type_ in _reachable(self.root) if type_.name in self._of_references)
-
     def formatted(self, form: str) -> str:
         """The canonical text; for "resolved" with the types of references where they are first used."""
         if form.lower() != "resolved":
@@ -229,8 +223,7 @@ def parse(text: str, references: Mapping[str, str], limits: Limits, is_new: bool
             parser.parse(read_json(referenced, limits))
         except InvalidSchema as error:
             raise InvalidSchema(f"reference {name}: {error.reason}", error.place) from None
-        for type_name in islice(parser.types, len(parser.of_references), None):
-            parser.of_references[type_name] = name
+        parser.of_references.update(parser.types)
     schema = AvroSchema(parser.parse(read_json(text, limits), checks_defaults=is_new), parser, references, limits)
     if is_new and parser.has_moved:  # a type is written where it is first used, which may be too deep to be read again
         parse(schema.canonical, references, limits, is_new=False)
@@ -242,7 +235,7 @@ class _Parser:
 
     def __init__(self, limits: Limits) -> None:
         self.types: Final[dict[str, Type]] = {}
-        self.of_references: Final[dict[str, str]] = {}  # a type's name, the reference's
+        self.of_references: Final[set[str]] = set()  # names of types
         self.has_moved = False  # whether a type was used before it was defined
         self._budget: Final = Budget(limits)
         self._undefined: dict[str, tuple[Type, str]] = {}  # used before they are defined, and where

@@ -239,11 +239,6 @@ class ParsedSchema(Protocol):
         """The text that `normalize=true` stores: equal for schemas that differ in order and notation only."""
         ...
 
-    @property
-    def used_references(self) -> frozenset[str]:
-        """Which of the given references its text needs, directly or not."""
-        ...
-
     def formatted(self, form: str) -> str:
         """The text in the form that `?format=` asks for.
 

@@ -91,10 +91,9 @@ class JsonSchema:
 
     schema_type: Final = SchemaType.JSON
 
-    def __init__(self, document: Json, root: Node, used_references: frozenset[str], limits: Limits) -> None:
+    def __init__(self, document: Json, root: Node, limits: Limits) -> None:
         self.document: Final = document
         self.root: Final = root
-        self.used_references: Final = used_references
         self._limits: Final = limits
 
     @property
@@ -185,7 +184,7 @@ def parse(text: str, references: Mapping[str, str], limits: Limits) -> JsonSchem
         except InvalidSchema as error:
             raise InvalidSchema(f"reference {name}: {error.reason}", error.place) from None
     reader = _Reader(document, documents, limits)
-    return JsonSchema(document, reader.root, frozenset(reader.used_references), limits)
+    return JsonSchema(document, reader.root, limits)
 
 
 def _specification(document: Json) -> Specification[Json]:
@@ -227,8 +226,7 @@ class _Reader:
     """Nodes by the place in the documents; a list of those that are still to be filled stands for a stack."""
 
     def __init__(self, document: Json, documents: Mapping[str, Json], limits: Limits) -> None:
-        self.used_references: Final[set[str]] = set()
-        self._names: Final[dict[str, str]] = {}  # of references, by the URIs under which they are found
+        self._names: Final[set[str]] = set()  # of references: the URIs under which they are found
         self._budget: Final = Budget(limits)
         self._nodes: Final[dict[int, Node]] = {}  # by the identity of a schema's JSON, which the documents keep alive
         self._waiting: Final[list[tuple[Node, _Place]]] = []
@@ -240,7 +238,7 @@ class _Reader:
             registry = registry.with_resource(base, resource)
             for name, referenced in documents.items():
                 for uri in {name, urljoin(base, name)}:
-                    self._names[uri] = name
+                    self._names.add(uri)
                     registry = registry.with_resource(uri, _specification(referenced).create_resource(referenced))
         except (AttributeError, TypeError, ValueError) as error:
             raise InvalidSchema(f"an id or the name of a reference is no URI: {error}") from None
@@ -284,8 +282,6 @@ class _Reader:
                 uri = urldefrag(urljoin(base, candidate)).url
             except (Unresolvable, AttributeError, TypeError, ValueError, LookupError):
                 continue
-            if uri in self._names:
-                self.used_references.add(self._names[uri])
             contents = resolved.contents
             draft = _specification(contents) if isinstance(contents, dict) and "$schema" in contents else place.draft
             pointer = reference if reference.startswith("#") else f"{reference} "

@@ -46,16 +46,13 @@ class ProtobufSchema:
 
     schema_type: Final = SchemaType.PROTOBUF
 
-    def __init__(
-        self, files: Sequence[FileDescriptorProto], text: str, references: Mapping[str, str], limits: Limits, is_normal: bool = False
-    ) -> None:
+    def __init__(self, files: Sequence[FileDescriptorProto], text: str, limits: Limits, is_normal: bool = False) -> None:
         self.file: Final = files[-1]
         self._files: Final = files
         self._text: Final = text
         self._is_normal: Final = is_normal
         self._limits: Final = limits
         self._pool: Final = pool_of(files)
-        self.used_references: Final = frozenset(file.name for file in files) & references.keys()
 
     @property
     def name(self) -> str | None:
@@ -240,7 +237,7 @@ async def parse(text: str, references: Mapping[str, str], limits: Limits, compil
         steps=sum(len(file.source_code_info.location) for file in compiled.file if file.name == main or file.name in files)
     )
     try:
-        return ProtobufSchema([*compiled.file], text, references, limits, is_normal)
+        return ProtobufSchema([*compiled.file], text, limits, is_normal)
     except (TypeError, DecodeError, UnicodeDecodeError) as error:
         raise InvalidSchema(f"the descriptor is not taken: {error}") from None
 

@@ -12,19 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ottla.schema_registry.rest.routes import BODIES, ROUTES, Parameter, Route
-from ottla.schema_registry.state import errors
 from ottla.schema_registry.state.errors import BY_CODE, RegistryError
 
-# What any path may answer.
-EVERYWHERE: Final = (
-    errors.MalformedRequest,
-    errors.NotAuthenticated,
-    errors.Forbidden,
-    errors.NotFound,
-    errors.MethodNotAllowed,
-    errors.NotAcceptable,
-    errors.UnsupportedMediaType,
-)
 BEGIN, END = "<!-- made from ottla.schema_registry.rest.routes: begin -->", "<!-- made from ottla.schema_registry.rest.routes: end -->"
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 

@@ -80,10 +80,9 @@ class Image:
 class Context:
     """The ids of one context."""
 
-    __slots__ = ("_several", "highest_id", "ids", "name", "schemas", "users")
+    __slots__ = ("_several", "highest_id", "ids", "schemas", "users")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self) -> None:
         self.highest_id = 0
         self.schemas: dict[int, Schema] = {}
         self.ids: dict[tuple[str, bytes], int] = {}  # the lowest, where a schema was brought under several
@@ -130,7 +129,7 @@ class State:
         self.conflict_count = self.dropped_count = self.unreadable_count = 0
         self.conflicts: deque[Conflict] = deque(maxlen=CONFLICTS_KEPT)
         self.other_keys: dict[bytes, tuple[bytes, ...]] = {}
-        self._contexts: dict[str, Context] = {names.DEFAULT_CONTEXT: Context(names.DEFAULT_CONTEXT)}
+        self._contexts: dict[str, Context] = {names.DEFAULT_CONTEXT: Context()}
         self._named: set[str] = set()  # contexts that have a record
         self._subjects: dict[str, tuple[Version, ...]] = {}
         self._sorted_subjects: list[names.Name] = []
@@ -308,12 +307,12 @@ class State:
     def _context_named(self, name: str) -> Context:
         context = self._contexts.get(name)
         if context is None:
-            context = self._contexts[name] = Context(name)
+            context = self._contexts[name] = Context()
         return context
 
     def context(self, name: str) -> Context:
         """The ids of a context; of one that is not there an empty one."""
-        return self._contexts.get(name) or Context(name)
+        return self._contexts.get(name) or Context()
 
     @property
     def contexts(self) -> list[str]:

@@ -127,7 +127,6 @@ def test_a_type_of_a_reference_stays_a_name_and_is_written_out_when_resolved() -
     schema = parsed(record(field("one", "Id"), field("two", "a.Id"), name="a.R"), references)
     assert schema.canonical.count('"type":"Id"') == 2
     assert schema.formatted("resolved").count('{"type":"fixed","name":"Id","size":4}') == 1
-    assert schema.used_references == {"a.Id"}
     assert schema.names == ["a.R"]
     inlined = record(field("one", {"type": "fixed", "name": "Id", "size": 4}), field("two", "Id"), name="a.R")
     assert schema.equivalent(parsed(inlined))
