@@ -7,7 +7,6 @@ while it is away. Whether a call that failed was carried out is unknown; the cal
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import TypeVar
 
 import grpc
@@ -70,26 +69,6 @@ class RpcChannel:
             path, request_serializer=type(request).SerializeToString, response_deserializer=answer_message.FromString
         )
         return await self.call(method, request, timeout_seconds, metadata)
-
-    async def stream(self, method: grpc.aio.UnaryStreamMultiCallable[Q, A], request: Q, timeout_seconds: float | None) -> AsyncIterator[A]:
-        """The messages that a method answers with, as they come.
-
-        Args:
-            timeout_seconds: for all of them; None for as long as the server has some.
-
-        Raises:
-            ApiError: as `call` does.
-        """
-        if self._is_closed:
-            raise BrokerNotAvailable(f"{self.target}: the channel is closed")
-        call = method(request, timeout=timeout_seconds)
-        try:
-            async for answer in call:
-                yield answer
-        except grpc.aio.AioRpcError as failure:
-            raise error_of_call(failure, self.target) from None
-        finally:
-            call.cancel()
 
     async def close(self) -> None:
         """Ends the connection, and the calls that are under way with BrokerNotAvailable."""

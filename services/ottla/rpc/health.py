@@ -14,9 +14,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import SERVICE_NAME as SERVICE_NAME
 from grpc_health.v1.health import aio as health_aio
 
-from ottla.errors import ResourceNotFound
-from ottla.rpc.channel import RpcChannel
-
 THE_SERVER: Final = ""
 LIVENESS: Final = "liveness"
 
@@ -51,17 +48,3 @@ class Health:
     async def end(self) -> None:
         """Every service is NOT_SERVING from now on; watchers get that."""
         await self._servicer.enter_graceful_shutdown()
-
-
-async def is_serving(channel: RpcChannel, timeout_seconds: float, name: str = THE_SERVER) -> bool:
-    """Asks a server whether one of its services is to be called; one that it does not have is not.
-
-    Raises:
-        BrokerNotAvailable, RequestTimedOut: it does not answer.
-    """
-    check = health_pb2_grpc.HealthStub(channel.grpc_channel).Check
-    try:
-        answer = await channel.call(check, health_pb2.HealthCheckRequest(service=name), timeout_seconds)
-    except ResourceNotFound:
-        return False
-    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)

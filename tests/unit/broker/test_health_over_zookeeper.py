@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from tests.unit.rpc.serving import is_serving
+
 from ottla.broker.server import Broker
 from ottla.config.broker import BrokerSettings
 from ottla.config.connect_string import ConnectString
@@ -21,7 +23,7 @@ from ottla.interbroker.calls import Outsider
 from ottla.interbroker.rpc import BROKER_SERVICE, CONTROLLER_SERVICE, GrpcControl
 from ottla.model import BrokerRegistration
 from ottla.rpc.channel import RpcChannel
-from ottla.rpc.health import LIVENESS, THE_SERVER, is_serving
+from ottla.rpc.health import LIVENESS, THE_SERVER
 from ottla.testing.zookeeper import ZooKeeperServer
 from ottla.testing.zookeeper_proxy import ZooKeeperProxy
 

@@ -17,6 +17,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tests.unit.interbroker.callers import Known, admit_all
+from tests.unit.rpc.serving import is_serving
 
 from ottla.config.broker import BrokerSettings
 from ottla.errors import (
@@ -47,7 +48,7 @@ from ottla.interbroker.calls import (
 from ottla.interbroker.rpc import BROKER_SERVICE, CONTROLLER_SERVICE, GrpcControl
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, PartitionState, TopicDescription, TopicPartition
 from ottla.rpc.channel import RpcChannel
-from ottla.rpc.health import LIVENESS, THE_SERVER, is_serving
+from ottla.rpc.health import LIVENESS, THE_SERVER
 from ottla.testing.certificates import Authority
 
 ONE, TWO = BrokerId(1), BrokerId(2)

@@ -8,7 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from ottla.errors import ResourceNotFound
 from ottla.rpc.channel import RpcChannel
+from ottla.rpc.health import THE_SERVER
 from ottla.rpc.limits import RpcLimits
 from ottla.rpc.server import RpcServer, RpcService
 from ottla.rpc.tls import RpcTls
@@ -34,26 +38,10 @@ class Servicer(broker_pb2_grpc.BrokerServicer):
         await self._behaviour(request)
         return broker_pb2.UpdateMetadataResponse()
 
-    async def LeaderAndIsr(self, request: Any, context: Any) -> Any:
+    async def _refused(self, request: Any, context: Any) -> Any:
         raise NotImplementedError
 
-    async def StopReplica(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
-
-    async def DescribeLogEnds(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
-
-    async def Drain(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
-
-    async def Undrain(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
-
-    async def WriteTransactionMarker(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
-
-    async def VerifyTransaction(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
+    LeaderAndIsr = StopReplica = DescribeLogEnds = Drain = Undrain = WriteTransactionMarker = VerifyTransaction = _refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +56,16 @@ class Served:
         """Calls the method that the behaviour stands for."""
         method = broker_pb2_grpc.BrokerStub(self.channel.grpc_channel).UpdateMetadata
         await self.channel.call(method, broker_pb2.UpdateMetadataRequest(deleted_topics=topics), timeout_seconds)
+
+
+async def is_serving(channel: RpcChannel, timeout_seconds: float = DEADLINE, name: str = THE_SERVER) -> bool:
+    """Whether a service is to be called, as the standard health service says it; one that the server does not have is not."""
+    check = health_pb2_grpc.HealthStub(channel.grpc_channel).Check
+    try:
+        answer = await channel.call(check, health_pb2.HealthCheckRequest(service=name), timeout_seconds)
+    except ResourceNotFound:
+        return False
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 def server_of(behaviour: Behaviour, limits: RpcLimits | None = None, tls: RpcTls | None = None) -> RpcServer:

@@ -12,9 +12,9 @@ import grpc
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from tests.unit.rpc.serving import is_serving
 
 from ottla.errors import BrokerNotAvailable, ConfigurationError, InvalidRequest, RequestTimedOut
-from ottla.rpc.health import is_serving
 from ottla.rpc.limits import RpcLimits
 from ottla.rpc.v1 import broker_pb2
 

@@ -16,6 +16,7 @@ import pytest
 from ottla.errors import BrokerNotAvailable, InvalidRequest, UnknownServerError
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.server import RpcServer, RpcService
+from ottla.rpc.status import error_of_call
 
 NAME = "ottla.test.Streams"
 
@@ -71,9 +72,16 @@ async def serving() -> AsyncIterator[tuple[Streams, RpcServer, RpcChannel]]:
         await server.stop(0)
 
 
-def watch(channel: RpcChannel, request: bytes) -> AsyncIterator[bytes]:
+async def watch(channel: RpcChannel, request: bytes) -> AsyncIterator[bytes]:
     method: Any = channel.grpc_channel.unary_stream(f"/{NAME}/Watch")
-    return channel.stream(method, request, 120)
+    call = method(request, timeout=120)
+    try:
+        async for answer in call:
+            yield answer
+    except grpc.aio.AioRpcError as failure:
+        raise error_of_call(failure, channel.target) from None
+    finally:
+        call.cancel()
 
 
 async def until_closed(streams: Streams) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.rpc.serving import is_serving
 
 from ottla.clock import SystemClock
 from ottla.config.mirror import MirrorSettings
@@ -24,7 +25,6 @@ from ottla.errors import BrokerNotAvailable, ConfigurationError
 from ottla.metrics.family import Family
 from ottla.rpc.certificate_dates import first_expiry
 from ottla.rpc.channel import RpcChannel
-from ottla.rpc.health import is_serving
 from ottla.serving.surface import CertificateCollector
 from ottla.testing.certificates import Authority
 
