@@ -65,7 +65,6 @@ class Books:
         is_mixed: and something was said of it since, of the topic that there is now.
     """
 
-    topic: str
     start_ms: int
     window_ms: int
     tallies: dict[str, dict[tuple[int, str], Tally]] = field(default_factory=dict)
@@ -98,13 +97,6 @@ class Books:
     def hosts(self, tier: str, partition: int) -> tuple[str, ...]:
         """That had something of a partition."""
         return tuple(sorted(host for number, host in self.tallies.get(tier, {}) if number == partition and host))
-
-    def total(self, tier: str) -> Tally:
-        """A tier's counts, all added up."""
-        total = Tally()
-        for tally in self.tallies.get(tier, {}).values():
-            total.merge(tally)
-        return total
 
     def written(self, joined: Mapping[str, Mapping[int, Tally]]) -> dict[int, Tally]:
         """What all writers together have, by partition: no broker can tell which of them a message is from."""

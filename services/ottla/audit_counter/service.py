@@ -151,9 +151,6 @@ class Summary:
         is_read: there is nothing in `__audit` that the counter has yet to read.
     """
 
-    topic: str
-    from_ms: int
-    to_ms: int
     windows: int
     verdicts: tuple[tuple[int, EdgeVerdict], ...]
     is_read: bool = True
@@ -705,7 +702,7 @@ class AuditCounter:
         if len(found) > MOST_VERDICTS:
             raise InvalidRequest(f"{topic}: there are more than {MOST_VERDICTS:,} verdicts; ask for a shorter time, or for fewer tiers")
         verdicts = tuple((start_ms, said) for _, start_ms, said in found)
-        return Summary(topic, from_ms, to_ms, len(self._store.windows_of(topic, from_ms, to_ms)), verdicts)
+        return Summary(len(self._store.windows_of(topic, from_ms, to_ms)), verdicts)
 
     async def wait_caught_up(self) -> None:
         """Waits until all of `__audit` was read once."""

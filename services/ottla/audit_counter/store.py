@@ -434,7 +434,7 @@ class Store:
             standing: the topic's, where nothing was taken in since; None looks for it.
         """
         connection = self._connection
-        books = Books(topic, start_ms, self._window_ms, is_log_gone=(topic, start_ms) in self._without_log)
+        books = Books(start_ms, self._window_ms, is_log_gone=(topic, start_ms) in self._without_log)
         where = "WHERE topic = ? AND start_ms = ?"
         for tier, partition, host, range_offset, *values in connection.execute(
             f"SELECT tier, partition, host, range_offset, {_COUNTS_TO_JUDGE} FROM counts {where}",
@@ -689,10 +689,6 @@ class Store:
         ):
             found.setdefault((tier, partition), Tally()).merge(_tally(values))
         return [(tier, partition, tally) for (tier, partition), tally in sorted(found.items())]
-
-    def quarantine(self) -> list[tuple[int, int, str]]:
-        """Partition, offset and reason of the latest records that were none."""
-        return self._connection.execute(f"SELECT * FROM quarantine ORDER BY next_offset DESC LIMIT {_MOST_QUARANTINED}").fetchall()
 
     def purge(self, now_ms: int) -> int:
         """Forgets windows that are past the retention, and sessions that ended before it; how many windows."""

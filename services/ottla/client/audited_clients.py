@@ -83,7 +83,6 @@ class Reporter:
         self._has_failed = False
         self._producer = self._connected()
         self._stopped = threading.Event()
-        self.given_up = 0  # audit records that were not acknowledged before there were too many
         self._thread = threading.Thread(target=self._run, name="ottla-audit", daemon=True)
         self._thread.start()
 
@@ -113,7 +112,6 @@ class Reporter:
         self._waiting.extend(self._audit.records(_CLOCK.time_ms(), is_final=is_final))
         while len(self._waiting) > self._most:
             self._waiting.popleft()
-            self.given_up += 1
         self._send()
 
     def _send(self) -> None:

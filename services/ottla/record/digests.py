@@ -411,11 +411,6 @@ class Latencies:
 
     buckets: dict[int, int] = field(default_factory=dict)
 
-    def add(self, milliseconds: float, count: int = 1) -> None:
-        """So many of this length; below one ms is one bucket, and a time before the message was written is none."""
-        bucket = 0 if milliseconds < 1 else min(1 + math.floor(math.log(milliseconds) / _LOG_GROWTH), _MOST_BUCKETS)
-        self.buckets[bucket] = self.buckets.get(bucket, 0) + count
-
     def add_all(self, milliseconds: Integers) -> None:
         """All of these."""
         if not len(milliseconds):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from tests.unit.audit_counter.records import MINUTE, NOW, START, appended, consumed, produced, read, record
 from tests.unit.audit_counter.test_verdicts import headers, tally
@@ -57,6 +58,10 @@ def put_log(store: Store, offsets: list[int]) -> None:
     store.put_log("clicks", {START: {0: tally(offsets)}}, {0: 100}, {START: 0})
 
 
+def count_of(store: Store, tier: str) -> int:
+    return sum(found.count for found in store.books("clicks", START).tallies[tier].values())
+
+
 def verdicts(store: Store) -> dict[str, Verdict]:
     return {said.edge: said.verdict for said in judge(store.books("clicks", START), ("producer", "broker"))}
 
@@ -90,7 +95,7 @@ def test_records_count_the_same_one_by_one_and_in_one_transaction(store: Store, 
     assert other.apply(iter(read(*records, *records)), {0: 6}, NOW) == ({("clicks", START), ("clicks", -1)}, True)
     assert other.counters.repeated == 3
     assert other.books("clicks", START) == store.books("clicks", START)
-    assert other.books("clicks", START).total("producer").count == 180
+    assert count_of(other, "producer") == 180
     other.close()
 
 
@@ -205,7 +210,7 @@ def test_the_next_leader_counts_again_what_the_former_one_may_have_said(store: S
     apply(store, appended(0, ALL[:40]), appended(1, ALL[40:70]), produced(0, ALL, watermark_ms=END))
     again = record("b2", 0, "broker", {START: headers(ALL[40:])}, first_offset=40, next_offset=100, leader_epoch=1, watermark_ms=END)
     apply(store, again, first=3)
-    assert store.books("clicks", START).total("broker").count == 100
+    assert count_of(store, "broker") == 100
     assert store.counters.recounts == 1
 
 
@@ -226,7 +231,7 @@ def test_a_leader_that_was_stopped_and_does_not_know_that_it_is_deposed_changes_
     assert verdicts(store) == {"producer->broker": Verdict.COMPLETE}
     assert store.books("clicks", START).positions["broker"] == {0: 100}
     apply(store, appended(2, ALL[:10], leader_epoch=0), appended(3, ALL[10:20], leader_epoch=0), first=4)
-    assert store.books("clicks", START).total("broker").count == 20, "a topic that was made anew has leader epochs from 0 on"
+    assert count_of(store, "broker") == 20, "a topic that was made anew has leader epochs from 0 on"
     store.close()
 
 
@@ -263,7 +268,7 @@ def test_what_was_known_of_a_topic_stays_when_another_one_has_its_name(store: St
     assert ("clicks", START) in apply(store, there, first=2)
     apply(store, messages, first=3)
     assert judged(store) == known
-    assert store.books("clicks", START).total("broker").count == 100
+    assert count_of(store, "broker") == 100
     new = tally(ALL[:30])
     new.attempted = new.acknowledged = 30
     assert judged(store, END)["producer->broker"][0] is Verdict.UNAUDITED, "the former producer has ended, and no one waits for it"
@@ -289,7 +294,7 @@ def test_what_was_not_known_when_a_topic_was_deleted_is_never_known(store: Store
     for life, topic_id in enumerate((NEXT, FORMER, NEXT)):
         apply(store, record(f"b{life + 2}", 0, "broker", {}, partition=NO_PARTITION, topic_id=topic_id), first=2 + life)
         assert judged(store) == {"producer->broker": (Verdict.UNAUDITED, "the topic was deleted before this was known")}
-    assert store.books("clicks", START).total("broker").count == 40
+    assert count_of(store, "broker") == 40
 
 
 def test_a_counter_that_reads_of_two_topics_of_a_name_at_once_judges_the_former_first(store: Store) -> None:
@@ -337,8 +342,8 @@ def test_a_log_is_gone_for_what_was_said_before_it_was_looked_for_and_for_nothin
 
 def test_latencies_in_json_as_older_files_have_them_are_read_with_those_that_are_added(store: Store) -> None:
     said, later = tally(ALL[:50]), tally(ALL[:50])
-    said.latencies.add(20, 50)
-    later.latencies.add(200, 50)
+    said.latencies.add_all(np.full(50, 20))
+    later.latencies.add_all(np.full(50, 200))
     apply(store, record("c", 0, "consumer:g", {START: said}))
     (bucket,) = said.latencies.buckets
     store._connection.execute("UPDATE counts SET latencies = ?", (f"[[{bucket}, 50]]",))
@@ -356,7 +361,7 @@ def test_what_tiers_had_is_added_up_however_many_rows_it_is_read_in(store: Store
     said = tally(ALL[:10])
     for number, milliseconds in enumerate((5, 50, 500)):
         had = tally(ALL[:10])
-        had.latencies.add(milliseconds, 10)
+        had.latencies.add_all(np.full(10, milliseconds))
         windows = {START: had, END: said}
         apply(store, record(f"c{number}", 0, "consumer:g", windows, partition=2 - number, host=f"h{number}"), first=number)
     apply(store, record("p", 0, "producer", {START: said}), first=3)
@@ -474,7 +479,7 @@ def test_a_tier_with_windows_of_another_width_is_missing_audit_data_and_no_loss(
 
 def test_records_that_are_none_are_kept_with_their_offset_and_counted(store: Store) -> None:
     apply(store, None, produced(0, ALL))
-    assert store.quarantine() == [(0, 0, "no record")]
+    assert store._connection.execute("SELECT * FROM quarantine").fetchall() == [(0, 0, "no record")]
     assert store.counters.quarantined == 1
 
 
@@ -482,8 +487,6 @@ def test_of_records_that_are_none_the_latest_are_kept(store: Store) -> None:
     apply(store, *[None] * 1_005)
     store.purge(NOW)
     assert store._connection.execute("SELECT COUNT(*), MIN(next_offset) FROM quarantine").fetchone() == (1_000, 5)
-    store.purge(NOW)
-    assert len(store.quarantine()) == 1_000
 
 
 def test_a_session_that_says_nothing_for_long_is_dead_until_it_speaks(store: Store) -> None:
@@ -608,7 +611,7 @@ def test_a_full_disk_takes_nothing_in(store: Store) -> None:
     assert store.books("clicks", START) == before
     store._connection.execute("PRAGMA max_page_count = 1073741823")
     apply(store, produced(1, [100]), *many, first=1)
-    assert store.books("clicks", START).total("producer").count == 101
+    assert count_of(store, "producer") == 101
     assert store.counters.repeated == 0
 
 
@@ -669,8 +672,8 @@ def test_kill_9_counts_nothing_twice_and_nothing_less(tmp_path: Path) -> None:
         process.stdout.close()
         store = Store(path, MINUTE, HOUR)
         done = store.next_offsets("topic-1")[0]
-        books = store.books("clicks", START).total("producer")
-        assert (books.count, books.last_offset) == (done, done - 1)
+        (had,) = store.books("clicks", START).tallies["producer"].values()
+        assert (had.count, had.last_offset) == (done, done - 1)
         store.close()
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)

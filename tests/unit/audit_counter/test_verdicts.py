@@ -53,7 +53,6 @@ def books_of(tallies: dict[str, dict[int, Tally]], attempted: int | None = None,
     """Books in which every tier reports and has come past everything."""
     tiers = frozenset(tallies)
     books = Books(
-        "clicks",
         0,
         MINUTE,
         sessions={tier: (session(tier),) for tier in tiers},

@@ -202,7 +202,7 @@ def test_a_quantile_is_right_to_one_percent(milliseconds: list[int], share: floa
     latencies, others = Latencies(), Latencies()
     latencies.add_all(np.array(milliseconds, np.int64))
     for value in milliseconds:
-        others.add(value)
+        others.add_all(np.array([value]))
     assert latencies == others
     exact = sorted(milliseconds)[int(share * (len(milliseconds) - 1) + 1e-9)]
     (found,) = quantiles_of([latencies], share)
