@@ -43,12 +43,10 @@ class Took:
     Args:
         seconds: in all, with what others did meanwhile.
         longest_slice: seconds for which it kept the event loop at most.
-        slices: how often it had the loop.
     """
 
     seconds: float = 0.0
     longest_slice: float = 0.0
-    slices: int = 0
 
 
 class Format:
@@ -102,14 +100,12 @@ async def render(
             ready.append(piece)
         elapsed = now() - slice_began
         if elapsed >= BREATH_SECONDS:
-            took.slices += 1
             took.longest_slice = max(took.longest_slice, elapsed)
             if ready:
                 yield b"".join(ready)
                 ready.clear()
             await asyncio.sleep(0)
             slice_began = now()
-    took.slices += 1
     took.seconds, took.longest_slice = now() - began, max(took.longest_slice, now() - slice_began)
     ready.append(form.end)
     yield b"".join(ready)

@@ -119,11 +119,6 @@ class PartitionMap:
         """Of the last record before it; -1 where it is not known."""
         return self._last.leader_epoch
 
-    @property
-    def range_count(self) -> int:
-        """How many ranges there are."""
-        return sum(1 for _ in self.ranges())
-
     def ranges(self, first_page: int = 0) -> Iterator[Range]:
         """All of them, in the order of the source; or those of the pages from one on."""
         for index in range(first_page, len(self._filled)):

@@ -78,10 +78,9 @@ class MessageSchema:
     times (both in milliseconds) are given as ints, arrays as any sequence.
     """
 
-    __slots__ = ("_builders", "_module", "version")
+    __slots__ = ("_builders", "_module")
 
-    def __init__(self, module: ModuleType, version: int) -> None:
-        self.version = version
+    def __init__(self, module: ModuleType) -> None:
         self._module = module
         self._builders: dict[str, _Builder] = {}
 
@@ -95,7 +94,7 @@ class MessageSchema:
 @functools.cache
 def response_schema(api_key: int, version: int) -> MessageSchema:
     """The builder of responses to this version of the API."""
-    return MessageSchema(sys.modules[_message(ApiKey(api_key), version, "response").__module__], version)
+    return MessageSchema(sys.modules[_message(ApiKey(api_key), version, "response").__module__])
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, response: Any) -> bytes:
@@ -155,7 +154,7 @@ class Message:
         self.key: Final = key
         self.version: Final = version
         self.request: Final[Any] = sys.modules[request.__module__]
-        self.build: Final = MessageSchema(self.request, version)
+        self.build: Final = MessageSchema(self.request)
         self._write = struct_writer(request)
         self._read = message_reader(_message(key, version, "response"), MAX_ANSWERED)
         self._is_flexible = is_flexible(key, version)

@@ -109,13 +109,6 @@ class BatchHeader(NamedTuple):
         has_gaps = self.record_count != self.last_offset_delta + 1
         return has_gaps or bool(self.attributes & OF_BROKERS)
 
-    @property
-    def last_sequence(self) -> int:
-        """The sequence of the batch's last record; sequences wrap from 2^31-1 to 0 (KIP-98)."""
-        if self.base_sequence < 0:
-            return self.base_sequence
-        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
-
 
 def read_header(buffer: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
     """The header at `position`; nothing is checked but that 61 bytes are there (struct.error otherwise)."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -583,12 +583,6 @@ class Cluster:
         settings = self.settings
         backoff = Backoff(settings.retry_backoff_seconds, settings.retry_backoff_max_seconds)
         return backoff.seconds(failures) * self.random.uniform(0.8, 1.2)
-
-    async def _refresh_quietly(self, topics: Sequence[str]) -> None:
-        try:
-            await self.refresh(topics)
-        except (OSError, OttlaError) as error:
-            log.info("metadata could not be refreshed: %s", reason_of(error))
 
 
 def is_healed_by_time(error: Exception) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from ottla.errors import NONE, LeaderNotAvailable, UnknownTopicId, UnknownTopicOrPartition, error_of
+from ottla.errors import NONE, LeaderNotAvailable, UnknownTopicOrPartition, error_of
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
 # Metadata 7 and 8 have a leader epoch too, but brokers before Kafka 2.4 said a former one while a partition was moved (KAFKA-9212).
@@ -58,7 +58,6 @@ class Metadata:
         self.controller_id = NO_LEADER
         self.brokers: dict[BrokerId, Broker] = {}
         self.topics: dict[str, TopicMetadata] = {}
-        self._names: dict[UUID, str] = {}
         self._errors: dict[str, int] = {}  # why a topic that was asked for is not known
         self._former: dict[str, TopicMetadata] = {}  # and what was known of it: of the same id, what is older is not believed later
 
@@ -106,14 +105,10 @@ class Metadata:
                 if number not in partitions or before.leader_epoch > partitions[number].leader_epoch >= 0:
                     partitions[number] = before
         self.topics[name] = TopicMetadata(name, topic_id, partitions, getattr(topic, "is_internal", False))
-        if topic_id is not None:
-            self._names[topic_id] = name
 
     def forget(self, name: str) -> None:
         """The topic is gone, or another one has its name."""
-        known = self.topics.pop(name, None)
-        if known is not None and known.topic_id is not None:
-            self._names.pop(known.topic_id, None)
+        self.topics.pop(name, None)
 
     def hint(self, partition: TopicPartition, leader: BrokerId, leader_epoch: int, broker: Broker | None = None) -> bool:
         """Takes in what a refusal says of the partition's leader (KIP-951); False if that is not newer than what is known.
@@ -144,13 +139,6 @@ class Metadata:
         if known is None or name in self._errors:
             raise error_of(self._errors.get(name, UnknownTopicOrPartition.code), f"topic {name}")
         return known
-
-    def name_of(self, topic_id: UUID) -> str:
-        """The topic's name. Raises UnknownTopicId."""
-        name = self._names.get(topic_id)
-        if name is None:
-            raise UnknownTopicId(f"no topic is known of the id {topic_id}")
-        return name
 
     def partition(self, partition: TopicPartition) -> PartitionMetadata:
         """What is known of a partition. Raises as `topic` does, and UnknownTopicOrPartition."""

@@ -162,7 +162,7 @@ def test_pages_of_records_that_the_source_has_deleted_are_deleted() -> None:
     log += own.stage_trim(begins)
     own.commit()
     for found in (own, again(log), again(compacted(log))):
-        assert found.range_count == 2 * PAGE_RANGES
+        assert len(list(found.ranges())) == 2 * PAGE_RANGES
         assert found.translate(begins) == expected
         assert found.translate(0) == 7 * 2 * PAGE_RANGES, "the first that is known"
     assert own.stage_trim(begins) == []
@@ -190,7 +190,7 @@ def test_a_week_of_small_transactions_takes_a_worker_a_few_bytes_each() -> None:
     found.stage(TOPIC_ID, [Range(3 * 64_000, 3, 4 * 64_000, 3)], 3 * 64_001, 0)
     found.commit()
     assert [found.translate(offset) for offset in (0, 100_000, 192_000, 192_002)] == [0, 133_333, 256_000, 256_002]
-    assert found.range_count == page_count * PAGE_RANGES + 1
+    assert len(list(found.ranges())) == page_count * PAGE_RANGES + 1
 
 
 def test_by_key_an_offset_is_looked_for_in_each_partition_of_the_target() -> None:

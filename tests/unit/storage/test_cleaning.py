@@ -80,7 +80,7 @@ async def test_what_is_left_of_a_batch_has_its_own_largest_timestamp_and_keeps_s
     await clean(log, clock)
     first = headers_of(log)[0]
     assert (first.base_offset, first.last_offset, first.record_count, first.max_timestamp) == (0, 2, 1, 5_000)
-    assert (first.producer_id, first.producer_epoch, first.base_sequence, first.last_sequence) == (9, 2, 7, 9)
+    assert (first.producer_id, first.producer_epoch, first.base_sequence, first.last_offset_delta) == (9, 2, 7, 2)
     assert [record.timestamp for record in records_of(log)] == [5_000, 6_000, 6_001]
 
 

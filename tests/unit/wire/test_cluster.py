@@ -26,7 +26,6 @@ async def test_leader_coordinator_and_controller_are_found_and_asked(tmp_path: P
         await create_topic(cluster, "clicks", 4, 3)
         topic = await cluster.topic("clicks")
         assert sorted(topic.partitions) == [0, 1, 2, 3] and topic.topic_id is not None
-        assert cluster.metadata.name_of(topic.topic_id) == "clicks"
         assert await cluster.controller() in running.running
         leaders = {await cluster.leader(TopicPartition("clicks", number)) for number in range(4)}
         assert leaders <= set(running.running)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from ottla.errors import LeaderNotAvailable, TopicAuthorizationFailed, UnknownTopicId, UnknownTopicOrPartition
+from ottla.errors import LeaderNotAvailable, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.model import BrokerId, TopicPartition
 from ottla.wire.metadata import Broker, Metadata
 
@@ -58,9 +58,7 @@ def test_what_was_known_before_a_broker_did_not_know_the_topic_is_not_older_for_
 def test_a_topic_made_again_begins_with_new_epochs_and_a_new_id() -> None:
     metadata = heard(answer(topic(leader=2, epoch=6)), answer(topic(leader=1, epoch=0, topic_id=SECOND)))
     assert metadata.partition(CLICKS).leader_epoch == 0
-    assert metadata.name_of(SECOND) == "clicks"
-    with pytest.raises(UnknownTopicId):
-        metadata.name_of(FIRST)
+    assert metadata.topic("clicks").topic_id == SECOND
 
 
 def test_a_broker_that_says_no_id_speaks_of_the_same_topic() -> None:

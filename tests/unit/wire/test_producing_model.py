@@ -95,7 +95,7 @@ class ModelBroker:
             return code, offset
         if state is None or state.epoch != header.producer_epoch:
             state = self.states[header.producer_id] = State(header.producer_epoch)
-        state.recent.append((header.base_sequence, header.last_sequence, len(self.log)))
+        state.recent.append((header.base_sequence, header.base_sequence + header.last_offset_delta, len(self.log)))
         self.log += values
         return 0, len(self.log) - len(values)
 
@@ -107,7 +107,7 @@ class ModelBroker:
                 return 47, -1
             return (45 if header.base_sequence else 0), -1
         for first, last, offset in state.recent:
-            if (first, last) == (header.base_sequence, header.last_sequence):
+            if (first, last) == (header.base_sequence, header.base_sequence + header.last_offset_delta):
                 return 0, offset
         return (0 if header.base_sequence == state.recent[-1][1] + 1 else 45), -1
 
