@@ -65,11 +65,7 @@ class MemoryTopic:
         self.may_write = asyncio.Event()
         self.may_write.set()
         self.fetch_count = self.append_count = 0
-        self.is_closed = False
         self._epoch = -1
-
-    async def open(self) -> tuple[str, str, int, int]:
-        return "cluster-1", self.log.topic_id, 0, len(self.log.records)
 
     async def fetch(self, offset: int) -> Fetched:
         if offset > len(self.log.records):
@@ -99,9 +95,6 @@ class MemoryTopic:
         appended = self.log.put(records, header)
         self.log.after_append(records)
         return appended
-
-    async def close(self) -> None:
-        self.is_closed = True
 
 
 @dataclass(frozen=True)

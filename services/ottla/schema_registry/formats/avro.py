@@ -119,12 +119,6 @@ class AvroSchema:
         self._references: Final = references
         self._limits: Final = limits
         self._of_references: Final = parser.of_references
-        self.names: Final[Sequence[str]] = [name for name in parser.types if name not in parser.of_references]
-
-    @property
-    def name(self) -> str | None:
-        """The full name, if it is a record's."""
-        return self.root.name if self.root.kind in RECORDS else None
 
     @cached_property
     def canonical(self) -> str:

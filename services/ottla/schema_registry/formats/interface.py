@@ -220,16 +220,6 @@ class ParsedSchema(Protocol):
         ...
 
     @property
-    def name(self) -> str | None:
-        """The full name of its record, of its first message, or its title; None where there is none."""
-        ...
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Full names of all that it defines itself, in the order of its text."""
-        ...
-
-    @property
     def canonical(self) -> str:
         """The text as it is stored and answered."""
         ...

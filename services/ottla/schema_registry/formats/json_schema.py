@@ -96,17 +96,6 @@ class JsonSchema:
         self.root: Final = root
         self._limits: Final = limits
 
-    @property
-    def name(self) -> str | None:
-        """The title."""
-        title = self.document.get("title") if isinstance(self.document, dict) else None
-        return title if isinstance(title, str) else None
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The title, if there is one."""
-        return [] if self.name is None else [self.name]
-
     @cached_property
     def canonical(self) -> str:
         """Without white space."""

@@ -55,18 +55,6 @@ class ProtobufSchema:
         self._pool: Final = pool_of(files)
 
     @property
-    def name(self) -> str | None:
-        """The full name of the first message, or of the first enum where there is none."""
-        file = self._with_types
-        first = next(iter(file.message_type), None) or next(iter(file.enum_type), None)
-        return None if first is None else _full_name(file, first.name)
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Full names of messages."""
-        return [_full_name(self.file, name) for name, message in self._messages()]
-
-    @property
     def _with_types(self) -> FileDescriptorProto:
         """The file, or that which it publicly imports where it has nothing else in it: then it stands for that, as at Confluent's."""
         file = self.file
@@ -183,10 +171,6 @@ class ProtobufSchema:
             prefix + enum.name: {str(value.number): value.name for value in enum.value} for prefix, group in outer for enum in group
         }
         return {"package": self.file.package, "imports": [*self.file.dependency], "messages": messages, "enums": enums}
-
-
-def _full_name(file: FileDescriptorProto, name: str) -> str:
-    return f"{file.package}.{name}" if file.package else name
 
 
 def _fields(message: DescriptorProto) -> dict[str, Json]:

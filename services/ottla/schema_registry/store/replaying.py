@@ -93,14 +93,6 @@ class Appended:
 class Topic(Protocol):
     """`_schemas`: one partition."""
 
-    async def open(self) -> tuple[str, str, int, int]:
-        """Cluster id, topic id, first and next offset of the topic, which is made if it is missing.
-
-        Raises:
-            OttlaError: it cannot be used; says why.
-        """
-        ...
-
     async def fetch(self, offset: int) -> Fetched:
         """Records from an offset on; waits a moment for some.
 
@@ -136,10 +128,6 @@ class Topic(Protocol):
             ProducerFenced, InvalidProducerEpoch: another one has begun.
             ApiError, OSError: it was not written, or that is not known.
         """
-        ...
-
-    async def close(self) -> None:
-        """Ends connections."""
         ...
 
 
