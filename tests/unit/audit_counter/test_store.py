@@ -231,7 +231,7 @@ def test_a_leader_that_was_stopped_and_does_not_know_that_it_is_deposed_changes_
     assert verdicts(store) == {"producer->broker": Verdict.COMPLETE}
     assert store.books("clicks", START).positions["broker"] == {0: 100}
     apply(store, appended(2, ALL[:10], leader_epoch=0), appended(3, ALL[10:20], leader_epoch=0), first=4)
-    assert count_of(store, "broker") == 20, "a topic that was made anew has leader epochs from 0 on"
+    assert count_of(store, "broker") == 20, "a topic that was made again has leader epochs from 0 on"
     store.close()
 
 

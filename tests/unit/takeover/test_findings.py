@@ -161,7 +161,7 @@ def test_what_changes_is_said() -> None:
 
 
 def test_moves_between_log_directories_that_do_not_continue_are_said() -> None:
-    """Kafka goes on with a `-future` copy after a start (`ReplicaManager.maybeAddLogDirFetchers`); ours is deleted without a word."""
+    """Kafka continues with a `-future` copy after a start (`ReplicaManager.maybeAddLogDirFetchers`); ours is deleted without a word."""
     copy = f"clicks-0.{'0123456789abcdef' * 2}-future"
     found = findings.takeover(CLUSTER, [broker(directory(), replace(directory(None), path=Path("other"), copies=(copy,)))])
     assert [(finding.severity, finding.where) for finding in found if finding.name == "moves"] == [(Severity.CHANGES, (f"other/{copy}",))]
