@@ -7,7 +7,7 @@
     COMPENSATED  as many messages, and others
     DUPLICATE    more messages than were attempted
     IN_DOUBT     attempted, not acknowledged; or a session that died before its final word: a producer's that may have sent more, or a
-                 consumer's that may have had what is missing; or those of all brokers, which may have had more that a tier behind lacks
+                 consumer's that may have had what is missing; or those of all brokers, which may have had more than a tier behind
     LATE         all is there, and some of it came after the window was known
     COMPLETE     the same multiset
 

@@ -151,3 +151,8 @@ def pem_in_lines(text: str) -> str:
         return "\n".join(["", begin, *(base64[at : at + _PEM_LINE] for at in range(0, len(base64), _PEM_LINE)), end, ""])
 
     return _PEM.sub(lines, text)
+
+
+def authorities_of(pem: str) -> str | None:
+    """Certificates as `cadata` of Python's `ssl`, if there are any: what stands between them says whose they are, and may not be ASCII."""
+    return pem.encode("ascii", "replace").decode() or None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ottla.config import tls as config
+from ottla.config.properties import authorities_of
 from ottla.config.settings import Password
 from ottla.errors import ConfigurationError
 from ottla.lifecycle import Offload
@@ -207,10 +208,8 @@ def _load_truststore(context: ssl.SSLContext, settings: TlsSettings) -> bool:
     """Trusts what the truststore has; says whether there is one."""
     if not settings.truststore_location and not settings.truststore_certificates:
         return False
-    # What stands between certificates says whose they are, in any letters; Python takes ASCII only.
-    text = settings.truststore_certificates.encode("ascii", "replace").decode()
     try:
-        context.load_verify_locations(cafile=settings.truststore_location or None, cadata=text or None)
+        context.load_verify_locations(settings.truststore_location or None, cadata=authorities_of(settings.truststore_certificates))
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(f"ssl.truststore.location {settings.truststore_location}: {error}") from error
     # Whatever a truststore holds is trusted, as by Java: also an authority below another, or the certificate of the other side.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, cast, get_args
 
-from ottla.config.properties import jaas_login, pem_in_lines
+from ottla.config.properties import authorities_of, jaas_login, pem_in_lines
 from ottla.errors import ConfigurationError
 from ottla.wire.broker_connection import Security
 from ottla.wire.sasl import Credentials, Mechanism
@@ -41,14 +41,14 @@ def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
             raise ConfigurationError(f"ssl.{store}.type: only PEM is read")
     if inline := [name for name in _INLINE if properties.get(name)]:
         raise ConfigurationError(f"{inline[0]} cannot be used: a client's certificate and key are read from files")
-    text = pem_in_lines(properties.get("ssl.truststore.certificates") or properties.get("ssl.ca.pem") or "")
+    pem = pem_in_lines(properties.get("ssl.truststore.certificates") or properties.get("ssl.ca.pem") or "")
     authorities = properties.get("ssl.truststore.location") or properties.get("ssl.ca.location") or None
     is_directory = authorities is not None and Path(authorities).is_dir()
     try:
         context = ssl.create_default_context(
             cafile=None if is_directory else authorities,
             capath=authorities if is_directory else None,
-            cadata=text.encode("ascii", "replace").decode() or None,  # as `network.tls` has it
+            cadata=authorities_of(pem),
         )
         own = properties.get("ssl.keystore.location") or properties.get("ssl.certificate.location")
         if own:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.loops import until
-from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Message, Pipeline, pipeline, until_counted
+from tests.unit.audit_counter.pipelines import AUDITING, MINUTE, WAIT_SECONDS, Message, Pipeline, Sabotage, pipeline, until_counted
 from tests.unit.wire.clusters import cluster_of
 
 from ottla.audit_counter.service import AuditCounter, Event, _LogCount
@@ -173,10 +173,10 @@ def shuffling(messages: list[Message]) -> Iterable[Message]:
     ],
 )
 async def test_what_a_consumer_does_wrong_is_told_of_its_edge_alone(
-    running: Pipeline, sabotage: object, verdict: Verdict, names: set[tuple[int, int, int]]
+    running: Pipeline, sabotage: Sabotage, verdict: Verdict, names: set[tuple[int, int, int]]
 ) -> None:
     await running.produce(100)
-    await running.consume(sabotage)  # type: ignore[arg-type]
+    await running.consume(sabotage)
     await running.say_final()
     found = await verdicts(running)
     assert found[PRODUCED].verdict is Verdict.COMPLETE

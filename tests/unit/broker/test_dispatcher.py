@@ -458,7 +458,7 @@ async def test_at_queued_max_requests_connections_wait_their_turn(tmp_path: Path
         clients[2].write(framed(ApiKey.API_VERSIONS, 0, 2, b""))
         for _ in range(20):
             await asyncio.sleep(0.001)
-        assert not clients[2].reader._buffer  # type: ignore[attr-defined]
+        assert not clients[2].unread
         gate.open.set()
         for client in clients[:2]:
             assert (await client.produced())[1][0][0] == 0
@@ -487,7 +487,7 @@ async def test_a_request_that_waits_for_a_follower_takes_no_place_of_others(tmp_
         await rest()
         other.write(fetch(("events", 0, 0)))
         assert await other.fetched() == (1, [(0, b"")])
-        assert not waiting.reader._buffer  # type: ignore[attr-defined]
+        assert not waiting.unread
 
 
 async def test_a_request_that_names_so_much_that_it_is_work_counts_while_it_waits(tmp_path: Path) -> None:
@@ -501,7 +501,7 @@ async def test_a_request_that_names_so_much_that_it_is_work_counts_while_it_wait
         await until(lambda: len(broker.produces) == 1)
         clients[1].write(framed(ApiKey.API_VERSIONS, 0, 1, b""))
         await rest()
-        assert not clients[1].reader._buffer  # type: ignore[attr-defined]
+        assert not clients[1].unread
 
 
 @pytest.mark.parametrize("what", ["decoded", "opened"])

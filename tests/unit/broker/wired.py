@@ -175,6 +175,12 @@ class Client:
         self.reader = reader
         self.writer = writer
 
+    @property
+    def unread(self) -> bytes:
+        """What has come and no one has read."""
+        buffer: bytearray = vars(self.reader)["_buffer"]
+        return bytes(buffer)
+
     def write(self, *frames: bytes) -> None:
         self.writer.write(b"".join(frames))
 

@@ -67,6 +67,12 @@ class World:
         return registry
 
 
+def session_of(node: SchemaRegistry) -> EmbeddedSession:
+    """The session that it is elected by."""
+    assert node.sessions is not None and isinstance(node.sessions._session, EmbeddedSession)
+    return node.sessions._session
+
+
 @asynccontextmanager
 async def world(directory: Path, broker_count: int = 1) -> AsyncIterator[World]:
     async with asyncio.timeout(480), AsyncExitStack() as stack:
@@ -157,8 +163,7 @@ async def test_a_node_that_must_not_lead_does_not(found: World) -> None:
 
 async def test_a_leader_whose_session_ends_stops_and_may_lead_again(found: World) -> None:
     first, second = await found.node(), await found.node()
-    assert first.sessions is not None and first.sessions._session is not None
-    await found.zookeeper.expire(first.sessions._session)  # type: ignore[arg-type]
+    await found.zookeeper.expire(session_of(first))
     await until(lambda: second.leadership.is_leader)
     assert await client_of(second).register("a", '"int"') == 1
     await until(lambda: first.leadership.leader_url == second.url)
@@ -168,11 +173,11 @@ async def test_a_leader_whose_session_ends_stops_and_may_lead_again(found: World
 async def test_a_leader_knows_nothing_of_a_session_that_was_silent_for_its_timeout(found: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of a session is counted from ZooKeeper's last answer, and not from when the connection was given up."""
     node = await found.node(zookeeper_session_timeout_ms="7200000")
-    assert node.sessions is not None and node.leadership.is_leader
-    session = node.sessions._session
+    assert node.leadership.is_leader
+    session = session_of(node)
     monkeypatch.setattr(EmbeddedSession, "session_timeout_seconds", 3_600.0)  # as the server granted it
     monkeypatch.setattr(EmbeddedSession, "silent_seconds", 3_600.0)
-    session._tell(SessionEvent.SUSPENDED)  # type: ignore[union-attr]
+    session._tell(SessionEvent.SUSPENDED)
     await until(lambda: node.leadership.term_count == 2 and node.leadership.is_leader)  # it lives after all
 
 
@@ -182,15 +187,14 @@ async def test_a_node_that_must_not_lead_knows_the_leader_again_when_a_session_l
     """ZooKeeper counts a session from its beginning when it starts again: it lives, nothing has changed, and no watch fires."""
     leader, observer = await found.node(), await found.node(leader_eligibility="false")
     await until(lambda: observer.leadership.leader_url == leader.url)
-    assert observer.sessions is not None
-    session = observer.sessions._session
+    session = session_of(observer)
     with monkeypatch.context() as patch:
         patch.setattr(EmbeddedSession, "silent_seconds", 3_600.0)
-        session._tell(SessionEvent.SUSPENDED)  # type: ignore[union-attr]
+        session._tell(SessionEvent.SUSPENDED)
     seen: list[str | None] = []
     observer.leadership._changed = lambda: seen.append(observer.leadership.leader_url)
     await until(lambda: None in seen)
-    session._tell(SessionEvent.CONNECTED)  # type: ignore[union-attr]
+    session._tell(SessionEvent.CONNECTED)
     await until(lambda: observer.leadership.leader_url == leader.url)
     assert await client_of(observer).register("a", '"int"') == 1
 
@@ -240,7 +244,7 @@ async def test_registrations_go_on_while_the_lead_changes_and_no_id_is_given_twi
         await asyncio.sleep(0.3)
         leader = next((node for node in nodes if node.leadership.is_leader), None)
         if leader is not None and leader.sessions is not None and leader.sessions._session is not None:
-            await found.zookeeper.expire(leader.sessions._session)  # type: ignore[arg-type]
+            await found.zookeeper.expire(session_of(leader))
     await asyncio.gather(*clients)
     assert len(ids) == 48 and len(set(ids.values())) == 48
     for node in nodes:
