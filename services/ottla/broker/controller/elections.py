@@ -179,10 +179,16 @@ def _last_known(before: PartitionState, standing: Standing) -> tuple[frozenset[B
     return last, tuple(member for member in in_order if member in last and member in standing.lost)
 
 
-def _are_enough(back: Collection[BrokerId], last: Collection[BrokerId], before: PartitionState) -> bool:
-    """Whether most of those are back that were in sync or eligible last, and most of those that others did not outlive in sync."""
+def _are_enough(
+    back: Collection[BrokerId], last: Collection[BrokerId], before: PartitionState, answered: Collection[BrokerId] = ()
+) -> bool:
+    """Whether most of those are back that were in sync or eligible last, and most of those that others did not outlive in sync.
+
+    These alone count once all have answered: the disk of one that was eligible is new, and nothing more is to come.
+    """
     in_sync_last = [member for member in last if member not in before.eligible_leader_replicas]
-    return all(2 * sum(member in back for member in members) > len(members) for members in (last, in_sync_last))
+    asked = [in_sync_last] if all(member in answered for member in last) else [last, in_sync_last]
+    return all(2 * sum(member in back for member in members) > len(members) for members in asked)
 
 
 def leader_by_log_ends(
@@ -194,8 +200,8 @@ def leader_by_log_ends(
     """Who leads when all that could may have lost records: the replica whose log goes furthest (KIP-966's unclean recovery).
 
     More than half of those that were in sync last have to be back, each with a log, and more than half of them without those that
-    had become eligible: the last in sync has what these have lost, and may only be away. A replica without a log leads only when all
-    replicas were asked and none has had a record.
+    had become eligible: the last in sync has what these have lost, and may only be away. One of the eligible without a log is waited
+    for no longer once all have answered. A replica without a log leads only when all replicas were asked and none has had a record.
 
     Args:
         before: the partition's state until now.
@@ -209,7 +215,7 @@ def leader_by_log_ends(
         return back[0] if _are_enough(back, last, before) else None
     ends = {member: end for member in before.replicas if member in eligible and (end := log_ends.get(member)) is not None}
     with_log = [member for member in back if ends.get(member, NO_LOG) != NO_LOG]
-    if _are_enough(with_log, last, before):
+    if _are_enough(with_log, last, before, ends):
         furthest = max(ends.values())
         return next(member for member in (*with_log, *before.replicas) if ends.get(member) == furthest)
     if back and len(ends) == len(before.replicas) and max(ends.values()) <= _NEVER_WRITTEN:
