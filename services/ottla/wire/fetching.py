@@ -642,7 +642,7 @@ class _Lane:
             self._fetcher.rehome(place, is_stale=not is_known)
             return
         if answer.diverging_epoch is not None:
-            if not self._leaves_replica(place):
+            if not self._leaves_replica(place) and not self._leaves_former_leader(place):
                 self._was_cut(place, *answer.diverging_epoch)
             return
         place.high_watermark, place.last_stable_offset = answer.high_watermark, answer.last_stable_offset
@@ -701,7 +701,7 @@ class _Lane:
         now = asyncio.get_running_loop().time()
         error = error_of(answer.error_code, f"broker {self.broker_id} answers")
         if isinstance(error, OffsetOutOfRange):
-            if not self._leaves_replica(place):
+            if not self._leaves_replica(place) and not self._leaves_former_leader(place):
                 self._is_out_of_range(place, error)
             return
         is_unexplained = answer.error_code == UnknownServerError.code  # it may be answered the next time, as Kafka's consumers have it
@@ -725,6 +725,20 @@ class _Lane:
             return False
         place.preferred = None
         self._fetcher.rehome(place, is_stale=False)
+        return True
+
+    def _leaves_former_leader(self, place: _Place) -> bool:
+        """Looks the leader up again where what is known of it is older than what was read; False if it is not, or as no newer one is found.
+
+        The position is of another member of the group, say, which read it at the next leader: one that is cut off may have less.
+        """
+        now = asyncio.get_running_loop().time()
+        is_former = 0 <= place.leader_epoch < place.last_epoch
+        if not is_former or now - place.read_at > self._cluster.settings.api_timeout_seconds:  # or the topic was made again
+            return False
+        place.refusals += 1
+        place.ready_at = now + self._cluster.pause_seconds(place.refusals - 1)
+        self._fetcher.rehome(place, is_stale=True)
         return True
 
     def _take_hint(self, place: _Place, leader: int, leader_epoch: int, nodes: Mapping[int, NodeEndpoint]) -> bool:

@@ -18,7 +18,7 @@ import pytest
 from tests.loops import until
 from tests.unit.schema_registry.registries import Client, parsed, record
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
-from tests.unit.wire.fakes import Asked, api_versions, connecting
+from tests.unit.wire.fakes import Asked, api_versions, connecting, one_partition
 
 from ottla.broker.in_process import InProcessBrokers
 from ottla.cli.main import run as ottla
@@ -26,19 +26,24 @@ from ottla.clock import SystemClock
 from ottla.config.registry import RegistrySettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.interface import SessionEvent
-from ottla.errors import NONE, ApiError, ConfigurationError, OttlaError, UnknownTopicOrPartition
+from ottla.errors import NONE, ApiError, ConfigurationError, OffsetOutOfRange, OttlaError, UnknownTopicOrPartition
 from ottla.model import BrokerId
+from ottla.protocol import fetch, produce
 from ottla.protocol.api import ApiKey
+from ottla.protocol.fetch import FetchAnswer
+from ottla.protocol.produce import PartitionAnswer
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.v1 import schema_registry_pb2 as messages
 from ottla.rpc.v1 import schema_registry_pb2_grpc as services
 from ottla.schema_registry.server import SchemaRegistry, topic_settings
+from ottla.schema_registry.state.records import Record
 from ottla.schema_registry.store.replaying import TopicChanged
 from ottla.schema_registry.store.topic import IDENTITY_SECONDS, UNKNOWN_SECONDS, KafkaTopic, TopicSettings
 from ottla.testing.certificates import Authority
 from ottla.testing.clock import ManualClock
 from ottla.wire.admin import delete_topics
 from ottla.wire.cluster import ClusterSettings
+from ottla.wire.producing import BatchProducer, ProducerIdentity
 
 
 @dataclass
@@ -377,6 +382,46 @@ async def test_a_broker_that_says_no_id_of_the_topic_has_no_other_one() -> None:
     clock.advance(seconds=20.0)
     with pytest.raises(TopicChanged, match="made again"):
         await topic._check_identity()
+    await topic.close()
+
+
+async def test_a_leader_that_was_cut_off_has_less_than_was_written_and_the_topic_was_not_cut() -> None:
+    """The next leader, of which metadata says nothing yet, acknowledged it (simulation, seed 506448045).
+
+    Method: a broker that is a function.
+    """
+    leader_epoch = 5
+
+    def answer(asked: Asked) -> bytes | Exception | None:
+        match asked.key:
+            case ApiKey.API_VERSIONS:
+                return api_versions(asked)
+            case ApiKey.METADATA:
+                return one_partition(asked, UUID(int=7), leader_epoch=leader_epoch)
+            case ApiKey.PRODUCE:
+                written = [("clicks", [PartitionAnswer(0, NONE, 39)])]
+                return produce.encode_response(asked.version, asked.correlation_id, written)[4:]
+            case ApiKey.LIST_OFFSETS:
+                numbers = {"partition_index": 0, "error_code": NONE, "timestamp": -1, "offset": 38, "leader_epoch": leader_epoch}
+                found = asked.schema(
+                    "ListOffsetsTopicResponse", name="clicks", partitions=[asked.schema("ListOffsetsPartitionResponse", **numbers)]
+                )
+                return asked.answer(throttle_time=0, topics=[found])
+            case _:
+                pieces = fetch.encode_response(asked.version, NONE, 0, [("clicks", [FetchAnswer(0, OffsetOutOfRange.code)])])
+                return asked.frame[4:8].tobytes() + b"\0" + b"".join(piece for piece in pieces if isinstance(piece, bytes))
+
+    clock = ManualClock()
+    topic = KafkaTopic(TopicSettings("broker:9092", ClusterSettings(), topic="clicks"), clock, connect=connecting(answer))
+    topic._producer = BatchProducer(topic._cluster, identity=ProducerIdentity(7, 0))
+    assert (await topic.append([Record(b"key", b"value")], ("header", b""))).offset == 39
+    with pytest.raises(OffsetOutOfRange):
+        await topic.fetch(40)
+    leader_epoch = 6
+    with pytest.raises(OffsetOutOfRange):
+        await topic.fetch(40)
+    with pytest.raises(TopicChanged, match=r"\[38, 38\), and 40"):
+        await topic.fetch(40)
     await topic.close()
 
 

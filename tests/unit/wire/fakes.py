@@ -117,10 +117,10 @@ def api_versions(asked: Asked, versions: Mapping[ApiKey, tuple[int, int]] = VERS
     return messages.encode_response(ApiKey.API_VERSIONS, 0, asked.correlation_id, response)[4:]
 
 
-def one_partition(asked: Asked, topic_id: UUID | None, *, error_code: int = 0) -> bytes:
-    """Metadata of one broker, which leads the one partition of `clicks` with leader epoch 5."""
+def one_partition(asked: Asked, topic_id: UUID | None, *, error_code: int = 0, leader_epoch: int = 5) -> bytes:
+    """Metadata of one broker, which leads the one partition of `clicks`."""
     schema = asked.schema
-    numbers: dict[str, Any] = {"partition_index": 0, "leader_id": 1, "leader_epoch": 5, "error_code": 0}
+    numbers: dict[str, Any] = {"partition_index": 0, "leader_id": 1, "leader_epoch": leader_epoch, "error_code": 0}
     nodes: dict[str, Any] = {"replica_nodes": (1,), "isr_nodes": (1,), "offline_replicas": ()}
     topic = schema(
         "MetadataResponseTopic",

@@ -454,6 +454,34 @@ async def test_of_two_topics_one_may_have_no_id_and_be_asked_for_later() -> None
         assert arrived[0].partition == CLICKS
 
 
+@pytest.mark.parametrize("said", [FetchAnswer(0, 0, 0, 0, 0, diverging_epoch=(5, 1)), FetchAnswer(0, 1)])
+async def test_a_former_leader_that_has_less_than_a_group_has_read_says_nothing_of_the_log(said: FetchAnswer) -> None:
+    """Another member read on at the next leader, and committed its epoch. Kafka's consumers wait for metadata of that one (KIP-320)."""
+    asked_for_metadata = 0
+
+    class Former(Leading):
+        def __call__(self, asked: Asked) -> bytes | Exception | None:
+            nonlocal asked_for_metadata
+            asked_for_metadata += asked.key is ApiKey.METADATA
+            return Next()(asked) if asked.key is ApiKey.METADATA and asked_for_metadata > 2 else super().__call__(asked)
+
+        def fetch(self, asked: Asked) -> bytes | Exception | None:
+            ((topic, _),) = fetch.decode_request(asked.frame[asked.body_position :], asked.version).topics
+            return self.answer(asked, [(topic, [said])])
+
+    class Next(Leading):
+        leads = (2, 6)
+
+    async def connect(endpoint: Endpoint) -> FakeChannel:
+        return FakeChannel(Next() if endpoint.host == "broker-2" else Former())
+
+    async with Cluster("broker-1:9092", random=Random(1), connect=connect) as cluster, Fetcher(cluster) as fetcher, asyncio.timeout(20):
+        fetcher.assign(CLICKS, 2, last_epoch=6)
+        while not (arrived := await fetcher.poll(5.0)):
+            pass
+    assert arrived[0].offset == 2 and bytes(arrived[0].records) == LOG[2]
+
+
 @pytest.mark.parametrize(("error_code", "name"), [(0, "clicks"), (1, "clicks"), (0, "another")])
 async def test_a_broker_that_says_no_offset_of_a_logs_end_is_asked_again_after_a_pause(error_code: int, name: str) -> None:
     """And its other partitions are read (Kafka's KafkaConsumerTest.testFetchProgressWithMissingPartitionPosition)."""

@@ -77,6 +77,8 @@ class KafkaTopic:
         self._topic_id = ""
         self._checked_at = 0.0
         self._unknown_since: float | None = None
+        self._read_at = clock.monotonic()
+        self._written_epoch = -2  # the leader epoch that was known when a write was acknowledged last
         self._producer: BatchProducer | None = None
 
     async def open(self) -> tuple[str, str, int, int]:
@@ -162,14 +164,19 @@ class KafkaTopic:
         except MalformedResponse as error:
             raise ConnectionError(str(error)) from error
         (answer,) = partitions
-        if answer.error_code == OffsetOutOfRange.code:
+        if answer.error_code == OffsetOutOfRange.code and not self._is_former_leader(leader_epoch):
             first, end = await self._ends()
             raise TopicChanged(
                 f"{self._settings.topic} has the offsets [{first}, {end}), and {offset} is what comes next: it was cut or made again"
             )
         if answer.error_code != NONE:
             await self._heal(answer.error_code)
+        self._read_at = self._clock.monotonic()
         return self._records(answer.records, offset)
+
+    def _is_former_leader(self, leader_epoch: int) -> bool:
+        """Whether who leads in that epoch may have been cut off: what this node has written since was acknowledged by a later one."""
+        return leader_epoch <= self._written_epoch and self._clock.monotonic() - self._read_at < UNKNOWN_SECONDS
 
     async def _heal(self, code: int) -> None:
         error = error_of(code, f"{self._partition} cannot be read")
@@ -266,6 +273,8 @@ class KafkaTopic:
         offset = await self._producer.send(self._partition, built)
         if offset < 0:  # a retry that found the batch there: where is not known, but the replay finds it
             raise ConnectionError("the batch was written before, at an offset that is not known")
+        with contextlib.suppress(ApiError):
+            self._written_epoch = self._cluster.metadata.partition(self._partition).leader_epoch
         return Appended(offset, now if offset.append_time_ms < 0 else offset.append_time_ms)
 
     async def _end_producer(self) -> None:
