@@ -371,12 +371,12 @@ def tally_of(fields: Mapping[str, Any]) -> Tally:
     """The tally of `fields_of`.
 
     Raises:
-        InvalidRecord: a count below zero or past all bounds, or a digest or a sketch of another size.
+        InvalidRecord: a count below zero, or a digest or a sketch of another size.
     """
     counts = _counts_of(fields)
-    if min(counts) < 0 or max(counts) > _MAXIMUM_COUNT:
-        name = next(name for name in _COUNTS if not 0 <= fields[name] <= _MAXIMUM_COUNT)
-        raise InvalidRecord(f"{name} = {fields[name]} is not in [0, {_MAXIMUM_COUNT}]")
+    if min(counts) < 0:
+        name = next(name for name in _COUNTS if fields[name] < 0)
+        raise InvalidRecord(f"{name} = {fields[name]} is below zero")
     attempted, acknowledged, failed, count, size = counts
     if acknowledged + failed > attempted:
         raise InvalidRecord("more was acknowledged or failed than was attempted")
@@ -448,7 +448,7 @@ def _checked(fields: Mapping[str, Any]) -> AuditRecord:
     if len(fields["windows"]) > MAXIMUM_WINDOWS:
         raise InvalidRecord(f"{len(fields['windows'])} windows in a record; {MAXIMUM_WINDOWS} are allowed")
     sequence, partition, window_ms, watermark_ms, leader_epoch, first_offset, next_offset, reported_ms = numbers
-    if sequence < 0 or not 1_000 <= window_ms <= 3_600_000 or not NO_PARTITION <= partition < 1 << 20:
+    if not 0 <= sequence < _MAXIMUM_OFFSET or not 1_000 <= window_ms <= 3_600_000 or not NO_PARTITION <= partition < 1 << 20:
         raise InvalidRecord("a sequence, a window or a partition out of bounds")
     if not NO_OFFSET <= first_offset <= next_offset:
         raise InvalidRecord(f"the range [{first_offset}, {next_offset}) is none")
@@ -457,7 +457,10 @@ def _checked(fields: Mapping[str, Any]) -> AuditRecord:
         start = window["start_ms"]
         if start % window_ms or start in windows:
             raise InvalidRecord(f"{start} is the start of no window, or of one that was there already")
-        windows[start] = tally_of(window)
+        windows[start] = tally = tally_of(window)
+        # Here and not in `tally_of`, which reads sums of many records too.
+        if (most := max(*_counts_of(window), *tally.latencies.buckets.values())) > _MAXIMUM_COUNT:
+            raise InvalidRecord(f"a count of {most}; {_MAXIMUM_COUNT} are allowed")
     return AuditRecord(
         session,
         sequence,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ottla.errors import InvalidRecord
 from ottla.record.audit_records import MAXIMUM_RECORD_BYTES, AuditRecord, Session, Tally, decode, encode, fields_of, tally_columns, tally_of
 from ottla.record.columnar import read_columns
+from ottla.record.digests import Latencies
 from ottla.record.records import Record, build_batch
 
 MINUTE = 60_000
@@ -69,12 +70,14 @@ def test_a_damaged_record_is_a_record_or_is_refused(data: st.DataObject) -> None
         record_of(topic=""),
         record_of(session="s" * 600),
         record_of(sequence=-1),
+        record_of(sequence=(1 << 63) - 1),
         record_of(window_ms=10),
         record_of(partition=-2),
         record_of(first_offset=5, next_offset=4),
         record_of(windows={7: Tally()}),
         record_of(windows={0: Tally(count=-1)}),
         record_of(windows={0: Tally(count=1 << 60)}),
+        record_of(windows={0: Tally(latencies=Latencies({1: 1 << 60}))}),
         record_of(windows={0: Tally(attempted=1, acknowledged=2)}),
         record_of(windows={number * MINUTE: Tally() for number in range(5_000)}),
     ],
@@ -100,6 +103,15 @@ def test_tallies_add_up_whatever_the_parts() -> None:
         parts.merge(tallies[0])
     assert parts == whole
     assert tally_of(fields_of(whole)) == whole
+
+
+def test_the_sum_of_two_that_can_be_can_be_read_again() -> None:
+    """It was refused as a record's count, and so ended a counter that had added two of the largest ones up, at each start again."""
+    most = 1 << 48
+    record = decode(encode(record_of(windows={0: Tally(count=most, latencies=Latencies({1: most}))})))
+    both = record.windows[0].copy()
+    both.merge(record.windows[0])
+    assert tally_of(fields_of(both)) == both
 
 
 def test_a_sum_has_no_evidence_that_a_part_of_it_lacks() -> None:
