@@ -645,13 +645,10 @@ class AuditCounter:
 
     def _standing(self) -> Standing:
         store = self._store
-        sessions = [session for session in store.sessions() if not session.is_final and not session.is_dead]
-        return Standing(
-            store.epoch,
-            tuple(store.topics()),
-            dict(collections.Counter(session.tier.partition(":")[0] for session in sessions)),
-            dataclasses.asdict(store.counters),
-        )
+        sessions: collections.Counter[str] = collections.Counter()
+        for tier, count in store.open_sessions().items():
+            sessions[tier.partition(":")[0]] += count
+        return Standing(store.epoch, tuple(store.topics()), dict(sessions), dataclasses.asdict(store.counters))
 
     async def sums(self) -> Sums:
         """Of all windows; each is looked at, while others wait for the store."""

@@ -653,6 +653,11 @@ class Store:
             for session, tier, topic, host, application, sequence, watermark_ms, is_final, is_dead, reported_ms, gaps, until in rows
         ]
 
+    def open_sessions(self) -> dict[str, int]:
+        """How many sessions have not ended, by tier: of brokers and producers that came and went, a week has very many."""
+        found = "SELECT tier, COUNT(*) FROM sessions WHERE is_final = 0 AND is_dead = 0 GROUP BY tier"
+        return dict(self._connection.execute(found))
+
     def totals(self) -> list[tuple[str, str, int]]:
         """Topic, tier, messages of all windows that are kept."""
         return self._connection.execute("SELECT topic, tier, SUM(count) FROM counts GROUP BY topic, tier").fetchall()

@@ -935,3 +935,11 @@ async def test_a_log_that_was_read_has_its_own_window_judged_and_no_other(store:
     assert counter.progress.judged == 101
     await counter._judge({("clicks", -1)})
     assert counter.progress.judged == 201
+
+
+async def test_sessions_that_have_not_ended_are_counted_by_the_kind_of_their_tier(store: Store) -> None:
+    ended = record("d", 0, "consumer:h", {}, is_final=True)
+    apply(store, produced(0, ALL), appended(0, ALL), consumed(0, ALL, 100), record("e", 0, "consumer:h", {}), ended)
+    assert (await counter_of(store).standing()).sessions == {"producer": 1, "broker": 1, "consumer": 2}
+    assert store.silent_sessions(NOW + 1, NOW + 1)
+    assert (await counter_of(store).standing()).sessions == {}
