@@ -28,6 +28,7 @@ from ottla.errors import reason_of
 
 DEFAULT_URL: Final = "http://127.0.0.1:8090"
 _WAIT_SECONDS: Final = 10.0  # of one question; longer waits ask again
+_AGAIN_SECONDS: Final = 1.0
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -89,6 +90,9 @@ def ask(url: str, path: str, failed: type[CommandFailed] = CommandFailed, /, **q
 
     Args:
         failed: raised when no one answers, or the counter says no.
+
+    Raises:
+        UsageError: the counter says that it cannot be asked so.
     """
     connection, prefix = connection_to(url, "--counter")
     path = prefix.rstrip("/") + path
@@ -104,7 +108,7 @@ def ask(url: str, path: str, failed: type[CommandFailed] = CommandFailed, /, **q
     finally:
         connection.close()
     if response.status >= 300:
-        raise failed(str(found.get("detail", response.reason)))
+        raise (UsageError if response.status == 400 else failed)(str(found.get("detail", response.reason)))
     return found
 
 
@@ -169,17 +173,24 @@ def verify(
     patience = _AGO.fullmatch(wait)
     if patience is None:
         raise UsageError(f"--wait takes a time such as 60s, and not {wait!r}")
-    left = timedelta(**{_UNITS[patience[2]]: int(patience[1])}).total_seconds()
+    deadline = time.monotonic() + timedelta(**{_UNITS[patience[2]]: int(patience[1])}).total_seconds()
     from_ms, to_ms = moment(start), moment(end)
     if from_ms >= to_ms:
         raise UsageError("--from is not before --to")
+    path = f"/v1/topics/{quote(topic, safe='')}/verify"
     while True:
-        some = min(left, _WAIT_SECONDS)
-        path = f"/v1/topics/{quote(topic, safe='')}/verify"
-        found = ask(url, path, NotKnown, **{"from": from_ms, "to": to_ms, "tiers": tiers, "wait": some})
-        left -= some
-        if left <= 0 or found["exit_code"] != 3:
-            break
+        began = time.monotonic()
+        left = max(0.0, deadline - began)
+        try:
+            found = ask(url, path, NotKnown, **{"from": from_ms, "to": to_ms, "tiers": tiers, "wait": min(left, _WAIT_SECONDS)})
+        except NotKnown:
+            if not left:  # a counter that begins, or begins again, does not answer for some seconds
+                raise
+        else:
+            kinds = {found["verdict"], *(edge["verdict"] for edge in found["edges"])}
+            if found["exit_code"] != 3 or not kinds & {"PENDING", "UNAUDITED"} or time.monotonic() >= deadline:
+                break
+        time.sleep(max(0.0, min(began + _AGAIN_SECONDS, deadline) - time.monotonic()))
     if as_json:
         say_json(found)
     else:
@@ -191,7 +202,6 @@ def verify(
     if found["exit_code"] == 1:
         raise MessagesDiffer(f"{topic}: messages are lost, doubled or others")
     if found["exit_code"] == 3:
-        kinds = {found["verdict"], *(edge["verdict"] for edge in found["edges"])}
         if "PENDING" in kinds:
             raise NotKnown(f"{topic}: it is not known yet whether all messages arrived")
         unknown = " and ".join(sorted(kinds & {"IN_DOUBT", "UNAUDITED"}))

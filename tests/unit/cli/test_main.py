@@ -1,5 +1,6 @@
 """How the command ends: exit codes, one sentence on stderr, and no traceback."""
 
+import json
 import os
 import socket
 import subprocess
@@ -136,6 +137,64 @@ def test_an_audit_counter_behind_a_path_is_asked_there(capsys: pytest.CaptureFix
             assert capsys.readouterr().out.strip() == "[]"
             assert run(["audit", "sessions", "--counter", url]) == 1
             assert capsys.readouterr().err == f"ottla: no audit counter answers at {url}: Bad Gateway\n"
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+class _Restarting(BaseHTTPRequestHandler):
+    """A counter that is killed while it is asked, whose file then cannot be read yet, and that knows all at its next answer."""
+
+    asked = 0
+
+    def do_GET(self) -> None:
+        _Restarting.asked += 1
+        if _Restarting.asked == 1:
+            return
+        body = (
+            {"detail": "its file fails"} if _Restarting.asked == 2 else {"verdict": "COMPLETE", "exit_code": 0, "windows": 1, "edges": []}
+        )
+        self.send_response(503 if _Restarting.asked == 2 else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Not on the terminal of the tests."""
+
+
+class _Refusing(_Proxy):
+    """A counter that cannot be asked so."""
+
+    def do_GET(self) -> None:
+        self.send_response(400)
+        self.end_headers()
+        self.wfile.write(b'{"detail": "more than 31 days"}')
+
+
+def test_verify_waits_for_a_counter_that_begins_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As one that is killed while a script waits for it."""
+    monkeypatch.setattr("ottla.cli.audit._AGAIN_SECONDS", 0.01)
+    with HTTPServer(("127.0.0.1", 0), _Restarting) as server:
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            words = ["audit", "verify", "--topic", "clicks", "--counter", f"http://127.0.0.1:{server.server_port}"]
+            assert run([*words, "--wait", "60s"]) == 0
+            assert capsys.readouterr().out == "clicks: COMPLETE, 1 window\n"
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+def test_what_a_counter_cannot_be_asked_is_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script tries again what is not known, and this is never known."""
+    with HTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            words = ["audit", "verify", "--topic", "clicks", "--from", "40d", "--wait", "60s"]
+            assert run([*words, "--counter", f"http://127.0.0.1:{server.server_port}"]) == 2
+            assert capsys.readouterr().err == "ottla: more than 31 days\n"
         finally:
             server.shutdown()
             serving.join()
