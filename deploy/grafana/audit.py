@@ -113,6 +113,13 @@ AUDIT: Final = Board(
                     empty_because=_NOTHING,
                 ),
                 Panel(
+                    "Latency",
+                    "s",
+                    "p99 from a message to the tier that had it; at producers to its acknowledgement.",
+                    ((_p99("ottla_audit_latency_seconds", "tier"), "{{tier}}"),),
+                    empty_because=_NOTHING,
+                ),
+                Panel(
                     "Sessions",
                     "short",
                     "Processes that report, by tier.",

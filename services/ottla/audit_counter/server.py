@@ -295,6 +295,7 @@ class Collector:
         if self._found is not None:
             standing, sums = self._found
             yield Family(metrics.MESSAGES, [((tier, topic), count) for topic, tier, count in sums.totals])
+            yield Family(metrics.LATENCY, [((kind,), found) for kind, found in standing.latencies.items()])
             yield Family(metrics.SESSIONS, [((tier,), count) for tier, count in standing.sessions.items()])
             yield from self._edges(sums)
             for metric, name in (

@@ -44,7 +44,7 @@ from ottla.errors import (
     reason_of,
 )
 from ottla.lifecycle import Offload
-from ottla.metrics.cells import Histogram
+from ottla.metrics.cells import Histogram, HistogramSnapshot
 from ottla.model import NO_LEADER, TopicPartition
 from ottla.protocol.list_offsets_client import EARLIEST, LATEST
 from ottla.record.audit_records import (
@@ -197,12 +197,14 @@ class Standing:
     Attributes:
         sessions: that report, by the kind of tier.
         counters: of audit records since the start.
+        latencies: of what they counted, by the kind of tier.
     """
 
     epoch: int
     topics: tuple[str, ...]
     sessions: Mapping[str, int]
     counters: Mapping[str, int]
+    latencies: Mapping[str, HistogramSnapshot] = field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -648,7 +650,13 @@ class AuditCounter:
         sessions: collections.Counter[str] = collections.Counter()
         for tier, count in store.open_sessions().items():
             sessions[tier.partition(":")[0]] += count
-        return Standing(store.epoch, tuple(store.topics()), dict(sessions), dataclasses.asdict(store.counters))
+        latencies = {}
+        for kind, found in store.latencies.items():
+            histogram = Histogram()
+            for milliseconds, count in found.lengths():
+                histogram.observe_many(milliseconds / 1000, count)
+            latencies[kind] = histogram.snapshot()
+        return Standing(store.epoch, tuple(store.topics()), dict(sessions), dataclasses.asdict(store.counters), latencies)
 
     async def sums(self) -> Sums:
         """Of all windows; each is looked at, while others wait for the store."""

@@ -31,7 +31,7 @@ from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Named
 from ottla.audit_counter.windows import MOST_AHEAD_MS, NO_END, Gap, SessionStanding, is_countable
 from ottla.errors import KafkaStorageError
 from ottla.record.audit_records import WRONG, AuditRecord, Tally, Verdict, fields_of, tally_of
-from ottla.record.digests import OffsetSums, quantiles
+from ottla.record.digests import Latencies, OffsetSums, quantiles
 
 log: Final = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ MOST_VERDICTS: Final = 100_000  # that are looked at together
 _RECENT_COUNTS: Final = 4_096
 _RECENT_SESSIONS: Final = 16_384
 _HOUR_MS: Final = 3_600_000
+_KINDS_WITH_LATENCIES: Final = ("producer", "consumer", "load")  # a stranger may say any tier
 _LOCKED_SECONDS: Final = 5.0  # for another process to close the file
 _FOLDED_AFTER_MS: Final = 2 * _HOUR_MS
 _FOLDED_AT_ONCE: Final = 20  # topics, some 5 ms each; the store does nothing else meanwhile
@@ -218,6 +219,7 @@ class Store:
         self._window_ms = window_ms
         self._retention_ms = retention_ms
         self.counters = Counters()
+        self.latencies: dict[str, Latencies] = {}  # of what was read since the start, by the kind of tier
         self._recent = _Recent()
         self._in_log: set[Window] = set()  # that a log is read for, and that were not written to since
         self._said: set[Window] = set()  # that something was said of since `begin_log`
@@ -312,6 +314,8 @@ class Store:
             connection.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?)", next_offsets.items())
             connection.executemany(_PUT_UNJUDGED, applied.changed)
         applied.committed()
+        for kind, latencies in applied.latencies.items():
+            self.latencies.setdefault(kind, Latencies()).merge(latencies)
         self._in_log -= applied.written
         self._said |= applied.changed
         self._without_log -= applied.changed
@@ -781,6 +785,7 @@ class _Batch:
         self._topic_ids: dict[str, str] = {}
         self._former: dict[str, set[int]] = {}  # the windows of each topic that a former one of its name has messages in
         self._mixed: set[Window] = set()
+        self.latencies: dict[str, Latencies] = {}
         self.changed: set[Window] = set()
         self.written: set[Window] = set()  # to the log, so that what the log said of them is old
 
@@ -862,6 +867,9 @@ class _Batch:
                 if record.tier == BROKER or is_writer(record.tier):
                     self.written.add((record.topic, start_ms))
             known.merge(tally)
+            kind = record.tier.partition(":")[0]
+            if kind in _KINDS_WITH_LATENCIES:
+                self.latencies.setdefault(kind, Latencies()).merge(tally.latencies)
 
     def _former_windows(self, topic: str) -> set[int]:
         found = self._former.get(topic)

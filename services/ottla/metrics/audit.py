@@ -1,4 +1,5 @@
-"""Metrics of the audit counter: what it says of topics, and how it is. No label has a value that a stranger chose, but for topics."""
+"""Metrics of the audit counter: what it says of topics, and how it is. No label has a value that a stranger chose, but for topics and
+for the groups, links and jobs of tiers and edges."""
 
 from __future__ import annotations
 
@@ -21,6 +22,12 @@ COMPLETENESS: Final = Metric(
 )
 OLDEST_INCOMPLETE: Final = Metric(
     "ottla_audit_oldest_incomplete_window_seconds", "gauge", "The age of the oldest window that is PENDING, 0 without one.", _EDGE
+)
+LATENCY: Final = Metric(
+    "ottla_audit_latency_seconds",
+    "histogram",
+    "Time from a message to the tier that had it, and at producers to its acknowledgement, of what was counted.",
+    ("tier",),
 )
 SESSIONS: Final = Metric("ottla_audit_sessions", "gauge", "Sessions that report, by tier.", ("tier",))
 SESSION_GAPS: Final = Metric("ottla_audit_session_gaps_total", "counter", "Gaps in what sessions said: audit data that is missing.")
@@ -75,6 +82,7 @@ METRICS: Final = (
     WINDOWS,
     COMPLETENESS,
     OLDEST_INCOMPLETE,
+    LATENCY,
     SESSIONS,
     SESSION_GAPS,
     RECORDS,

@@ -427,6 +427,10 @@ class Latencies:
         for bucket, count in other.buckets.items():
             buckets[bucket] = buckets.get(bucket, 0) + count
 
+    def lengths(self) -> Iterator[tuple[float, int]]:
+        """How long, in milliseconds, and how many took that."""
+        return ((float(_LENGTHS_OF_BUCKETS[bucket]), count) for bucket, count in self.buckets.items())
+
     @classmethod
     def of_pairs(cls, pairs: Iterable[tuple[int, int]]) -> Latencies:
         """From buckets and counts.

@@ -242,6 +242,8 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
         assert 'ottla_audit_missing_messages{edge="log->consumer:billing",topic="clicks"} 1.0' in text
         assert 'ottla_audit_messages{tier="producer",topic="clicks"} 100.0' in text
         assert "ottla_audit_is_active 1.0" in text
+        for tier, count in (("producer", 100), ("consumer", 99)):
+            assert f'ottla_audit_latency_seconds_count{{tier="{tier}"}} {count}.0' in text
 
 
 async def test_what_is_not_known_yet_and_a_file_that_fails_are_problems(tmp_path: Path) -> None:

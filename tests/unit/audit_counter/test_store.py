@@ -26,7 +26,7 @@ from ottla.clock import SystemClock
 from ottla.errors import InvalidRequest
 from ottla.lifecycle import Offload, offload_nothing
 from ottla.record.audit_records import NO_PARTITION, AuditRecord, Tally, Verdict
-from ottla.record.digests import OffsetSums
+from ottla.record.digests import Latencies, OffsetSums
 
 HOUR = 3_600_000
 END = START + MINUTE
@@ -943,3 +943,22 @@ async def test_sessions_that_have_not_ended_are_counted_by_the_kind_of_their_tie
     assert (await counter_of(store).standing()).sessions == {"producer": 1, "broker": 1, "consumer": 2}
     assert store.silent_sessions(NOW + 1, NOW + 1)
     assert (await counter_of(store).standing()).sessions == {}
+
+
+async def test_latencies_are_added_up_by_the_kind_of_tier_that_is_known_and_each_record_once(store: Store) -> None:
+    spent = replace(tally(ALL), latencies=Latencies({0: 3, 1: 2}))
+    said = [record("c", number, f"consumer:{number}", {START: spent}) for number in range(2)]
+    stranger = record("s", 0, "whatever:a", {START: spent})
+    apply(store, *said, stranger)
+    apply(store, *said, first=3)
+    (found,) = (await counter_of(store).standing()).latencies.items()
+    assert (found[0], found[1].count, found[1].buckets[:2]) == ("consumer", 10, (6, 0))
+    with pytest.raises(StoreFailed, match="a full disk"):
+        store.apply(failing(record("c", 2, "consumer:0", {START: spent})), {0: 9}, NOW)
+    assert (await counter_of(store).standing()).latencies["consumer"].count == 10
+
+
+def failing(record: AuditRecord) -> Iterator[Read]:
+    """Read after all the others, and then the file fails."""
+    yield Read(0, 8, record)
+    raise sqlite3.OperationalError("a full disk")
