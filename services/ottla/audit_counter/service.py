@@ -148,11 +148,13 @@ class Summary:
     """What is said of a topic between two times.
 
     Attributes:
+        folded: how long those windows are that others were folded into, by their start.
         is_read: there is nothing in `__audit` that the counter has yet to read.
     """
 
     windows: int
     verdicts: tuple[tuple[int, EdgeVerdict], ...]
+    folded: Mapping[int, int]
     is_read: bool = True
 
     @property
@@ -707,7 +709,7 @@ class AuditCounter:
         if len(found) > MOST_VERDICTS:
             raise InvalidRequest(f"{topic}: there are more than {MOST_VERDICTS:,} verdicts; ask for a shorter time, or for fewer tiers")
         verdicts = tuple((start_ms, said) for _, start_ms, said in found)
-        return Summary(len(self._store.windows_of(topic, from_ms, to_ms)), verdicts)
+        return Summary(len(self._store.windows_of(topic, from_ms, to_ms)), verdicts, self._store.folded(topic, from_ms, to_ms))
 
     async def wait_caught_up(self) -> None:
         """Waits until all of `__audit` was read once."""

@@ -631,6 +631,11 @@ class Store:
         )
         return [row[0] for row in rows]
 
+    def folded(self, topic: str, from_ms: int, to_ms: int) -> dict[int, int]:
+        """Those of them that others were folded into, and how long they are."""
+        found = "SELECT DISTINCT start_ms FROM counts WHERE topic = ? AND start_ms >= ? AND start_ms < ? AND range_offset = ?"
+        return {start_ms: self._fold_ms for (start_ms,) in self._connection.execute(found, (topic, from_ms, to_ms, _FOLDED))}
+
     def sessions(self, only: str | None = None) -> list[SessionStanding]:
         """What sessions have said, of one topic or of all."""
         rows = self._connection.execute(  # the clock of a session may be ahead

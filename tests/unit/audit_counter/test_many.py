@@ -66,7 +66,7 @@ async def counter_of(path: Path) -> AsyncIterator[Counter]:
         store.close()
 
 
-async def answer(application: AuditApplication, path: str) -> Any:
+async def answer(application: AuditApplication, path: str, query: bytes = b"") -> Any:
     """What the API says, without a listener."""
     body = b""
 
@@ -77,7 +77,7 @@ async def answer(application: AuditApplication, path: str) -> Any:
         nonlocal body
         body += message.get("body", b"")
 
-    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": []}
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": query, "headers": []}
     await application.application(scope, receive, send)
     return json.loads(body)
 

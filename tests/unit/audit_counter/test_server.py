@@ -139,6 +139,7 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
         assert (status, topics[0]["topic"], topics[0]["missing"]) == (200, "clicks", 1)
         assert topics[0]["messages"] == {"producer": 100, "log": 100, "consumer:billing": 99}
         _, edges = await ask(f"/v1/topics/clicks/edges?{span}")
+        assert {edge["window_ms"] for edge in edges} == {60_000}
         assert {edge["edge"]: edge["verdict"] for edge in edges} == {"producer->log": "COMPLETE", "log->consumer:billing": "LOSS"}
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Store, "has_topic", None)  # the store is asked once

@@ -16,9 +16,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from tests.unit.audit_counter.records import MINUTE, NOW, START, appended, consumed, produced, read, record
+from tests.unit.audit_counter.test_many import answer
 from tests.unit.audit_counter.test_verdicts import headers, tally
 
 from ottla.audit_counter.books import Moved
+from ottla.audit_counter.rest.application import AuditApplication
 from ottla.audit_counter.service import AuditCounter, CounterSettings, _LogCount
 from ottla.audit_counter.store import Read, Store, StoreFailed
 from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
@@ -821,6 +823,9 @@ async def test_who_asks_for_a_part_of_a_folded_hour_is_told_what_is_said_of_the_
     later = hour + 5 * HOUR
     folded_hour(store, hour, later)
     assert await said(15, 45) == await said(0, 60) == (1, Verdict.COMPLETE, 0)
+    times = f"from={hour + 15 * MINUTE}&to={hour + 45 * MINUTE}".encode()
+    (edge,) = await answer(AuditApplication(counter, SystemClock()), "/v1/topics/clicks/edges", times)
+    assert (edge["window"], edge["window_ms"]) == (hour, HOUR), "a page that took it for a window showed nothing for the rest of the hour"
     assert await said(60, 75) == (0, Verdict.PENDING, 3)
     store.put_verdicts("clicks", hour, [EdgeVerdict("producer", "broker", Verdict.LOSS, missing=1)])
     store.put_verdicts("clicks", hour + HOUR, [EdgeVerdict("producer", "broker", Verdict.COMPLETE)])

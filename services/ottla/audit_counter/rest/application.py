@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from ottla.audit_counter.canary.runner import Canary, fields_of_canary
 from ottla.audit_counter.rest.document import openapi
-from ottla.audit_counter.service import AuditCounter, fields_of_verdict
+from ottla.audit_counter.service import AuditCounter, Summary, fields_of_verdict
 from ottla.audit_counter.store import StoreFailed, TierRow
 from ottla.clock import Clock
 from ottla.errors import InvalidRequest
@@ -131,7 +131,7 @@ class AuditApplication:
     async def _edges(self, request: Request) -> Response:
         topic = await self._topic(request)
         summary = await self._counter.summary(topic, *self._between(request))
-        return _listed(request, [{"window": start_ms, **fields_of_verdict(said)} for start_ms, said in summary.verdicts])
+        return _listed(request, self._edge_rows(summary))
 
     async def _missing(self, request: Request) -> Response:
         topic = await self._topic(request)
@@ -150,10 +150,16 @@ class AuditApplication:
         topic = request.path_params["topic"]
         tiers = tuple(filter(None, request.query_params.get("tiers", "").split(",")))
         found = await self._counter.verify(topic, *self._between(request), tiers, _wait_seconds(request))
-        verdicts = [{"window": start_ms, **fields_of_verdict(said)} for start_ms, said in found.verdicts]
+        edges = self._edge_rows(found)
         return JSONResponse(
-            {"verdict": str(found.verdict), "exit_code": found.exit_code, "windows": found.windows, "edges": verdicts, "topic": topic}
+            {"verdict": str(found.verdict), "exit_code": found.exit_code, "windows": found.windows, "edges": edges, "topic": topic}
         )
+
+    def _edge_rows(self, summary: Summary) -> list[dict[str, object]]:
+        """With how long each window is, as it may be one that others were folded into."""
+        length, folded = self._counter.settings.window_ms, summary.folded
+        found = [(start_ms, folded.get(start_ms, length), said) for start_ms, said in summary.verdicts]
+        return [{"window": start_ms, "window_ms": window_ms, **fields_of_verdict(said)} for start_ms, window_ms, said in found]
 
     async def _sessions(self, request: Request) -> Response:
         rows = [

@@ -18,7 +18,10 @@ _PATHS: Final[dict[str, tuple[str, list[dict[str, Any]]]]] = {
         [_TOPIC, *_FROM_TO, {"name": "tier", "in": "query", "schema": {"type": "string"}}],
     ),
     "/v1/topics/{topic}/partitions": ("What each tier had of each partition, all windows of the span added up.", [_TOPIC, *_FROM_TO]),
-    "/v1/topics/{topic}/edges": ("What is said of each edge, by window.", [_TOPIC, *_FROM_TO]),
+    "/v1/topics/{topic}/edges": (
+        "What is said of each edge, by window; `window_ms` is how long it is, as the windows of an hour that is past are folded into one.",
+        [_TOPIC, *_FROM_TO],
+    ),
     "/v1/topics/{topic}/missing": (
         "The messages that differ on an edge in a window.",
         [_TOPIC, *({"name": name, "in": "query", "required": True, "schema": {"type": "string"}} for name in ("window", "edge"))],
