@@ -28,7 +28,7 @@ import numpy as np
 from ottla.client.auditing import Audit, ConsumerAudit, Outcomes, ProducerAudit, new_session
 from ottla.clock import SystemClock, wall_ns
 from ottla.network.audit_schema import AuditSchemaId
-from ottla.record.audit_records import TOPIC, AuditRecord, Session, encode
+from ottla.record.audit_records import MAXIMUM_TEXT, TOPIC, AuditRecord, Session, encode
 from ottla.record.digests import digests_of
 
 log: Final = logging.getLogger(__name__)
@@ -49,6 +49,9 @@ _DEFAULTS: Final = {
     "schema.registry.url": "",
     "schema.registry.basic.auth.user.info": "",
 }
+# The lowest and the highest: a counter takes none of another window, and no name that is longer.
+_BOUNDS: Final = {"report.interval.ms": (1, 86_400_000), "window.ms": (10_000, 600_000), "max.records": (1, 10_000_000)}
+_NAMES: Final = ("application", "cluster", "host")
 # What a reporter's own producer takes over: how to reach the cluster.
 _CONNECTION: Final = (
     *("bootstrap.servers", "metadata.broker.list", "client.id", "client.dns.", "broker."),
@@ -173,12 +176,19 @@ def options_of(configuration: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     options = {**_DEFAULTS, **own}
     if options["time"] not in ("message", "append"):
         raise ValueError(f"{PREFIX}time = {options['time']} is neither message nor append")
+    for name, (lowest, highest) in _BOUNDS.items():
+        text = str(options[name])
+        if not text.isdecimal() or not lowest <= int(text) <= highest:
+            raise ValueError(f"{PREFIX}{name} = {text[:50]} is not in [{lowest}, {highest}]")
+    for name in _NAMES:
+        if len(str(options[name])) > MAXIMUM_TEXT:
+            raise ValueError(f"{PREFIX}{name} has {len(str(options[name]))} characters; {MAXIMUM_TEXT} are allowed")
     options["host"] = options["host"] or socket.gethostname()
     return {name: value for name, value in configuration.items() if not name.startswith(PREFIX)}, options
 
 
 def session_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"window_ms": int(options["window.ms"]), **{name: str(options[name]) for name in ("application", "cluster", "host")}}
+    return {"window_ms": int(options["window.ms"]), **{name: str(options[name]) for name in _NAMES}}
 
 
 class _Deliveries:

@@ -100,6 +100,22 @@ def test_only_clients_of_confluent_kafka_are_audited_and_only_settings_that_ther
         audited(confluent_kafka.Producer)({"bootstrap.servers": "localhost:1", "ottla.audit.aplication": "x"})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("window.ms", value) for value in (0, -1, 60, "1m", 3_600_000, 60_000.5)),
+        *(("report.interval.ms", value) for value in (0, -1, "soon", 1 << 70)),
+        ("max.records", 0),
+        ("application", "a" * 513),
+    ],
+)
+@pytest.mark.parametrize("kind", [confluent_kafka.Producer, confluent_kafka.Consumer])
+def test_a_setting_that_no_counter_could_make_anything_of_is_refused(name: str, value: object, kind: Any) -> None:
+    """With a window of 60 ms all that was reported was quarantined; with an interval of 0 the reporter took all of a processor."""
+    with pytest.raises(ValueError, match=rf"^ottla\.audit\.{name} "):
+        audited(kind)({"bootstrap.servers": "localhost:1", "group.id": "g", f"ottla.audit.{name}": value})
+
+
 def test_a_watermark_stays_below_what_is_on_its_way() -> None:
     audit = ProducerAudit(new_session("producer"))
     first = audit.attempted("t", b"k", b"v", 70_000)
