@@ -1164,16 +1164,19 @@ def _opened(path: Path) -> sqlite3.Connection:
     """The file, or a new one in place of one that is torn: what it had is read from `__audit` again."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        return _connected(path)
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):
-            raise StoreFailed(f"{path} cannot be opened: {error}") from error
-        torn = path.with_suffix(".torn")
-        log.error("%s is torn (%s): it is kept as %s, and all of __audit is read again", path, error, torn)
-        path.replace(torn)
-        for suffix in ("-wal", "-shm"):
-            path.with_name(path.name + suffix).unlink(missing_ok=True)
-        return _connected(path)
+        try:
+            return _connected(path)
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            torn = path.with_suffix(".torn")
+            log.error("%s is torn (%s): it is kept as %s, and all of __audit is read again", path, error, torn)
+            path.replace(torn)
+            for suffix in ("-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+            return _connected(path)
+    except sqlite3.Error as error:
+        raise StoreFailed(f"{path} cannot be opened: {error}") from error
 
 
 def _connected(path: Path) -> sqlite3.Connection:

@@ -601,6 +601,22 @@ def test_a_torn_file_is_set_apart_and_everything_is_read_again(tmp_path: Path) -
     store.close()
 
 
+def test_a_torn_file_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is no failure of ours with a traceback. Method: SQLite cannot make the second file."""
+    path = tmp_path / "audit.db"
+    path.write_bytes(b"torn" * 1024)
+    connect = sqlite3.connect
+
+    def connected(database: Path, **keywords: Any) -> sqlite3.Connection:
+        if not path.exists():
+            raise sqlite3.OperationalError("database or disk is full")
+        return connect(database, **keywords)
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    with pytest.raises(StoreFailed, match=r"audit\.db cannot be opened: database or disk is full"):
+        Store(path, MINUTE, HOUR)
+
+
 def test_a_full_disk_takes_nothing_in(store: Store) -> None:
     apply(store, produced(0, ALL))
     before = store.books("clicks", START)
