@@ -517,6 +517,8 @@ class AuditCounter:
                     await self._judge({(topic, start_ms)})
                 else:
                     self._doubts.setdefault((topic, start_ms))
+            except StoreFailed:
+                raise
             except (OttlaError, OSError) as error:
                 is_failure = not isinstance(error, TransactionIsOpen)
                 self.progress.log_failures += is_failure

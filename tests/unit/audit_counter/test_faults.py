@@ -229,6 +229,24 @@ async def test_a_counter_whose_disk_is_full_ends_and_goes_on_where_it_was(tmp_pa
             assert len(await server.counter.sessions()) == 201
 
 
+async def test_a_file_that_does_not_take_what_a_log_said_ends_the_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was said of the log that it cannot be read, once a second, by a counter that was ready and that no alert named."""
+
+    def full(*_: object) -> None:
+        raise StoreFailed("the audit counter's file fails: database or disk is full")
+
+    monkeypatch.setattr(store.Store, "put_log", full)
+    async with brokers(tmp_path / "brokers") as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        async with server_of(settings_of(servers(running), tmp_path / "audit")) as server:
+            now_ms = SystemClock().time_ms()
+            line = Pipeline(running, cluster, server.counter, now_ms - now_ms % MINUTE - 2 * MINUTE)
+            await line.produce(100)
+            await line.say_final()
+            assert "full" in await asyncio.wait_for(server.failed(), WAIT_SECONDS)
+            assert not server.counter.progress.log_failures
+
+
 async def test_a_second_counter_with_the_same_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_LOCKED_SECONDS", 0.2)
     async with brokers(tmp_path / "brokers") as running:
