@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,10 @@ async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path:
         assert status_body["is_active"]
         assert status_body["is_caught_up"]
         assert status_body["quarantined"] == 0
+        begin = datetime.fromtimestamp(window / 1000, timezone(timedelta(hours=2))).isoformat(timespec="seconds")
+        assert (await ask(f"/v1/topics/clicks/edges?from={begin}&to={window + 60_000}"))[1] == edges, "a + that is not encoded is a space"
+        _, verified = await ask(f"/v1/topics/clicks/verify?{span}&tiers=producer,%20log,")
+        assert (verified["verdict"], len(verified["edges"])) == ("COMPLETE", 1)
         for path, code in (
             ("/v1/topics/none/edges", 404),
             ("/v1/topics/none/windows", 404),

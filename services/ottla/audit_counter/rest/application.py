@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from ottla.errors import InvalidRequest
 _DAY_MS: Final = 86_400_000
 _MOST_DAYS: Final = 31
 _LONGEST_WAIT_SECONDS: Final = 15.0  # below the deadline of a connection
+_ZONE: Final = re.compile(r"(?<=:\d\d) (?=\d\d:\d\d$)")  # + of a zone, which a query has as a space
 _TIER_ROW: Final = "{" + ",".join(f'"{name}":%s' for name in TierRow.__annotations__) + "}"
 
 
@@ -148,7 +150,7 @@ class AuditApplication:
 
     async def _verify(self, request: Request) -> Response:
         topic = request.path_params["topic"]
-        tiers = tuple(filter(None, request.query_params.get("tiers", "").split(",")))
+        tiers = tuple(tier for text in request.query_params.get("tiers", "").split(",") if (tier := text.strip()))
         found = await self._counter.verify(topic, *self._between(request), tiers, _wait_seconds(request))
         edges = self._edge_rows(found)
         return JSONResponse(
@@ -218,7 +220,7 @@ class AuditApplication:
         if text.isascii() and text.isdigit() and len(text) < 16:
             return int(text)
         try:
-            moment = datetime.fromisoformat(text)
+            moment = datetime.fromisoformat(_ZONE.sub("+", text))
             return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
         except (ValueError, OverflowError):
             raise HTTPException(400, f"{name} = {text[:50]!r} is neither milliseconds nor ISO 8601") from None
