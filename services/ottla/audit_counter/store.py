@@ -297,6 +297,7 @@ class Store:
             applied = _Batch(connection, self._recent, self._window_ms, self._fold_ms, self._oldest_ms(now_ms), now_ms, counters)
             known = dict(connection.execute("SELECT partition, next_offset FROM offsets"))
             is_whole = True
+            none: Read | None = None
             reached: dict[int, int] = {}
             for one in read:
                 if one.offset < known.get(one.partition, 0):
@@ -307,6 +308,7 @@ class Store:
                 reached[one.partition] = one.offset + 1
                 if one.record is None:
                     counters.quarantined += 1
+                    none = one
                     connection.execute("INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?)", (one.partition, one.offset, one.reason[:1000]))
                 else:
                     applied.take(one.record)
@@ -314,6 +316,14 @@ class Store:
             connection.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?)", next_offsets.items())
             connection.executemany(_PUT_UNJUDGED, applied.changed)
         applied.committed()
+        if none is not None:
+            log.warning(
+                "__audit-%d: no audit record is at offset %d, the last of %d such: %s",
+                none.partition,
+                none.offset,
+                counters.quarantined,
+                none.reason,
+            )
         for kind, latencies in applied.latencies.items():
             self.latencies.setdefault(kind, Latencies()).merge(latencies)
         self._in_log -= applied.written

@@ -113,8 +113,11 @@ class Reporter:
 
     def _report(self, *, is_final: bool) -> None:
         self._waiting.extend(self._audit.records(_CLOCK.time_ms(), is_final=is_final))
-        while len(self._waiting) > self._most:
-            self._waiting.popleft()
+        waiting = len(self._waiting)
+        if (too_many := waiting - self._most) > 0:
+            log.warning("%s is not reached: the oldest audit records are given up, %d of %d", TOPIC, too_many, waiting)
+            for _ in range(too_many):
+                self._waiting.popleft()
         self._send()
 
     def _send(self) -> None:

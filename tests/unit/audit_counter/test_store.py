@@ -479,8 +479,9 @@ def test_a_tier_with_windows_of_another_width_is_missing_audit_data_and_no_loss(
     assert store.counters.windows_refused == 150
 
 
-def test_records_that_are_none_are_kept_with_their_offset_and_counted(store: Store) -> None:
+def test_records_that_are_none_are_kept_with_their_offset_and_counted(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     apply(store, None, produced(0, ALL))
+    assert caplog.messages == ["__audit-0: no audit record is at offset 0, the last of 1 such: no record"]
     assert store._connection.execute("SELECT * FROM quarantine").fetchall() == [(0, 0, "no record")]
     assert store.counters.quarantined == 1
 

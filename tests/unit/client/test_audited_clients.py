@@ -93,6 +93,18 @@ def test_what_is_reported_before_there_is_a_topic_for_it_comes_in_its_order(tmp_
     assert [record.sequence for record in reported] == list(range(len(reported)))
 
 
+def test_what_a_reporter_gives_up_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """The runbook of AuditSessionGap sends an operator to that line. Two are with librdkafka, and two wait."""
+    monkeypatch.setattr(audited_clients, "_CLOSE_SECONDS", 0.1)
+    settings = {"bootstrap.servers": "localhost:1", "ottla.audit.report.interval.ms": 600_000, "ottla.audit.max.records": 2}
+    producer: Any = audited(confluent_kafka.Producer)(settings)
+    producer.audit.attempted("clicks", b"key", b"value", 1)
+    for _ in range(6):
+        producer.audit_reporter._report(is_final=False)
+    producer.audit_reporter.close()
+    assert sum("are given up, 1 of 3" in line for line in caplog.messages) >= 2
+
+
 def test_only_clients_of_confluent_kafka_are_audited_and_only_settings_that_there_are() -> None:
     with pytest.raises(TypeError, match="neither a Producer nor a Consumer"):
         audited(dict)

@@ -32,7 +32,10 @@ _PATHS: Final[dict[str, tuple[str, list[dict[str, Any]]]]] = {
     ),
     "/v1/sessions": ("Who reports.", []),
     "/v1/canary": ("The canary of this counter, by partition; an active counter has one where `audit.canary.enable` is true.", []),
-    "/v1/events": ("Verdicts as they change, as server-sent events.", [{"name": "topic", "in": "query", "schema": {"type": "string"}}]),
+    "/v1/events": (
+        "Verdicts as they change, as server-sent events; none is sent again to who was away.",
+        [{"name": "topic", "in": "query", "schema": {"type": "string"}}],
+    ),
     "/v1/openapi.json": ("This.", []),
 }
 _PROBLEM: Final = {"description": "A problem (RFC 9457).", "content": {"application/problem+json": {"schema": {"type": "object"}}}}
