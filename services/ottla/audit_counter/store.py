@@ -682,11 +682,15 @@ class Store:
         return self._connection.execute("SELECT topic, tier, SUM(count) FROM counts GROUP BY topic, tier").fetchall()
 
     def verdict_counts(self) -> list[tuple[str, str, str, str, int, int, int, int]]:
-        """Topic, both ends, verdict, how many windows, what is missing and what is too much in them, and where the first begins."""
-        return self._connection.execute(
+        """Topic, both ends, verdict, how many windows, what is missing and what is too much in them, and where the first begins.
+
+        Nothing is where it is not known: what differs there may be audit data.
+        """
+        rows = self._connection.execute(
             "SELECT topic, upstream, downstream, verdict, SUM(windows), SUM(missing), SUM(surplus), MIN(start_ms) FROM verdicts"
             " GROUP BY topic, upstream, downstream, verdict"
-        ).fetchall()
+        )
+        return [row if row[3] in WRONG else (*row[:5], 0, 0, row[7]) for row in rows]
 
     def tiers(self, topic: str, from_ms: int, to_ms: int, tier: str | None = None) -> list[TierRow]:
         """What tiers had of windows that begin in [from_ms, to_ms), partitions and hosts added up."""

@@ -11,10 +11,10 @@ _EDGE: Final = ("topic", "edge")
 
 MESSAGES: Final = Metric("ottla_audit_messages", "gauge", "Messages in the windows that are kept.", ("tier", "topic"))
 MISSING: Final = Metric(
-    "ottla_audit_missing_messages", "gauge", "Messages that the tier behind lacks, in the windows that are kept.", _EDGE
+    "ottla_audit_missing_messages", "gauge", "Messages that the tier behind lacks, in the windows of which that is known.", _EDGE
 )
 DUPLICATE: Final = Metric(
-    "ottla_audit_duplicate_messages", "gauge", "Messages that the tier behind has too often, in the windows that are kept.", _EDGE
+    "ottla_audit_duplicate_messages", "gauge", "Messages that the tier behind has too often, in the windows of which that is known.", _EDGE
 )
 WINDOWS: Final = Metric("ottla_audit_windows", "gauge", "Windows that are kept, by what is said of them.", ("topic", "edge", "verdict"))
 COMPLETENESS: Final = Metric(

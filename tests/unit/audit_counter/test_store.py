@@ -21,12 +21,14 @@ from tests.unit.audit_counter.test_verdicts import headers, tally
 
 from ottla.audit_counter.books import Moved
 from ottla.audit_counter.rest.application import AuditApplication
+from ottla.audit_counter.server import Collector
 from ottla.audit_counter.service import AuditCounter, CounterSettings, _LogCount
 from ottla.audit_counter.store import Read, Store, StoreFailed
 from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
 from ottla.clock import SystemClock
 from ottla.errors import InvalidRequest
 from ottla.lifecycle import Offload, offload_nothing
+from ottla.metrics import audit as metrics
 from ottla.record.audit_records import NO_PARTITION, AuditRecord, Tally, Verdict
 from ottla.record.digests import Latencies, OffsetSums
 
@@ -965,6 +967,24 @@ async def test_sessions_that_have_not_ended_are_counted_by_the_kind_of_their_tie
     assert (await counter_of(store).standing()).sessions == {"producer": 1, "broker": 1, "consumer": 2}
     assert store.silent_sessions(NOW + 1, NOW + 1)
     assert (await counter_of(store).standing()).sessions == {}
+
+
+async def test_what_may_be_missing_audit_data_is_not_said_to_be_missing_messages(store: Store) -> None:
+    """Who saw 1,000 missing of a topic with a loss of 3 looked for messages that are all there."""
+    apply(store, produced(0, ALL))
+    ends = ("producer", "broker")
+    for number, (verdict, missing, surplus) in enumerate(
+        [(Verdict.LOSS, 3, 0), (Verdict.DUPLICATE, 0, 2), (Verdict.UNAUDITED, 1000, 500), (Verdict.IN_DOUBT, 70, 60)]
+    ):
+        store.put_verdicts("clicks", START + number * MINUTE, [EdgeVerdict(*ends, verdict, missing=missing, surplus=surplus)])
+    counter = counter_of(store)
+    (row,) = await answer(AuditApplication(counter, SystemClock()), "/v1/topics")
+    assert (row["missing"], row["surplus"]) == (3, 2)
+    collector = Collector(counter, SystemClock())
+    await collector.refresh()
+    found = {family.metric: family.samples for family in collector.collect() if not isinstance(family, str)}
+    edge = ("clicks", "producer->broker")
+    assert (found[metrics.MISSING], found[metrics.DUPLICATE]) == ([(edge, 3)], [(edge, 2)])
 
 
 async def test_latencies_are_added_up_by_the_kind_of_tier_that_is_known_and_each_record_once(store: Store) -> None:
