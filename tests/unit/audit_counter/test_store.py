@@ -613,7 +613,8 @@ def test_a_torn_file_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.
     def connected(database: Path, **keywords: Any) -> sqlite3.Connection:
         if not path.exists():
             raise sqlite3.OperationalError("database or disk is full")
-        return connect(database, **keywords)
+        connection: sqlite3.Connection = connect(database, **keywords)
+        return connection
 
     monkeypatch.setattr(sqlite3, "connect", connected)
     with pytest.raises(StoreFailed, match=r"audit\.db cannot be opened: database or disk is full"):
