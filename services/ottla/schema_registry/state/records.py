@@ -254,6 +254,8 @@ def _decoded(key: Json, key_bytes: bytes, value: bytes | None, timestamp_ms: int
     if keytype == "NOOP":
         return Noop()
     scope = key.get("subject") or names.TOP
+    if not isinstance(scope, str):
+        raise ValueError(f"subject {scope!r}")
     match keytype:
         case "SCHEMA":
             subject, version = str(key["subject"]), int(key["version"])

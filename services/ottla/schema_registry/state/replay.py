@@ -282,7 +282,7 @@ class State:
                 if isinstance(number, int) and 0 <= number <= HIGHEST_ID:
                     found = self._context_named(context)
                     found.highest_id = max(found.highest_id, number)
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             log.error("a header %s cannot be read: %r", HIGHEST_IDS_HEADER, header[:200])
 
     def image(self) -> Image:
