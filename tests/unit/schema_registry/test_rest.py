@@ -29,6 +29,8 @@ B_DEFAULTS: Final = json.dumps(
     {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}, {"name": "b", "type": "string", "default": ""}]}
 )
 
+TAGS_OF_R: Final = [{"schemaEntity": {"entityPath": "R", "entityType": "sr_record"}, "tags": ["PII"]}]
+
 
 async def test_the_same_schema_again_is_the_same_id_across_subjects_and_is_not_written() -> None:
     log = MemoryLog()
@@ -77,6 +79,7 @@ async def test_what_is_answered_has_confluents_fields(client: Client) -> None:
         ("GET", "/schemas/ids/nine", None, 404, 404),
         ("GET", "/schemas/ids/99999999999999", None, 404, 404),
         ("GET", "/schemas/ids/-1", None, 404, 404),
+        ("GET", f"/schemas/ids/{'9' * 5_000}", None, 404, 404),
         ("GET", "/schemas/guids/none", None, 404, 40403),
         ("GET", "/schemas/ids/9/subjects", None, 404, 40403),
         ("GET", "/subjects/none/versions", None, 404, 40401),
@@ -101,6 +104,8 @@ async def test_what_is_answered_has_confluents_fields(client: Client) -> None:
         ("POST", "/subjects/a/versions", {"schema": A, "references": [{"name": "x"}]}, 400, 400),
         ("POST", "/subjects/a/versions", {"schema": A, "references": [{"name": "x", "subject": "no", "version": 1}]}, 422, 42201),
         ("POST", "/subjects/a/versions", {"schema": A, "references": [{"name": "x", "subject": "no", "version": 1 << 32}]}, 400, 400),
+        ("POST", "/subjects/a/versions", {"schema": A, "references": [{"name": "\ud800", "subject": "a", "version": 1}]}, 400, 400),
+        ("POST", "/subjects/a/versions", {"schema": "\ud800", "schemaTagsToAdd": TAGS_OF_R}, 422, 42201),
         ("POST", "/subjects/a/versions", {"schema": A, "id": 7}, 422, 42205),
         ("POST", "/subjects/a/versions", {"schema": A, "metadata": {"properties": {"\ud800": "b"}}}, 400, 400),
         ("PUT", "/config/a", {"alias": "\ud800"}, 400, 400),

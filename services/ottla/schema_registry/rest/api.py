@@ -312,7 +312,7 @@ class Api:
 
     def _by_id(self, call: Call) -> tuple[int, Version | None]:
         text = call.values["id"]
-        if not (text.isascii() and text.isdigit() and int(text) <= HIGHEST_ID):
+        if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) <= HIGHEST_ID):
             raise NotFound("HTTP 404 Not Found")
         subject = names.normal(names.within(call.context, call.text("subject")))
         return int(text), self._state.version_by_id(int(text), self._state.replace_alias(subject))
@@ -483,8 +483,11 @@ class Api:
         return request
 
     async def _tagged(self, request: Registration, add: Tags, remove: Tags) -> str:
-        candidate = Version(request.subject, 0, 0, decisions.schema_of(request), False, 0)
-        parsed = await self._registry.drafts.parsed(self._state, request.subject, candidate.schema)
+        try:
+            schema = decisions.schema_of(request)
+        except UnicodeEncodeError:
+            raise InvalidSchema("Invalid schema, details: half of a surrogate pair stands alone") from None
+        parsed = await self._registry.drafts.parsed(self._state, request.subject, schema)
         try:
             return parsed.with_tags(add, remove)
         except UnreadableSchema as error:

@@ -164,7 +164,8 @@ def references_of(value: object) -> tuple[Reference, ...]:
     for reference in value:
         match reference:
             case {"name": str(name), "subject": str(subject), "version": version}:
-                found.append(Reference(name, subject, integer_of(version, "a reference's version", at_least=-1)))
+                number = integer_of(version, "a reference's version", at_least=-1)
+                found.append(Reference(_whole(name, "a reference's name"), _whole(subject, "a reference's subject"), number))
             case _:
                 raise MalformedRequest("a reference is an object of name, subject and version")
     return tuple(found)
