@@ -515,6 +515,17 @@ async def test_tags_are_written_into_the_schema_as_another_version(client: Clien
     assert (await client.post("/subjects/s/versions/1/tags", {"tagsToAdd": [7]})).code == 400
 
 
+async def test_tags_with_paths_that_are_too_long_together_are_refused(client: Client) -> None:
+    """Definitions that nothing refers to cost nothing until their tags are asked for."""
+    nested: Any = {"type": "object", "properties": {f"p{index}": {} for index in range(3_000)}}
+    for _ in range(50):
+        nested = {"type": "object", "properties": {"n" * 1_000: nested}}
+    await client.register("j", {"type": "object", "definitions": {"d": nested}}, schemaType="JSON")
+    assert (await client.get("/subjects/j/versions/1?findTags=*")).code == 42201
+    body = {"schema": '{"type":"object"}', "schemaType": "JSON", "propagateSchemaTags": True}
+    assert (await client.post("/subjects/j/versions", body)).code == 42201
+
+
 async def test_modes(client: Client) -> None:
     assert (await client.get("/mode")).json == {"mode": "READWRITE"}
     await client.register("a", A)

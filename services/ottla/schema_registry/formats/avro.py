@@ -281,6 +281,7 @@ class _Parser:
         if name in _PLAIN:
             return _PLAIN[name]
         full = name if "." in name or not namespace else f"{namespace}.{name}"
+        self._budget.spend(steps=len(full) // 100)
         known = self.types.get(full) or self.types.get(name)
         if known is not None:
             return known
@@ -296,6 +297,8 @@ class _Parser:
         type_, _ = self._undefined.pop(full, (Type(), ""))
         type_.kind, type_.name = kind, full
         self.types[full] = type_
+        named = [names for key in ("fields", "aliases") if isinstance(names := node.get(key), list)]
+        self._budget.spend(steps=len(full) * (1 + sum(map(len, named))) // 100)  # these get names or paths that are as long
         type_.doc = _text(node, "doc")
         type_.aliases = [alias if "." in alias or not own_namespace else f"{own_namespace}.{alias}" for alias in _aliases(node, place)]
         type_.properties = _properties(node, TYPE_ATTRIBUTES | {"default"} if kind == "enum" else TYPE_ATTRIBUTES)

@@ -248,7 +248,11 @@ class ParsedSchema(Protocol):
 
     @property
     def tagged_entities(self) -> Tags:
-        """Tags within the text (`confluent:tags`, `confluent.field_meta`), by where they stand."""
+        """Tags within the text (`confluent:tags`, `confluent.field_meta`), by where they stand.
+
+        Raises:
+            InvalidSchema: the places have too long paths together.
+        """
         ...
 
     def with_tags(self, add: Tags, remove: Tags) -> str:

@@ -124,12 +124,12 @@ class JsonSchema:
     @cached_property
     def tagged_entities(self) -> Tags:
         """The keyword `confluent:tags` of objects and properties."""
-        return {entity: tags for entity, place in _entities(self.document) if (tags := _tags(place))}
+        return {entity: tags for entity, place in _entities(self.document, self._limits) if (tags := _tags(place))}
 
     def with_tags(self, add: Tags, remove: Tags) -> str:
         """The canonical text with other tags."""
         document = read_json(self.canonical, self._limits)
-        places = dict(_entities(document, is_plain=True)) | dict(_entities(document))
+        places = dict(_entities(document, self._limits, is_plain=True)) | dict(_entities(document, self._limits))
         for entity in dict.fromkeys([*add, *remove]):
             if entity not in places:
                 raise InvalidSchema(f"the schema has no {entity.type.value} {entity.path}", entity.path)
@@ -219,6 +219,7 @@ class _Reader:
         self._budget: Final = Budget(limits)
         self._nodes: Final[dict[int, Node]] = {}  # by the identity of a schema's JSON, which the documents keep alive
         self._waiting: Final[list[tuple[Node, _Place]]] = []
+        self._budget.spend(steps=sum(map(_length_of_ids, [document, *documents.values()])) // 100)
         draft = _specification(document)
         resource = draft.create_resource(document)
         registry: Registry[Json] = META_SCHEMAS
@@ -240,6 +241,7 @@ class _Reader:
 
     def _node(self, place: _Place) -> Node:
         """The node of a schema, or of what it refers to and adds nothing to."""
+        self._budget.spend(steps=(len(place.pointer) + len(place.base)) // 1_000)  # a place that waits keeps both
         seen: set[int] = set()
         while isinstance(place.contents, dict) and (key := _reference(place)) is not None:
             self._budget.spend()
@@ -419,6 +421,22 @@ class _Reader:
         return {name: self._node(place.below(key, name)) for name in schemas}
 
 
+def _length_of_ids(document: Json) -> int:
+    """Of all ids of a document as URIs, each of which may begin with all that are around it."""
+    total = 0
+    waiting: list[tuple[Json, int]] = [(document, 0)]
+    while waiting:
+        node, length = waiting.pop()
+        if isinstance(node, dict):
+            for key in ("$id", "id"):
+                if isinstance(own := node.get(key), str):
+                    length += len(own)
+                    total += length
+        inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        waiting += [(child, length) for child in inner if isinstance(child, dict | list)]
+    return total
+
+
 def _comparable(value: Json) -> str:
     return write_json(ordered(value), as_value)
 
@@ -494,16 +512,18 @@ def _tags(keywords: Mapping[str, Json]) -> list[str]:
     return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
 
 
-def _entities(document: Json, *, is_plain: bool = False) -> Iterator[tuple[SchemaEntity, dict[str, Json]]]:
+def _entities(document: Json, limits: Limits, *, is_plain: bool = False) -> Iterator[tuple[SchemaEntity, dict[str, Json]]]:
     """Objects and properties under the paths that Confluent gives them, such as `object.address.object.street`.
 
     With several types an object is a part of an `anyof`, beside conditions it is one of an `allof`; a plain path leaves both out.
     """
+    budget = Budget(limits)
     waiting: list[tuple[str, Json, bool]] = [("", document, False)]
     while waiting:
         scope, schema, is_field = waiting.pop()
         if not isinstance(schema, dict):
             continue
+        budget.spend(steps=len(scope) * (1 + sum(len(inner) for inner in schema.values() if isinstance(inner, dict | list))) // 100)
         for kind in COMBINATIONS:
             parts = schema.get(kind)
             ranked = sorted(parts, key=_rank) if isinstance(parts, list) else []

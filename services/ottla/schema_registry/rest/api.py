@@ -264,14 +264,20 @@ class Api:
         found["schema"] = await self._formatted(version, call)
         wanted = set(call.texts("findTags"))
         if wanted:
-            parsed = await self._registry.drafts.parsed(self._state, version.subject, version.schema)
             tags = [
                 {"schemaEntity": {"entityPath": entity.path, "entityType": str(entity.type)}, "tags": [*tags]}
-                for entity, tags in parsed.tagged_entities.items()
+                for entity, tags in (await self._tags_in(version)).items()
                 if "*" in wanted or wanted.intersection(tags)
             ]
             found |= {"schemaTags": tags} if tags else {}
         return found
+
+    async def _tags_in(self, version: Version) -> Tags:
+        parsed = await self._registry.drafts.parsed(self._state, version.subject, version.schema)
+        try:
+            return parsed.tagged_entities
+        except UnreadableSchema as error:
+            raise refused(error) from error
 
     def _text(self, version: Version, call: Call) -> Text | Awaitable[Text]:
         return self._formatted_text(version, call) if call.text("format").strip() else Text(version.schema.text)
@@ -477,9 +483,9 @@ class Api:
             request = replace(request, text=text, version=request.version or -1)
         latest = self._state.latest(subject)
         if call.body.get("propagateSchemaTags") is True and latest is not None and (request.text or "").strip():
-            parsed = await self._registry.drafts.parsed(self._state, subject, latest.schema)
-            if parsed.tagged_entities:
-                request = replace(request, text=await self._tagged(request, parsed.tagged_entities, {}))
+            tags = await self._tags_in(latest)
+            if tags:
+                request = replace(request, text=await self._tagged(request, tags, {}))
         return request
 
     async def _tagged(self, request: Registration, add: Tags, remove: Tags) -> str:

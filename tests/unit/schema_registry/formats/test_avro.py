@@ -435,6 +435,21 @@ def test_hostile_text_is_refused(text: str, reason: str) -> None:
             check_compatibility(parsed(text), [parsed(text.replace('"x"', '"y"'))], CompatibilityLevel.BACKWARD)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        record(*(field(f"f{index}", {"type": "fixed", "name": f"F{index}", "size": 1}) for index in range(1_000)), namespace="n" * 50_000),
+        record(*(field(f"f{index}", "R") for index in range(1_000)), namespace="n" * 50_000),
+        record(*(field(f"f{index}", "int", **{"confluent:tags": ["PII"]}) for index in range(1_000)), namespace="n" * 50_000),
+        record(namespace="n" * 50_000, aliases=[f"a{index}" for index in range(5_000)]),
+    ],
+)
+def test_a_long_namespace_is_not_repeated_for_each_name_without_a_bound(schema: Any) -> None:
+    """A namespace of half of the largest text, in front of the names of the other half, would be gigabytes."""
+    with pytest.raises(InvalidSchema, match="too complex"):
+        parsed(schema)
+
+
 def test_size_has_a_bound_with_and_without_references() -> None:
     """42209 is Confluent's code for a schema that is too large."""
     with pytest.raises(SchemaTooLarge) as refused:

@@ -544,6 +544,38 @@ def test_hostile_schemas_end_soon(compare: Callable[[], object]) -> None:
         assert "too complex" in str(error)
 
 
+def _below_long_names(schema: Any, **more: Any) -> Any:
+    for _ in range(50):
+        schema = {"properties": {"n" * 1_000: schema}, **more}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _below_long_names({"properties": {f"p{index}": {} for index in range(3_000)}}),
+        _below_long_names({"anyOf": [True] * 10_000}),
+        {"$id": f"http://host/{'n' * 50_000}/", "properties": {f"p{index}": {"$id": f"i{index}"} for index in range(1_000)}},
+        {
+            "$id": f"http://host/{'n' * 50_000}/",
+            "properties": {f"p{index}": {"$ref": f"#/definitions/d{index}"} for index in range(3_000)},
+            "definitions": {f"d{index}": {} for index in range(3_000)},
+        },
+    ],
+)
+def test_long_names_are_not_repeated_for_each_schema_below_them_without_a_bound(schema: Any) -> None:
+    """Names of half of the largest text, before those of the other half in places, URIs and paths, would be gigabytes."""
+    with pytest.raises(InvalidSchema, match="too complex"):
+        parsed(schema)
+
+
+def test_paths_of_tags_have_a_bound_also_where_no_reference_leads() -> None:
+    inner = {"type": "object", "properties": {f"p{index}": {} for index in range(3_000)}}
+    schema = parsed({"definitions": {"d": _below_long_names(inner, type="object")}, "type": "object"})
+    with pytest.raises(InvalidSchema, match="too complex"):
+        assert schema.tagged_entities
+
+
 # Compatible means that the reader reads what the writer wrote
 
 
