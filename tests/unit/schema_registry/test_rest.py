@@ -21,6 +21,7 @@ from ottla.schema_registry.rest.api import Api, Bounds
 from ottla.schema_registry.rest.application import Cors
 from ottla.schema_registry.rest.routes import ROUTES, Router
 from ottla.schema_registry.rest.security import Authentication, users_of
+from ottla.schema_registry.state.decisions import Registration
 from ottla.schema_registry.state.errors import BY_CODE
 
 ROOT: Final = Path(__file__).parents[3]
@@ -275,6 +276,33 @@ async def test_nothing_is_no_schema_that_could_be_compatible(client: Client, sch
         assert (reply.code, reply.json["message"]) == (42201, "Empty schema")
         verbose = await client.post(f"/compatibility/subjects/new/{place}?verbose=true", body)
         assert verbose.json == {"is_compatible": False, "messages": ["Empty schema"]}
+
+
+@pytest.mark.parametrize("ask", ["compatibility", "lookup"])
+async def test_others_are_answered_while_a_schema_is_compared_with_many_versions(ask: str) -> None:
+    """A subject has hundreds, and each takes milliseconds to be read and compared: the loop has its turn between two."""
+    log = MemoryLog()
+    async with node(log) as registry:
+        await registry.client.put("/config", {"compatibility": "BACKWARD_TRANSITIVE"})
+        for count in range(30):
+            await registry.client.register("s", record("R", *(f"f{index}" for index in range(count)), default=True))
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with node(log, leads=False) as registry:  # it has read none of them yet
+        request = Registration("s", text=json.dumps(record("R", "other", default=True)))
+        others = asyncio.ensure_future(take_turns())
+        if ask == "lookup":
+            assert await registry.store.drafts.found(registry.state, request, with_deleted=False) is None
+        else:
+            assert await registry.store.drafts.check(registry.state, request, registry.state.versions("s")) == []
+        others.cancel()
+    assert turns >= 29
 
 
 async def test_only_versions_of_the_same_compatibility_group_are_compared(client: Client) -> None:

@@ -8,6 +8,7 @@ References are followed through the state, depth first, and handed to `formats` 
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -86,6 +87,7 @@ class Drafts:
         found = self._parsed.get(key)
         if found is None:
             found = await self._parse(state, subject, schema.schema_type, schema.text, schema.references, is_new=False)
+            await asyncio.sleep(0)  # of a subject hundreds may be read, and others have their turn in between
             if self._removals != (id(state), state.removals):  # meanwhile
                 return found
             self._parsed[key] = found
@@ -228,15 +230,18 @@ class Drafts:
         policy = (
             CompatibilityPolicy.LENIENT if config.get("compatibilityPolicy") == CompatibilityPolicy.LENIENT else CompatibilityPolicy.STRICT
         )
-        try:
-            reasons = check_compatibility(new, former, level, policy)
-        except UnreadableSchema as error:
-            raise refused(error) from error
-        messages += [reason.message for reason in reasons]
-        if reasons:
-            old = versions[reasons[0].version_index]
+        for old, parsed in zip(reversed(versions), reversed(former), strict=True):
+            try:
+                reasons = check_compatibility(new, [parsed], level, policy)
+            except UnreadableSchema as error:
+                raise refused(error) from error
+            await asyncio.sleep(0)
+            if not reasons:
+                continue
+            messages += [reason.message for reason in reasons]
             messages.append(f"{{oldSchemaVersion: {old.version}}}")
             messages.append(f"{{oldSchema: '{old.schema.text[:_OLD_SCHEMA_CHARACTERS]}'}}")
+            break
         if messages:
             validates = str(bool(config.get("validateFields"))).lower()
             messages.append(f"{{validateFields: '{validates}', compatibility: '{level}'}}")
