@@ -218,6 +218,7 @@ class _Reader:
         self._names: Final[set[str]] = set()  # of references: the URIs under which they are found
         self._budget: Final = Budget(limits)
         self._nodes: Final[dict[int, Node]] = {}  # by the identity of a schema's JSON, which the documents keep alive
+        self._patterns: Final[set[str]] = set()  # that have been looked at
         self._waiting: Final[list[tuple[Node, _Place]]] = []
         self._budget.spend(steps=sum(map(_length_of_ids, [document, *documents.values()])) // 100)
         draft = _specification(document)
@@ -241,7 +242,8 @@ class _Reader:
 
     def _node(self, place: _Place) -> Node:
         """The node of a schema, or of what it refers to and adds nothing to."""
-        self._budget.spend(steps=(len(place.pointer) + len(place.base)) // 1_000)  # a place that waits keeps both
+        # A place that waits keeps both, and a URI is taken apart at each reference.
+        self._budget.spend(steps=len(place.pointer) // 1_000 + len(place.base) // 200)
         seen: set[int] = set()
         while isinstance(place.contents, dict) and (key := _reference(place)) is not None:
             self._budget.spend()
@@ -348,7 +350,7 @@ class _Reader:
             case "string":
                 pattern = place.keyword("pattern")
                 if pattern is not None:
-                    node.pattern = _pattern(pattern, f"{place.pointer}/pattern")
+                    node.pattern = self._pattern(pattern, f"{place.pointer}/pattern")
         return node
 
     def _count(self, node: Node, key: str, place: _Place) -> None:
@@ -371,7 +373,7 @@ class _Reader:
         node.with_default = frozenset(name for name in node.properties if _has_default(place.below("properties", name).contents))
         node.patterns = self._schemas(place, "patternProperties")
         for pattern in node.patterns:
-            _pattern(pattern, f"{place.pointer}/patternProperties/{pointer_token(pattern)}")
+            self._pattern(pattern, f"{place.pointer}/patternProperties/{pointer_token(pattern)}")
         if not (place.draft is DRAFT4 and isinstance(place.keyword("required"), bool)):  # a boolean is draft 3's, and is ignored
             node.required = _strings(place, "required")
         node.additional = self._optional(place, "additionalProperties")
@@ -407,6 +409,20 @@ class _Reader:
                 node.all_items, node.additional = None, node.all_items
         if place.draft in MODERN:
             node.unevaluated = self._optional(place, "unevaluatedItems")
+
+    def _pattern(self, pattern: Json, place: str) -> str:
+        if not isinstance(pattern, str):
+            raise InvalidSchema("a pattern is a string", place)
+        if pattern in self._patterns:
+            return pattern
+        try:
+            compiled_pattern(pattern, self._budget)
+        except re2.error as error:
+            reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+            if reason.startswith(_BROKEN_PATTERN):
+                raise InvalidSchema(f"{pattern} is no regular expression: {reason}", place) from None
+        self._patterns.add(pattern)
+        return pattern
 
     def _optional(self, place: _Place, key: str) -> Node | None:
         assert isinstance(place.contents, dict)
@@ -490,18 +506,6 @@ def _strings(place: _Place, key: str) -> frozenset[str]:
 
 def _has_default(contents: Json) -> bool:
     return isinstance(contents, dict) and "default" in contents
-
-
-def _pattern(pattern: Json, place: str) -> str:
-    if not isinstance(pattern, str):
-        raise InvalidSchema("a pattern is a string", place)
-    try:
-        compiled_pattern(pattern)
-    except re2.error as error:
-        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
-        if reason.startswith(_BROKEN_PATTERN):
-            raise InvalidSchema(f"{pattern} is no regular expression: {reason}", place) from None
-    return pattern
 
 
 # Tags

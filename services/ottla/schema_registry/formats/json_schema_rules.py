@@ -13,7 +13,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -60,15 +60,49 @@ class Node:
     key: str = ""
 
 
-def compiled_pattern(pattern: str) -> re2._Regexp[str]:
-    """A regular expression in linear time.
+# Of a regular expression: a few characters of it, such as \pL{1000}, compile to megabytes.
+PATTERN_SIZE: Final = 1024 * 1024
+_STEPS_OF_A_LARGE_PATTERN: Final = 5_000
+
+
+def compiled_pattern(pattern: str, budget: Budget) -> re2._Regexp[str]:
+    """A regular expression in linear time, which costs as many steps as it is long when it is compiled.
 
     Raises:
-        re2.error: it is none, or has what linear time does not allow, such as a look-ahead.
+        re2.error: it is none, or has what linear time does not allow, such as a look-ahead, or is too large.
+        InvalidSchema: no steps are left.
     """
     options = re2.Options()
     options.log_errors = False
-    return re2.compile(pattern, options)
+    options.max_mem = PATTERN_SIZE
+    try:
+        found = re2.compile(pattern, options)
+    except re2.error as error:
+        budget.spend(steps=_STEPS_OF_A_LARGE_PATTERN if "too large" in str(error.args[0]) else 10)
+        raise
+    budget.spend(steps=10 + found.programsize // 10)
+    return found
+
+
+class _Patterns:
+    """The regular expressions of one comparison, each compiled once."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, re2._Regexp[str] | None] = {}
+
+    def schema_of(self, node: Node, name: str, budget: Budget) -> Node | None:
+        """The schema of the first pattern that a property's name fits."""
+        for pattern, schema in node.patterns.items():
+            if pattern not in self._compiled:
+                try:
+                    self._compiled[pattern] = compiled_pattern(pattern, budget)
+                except re2.error:  # not for linear time: it covers nothing then
+                    self._compiled[pattern] = None
+            compiled = self._compiled[pattern]
+            budget.spend(steps=1 if compiled is None else 1 + compiled.programsize * len(name) // 1_000)
+            if compiled is not None and compiled.search(name):
+                return schema
+        return None
 
 
 SUMS: Final = frozenset({"anyOf", "oneOf"})
@@ -180,7 +214,7 @@ def compare_schemas(reader: Node, writer: Node, policy: CompatibilityPolicy, lim
     Raises:
         InvalidSchema: the two are too complex together.
     """
-    found = compare_graphs(reader, writer, partial(_compare, policy), limits)
+    found = compare_graphs(reader, writer, partial(_compare, policy, _Patterns()), limits)
     return [replace(reason, path=f"#{reason.path or '/'}") for reason in found]
 
 
@@ -208,7 +242,7 @@ def is_any(node: Node | None) -> bool:
     return node is None or node.kind == "empty"
 
 
-def _compare(policy: CompatibilityPolicy, reader: Node, writer: Node, budget: Budget) -> Steps[Node]:
+def _compare(policy: CompatibilityPolicy, patterns: _Patterns, reader: Node, writer: Node, budget: Budget) -> Steps[Node]:
     """One pair; what Confluent calls the update is the reader."""
     if reader is writer or is_any(reader) or writer.kind == "false":
         return ()
@@ -235,7 +269,7 @@ def _compare(policy: CompatibilityPolicy, reader: Node, writer: Node, budget: Bu
                 if (yield writer.negated, reader.negated, ""):
                     reasons.add("NOT_TYPE_EXTENDED", "not")
             case "object":
-                yield from _compare_objects(reasons, reader, writer)
+                yield from _compare_objects(reasons, reader, writer, partial(patterns.schema_of, budget=budget))
             case "array":
                 yield from _compare_arrays(reasons, reader, writer)
     return reasons
@@ -359,7 +393,7 @@ def _compare_values(reasons: _Reasons, reader: Node, writer: Node) -> None:
         reasons.add("ENUM_ARRAY_NARROWED" if narrowed else "ENUM_ARRAY_CHANGED", reader.kind)
 
 
-def _compare_objects(reasons: _Reasons, reader: Node, writer: Node) -> Pairs:
+def _compare_objects(reasons: _Reasons, reader: Node, writer: Node, by_pattern: Callable[[Node, str], Node | None]) -> Pairs:
     for name in writer.properties:
         if name in reader.properties and name in reader.required and name not in writer.required and name not in reader.with_default:
             reasons.add("REQUIRED_ATTRIBUTE_ADDED", "required", name)
@@ -369,10 +403,10 @@ def _compare_objects(reasons: _Reasons, reader: Node, writer: Node) -> Pairs:
         if old is not None and new is not None:
             reasons += yield new, old, path_of(*place)
         elif old is not None:
-            cover = _cover(reader, _pattern_schema(reader, name))
+            cover = _cover(reader, by_pattern(reader, name))
             yield from _compare_removed(reasons, "PROPERTY", reader, old, cover, place)
         elif new is not None:
-            yield from _compare_added_property(reasons, reader, writer, name, new)
+            yield from _compare_added_property(reasons, reader, writer, name, new, by_pattern)
     for name, needed in reader.needed.items():
         before = writer.needed.get(name)
         if before is None:
@@ -388,7 +422,9 @@ def _compare_objects(reasons: _Reasons, reader: Node, writer: Node) -> Pairs:
     yield from _compare_further(reasons, "UNEVALUATED_PROPERTIES", "unevaluatedProperties", reader.unevaluated, writer.unevaluated)
 
 
-def _compare_added_property(reasons: _Reasons, reader: Node, writer: Node, name: str, new: Node) -> Pairs:
+def _compare_added_property(
+    reasons: _Reasons, reader: Node, writer: Node, name: str, new: Node, by_pattern: Callable[[Node, str], Node | None]
+) -> Pairs:
     place = ("properties", name)
     if _is_open(writer):
         if is_any(new):
@@ -400,7 +436,7 @@ def _compare_added_property(reasons: _Reasons, reader: Node, writer: Node, name:
         else:
             reasons.add("REQUIRED_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", *place)
         return
-    cover = _cover(writer, _pattern_schema(writer, name))
+    cover = _cover(writer, by_pattern(writer, name))
     if cover is not None:
         found = yield new, cover, path_of(*place)
         reasons += found
@@ -439,16 +475,6 @@ def _compare_further(reasons: _Reasons, name: str, keyword: str, reader: Node | 
 
 def _is_open(node: Node) -> bool:
     return is_any(node.additional) and is_any(node.unevaluated) and not node.patterns
-
-
-def _pattern_schema(node: Node, name: str) -> Node | None:
-    for pattern, schema in node.patterns.items():
-        try:
-            if compiled_pattern(pattern).search(name):
-                return schema
-        except re2.error:  # not for linear time: it covers nothing then
-            continue
-    return None
 
 
 def _cover(node: Node, by_pattern: Node | None = None) -> Node | None:

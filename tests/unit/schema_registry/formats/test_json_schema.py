@@ -533,6 +533,13 @@ def test_a_long_chain_of_references_is_no_depth() -> None:
         lambda: rules(_all_refer_to_all(80, STRING), _all_refer_to_all(80, NUMBER)),
         lambda: rules({"anyOf": [{"minimum": n} for n in range(600)]}, {"anyOf": [{"maximum": n} for n in range(600)]}),
         lambda: parsed({"patternProperties": {"((((a{1,100}){1,100}){1,100}){1,100})": {}}}),
+        lambda: parsed({"anyOf": [{"pattern": f"\\pL{{1000}}{index}"} for index in range(2_000)]}),
+        lambda: parsed({"patternProperties": {f"[^a]{{1000}}{index}": {} for index in range(10_000)}}),
+        lambda: rules(
+            {**closed(), "patternProperties": {f"^x{index}_[a-z0-9]+$": STRING for index in range(3_000)}},
+            closed(**{f"p{index}": STRING for index in range(3_000)}),
+        ),
+        lambda: rules(closed(**{"a" * 100_000: STRING}), {**closed(), "patternProperties": {f"(.|x){{900}}{n}$": {} for n in range(40)}}),
         lambda: parsed({"allOf": [{"$ref": "#"}], "anyOf": [{"$ref": "#"}, {"$ref": "#"}]}),
     ],
 )
