@@ -573,6 +573,20 @@ async def test_modes(client: Client) -> None:
     assert (await client.get("/mode/b?defaultToGlobal=true")).json == {"mode": "READWRITE"}
 
 
+async def test_a_registry_that_is_read_only_for_all_is_so_for_subjects_with_a_mode_of_their_own(client: Client) -> None:
+    """`KafkaSchemaRegistry.getModeInScope` and `getMode`: READONLY_OVERRIDE of the default context comes before all others."""
+    await client.put("/mode/a", {"mode": "READWRITE"})
+    await client.put("/mode", {"mode": "READONLY"})
+    assert await client.register("a", A) == 1
+    await client.put("/mode", {"mode": "READONLY_OVERRIDE"})
+    assert (await client.post("/subjects/a/versions", {"schema": B_DEFAULTS})).code == 42205
+    assert (await client.delete("/subjects/a")).code == 42205
+    assert [(await client.get(f"/mode{path}")).json["mode"] for path in ("/a", "/b", "")] == ["READONLY_OVERRIDE"] * 3
+    await client.put("/mode", {"mode": "READWRITE"})
+    assert (await client.get("/mode/a")).json["mode"] == "READWRITE"
+    assert (await client.get("/mode/b")).code == 40409
+
+
 async def test_ids_and_versions_are_given_in_import_mode_only(client: Client) -> None:
     assert (await client.put("/mode/:.lake:", {"mode": "IMPORT"})).status == 200
     body = {"schema": A, "id": 100, "version": 5}

@@ -42,6 +42,7 @@ from ottla.schema_registry.state.errors import (
 from ottla.schema_registry.state.records import Change
 from ottla.schema_registry.state.replay import State, target_of
 from ottla.schema_registry.state.schemas import (
+    READONLY_OVERRIDE,
     Json,
     Version,
     config_of,
@@ -647,7 +648,7 @@ class Api:
 
     def mode(self, call: Call) -> Json:
         scope = self.scope(call)
-        found = self._state.mode(scope)
+        found = READONLY_OVERRIDE if self._state.mode(names.TOP) == READONLY_OVERRIDE else self._state.mode(scope)
         if found is None and (call.flag("defaultToGlobal") or scope in (names.TOP, names.GLOBAL_SCOPE)):
             found = self._state.mode_in_scope(scope)
         if found is None:

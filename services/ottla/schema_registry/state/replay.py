@@ -37,7 +37,7 @@ from ottla.schema_registry.state.records import (
     decode,
     key_of,
 )
-from ottla.schema_registry.state.schemas import READWRITE, Json, Reference, Schema, Version, config_in_scope
+from ottla.schema_registry.state.schemas import READONLY_OVERRIDE, READWRITE, Json, Reference, Schema, Version, config_in_scope
 
 log: Final = logging.getLogger(__name__)
 
@@ -467,9 +467,11 @@ class State:
         return self._modes.get(scope)
 
     def mode_in_scope(self, scope: str) -> str:
-        """The mode that holds in a scope."""
+        """The mode that holds in a scope; READONLY_OVERRIDE of the default context holds in all."""
         if not self._modes:
             return READWRITE
+        if self._modes.get(names.TOP, self._modes.get(names.GLOBAL_SCOPE)) == READONLY_OVERRIDE:
+            return READONLY_OVERRIDE
         return next((self._modes[wider] for wider in names.scopes(scope) if wider in self._modes), READWRITE)
 
     def scopes_with_mode(self) -> list[str]:
