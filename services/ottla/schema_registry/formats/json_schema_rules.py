@@ -269,6 +269,7 @@ def _compare(policy: CompatibilityPolicy, patterns: _Patterns, reader: Node, wri
                 if (yield writer.negated, reader.negated, ""):
                     reasons.add("NOT_TYPE_EXTENDED", "not")
             case "object":
+                budget.spend(steps=(len(reader.properties) + len(writer.properties)) // 8)  # what is not compared is looked at, too
                 yield from _compare_objects(reasons, reader, writer, partial(patterns.schema_of, budget=budget))
             case "array":
                 yield from _compare_arrays(reasons, reader, writer)

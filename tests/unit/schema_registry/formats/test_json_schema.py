@@ -551,6 +551,16 @@ def test_hostile_schemas_end_soon(compare: Callable[[], object]) -> None:
         assert "too complex" in str(error)
 
 
+def test_objects_of_many_properties_in_many_alternatives_have_too_many_steps() -> None:
+    """Each alternative of the one is compared with each of the other, and each time all their names are looked at."""
+
+    def alternatives(letter: str) -> Any:
+        return {"anyOf": [opened(**{f"{letter}{index}_{name}": True for name in range(100)}) for index in range(80)]}
+
+    with pytest.raises(InvalidSchema, match="too complex"):
+        rules(alternatives("a"), alternatives("b"))
+
+
 def _below_long_names(schema: Any, **more: Any) -> Any:
     for _ in range(50):
         schema = {"properties": {"n" * 1_000: schema}, **more}
