@@ -164,15 +164,22 @@ class Table:
 
     def commits(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
         """What commits of ours remember, the newest first, with `at_ms` and the table's `snapshot`."""
+        reached: dict[str, int | None] = {}
         for entry in self.delta.history(limit):
-            found = entry.get(METADATA)
-            if found is not None:
-                yield {**json.loads(found), "at_ms": int(entry["timestamp"]), "snapshot": int(entry["version"])}
+            if entry.get(METADATA) is None:
+                continue
+            found = json.loads(entry[METADATA])
+            application = found["application"]
+            if application not in reached:
+                reached[application] = self.application_version(application)
+            last = reached[application]
+            if last is not None and found["version"] <= last:  # `history` has what came behind the snapshot too
+                yield {**found, "at_ms": int(entry["timestamp"]), "snapshot": int(entry["version"])}
 
     @property
     def has_whole_log(self) -> bool:
         """Whether the log has every commit: it is cleaned of old ones."""
-        return min(int(entry["version"]) for entry in self.delta.history()) == 0
+        return len(self.delta.history()) > self.version
 
     def types(self) -> dict[str, Any]:
         """The `pyarrow.DataType` of each column."""
