@@ -519,6 +519,25 @@ def test_a_task_that_leaves_something_out_is_found_out(cluster: EmbeddedCluster,
     assert rows_of(tmp_path) == []
 
 
+def test_a_directory_that_only_the_workers_have_is_found_out_before_the_commit(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """It is there under the same name on each machine, or the path is relative to where a worker runs: the offsets went on, without rows.
+
+    Method: an executor whose tasks write below another root.
+    """
+    topic = cluster.create_topic("elsewhere")
+    fill(cluster, topic, 20)
+    settings = settings_for(cluster, tmp_path / "here", topic)
+
+    class Elsewhere(LocalExecutor):
+        def run(self, tasks: Sequence[WriteTask], done: Callable[[int], None]) -> list[RangeFacts]:
+            return super().run([replace(task, root=str(tmp_path / "there")) for task in tasks], done)
+
+    with pytest.raises(TableUnusable, match=r"elsewhere/day=.* is not here: .* nothing was committed"):
+        load(settings, Elsewhere())
+    assert load(settings, LocalExecutor()).rows == 20
+    assert rows_of(tmp_path / "here") == all_of(topic, [20])
+
+
 def test_a_cluster_that_does_not_say_whether_a_topic_is_compacted_is_named(
     cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,12 +225,20 @@ class Table:
 
         Raises:
             TableConflict: with who was first.
+            TableUnusable: a task wrote a file into a directory of another machine, or relative to where it ran.
             DeltaError, OSError: nothing was committed, or the storage cannot be read either.
         """
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import AddAction
 
+        for file in files:
+            path = Path(self.uri) / file.path
+            if "://" not in self.uri and not (path.exists() and path.stat().st_size == file.size):
+                raise TableUnusable(
+                    f"{path}, which a task wrote, is not here: tasks and driver have to have one directory, under one absolute path, or an"
+                    " address; nothing was committed"
+                )
         now_ms = self._clock.time_ms()
         actions = [
             AddAction(
