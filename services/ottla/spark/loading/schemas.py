@@ -22,7 +22,7 @@ from ottla.spark.loading.protobuf_values import read_protobuf_schema
 CACHED: Final = 1000
 _ANSWER_BYTES: Final = 16 * 1024 * 1024
 _REFERENCES: Final = 200
-_COMPILED: Final = "?format=serialized"  # Protobuf as a descriptor in base64
+_COMPILED: Final = "format=serialized"  # Protobuf as a descriptor in base64
 _UNKNOWN: Final = frozenset({40403, 40401, 40402})  # of an id, a subject, a version
 
 OnSchemaChange = Literal["fail", "merge", "new"]
@@ -100,8 +100,8 @@ class Schemas:
             if kind == "JSON":
                 return read_json_schema(found["schema"], self._referenced(found, {}))
             if kind == "PROTOBUF":
-                compiled = self._ask(path + _COMPILED) or found
-                return read_protobuf_schema(compiled["schema"], self._referenced(found, {}, _COMPILED))
+                compiled = self._ask(f"{path}?{_COMPILED}") or found
+                return read_protobuf_schema(compiled["schema"], self._referenced(found, {}, f"&{_COMPILED}"))
         except SchemaUnusable as error:
             return f"schema {schema_id}: {error}"
         return f"schema {schema_id} is {kind}, which is not decoded"
@@ -112,7 +112,8 @@ class Schemas:
             name, subject, version = reference["name"], str(reference["subject"]), int(reference["version"])
             if name in texts:
                 continue
-            other = self._ask(f"/subjects/{quote(subject, safe='')}/versions/{version}{form}")
+            # Softly deleted, it is still what the schema refers to, as that one has its id still.
+            other = self._ask(f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true{form}")
             if other is None:
                 raise SchemaUnusable(f"the registry does not have {subject}, version {version}, which it refers to")
             if len(texts) >= _REFERENCES:
