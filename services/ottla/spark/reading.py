@@ -14,7 +14,7 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
@@ -185,16 +185,12 @@ def read_ranges(settings: SourceSettings, ranges: Sequence[OffsetRange], clock: 
                     if one is not None and settings.quarantine is not None and isinstance(arrived.__cause__, CorruptMessage):
                         whole, damaged = loop.call(fetching.past_damage(one, timeout_seconds), timeout_seconds + _SLACK_SECONDS)
                         if whole is not None:
-                            yield from _portions(whole, one)
+                            yield from _portions(whole, one, settings.quarantine)
                             one = OffsetRange(one.partition, max(one.start, whole.next_offset), one.end)
                         if damaged is not None and one.size > 0:
-                            start, end = max(damaged.start, one.start), min(damaged.end, one.end)
-                            damaged.write(settings.quarantine)
-                            log.error(
-                                "%s: offsets [%d, %d) are damaged and in quarantine at %s", one.partition, start, end, settings.quarantine
-                            )
-                            yield Portion(one.partition, _no_records(end), start, end, 0, end - start)
-                            one = OffsetRange(one.partition, end, one.end)
+                            portion = _left_out(damaged, one, settings.quarantine)
+                            yield portion
+                            one = OffsetRange(one.partition, portion.end, one.end)
                         if one.size > 0:
                             left[one.partition] = one
                             loop.call(fetching.go_on(one), _SLACK_SECONDS)
@@ -209,7 +205,7 @@ def read_ranges(settings: SourceSettings, ranges: Sequence[OffsetRange], clock: 
                     one = left.get(fetched.partition)
                     if one is None or fetched.next_offset <= one.start:
                         continue
-                    yield from _portions(fetched, one)
+                    yield from _portions(fetched, one, settings.quarantine)
                     if fetched.next_offset >= one.end:
                         del left[one.partition]
                         loop.call(fetching.finish(one.partition), _SLACK_SECONDS)
@@ -223,7 +219,7 @@ def read_ranges(settings: SourceSettings, ranges: Sequence[OffsetRange], clock: 
             loop.call(fetching.close(), _SLACK_SECONDS)
 
 
-def _portions(fetched: Fetched, one: OffsetRange) -> Iterator[Portion]:
+def _portions(fetched: Fetched, one: OffsetRange, quarantine: str | None) -> Iterator[Portion]:
     end = min(fetched.next_offset, one.end)
     visible = {position for position, _ in visible_batches(fetched.records, fetched.aborted)}
     unseen = sum(
@@ -239,10 +235,40 @@ def _portions(fetched: Fetched, one: OffsetRange) -> Iterator[Portion]:
             behind = min(max(columns.next_offset, start), end)
             yield Portion(one.partition, columns, start, behind, unseen)
             start, unseen = behind, 0
-    except ApiError as error:
-        raise ReadFailed(f"{one.partition} from offset {start} on: {reason_of(error)}") from error
+    except ApiError:
+        for portion in _batch_by_batch(fetched.records, visible, OffsetRange(one.partition, start, end), quarantine):
+            yield replace(portion, unseen=unseen)
+            start, unseen = portion.end, 0
     if start < end:
         yield Portion(one.partition, _no_records(end), start, end, unseen)
+
+
+def _batch_by_batch(records: memoryview, visible: Collection[int], left: OffsetRange, quarantine: str | None) -> Iterator[Portion]:
+    """As `_portions`, where what is in a batch cannot be read although its checksum is right: brokers store it unopened."""
+    for position, header in batches(records):
+        if position not in visible or header.last_offset < left.start or header.base_offset >= left.end:
+            continue
+        octets = records[position : position + header.size]
+        try:
+            for columns in read_columns(octets, start_offset=left.start, end_offset=left.end, check_crcs=False):
+                portion = Portion(left.partition, columns, left.start, min(max(columns.next_offset, left.start), left.end), 0)
+                yield portion
+                left = OffsetRange(left.partition, portion.end, left.end)
+        except ApiError as error:
+            if quarantine is None:
+                raise ReadFailed(f"{left.partition} at offset {header.base_offset}: {reason_of(error)}") from error
+            portion = _left_out(Damaged(left.partition, header.base_offset, header.last_offset + 1, bytes(octets)), left, quarantine)
+            yield portion
+            left = OffsetRange(left.partition, portion.end, left.end)
+
+
+def _left_out(damaged: Damaged, one: OffsetRange, quarantine: str) -> Portion:
+    """Puts a batch aside. What lies before it in the range was compacted, and all of it may be behind the range."""
+    start, end = (min(max(bound, one.start), one.end) for bound in (damaged.start, damaged.end))
+    if start < end:
+        damaged.write(quarantine)
+        log.error("%s: offsets [%d, %d) are damaged and in quarantine at %s", one.partition, start, end, quarantine)
+    return Portion(one.partition, _no_records(end), one.start, end, 0, end - start)
 
 
 def _no_records(next_offset: int) -> Columns:
@@ -253,7 +279,7 @@ def _no_records(next_offset: int) -> Columns:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """A batch whose checksum is another than it says, as the broker has it."""
+    """A batch whose checksum is another than it says, or that cannot be read, as the broker has it."""
 
     partition: TopicPartition
     start: int

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.unit.wire.clusters import wait_until_all_ended
 
 from ottla.model import TopicPartition
-from ottla.record.batch import batches
+from ottla.record.batch import CRC_START, batches, crc_of
 from ottla.spark.offsets import Condition, OffsetRange
 from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, TopicFacts, arrow_schema, read_ranges, record_batch
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
@@ -63,14 +63,22 @@ def fill(cluster: EmbeddedCluster, topic: str, count: int, codec: str = "none", 
     assert producer.flush(120) == 0
 
 
-def damage(cluster: EmbeddedCluster, partition: TopicPartition, number: int) -> tuple[int, int]:
-    """Changes a byte of a batch on the disk; gives the batch's first offset and the one behind its last."""
-    (segment,) = cluster.data_directory.rglob(f"{partition}/*.log")
+def damage(cluster: EmbeddedCluster, partition: TopicPartition, number: int, *, is_sealed: bool = False) -> tuple[int, int]:
+    """Changes a byte of a batch on the disk; gives the batch's first offset and the one behind its last.
+
+    Args:
+        is_sealed: gives it the checksum of what it is then, as a client sends it that makes broken batches.
+    """
+    segment = min(cluster.data_directory.rglob(f"{partition}/*.log"))
     whole = bytearray(segment.read_bytes())
     position, header = list(batches(whole))[number]
+    batch = whole[position : position + header.size]
+    batch[-1] ^= 0xFF
+    if is_sealed:
+        batch[CRC_START - 4 : CRC_START] = crc_of(batch).to_bytes(4, "big")
     with segment.open("r+b") as file:
-        file.seek(position + header.size - 1)
-        file.write(bytes([whole[position + header.size - 1] ^ 0xFF]))
+        file.seek(position)
+        file.write(batch)
     return header.base_offset, header.last_offset + 1
 
 
@@ -648,6 +656,32 @@ def test_a_time_that_no_column_can_have_is_told_with_its_place(cluster: Embedded
     with pytest.raises(ReadFailed, match=rf"{topic}-0: the record at offset 1 has a time that no column can have, 1700000000000000000 ms"):
         rows(settings(cluster, subscribe=topic, engine=engine), ranges)
     assert [row["offset"] for row in rows(settings(cluster, subscribe=topic, engine=engine, columns="offset"), ranges)] == [0, 1]
+
+
+def test_a_batch_whose_checksum_is_right_and_which_cannot_be_read_fails_with_its_place_or_goes_into_quarantine(
+    cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
+    """Brokers store what came, unopened. Such a batch held up a load for good, and was told with the first offset of those around it."""
+    topic = cluster.create_topic("broken")
+    for count in (10, 10, 3, 10, 10):
+        fill(cluster, topic, count, "zstd")
+    place = TopicPartition(topic, 0)
+    spoilt = [damage(cluster, place, number, is_sealed=True) for number in (1, 3)]
+    with pytest.raises(ReadFailed, match=rf"broken-0 at offset {spoilt[0][0]}: "):
+        rows(settings(cluster, subscribe=topic), [OffsetRange(place, 0, 43)])
+    directory = tmp_path / "quarantine"
+    sparing = settings(cluster, subscribe=topic, onCorrupt="quarantine", quarantinePath=str(directory))
+    for start, end in ((0, 43), (spoilt[0][0] + 1, 43), (0, spoilt[1][0] + 2)):
+        portions = list(read_ranges(sparing, [OffsetRange(place, start, end)]))
+        expected = [offset for offset in range(start, end) if not any(first <= offset < behind for first, behind in spoilt)]
+        assert [offset for portion in portions for offset in portion.columns.offsets.tolist()] == expected
+        assert sum(portion.quarantined for portion in portions) == end - start - len(expected)
+        bounds = [bound for portion in portions for bound in (portion.start, portion.end)]
+        assert bounds == sorted(bounds)
+        assert (bounds[0], bounds[-1], sum(portion.end - portion.start for portion in portions)) == (start, end, end - start)
+    for start, end in spoilt:
+        (found,) = [header for _, header in batches((directory / f"{topic}-0-{start}.batch").read_bytes())]
+        assert (found.base_offset, found.last_offset + 1) == (start, end)
 
 
 def test_a_damaged_batch_fails_with_its_place_or_goes_into_quarantine(
