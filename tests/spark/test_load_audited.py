@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,35 @@ def test_what_a_killed_driver_had_not_said_is_said_by_the_next_load(cluster: Emb
         produce(cluster, topic, 30)
     load(settings, LocalExecutor())
     until_complete(cluster, topic, 60 if is_more else 30)
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_what_several_drivers_in_a_row_had_not_said_is_said_by_the_next_load(
+    cluster: EmbeddedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    """Of several the last one's report alone was sent. Method: each load is of a process that knows of none before; some are killed between
+    commit and report, or the brokers do not take what they say."""
+    topic = cluster.create_topic(f"in-a-row.{is_refused}")
+    settings = replace(settings_for(cluster, tmp_path, topic), max_records=10)
+    produce(cluster, topic, 40)
+
+    class KilledError(Exception):
+        pass
+
+    def kill(step: Step) -> None:
+        if step is Step.COMMITTED:
+            raise KilledError
+
+    async def refuse(*_: object) -> None:
+        raise ConnectionRefusedError("the leader is away")
+
+    for number in range(4):
+        driver._reported.clear()
+        with monkeypatch.context() as patched, suppress(KilledError):
+            if is_refused and number < 3:
+                patched.setattr(driver, "send", refuse)
+            load(settings, LocalExecutor(), at=kill if not is_refused and number < 3 else lambda _: None)
+    until_complete(cluster, topic, 40)
 
 
 def test_a_report_goes_on_where_the_commit_before_ended_and_is_small_in_the_commit(cluster: EmbeddedCluster, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any, Final, Protocol
 
@@ -270,9 +270,10 @@ def load(
         ranges = plan(start, end, settings.max_records, settings.max_records_per_file)
         left = backlog(reached(start, ranges), end)
         before = _report_before(table, settings)
+        # Whether another process has sent it is not known: it is sent before there is another commit, which remembers what was not.
+        if before is not None and (not ranges or before.session not in _reported):
+            _report(settings, before, _unsent(before), clock)
         if not ranges:
-            if before is not None:
-                _report(settings, before, _unsent(before), clock)
             return LoadOutcome(table.version, version or 0, 0, 0, 0, start)
         known = {name: kind for name, kind in table.types().items() if name not in OURS} if is_decoded else {}
         groups = _grouped(ranges, reader)
@@ -294,6 +295,7 @@ def load(
         said = None
         if settings.audit_window_ms is not None:
             said = Report.of(settings.job, facts, before, settings.audit_window_ms, clock.time_ms())
+            said = replace(said, records=[*_unsent(before), *said.records])
         snapshot = table.commit(
             files,
             settings.application,
@@ -322,7 +324,7 @@ def load(
         if settings.group is not None:
             _tell_group(settings, {partition: offset for partition, offset in offsets.items() if partition in end})  # that are there
         if said is not None:
-            _report(settings, said, [*_unsent(before), *said.records], clock)
+            _report(settings, said, said.records, clock)
         at(Step.REPORTED)
     return LoadOutcome(
         snapshot,
