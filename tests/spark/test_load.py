@@ -709,3 +709,27 @@ def test_a_commit_of_nothing_new_says_what_it_remembers(tmp_path: Path) -> None:
     assert [found["application"] for found in again.commits()] == ["b", "a"]
     assert json.loads(json.dumps(NewFile("p", 1, 2).path)) == "p"
     shutil.rmtree(tmp_path)
+
+
+def test_what_a_job_remembers_is_looked_for_once_and_no_further_back_than_it_is(tmp_path: Path) -> None:
+    """The whole log was read, three times for each load, where other jobs had made twenty commits since: for hours, with one a second."""
+    table = Table.open(str(tmp_path), table_schema(), PARTITION_BY)
+    for version in range(90):
+        table.commit([], "before", version)
+    table.commit([], "idle", 1, {"offsets": {"t": {"0": 1}}})
+    for version in range(25):
+        table.commit([], "busy", version)
+    opened = Table.open(str(tmp_path))
+    read: list[int] = []
+
+    def history(limit: int | None = None) -> list[dict[str, Any]]:
+        entries: list[dict[str, Any]] = delta.history(limit)
+        read.append(len(entries))
+        return entries
+
+    delta = opened.delta
+    opened.delta = SimpleNamespace(history=history, transaction_version=delta.transaction_version, version=delta.version)
+    for _ in range(3):
+        assert (opened.remembered("idle") or {})["offsets"] == {"t": {"0": 1}}
+    assert sum(read) <= 100
+    assert opened.remembered("never") is None

@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 # What a commit remembers for us, in its custom metadata: JSON with `application`, `version` and what the application adds.
 METADATA: Final = "ottla"
 COMPRESSION: Final = "zstd"
-_RECENT: Final = 20  # commits that are looked through before all are
+_RECENT: Final = 20  # commits that are looked through first, then so many times as many: others may commit each second
+_FURTHER: Final = 4
 _CONSTRAINTS: Final = "delta.constraints."
 _NEVER_NULL: Final = re.compile(r'("(?:nullable|containsNull|valueContainsNull)":)false')  # in a schema's JSON
 
@@ -86,6 +87,7 @@ class Table:
         self.uri = uri
         self.delta = delta
         self._clock = clock or SystemClock()
+        self._remembered: dict[tuple[str, int], dict[str, Any] | None] = {}
 
     @classmethod
     def open(
@@ -156,11 +158,16 @@ class Table:
         reached = self.application_version(application)
         if reached is None:
             return None
-        for limit in (_RECENT, None):
-            for found in self.commits(limit):
-                if (found.get("application"), found.get("version")) == (application, reached):
-                    return found
-        return None
+        if (application, reached) not in self._remembered:
+            limit = _RECENT
+            found: dict[str, Any] | None = None
+            while found is None:
+                found = next((one for one in self.commits(limit) if (one["application"], one["version"]) == (application, reached)), None)
+                if limit > self.version:  # that was the whole log
+                    break
+                limit *= _FURTHER
+            self._remembered[application, reached] = found
+        return self._remembered[application, reached]
 
     def commits(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
         """What commits of ours remember, the newest first, with `at_ms` and the table's `snapshot`."""
