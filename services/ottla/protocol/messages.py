@@ -31,6 +31,9 @@ MAX_MESSAGE: Final = 1_000
 # Elements of an answer that a client of ours reads: of every partition of a cluster, several.
 MAX_ANSWERED: Final = 1_000_000
 
+# A version that kio does not have, and the one whose response is the same.
+_SAME_RESPONSE: Final = {(ApiKey.OFFSET_COMMIT, 1): 2}
+
 _Builder = Callable[[dict[str, Any]], Any]
 _SIZE = _CORRELATION = struct.Struct(">i")
 _SIZE_AND_CORRELATION: Final = struct.Struct(">ii")
@@ -207,7 +210,8 @@ def message(key: ApiKey, version: int) -> Message:
 
 
 def _message(key: ApiKey, version: int, direction: str) -> Any:
-    name = f"kio.schema.{key.name.lower()}.v{version}.{direction}"
+    known = _SAME_RESPONSE.get((key, version), version) if direction == "response" else version
+    name = f"kio.schema.{key.name.lower()}.v{known}.{direction}"
     try:
         _load_phantom()
         module = importlib.import_module(name)

@@ -1,11 +1,14 @@
-"""OffsetCommit (key 8), versions 2-9: how far a group has come.
+"""OffsetCommit (key 8), versions 1-9: how far a group has come.
 
-v2-v4 may ask for a retention of their own, v6 adds the leader epoch (KIP-320), v7 static members (KIP-345), v9 the
-member epoch of the next generation protocol (KIP-848). The answer comes when the offsets are committed in their topic.
+v1 is what Sarama commits with before 1.41 (2023), v2-v4 may ask for a retention of their own, v6 adds the leader epoch
+(KIP-320), v7 static members (KIP-345), v9 the member epoch of the next generation protocol (KIP-848). The answer comes when the
+offsets are committed in their topic.
+Unlike Kafka: the time of the commit that v1 may give for each offset is not looked at.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -15,10 +18,12 @@ from ottla.broker.handlers.by_topic import asked, grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices, milliseconds, portions
 from ottla.broker.security.authorizer import Operation
-from ottla.errors import NONE, ApiError, TopicAuthorizationFailed, UnknownTopicOrPartition
+from ottla.errors import NONE, ApiError, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.model import TopicPartition
+from ottla.protocol import messages
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import MessageSchema
+from ottla.protocol.primitives import INT64, read_array_length, read_string
 
 if TYPE_CHECKING:
     from kio.schema.offset_commit.v4.request import OffsetCommitRequest as OffsetCommitRequestV4
@@ -27,9 +32,42 @@ if TYPE_CHECKING:
 DEFAULT_RETENTION_MS: Final = -1
 LAST_WITH_RETENTION: Final = 4
 FIRST_WITH_EPOCHS: Final = 9
+MAX_VERSION: Final = 9
+_GENERATION_SIZE: Final = 4
+_PARTITION_AND_OFFSET_SIZE: Final = 12
 
 
-@handles(ApiKey.OFFSET_COMMIT, 2, 9, waits=True)
+def decode(body: memoryview, version: int) -> Any:
+    """The request; of version 1, which kio does not have, as one of version 2."""
+    if version == 1:
+        try:
+            body = memoryview(_as_version_2(body))
+        except (struct.error, IndexError) as error:
+            raise InvalidRequest(f"OffsetCommit v1: the body of {len(body)} bytes ends inside a field") from error
+    return messages.request_reader(ApiKey.OFFSET_COMMIT, max(version, 2), MAX_VERSION)(body)
+
+
+def _as_version_2(body: memoryview) -> bytes:
+    """With a retention for all offsets, the default one, in the place of a time for each."""
+    end = len(body)
+    _, position = read_string(body, 0, end, compact=False)
+    _, position = read_string(body, position + _GENERATION_SIZE, end, compact=False)
+    parts: list[bytes | memoryview] = [body[:position], INT64.pack(DEFAULT_RETENTION_MS)]
+    start = position
+    topic_count, position = read_array_length(body, position, end, compact=False, element_size=6)
+    for _ in range(topic_count):
+        _, position = read_string(body, position, end, compact=False)
+        partition_count, position = read_array_length(body, position, end, compact=False, element_size=22)
+        for _ in range(partition_count):
+            time = position + _PARTITION_AND_OFFSET_SIZE
+            parts.append(body[start:time])
+            start = time + INT64.size
+            _, position = read_string(body, start, end, compact=False)
+    parts.append(body[start:])
+    return b"".join(parts)
+
+
+@handles(ApiKey.OFFSET_COMMIT, 1, MAX_VERSION, decode=decode, waits=True)
 async def offset_commit(request: OffsetCommitRequest, context: RequestContext, parts: BrokerParts) -> Any:
     outcomes: dict[TopicPartition, ApiError | None] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.loops import until
 
-from ottla.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, InvalidGroupId, RebalanceInProgress
+from ottla.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, InvalidGroupId, InvalidRequest, RebalanceInProgress
 from ottla.protocol.api import ApiKey
 
 
@@ -30,6 +32,26 @@ async def test_the_group_with_the_empty_id_commits_is_described_and_deleted_and_
     assert int((await broker.ask(ApiKey.OFFSET_DELETE, 0, group_id="", topics=[])).error_code) == InvalidGroupId.code
     assert [result.error_code for result in (await broker.ask(ApiKey.DELETE_GROUPS, 2, groups_names=[""])).results] == [0]
     assert (await broker.ask(ApiKey.LIST_GROUPS, 5)).groups == ()
+
+
+# Group, generation, member, [topic [partition, offset, time of the commit, metadata]]
+OFFSET_COMMIT_1 = struct.pack(">h1sih1sih6siiqqh2siqqh", 1, b"g", -1, 1, b"m", 1, 6, b"clicks", 2, 0, 41, -1, 2, b"hi", 7, 42, -1, -1)
+
+
+async def test_version_1_commits_as_sarama_does_up_to_1_40(broker: Any) -> None:
+    """Whatever release it is told: without a retention of its own it asks in version 1, and for no list of versions before."""
+    await prepared(broker)
+    answered = await broker.ask_bytes(ApiKey.OFFSET_COMMIT, 1, OFFSET_COMMIT_1)
+    assert answered[8:] == struct.pack(">ih6siihih", 1, 6, b"clicks", 2, 0, 0, 7, 3)  # there is no partition 7
+    topics = [{"name": "clicks", "partition_indexes": [0]}]
+    (fetched,) = (await broker.ask(ApiKey.OFFSET_FETCH, 8, groups=[{"group_id": "g", "topics": topics}])).groups[0].topics[0].partitions
+    assert (fetched.committed_offset, fetched.metadata, fetched.error_code) == (41, "hi", 0)
+
+
+async def test_version_1_that_is_cut_short_is_refused(broker: Any) -> None:
+    for size in range(len(OFFSET_COMMIT_1)):
+        with pytest.raises(InvalidRequest):
+            await broker.ask_bytes(ApiKey.OFFSET_COMMIT, 1, OFFSET_COMMIT_1[:size])
 
 
 async def test_a_member_that_syncs_while_its_coordinator_reads_the_partition_joins_again(broker: Any) -> None:
