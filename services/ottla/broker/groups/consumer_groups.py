@@ -24,7 +24,7 @@ from ottla.broker.groups.consumer.advancing import refresh
 from ottla.broker.groups.consumer.assignment import NOTHING
 from ottla.broker.groups.consumer.changes import EpochChange, MemberChange, PositionChange, TargetChange
 from ottla.broker.groups.consumer.converting import becomes_classic_without, downgraded, tombstones, upgraded
-from ottla.broker.groups.consumer.group import ConsumerGroup
+from ottla.broker.groups.consumer.group import PROTOCOL_TYPE, ConsumerGroup
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer, check, check_static, forget_regex, heartbeat
 from ottla.broker.groups.consumer.member import LEAVES_FOR_A_WHILE, ConsumerMember
 from ottla.broker.groups.consumer.record_codec import encode_change
@@ -255,7 +255,9 @@ class ConsumerGroups:
     def make_classic(self, entry: GroupEntry, group: ConsumerGroup) -> None:
         """A consumer group without members becomes a classic one, since a member joins with that protocol."""
         self._append(tombstones_of(group))
-        entry.group = Group(group.group_id, self._settings.limits, monotonic_ms(self._clock), self._counts)
+        classic = Group(group.group_id, self._settings.limits, monotonic_ms(self._clock), self._counts)
+        classic.protocol_type = PROTOCOL_TYPE  # it had members: its offsets are kept from now on, and not from their commits
+        entry.group = classic
 
 
 # Who leaves a consumer group: by itself, or because it was not heard of, or did not do what it was asked for, in time.

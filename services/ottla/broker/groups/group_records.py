@@ -67,6 +67,8 @@ def restore_consumer_group(group_id: str, changes: list[Change], limits: Consume
     for change in changes:
         group.apply(change)
     group.loaded()
+    if not group.members:
+        group.empty_since_ms = now_ms  # at the latest: offsets are kept too long rather than not long enough
     group.topics_due_ms = now_ms + limits.topics_check_ms  # the topics may not all be known here yet
     group.regexes_due_ms = now_ms + limits.topics_check_ms
     for member_id, member in group.members.items():

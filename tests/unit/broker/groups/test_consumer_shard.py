@@ -196,6 +196,37 @@ async def test_the_offsets_of_a_consumer_group_whose_last_member_has_just_left_a
     assert shard.group("g") is None
 
 
+async def test_so_they_are_where_the_coordinator_has_changed_since() -> None:
+    """Brokers and the only consumer restart in one maintenance: when the consumer left is in no record, so it is taken for just now."""
+    log, clock = OffsetsLog(), ManualClock()
+    first = await loaded(log, clock, topics=TOPICS)
+    await first.consumer_heartbeat("g", beat("a"))
+    await first.commit("g", 1, "a", None, {CLICKS: CommittedOffset(7, commit_timestamp=clock.time_ms())}, knows_epochs=True)
+    clock.advance(seconds=2_000)
+    await first.consumer_heartbeat("g", Heartbeat("a", -1))
+    first.close()
+    second = await loaded(log, clock, epoch=1, topics=TOPICS)
+    clock.advance(seconds=999)
+    second.expire()
+    assert second.offsets("g").get(CLICKS) is not None
+    clock.advance(seconds=1)
+    second.expire()
+    assert second.group("g") is None
+
+
+async def test_so_they_are_where_the_next_member_speaks_the_classic_protocol_and_has_only_its_id() -> None:
+    """Between its two JoinGroups (KIP-394) the group is a classic one without members."""
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock, topics=TOPICS)
+    await shard.consumer_heartbeat("g", beat("a"))
+    await shard.commit("g", 1, "a", None, {CLICKS: CommittedOffset(7, commit_timestamp=clock.time_ms())}, knows_epochs=True)
+    clock.advance(seconds=2_000)
+    await shard.consumer_heartbeat("g", Heartbeat("a", -1))
+    assert isinstance((await shard.join("g", classic_join(known=True))).error, MemberIdRequired)
+    shard.expire()
+    assert shard.offsets("g").get(CLICKS) is not None
+
+
 # Conversion.
 
 

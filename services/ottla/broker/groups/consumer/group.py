@@ -81,7 +81,7 @@ class ConsumerGroup:
         self.state = ConsumerGroupState.EMPTY
         self.epoch = 0
         self.assignment_epoch = 0
-        self.empty_since_ms: int | None = None  # when the last member went; None where that was at another coordinator
+        self.empty_since_ms: int | None = None  # when the last member went, or when it was loaded without any
         self.topics: Mapping[str, SubscribedTopic] = {}
         self.topics_due_ms = 0  # when to look at the topics again
         self.regexes_due_ms = 0
