@@ -3,7 +3,8 @@
 A decoded request holds positions in the receive buffer and no copy: `PartitionData.start` and `stop` enclose the
 record batch. It is valid only as long as the buffer is, that is until the handler first waits.
 
-v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible, v10 names the leader that is another (KIP-951).
+v4 has KAFKA_STORAGE_ERROR, v5 adds log_start_offset, v8 record errors (KIP-467), v9 is flexible, v10 names the leader that is
+another (KIP-951).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import struct
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from ottla.errors import InvalidRequest
+from ottla.errors import InvalidRequest, KafkaStorageError, NotLeaderOrFollower
 from ottla.protocol.fetch import NodeEndpoint, node_endpoints_field, tagged_fields
 from ottla.protocol.primitives import (
     INT16,
@@ -30,6 +31,7 @@ MIN_VERSION: Final = 3
 MAX_VERSION: Final = 11
 FLEXIBLE_VERSION: Final = 9
 CURRENT_LEADER_VERSION: Final = 10
+STORAGE_ERROR_VERSION: Final = 4  # below, clients need not know KAFKA_STORAGE_ERROR (KIP-112)
 # Below, a batch has to be looked at for a codec that the version does not allow (KIP-110).
 FIRST_REPEATED_VERSION: Final = 7
 
@@ -167,6 +169,8 @@ def encode_response(
             if version >= 5:
                 parts.append(_FIXED_V5.pack(*answer[:5]))
             else:
+                if answer.error_code == KafkaStorageError.code and version < STORAGE_ERROR_VERSION:
+                    answer = answer._replace(error_code=NotLeaderOrFollower.code)
                 parts.append(_FIXED_V3.pack(*answer[:4]))
             if version >= 8:
                 parts.append(uvarint(len(answer.record_errors) + 1) if compact else INT32.pack(len(answer.record_errors)))

@@ -427,3 +427,14 @@ async def test_what_lies_on_a_disk_that_has_failed_is_a_storage_error_and_no_que
     broker.parts.logs.fail_directory(broker.partition("events").log.directory.parent, OSError(errno.EIO, "Input/output error"))
     assert broker.parts.replicas.directory_failed()
     assert await one(client, ("events", 0, batch(b"a"))) == (STORAGE_ERROR, -1)
+
+
+@pytest.mark.parametrize(("version", "code"), [(3, NOT_LEADER), (4, STORAGE_ERROR)])
+async def test_a_failed_disk_sends_an_old_producer_to_another_broker_in_words_that_it_knows(broker: Wired, version: int, code: int) -> None:
+    """Up to v3 a client need not know KAFKA_STORAGE_ERROR (KIP-112): Sarama sends v3, and gives up at that one."""
+    broker.topic("events")
+    client = await broker.connect()
+    broker.parts.logs.fail_directory(broker.partition("events").log.directory.parent, OSError(errno.EIO, "Input/output error"))
+    broker.parts.replicas.directory_failed()
+    client.write(produce(("events", 0, batch(b"a")), version=version))
+    assert await client.produced(version) == (1, [(code, -1)])
