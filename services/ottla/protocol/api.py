@@ -159,6 +159,9 @@ _MAX_ELEMENTS: Final = (
     | dict.fromkeys(
         (
             ApiKey.FIND_COORDINATOR,
+            ApiKey.DESCRIBE_GROUPS,
+            ApiKey.CONSUMER_GROUP_DESCRIBE,
+            ApiKey.DELETE_GROUPS,
             ApiKey.DESCRIBE_CONFIGS,
             ApiKey.ALTER_CONFIGS,
             ApiKey.INCREMENTAL_ALTER_CONFIGS,

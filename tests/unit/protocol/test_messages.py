@@ -269,6 +269,12 @@ def of_many(build: MessageSchema, key: ApiKey, count: int) -> Any:
     match key:
         case ApiKey.FIND_COORDINATOR:
             return build("FindCoordinatorRequest", key_type=0, coordinator_keys=names)
+        case ApiKey.DESCRIBE_GROUPS:
+            return build("DescribeGroupsRequest", groups=names, include_authorized_operations=False)
+        case ApiKey.CONSUMER_GROUP_DESCRIBE:
+            return build("ConsumerGroupDescribeRequest", group_ids=names, include_authorized_operations=False)
+        case ApiKey.DELETE_GROUPS:
+            return build("DeleteGroupsRequest", groups_names=names)
         case ApiKey.INCREMENTAL_ALTER_CONFIGS:
             config = build("AlterableConfig", name="retention.ms", config_operation=1, value=None)
             resources = [build("AlterConfigsResource", resource_type=2, resource_name=name, configs=[config] * 31) for name in names]
@@ -288,6 +294,9 @@ def of_many(build: MessageSchema, key: ApiKey, count: int) -> Any:
     ("key", "version", "count"),
     [
         (ApiKey.FIND_COORDINATOR, 6, 5_000),
+        (ApiKey.DESCRIBE_GROUPS, 5, 20_000),
+        (ApiKey.CONSUMER_GROUP_DESCRIBE, 1, 20_000),
+        (ApiKey.DELETE_GROUPS, 2, 20_000),
         (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, 1_000),
         (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 5_000),
         (ApiKey.DESCRIBE_CONFIGS, 4, 20_000),
