@@ -8,7 +8,7 @@ An attribute is the property's name with `_` for `.`. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,18 @@ from ottla.config.settings import INT_MAX, KIB, MIB, MINUTE_MS, Kind, setting
 from ottla.errors import ConfigurationError
 
 _NOT_TUNED: Final = "This client has a way of its own, and bounds of its own."
+_TYPES: Final[Mapping[str, type]] = {"boolean": bool, "int": int, "string": str, "list": tuple}
+
+
+def _check_values(settings: ServiceSettings) -> None:
+    """A file's values were judged as they were read; a program may have set anything."""
+    for definition in settings.definitions().values():
+        value, wanted = settings.value_of(definition.name), _TYPES[definition.kind]
+        if value is None and definition.default is None:
+            continue
+        complaint = definition.complaint_about(value) if isinstance(value, wanted) else f"not of the type {wanted.__name__}"
+        if complaint:
+            raise ConfigurationError(f"{definition.name} = {value!r}: {complaint}")
 
 
 def _not_tuned(name: str, kind: Kind, default: Any, doc: str, *aliases: str) -> Any:
@@ -159,7 +171,9 @@ class ConsumerSettings(ServiceSettings):
     offsets_commit_max_retries: int = _not_tuned("offsets.commit.max.retries", "int", 5, "Of a commit at the shutdown.")
 
     def checks(self) -> Iterable[Relation]:
-        return (("group.id", self._check_group), ("zookeeper.connect", lambda: ConnectString.parse(self.zookeeper_connect)))
+        yield "group.id", lambda: _check_values(self)
+        yield "group.id", self._check_group
+        yield "zookeeper.connect", lambda: ConnectString.parse(self.zookeeper_connect)
 
     def _check_group(self) -> None:
         for name in (self.group_id, self.consumer_id):
@@ -281,7 +295,9 @@ class ProducerSettings(ServiceSettings):
     zk_read_num_retries: int = _not_tuned("zk.read.num.retries", "int", 3, "0.7's, of brokers in ZooKeeper.")
 
     def checks(self) -> Iterable[Relation]:
-        return (("broker.list", self._check_brokers), ("enable.idempotence", self._check_idempotence))
+        yield "broker.list", lambda: _check_values(self)
+        yield "broker.list", self._check_brokers
+        yield "enable.idempotence", self._check_idempotence
 
     def _check_brokers(self) -> None:
         if (self.broker_list is None) == (self.zookeeper_connect is None):

@@ -437,6 +437,26 @@ async def test_settings_and_places_that_are_wrong_are_refused() -> None:
         ConsumerSettings.from_properties({"group.id": "g", "auto.offset.reset": "somewhere"})
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("auto_offset_reset", "earliest", r"auto\.offset\.reset = 'earliest': must be one of largest, smallest"),
+        ("isolation_level", "READ_COMMITTED", "did you mean 'read_committed'"),
+        ("offsets_storage", "Kafka", "must be one of zookeeper, kafka"),
+        ("auto_commit_enable", "false", r"auto\.commit\.enable = 'false': not of the type bool"),
+        ("consumer_timeout_ms", None, r"consumer\.timeout\.ms = None: not of the type int"),
+        ("consumer_timeout_ms", 0.5, r"consumer\.timeout\.ms = 0\.5: not of the type int"),
+        ("rebalance_max_retries", 0, "must be at least 1"),
+        ("group_id", 7, r"group\.id = 7: not of the type str"),
+    ],
+)
+async def test_what_a_program_sets_is_judged_as_what_a_file_says(name: str, value: object, complaint: str) -> None:
+    """Taken as it was, "earliest" began at the end of each log, and "READ_COMMITTED" read what was aborted."""
+    given: dict[str, Any] = {"group_id": "g", name: value}
+    with pytest.raises(ConfigurationError, match=complaint):
+        AsyncConsumerConnector(ConsumerSettings(**given))
+
+
 async def test_what_a_file_of_07_or_08_tunes_in_vain_is_said_and_not_refused(caplog: pytest.LogCaptureFixture) -> None:
     names = [
         "socket.timeout.ms",

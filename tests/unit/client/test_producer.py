@@ -791,6 +791,26 @@ def test_properties_of_07_and_08_are_read_and_unknown_ones_refused(cluster: Embe
             Producer.from_properties(wrong)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("producer_type", "Sync", r"producer\.type = 'Sync': must be one of sync, async; did you mean 'sync'"),
+        ("enable_idempotence", "false", "not of the type bool"),
+        ("request_required_acks", "all", "not of the type int"),
+        ("request_required_acks", 2, "must be at most 1"),
+        ("broker_list", ["127.0.0.1:1"], r"broker\.list = .*: not of the type str"),
+        ("compression_codec", "lzo", "must be one of none, gzip, snappy"),
+        ("compression_codec", None, "not of the type str"),
+        ("queue_size", 0, "must be at least 1"),
+    ],
+)
+def test_what_a_program_sets_is_judged_as_what_a_file_says(name: str, value: object, complaint: str) -> None:
+    """Taken as it was, "Sync" made a producer asynchronous."""
+    given: dict[str, Any] = {"broker_list": "127.0.0.1:1", name: value}
+    with pytest.raises(ConfigurationError, match=complaint):
+        Producer(ProducerSettings(**given))
+
+
 def test_what_a_file_of_07_or_08_tunes_in_vain_is_said_and_not_refused(caplog: pytest.LogCaptureFixture) -> None:
     names = [
         "message.send.max.retries",
