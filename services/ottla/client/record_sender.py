@@ -21,7 +21,6 @@ from ottla.client.errors import DeliveryFailed
 from ottla.client.outgoing import Outgoing, OutgoingBatch, failure_of
 from ottla.errors import (
     ApiError,
-    InvalidTopic,
     LeaderNotAvailable,
     NetworkException,
     OttlaError,
@@ -216,26 +215,24 @@ class RecordSender:
             self._placing.discard(topic)
 
     async def _look_up(self, topic: str, deadline: float) -> int:
-        error: Exception
-        if len(topic) > MAX_TOPIC_NAME_LENGTH:  # and perhaps longer than a request can have, which ends the connection
-            error = InvalidTopic(f"the name has {len(topic)} characters of {MAX_TOPIC_NAME_LENGTH}")
-            raise failure_of(topic[:MAX_TOPIC_NAME_LENGTH], error)
-        if self._discovery is not None:
-            self._discovery.uses(topic)
         begin, failures = self._loop.time(), 0
         while True:
+            error: Exception | None = None
+            count = 0
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._cluster.refresh((topic,))
                 count = len(self._cluster.metadata.topic(topic).partitions)
-                if count:
-                    return count
-                error = LeaderNotAvailable(f"topic {topic}")
             except (OSError, OttlaError) as raised:
                 error = raised
             is_unknown = isinstance(error, UnknownTopicOrPartition) and self._loop.time() >= begin + _TOPIC_SECONDS
-            if is_unknown or not is_healed_by_time(error):
-                raise failure_of(topic, error)
+            if error is not None and (is_unknown or not is_healed_by_time(error)):
+                raise failure_of(topic[:MAX_TOPIC_NAME_LENGTH], error)
+            if self._discovery is not None:  # not before: a name that no topic can have is no znode's
+                self._discovery.uses(topic)
+            if count:
+                return count
+            error = error or LeaderNotAvailable(f"topic {topic}")
             pause = min(self._cluster.pause_seconds(failures), deadline - self._loop.time())
             if pause <= 0:
                 raise failure_of(topic, self._too_late(error))

@@ -30,6 +30,7 @@ from ottla.errors import (
     BrokerNotAvailable,
     CoordinatorNotAvailable,
     FencedLeaderEpoch,
+    InvalidTopic,
     LeaderNotAvailable,
     NotController,
     NotCoordinator,
@@ -39,7 +40,7 @@ from ottla.errors import (
     reason_of,
 )
 from ottla.lifecycle import Backoff, Offload, is_cancelled, look_at_error, offload_nothing
-from ottla.model import NO_LEADER, BrokerId, Endpoint, TopicPartition
+from ottla.model import MAX_TOPIC_NAME_LENGTH, NO_LEADER, BrokerId, Endpoint, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch_client import MalformedResponse
 from ottla.wire.broker_connection import BrokerConnection, Build, Security, introduce
@@ -349,11 +350,12 @@ class Cluster:
 
         Raises:
             OSError, MalformedResponse, ApiError: no one could say.
+            InvalidTopic: a name that no request can have, which would fail those of others with it.
         """
         if topics is None:
             self._wants_all = True
         else:
-            self._wanted.update(topics)
+            self._wanted.update(list(map(_name_of_topic, topics)))
         if self._next_refresh is None:
             self._next_refresh = asyncio.get_running_loop().create_task(self._refresh_after(self._refreshing))
             self._next_refresh.add_done_callback(look_at_error)
@@ -583,6 +585,15 @@ class Cluster:
         settings = self.settings
         backoff = Backoff(settings.retry_backoff_seconds, settings.retry_backoff_max_seconds)
         return backoff.seconds(failures) * self.random.uniform(0.8, 1.2)
+
+
+def _name_of_topic(name: str) -> str:
+    try:
+        if len(name.encode()) <= MAX_TOPIC_NAME_LENGTH:
+            return name
+    except UnicodeEncodeError:
+        pass
+    raise InvalidTopic(f"{name[:MAX_TOPIC_NAME_LENGTH]!r}: no topic has such a name, of {len(name)} characters")
 
 
 def is_healed_by_time(error: Exception) -> bool:

@@ -23,6 +23,7 @@ from tests.unit.client.test_audited_clients import records_on
 from tests.waiting import until
 
 from ottla.client.discovery import BrokerWatch, partition_count
+from ottla.client.errors import DeliveryFailed
 from ottla.client.messages import Message
 from ottla.client.partitioners import murmur2_partition
 from ottla.client.producer import Producer
@@ -72,6 +73,20 @@ def test_partitions_that_are_added_are_written_to_at_once(
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         admin.create_partitions([NewPartitions(topic, 4)])[topic].result(120)
         until(lambda: partition_of(producer, topic, key) == 3)
+
+
+@pytest.mark.parametrize("name", ["", "no-utf-8-\udcff"])
+def test_topics_are_watched_after_a_message_to_what_can_be_none(cluster: EmbeddedCluster, zookeeper: str, name: str) -> None:
+    """There is no znode of such a name: each look at the topics in use failed by it, and the producer followed nothing any more."""
+    topic = cluster.create_topic("growing", partitions=1)
+    key = next(key for number in range(100) if murmur2_partition(key := b"%d" % number, 4) == 3)
+    with Producer(ProducerSettings(zookeeper_connect=zookeeper)) as producer:
+        with pytest.raises(DeliveryFailed):
+            producer.send(name, b"x")
+        assert partition_of(producer, topic, key) == 0
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.create_partitions([NewPartitions(topic, 4)])[topic].result(120)
+        until(lambda: partition_of(producer, topic, key) == 3, seconds=30)
 
 
 def test_a_topic_that_is_new_is_written_to(cluster: EmbeddedCluster, zookeeper: str) -> None:

@@ -997,6 +997,16 @@ def test_a_name_that_no_topic_can_have_fails_its_own_messages(cluster: EmbeddedC
         assert producer.send(topic, b"a").result(60)
 
 
+def test_a_name_that_no_topic_can_have_fails_no_message_of_a_topic_that_is_looked_for_at_once(cluster: EmbeddedCluster, topic: str) -> None:
+    """One request asks for both."""
+    with Producer(settings(cluster, "async", queue_buffering_max_ms=1)) as producer:
+        with producer._outgoing.lock:
+            named, unnamed = producer.send(topic, b"a"), producer.send("no-utf-8-\udcff", b"a")
+        with pytest.raises(DeliveryFailed, match="InvalidTopic"):
+            unnamed.result(60)
+        assert named.result(60)
+
+
 def test_a_list_may_be_changed_behind_its_send(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
     """Also the first one to a topic, which waits until its partitions are known."""
     with Producer(settings(cluster, "async")) as producer:
