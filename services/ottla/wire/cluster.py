@@ -220,6 +220,11 @@ class Cluster:
         """Other brokers to begin with, for when none of those known answers. Raises ValueError as the constructor."""
         self._bootstrap = bootstrap_endpoints(bootstrap_servers)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be asked any more."""
+        return self._is_closed
+
     # Asking a broker.
 
     async def ask(

@@ -141,7 +141,7 @@ async def ask_leaders(
             if not isinstance(answer, Exception):
                 answers[partition] = answer
                 left.pop(partition, None)
-            elif not is_healed_by_time(answer):
+            elif cluster.is_closed or not is_healed_by_time(answer):
                 raise answer
             else:
                 last = answer

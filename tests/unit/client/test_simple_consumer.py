@@ -16,7 +16,7 @@ from tests.unit.wire.clusters import brokers, cluster_of, create_topic, one_brok
 from ottla.client.errors import TopicRecreated
 from ottla.client.messages import Message, read_stretch
 from ottla.client.simple_consumer import EARLIEST, LATEST, AsyncSimpleConsumer, FetchRequest, SimpleConsumer
-from ottla.errors import CorruptMessage, OffsetOutOfRange, UnsupportedForMessageFormat
+from ottla.errors import CorruptMessage, InvalidTopic, OffsetOutOfRange, UnsupportedForMessageFormat
 from ottla.lifecycle import LoopThreadUnusable
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
@@ -116,6 +116,31 @@ async def test_a_fetch_waits_at_the_end_as_long_as_it_is_to(tmp_path: Path) -> N
         await create_topic(cluster, "clicks")
         async with AsyncSimpleConsumer(servers(running), ClusterSettings(api_timeout_seconds=1.0)) as consumer:
             assert list(await consumer.fetch("clicks", 0, 0, max_wait_ms=1_500)) == []
+
+
+async def test_a_fetch_ends_with_its_consumer_and_none_begins_after_it(tmp_path: Path) -> None:
+    """As nothing heals it, it was tried for a minute."""
+    async with brokers(tmp_path) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks")
+        consumer = AsyncSimpleConsumer(servers(running))
+        assert not list(await consumer.fetch("clicks", 0, 0))
+        waiting = asyncio.ensure_future(consumer.fetch("clicks", 0, 0, max_wait_ms=30_000))
+        await asyncio.sleep(0.1)
+        await consumer.close()
+        async with asyncio.timeout(10):
+            with pytest.raises(ConnectionError, match="closed"):
+                await waiting
+            with pytest.raises(ConnectionError, match="closed"):
+                await consumer.fetch("clicks", 0, 0)
+
+
+async def test_a_name_that_no_topic_can_have_is_said_at_once(cluster: Cluster) -> None:
+    """A broker ends the connection by which one comes that is longer than it may be."""
+    async with asyncio.timeout(10):
+        for name in ("n" * 40_000, "no-utf-8-\udcff"):
+            with pytest.raises(InvalidTopic) as raised:
+                await AsyncSimpleConsumer(cluster=cluster).fetch(name, 0, 0)
+            assert len(str(raised.value)) < 1_000
 
 
 async def test_as_many_bytes_as_one_likes_may_be_asked_for(cluster: Cluster) -> None:
