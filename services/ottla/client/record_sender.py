@@ -182,12 +182,16 @@ class RecordSender:
     # Topics.
 
     async def partition_count(self, topic: str) -> int:
-        """How many partitions the topic has.
+        """How many partitions the topic has, which `Outgoing` knows from then on.
 
         Raises:
             DeliveryFailed: that cannot be known.
         """
-        return await self._look_up(topic, self._loop.time() + min(_TOPIC_SECONDS, self._settings.timeout_seconds))
+        count = await self._look_up(topic, self._loop.time() + min(_TOPIC_SECONDS, self._settings.timeout_seconds))
+        if self.audit is not None:
+            self.audit.uses(topic)
+        self._count((topic,))
+        return count
 
     async def _place(self, topic: str) -> None:
         """Waits until the partitions of a topic are known, and has its messages go there."""

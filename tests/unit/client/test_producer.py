@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -27,6 +27,7 @@ from ottla.errors import ConfigurationError, InvalidProducerEpoch
 from ottla.model import TopicPartition
 from ottla.testing.cluster import EmbeddedCluster
 from ottla.wire import transactions
+from ottla.wire.cluster import Cluster
 from ottla.wire.connection import open_connection
 
 
@@ -125,6 +126,23 @@ def test_encoder_and_partitioner_are_the_program_s(cluster: EmbeddedCluster, rea
     with Producer(settings(cluster), encoder=lambda value: value["nothing"]) as producer, pytest.raises(KeyError):
         producer.send(topic, {})
     assert written(reader, topic, 0) == []
+
+
+def test_a_partitioner_s_first_list_asks_once_for_the_partitions(
+    cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not for each message: two thousand took twenty seconds."""
+    asked = []
+    refresh = Cluster.refresh
+
+    async def counted(self: Cluster, topics: Iterable[str] | None) -> None:
+        asked.append(topics)
+        await refresh(self, topics)
+
+    monkeypatch.setattr(Cluster, "refresh", counted)
+    with Producer(settings(cluster), partitioner=lambda key, count: count - 1) as producer:
+        assert {partition.partition for partition, _ in producer.send(topic, [b"a"] * 100).result()} == {1}
+    assert len(asked) < 5
 
 
 class Noting(CallbackHandler):
