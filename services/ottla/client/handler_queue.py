@@ -72,6 +72,8 @@ class HandlerQueue:
 
     def _enqueue(self, ready: list[ProducerRecord], delivery: Delivery) -> None:
         size, timeout_ms = self._settings.queue_size, self._settings.queue_enqueue_timeout_ms
+        if threading.current_thread() is self._thread:  # a handler sends: no one but its own thread makes room
+            timeout_ms = 0
         begin = 0
         while begin < len(ready):
             with self._changed:

@@ -349,6 +349,25 @@ def test_a_handler_that_flushes_is_told_at_once_that_it_cannot(cluster: Embedded
         producer.send(topic, b"a").result(30)
 
 
+def test_a_handler_that_sends_while_the_queue_is_full_is_told_so_and_does_not_wait_for_itself(cluster: EmbeddedCluster, topic: str) -> None:
+    is_full = threading.Event()
+
+    class Copying(CallbackHandler):
+        def before_sending(self, records: Sequence[ProducerRecord]) -> Sequence[ProducerRecord]:
+            assert is_full.wait(60)
+            if records[0].value == b"0":
+                producer.send(topic, b"a copy")
+            return records
+
+    producer = Producer(settings(cluster, "async", queue_size=1, batch_size=1), callback_handler=Copying())
+    deliveries = [producer.send(topic, b"%d" % number) for number in range(2)]
+    is_full.set()
+    with pytest.raises(DeliveryFailed, match="QueueFull"):
+        deliveries[0].result(20)
+    assert deliveries[1].result(20)
+    producer.close()
+
+
 def test_an_event_handler_sends_instead_of_the_producer(cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str) -> None:
     class Keeping:
         def __init__(self) -> None:
