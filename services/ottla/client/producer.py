@@ -186,10 +186,11 @@ class Producer:
 
         Raises:
             DeliveryFailed: (sync) one of them at least is not written; or none can be outside a transaction.
-            QueueFull: (async) there was no room within `queue.enqueue.timeout.ms`; those before it are sent.
+            QueueFull: (async) there was no room within `queue.enqueue.timeout.ms`, or for a handler, which cannot wait; those before it
+                are sent.
             InvalidPartition: the partitioner gave a number that no partition has, or `partition` can be none.
             ClientClosed: closed, or a forked child.
-            TypeError: a key or a message that is neither bytes nor str; those before it are sent. Or a number that is none.
+            TypeError: a key or a message that is neither bytes nor str; those before it are sent. Or a number or headers that are none.
             ValueError: no timestamp is so far away.
             What encoder, partitioner and `before_enqueue` raise.
         """
@@ -554,6 +555,10 @@ def _octets(value: Any) -> bytes:
 
 
 def _section_of(headers: Sequence[tuple[str, str | bytes | None]]) -> bytes:
+    """Raises TypeError: they are no pairs."""
+    for header in headers:
+        if not (isinstance(header, tuple | list) and len(header) == 2 and isinstance(header[0], str)):  # a str would be taken apart
+            raise TypeError(f"a header is a pair of a str and a value, and not {header!r:.100}")
     return encode_headers([(name, _optional_octets(value)) for name, value in headers])
 
 

@@ -922,6 +922,13 @@ def test_bytes_text_and_nothing_are_messages_and_anything_else_is_refused(
     assert next(iter(reader.fetch(topic, 0, 0))).headers == (("h", b"text"),)
 
 
+@pytest.mark.parametrize("headers", [{"id": b"1"}, {"name": b"1"}, ["id"], "id", [(b"id", b"1")], [("id",)], [("id", b"1", b"2")]])
+def test_headers_that_are_no_pairs_are_refused(cluster: EmbeddedCluster, topic: str, headers: Any) -> None:
+    """A mapping's names of two letters were taken apart: {"id": b"1"} was written as ("i", b"d")."""
+    with Producer(settings(cluster)) as producer, pytest.raises(TypeError, match="a header is a pair of a str and a value, and not "):
+        producer.send(topic, b"a", headers=headers)
+
+
 def test_a_topic_and_a_partition_that_are_not_there_are_said_and_cost_no_other_message(
     reader: SimpleConsumer, topic: str, cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
