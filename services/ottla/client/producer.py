@@ -290,10 +290,15 @@ class Producer:
             failure = outgoing.failure
             if failure is not None:  # the program has seen it and continues; but a transaction is whole or nothing
                 raise DeliveryFailed(f"not all of the transaction is written: {failure}", failure.code)
-        except BaseException:  # the application's, perhaps, which is raised as it is
-            if not self._is_closed:  # or `close` has aborted it
-                with self._coordinated():
-                    self._abort()
+        except BaseException as error:  # the application's, perhaps, which is raised as it is
+            try:
+                if not self._is_closed:  # or `close` has aborted it
+                    with self._coordinated():
+                        self._abort()
+            except DeliveryFailed as further:
+                if isinstance(error, Exception):
+                    raise
+                error.add_note(f"and the abort is not answered: {further}")  # who interrupts a program wants it to end
             raise
         outgoing.refusal = self._outside
         with self._coordinated():
@@ -325,16 +330,16 @@ class Producer:
         outgoing.take_failures()  # the caller that aborts knows that nothing of it is written
         if self._audit is not None:
             self._audit.end_transaction(is_committed=False)
-        self._thread.call(self._transactions.abort(), _ASKING_SECONDS + _END_SECONDS)
+        if self._transactions.state is not TransactionState.READY:  # else it was answered as its caller was interrupted
+            self._thread.call(self._transactions.abort(), _ASKING_SECONDS + _END_SECONDS)
         self._ending = None
 
     def _commit(self) -> None:
         self._ending = self._commit
         end = self._clock.monotonic() + _CLOSE_SECONDS
-        while True:
+        while self._transactions.state is not TransactionState.READY:  # as it also is if its caller was interrupted by then
             try:
                 self._thread.call(self._transactions.commit(), _ASKING_SECONDS + _END_SECONDS)
-                break
             except (ApiError, OSError):
                 # As long as no one knows it can be asked for again, and not be aborted any more.
                 if self._transactions.state is TransactionState.COMMITTING and self._clock.monotonic() < end:

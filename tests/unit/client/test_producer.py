@@ -664,6 +664,47 @@ def test_an_abort_that_is_not_answered_in_time_is_asked_again_by_the_next_transa
     assert written(reader, topic, 0) == [b"a"]
 
 
+def test_an_interrupt_in_a_transaction_is_raised_though_its_abort_is_not_answered(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that tries again after a DeliveryFailed would not have ended by Ctrl-C."""
+    unanswered(monkeypatch, 1)
+    with Producer(settings(cluster, "async", transactional_id="interrupted", queue_buffering_max_ms=10)) as producer:
+        with pytest.raises(KeyboardInterrupt) as raised, producer.transaction():
+            producer.send(topic, b"never", partition=0).result(120)
+            raise KeyboardInterrupt
+        assert "late" in "".join(raised.value.__notes__)
+        with producer.transaction():
+            producer.send(topic, b"a", partition=0)
+    wait_until_all_ended(cluster.bootstrap_servers)
+    assert written(reader, topic, 0) == [b"a"]
+
+
+@pytest.mark.parametrize("step", ["commit", "abort"])
+def test_an_interrupt_as_a_transaction_has_just_ended_is_not_in_the_way_of_the_next(
+    cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook whose cell is run again. The end that was answered was asked for again, and refused, for good."""
+    with Producer(settings(cluster, "async", transactional_id=f"just-{step}", queue_buffering_max_ms=10)) as producer:
+        call = producer._thread.call
+
+        def interrupted(coroutine: Any, timeout_seconds: float) -> None:
+            call(coroutine, timeout_seconds)
+            assert coroutine.__name__ == step
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt), producer.transaction():
+            producer.send(topic, b"a", partition=0).result(120)
+            monkeypatch.setattr(producer._thread, "call", interrupted)
+            if step == "abort":
+                raise RuntimeError
+        monkeypatch.undo()
+        with producer.transaction():
+            producer.send(topic, b"b", partition=0)
+    wait_until_all_ended(cluster.bootstrap_servers)
+    assert written(reader, topic, 0) == [b"a"] * (step == "commit") + [b"b"]
+
+
 def test_a_commit_that_no_one_knows_of_is_asked_for_again_by_the_next_transaction(
     cluster: EmbeddedCluster, reader: SimpleConsumer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
