@@ -35,6 +35,7 @@ from ottla.client.message_stream import AsyncMessageStream, Chunk, Feed, Message
 from ottla.client.topic_filters import BlackList, TopicFilter, WhiteList
 from ottla.clock import Clock, SystemClock
 from ottla.config.client import ConsumerSettings
+from ottla.config.settings import LONG_MAX
 from ottla.coordination import znodes
 from ottla.coordination.errors import BadVersion, CoordinationError, SessionExpired
 from ottla.coordination.interface import Coordination, SessionEvent, WatchedEvent
@@ -181,8 +182,15 @@ class AsyncConsumerConnector:
         return sorted(self._owned)
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Continues at another offset. Raises KeyError for a partition that this consumer does not own."""
+        """Continues at another offset.
+
+        Raises:
+            KeyError: this consumer does not own the partition.
+            ValueError: no message can have that offset.
+        """
         key = TopicPartition(topic, partition)
+        if not 0 <= offset <= LONG_MAX:  # below 0 it would be one of the words for an end of the log
+            raise ValueError(f"{key}: {offset} is no offset")
         self._feeds[self._owned[key]].assign(key, offset)
 
     async def seek_to_timestamp(self, time_ms: int) -> None:
@@ -518,7 +526,8 @@ class AsyncConsumerConnector:
                 log.warning("group %s: offsets are not committed now: %s", self.settings.group_id, error)
 
     def _connected(self) -> Cluster:
-        assert self._cluster is not None, "streams have been created"
+        if self._cluster is None:
+            raise ClientClosed("no streams have been created")
         return self._cluster
 
 

@@ -870,6 +870,24 @@ async def test_a_seek_to_a_time_skips_nothing_that_is_written_meanwhile(found: G
         assert await take(stream, 1) == [b"0"]
 
 
+async def test_a_seek_to_what_is_no_offset_is_refused_and_changes_nothing(found: Group) -> None:
+    """A hundred before the tenth: -90 failed the partition, -1 was the end of the log; what no request can say ended the stream."""
+    await some_clicks(found, 1, b"a", b"b", b"c")
+    async with found.consumer("one") as connector:
+        with pytest.raises(ClientClosed, match="no streams"):
+            await connector.seek_to_timestamp(0)
+        (stream,) = (await connector.create_message_streams({"clicks": 1}))["clicks"]
+        assert await take(stream, 1) == [b"a"]
+        for offset in (-90, -1, 1 << 63):
+            with pytest.raises(ValueError, match="no offset"):
+                await connector.seek("clicks", 0, offset)
+        no_number: Any = "1"
+        with pytest.raises(TypeError):
+            await connector.seek("clicks", 0, no_number)
+        assert await take(stream, 1) == [b"b"]
+    assert await found.offset("clicks", 0) == 1
+
+
 async def test_what_a_reader_had_before_does_not_say_where_a_partition_stands_that_was_assigned_again(found: Group) -> None:
     """By a seek, or after a session: the reader has not asked for the next message yet."""
     await some_clicks(found, 1, *(b"%d" % number for number in range(5)))
