@@ -32,6 +32,7 @@ _LARGEST_BATCH: Final = 1_000_000
 _PIECE: Final = _LARGEST_BATCH // 4  # of what is put at once: more is split
 _MOST_BYTES: Final = 1 << 30  # `queue.buffering.max.kbytes`
 _BEYOND_TIMES: Final = 1 << 62  # in ms: a batch has room for as much between two
+_MOST_FAILURES: Final = 10_000  # that are kept apart from each other until someone knows of them
 _OVERHEAD: Final = 20  # of a record at most, besides key, value and headers
 
 Slot = tuple[str, int]  # topic and partition, or -1 for messages that any partition may have
@@ -180,6 +181,7 @@ class Delivery:
             rest.error = rest.error or error
             rest.unsent -= count
             self._outgoing.unseen.add(self)
+            self._outgoing.keep_few_failures()
             self._outgoing.failure = self._outgoing.failure or error
             self._outgoing.changed.notify_all()
 
@@ -259,6 +261,7 @@ class Outgoing:
         self.outstanding: Final[dict[OutgoingBatch, None]] = {}
         self.unseen: set[Delivery] = set()
         self.failed: dict[OutgoingBatch, None] = {}
+        self._counted: tuple[int, DeliveryFailed | None] = (0, None)  # failures that are only counted by now, and the first
         self.failure: DeliveryFailed | None = None
         self.hurries = 0
         self.refusal: Callable[[], Exception] | None = None
@@ -520,6 +523,7 @@ class Outgoing:
             self._bytes -= batch.size
             if error is not None:
                 self.failed[batch] = None
+                self.keep_few_failures()
                 self.failure = self.failure or error
             batch.values, batch.keys, batch.sections = [], None, None
             self.changed.notify_all()
@@ -536,15 +540,20 @@ class Outgoing:
     def take_failures(self) -> tuple[int, DeliveryFailed | None]:
         """How many sends have failed of which no one knows, and why one of them has; they are known from now on."""
         with self.lock:
-            unseen, failed = self.unseen, self.failed
-            self.unseen, self.failed = set(), {}
+            unseen, failed, (count, first) = self.unseen, self.failed, self._counted
+            self.unseen, self.failed, self._counted = set(), {}, (0, None)
         errors = [error for delivery in unseen if (error := delivery.error) is not None]
-        count = len(errors)
+        count += len(errors)
         for batch in failed:
             if batch.error is not None:
                 count += batch.unseen
                 errors.append(batch.error)
-        return count, errors[0] if errors else None
+        return count, first or (errors[0] if errors else None)
+
+    def keep_few_failures(self) -> None:
+        """Only counts them where there are many: who raises one of these later does not make them fewer. Called with `lock` held."""
+        if len(self.unseen) + len(self.failed) >= _MOST_FAILURES:
+            self._counted = self.take_failures()
 
     def discard(self, error: DeliveryFailed) -> None:
         """Everything fails that is not written yet."""

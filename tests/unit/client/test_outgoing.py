@@ -136,6 +136,22 @@ def test_a_failure_that_each_send_has_raised_is_not_kept() -> None:
     assert sending.take_failures() == (0, None)
 
 
+def test_failures_that_no_one_asks_for_are_counted_and_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may send for weeks to a topic that was deleted, and look at nothing."""
+    monkeypatch.setattr("ottla.client.outgoing._MOST_FAILURES", 10)
+    sending, _ = outgoing()
+    for number in range(1, 101):
+        sending.put("deleted", [b"a"], Delivery(sending))
+        sending.give_up("deleted", DeliveryFailed(f"no {number}", 3))
+        sending.put("known", [b"a"] * 2, Delivery(sending), partition=0)
+        for batch in all_batches(sending):
+            sending.end(batch, error=DeliveryFailed("no", 7))
+        assert len(sending.unseen) + len(sending.failed) <= 10
+    count, error = sending.take_failures()
+    assert (count, str(error)[:2]) == (200, "no")
+    assert sending.take_failures() == (0, None)
+
+
 def test_what_fits_into_the_queue_is_taken_before_it_is_said_to_be_full() -> None:
     sending, _ = outgoing(queue_size=5)
     delivery = Delivery(sending)
