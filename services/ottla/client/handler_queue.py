@@ -60,6 +60,11 @@ class HandlerQueue:
         self._thread = threading.Thread(target=self._run, name="ottla-producer", daemon=True)
         self._thread.start()
 
+    @property
+    def left(self) -> int:
+        """How many messages are in the queue, or in its thread's hand."""
+        return self._count + self._busy
+
     def put(self, records: Iterable[ProducerRecord], delivery: Delivery) -> None:
         """Enqueues the messages of one `send`. Raises QueueFull, and what making a record or `before_enqueue` raises."""
         before = self._callbacks.before_enqueue

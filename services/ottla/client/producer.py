@@ -13,6 +13,7 @@ A delivery that fails never vanishes: `result` raises it, or else `flush` and `c
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
@@ -67,6 +68,14 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+def _ends() -> None:
+    for producer in _producers:
+        producer.say_what_is_lost()
+
+
+atexit.register(_ends)
 
 
 class Producer:
@@ -356,6 +365,12 @@ class Producer:
         self._is_closed, self._is_plain = True, False
         self._outgoing.refusal = _refuse
         self._outgoing.left_behind()
+
+    def say_what_is_lost(self) -> None:
+        """The program ends."""
+        left = 0 if self._is_closed else self._outgoing.left + (0 if self._queue is None else self._queue.left)
+        if left:
+            log.warning("%s: %d messages are lost: the producer was not closed", self.settings.client_id, left)
 
     async def _begin(self, sending: SendSettings, audit: bool | Mapping[str, Any]) -> None:
         settings, discovery = self.settings, None

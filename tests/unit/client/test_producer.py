@@ -6,6 +6,8 @@ import asyncio
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -944,6 +946,23 @@ def _wait_in_child(delivery: Delivery, said: Any) -> None:
         delivery.result(1)
     except Exception as error:
         said.put(type(error).__name__)
+
+
+@pytest.mark.parametrize("handler", ["None", "CallbackHandler()"])
+def test_a_program_that_ends_without_a_close_is_told_how_many_messages_that_costs(handler: str) -> None:
+    program = f"""
+from ottla.client import Producer, ProducerSettings
+from ottla.client.producer_handlers import CallbackHandler
+settings = ProducerSettings(broker_list="127.0.0.1:1", producer_type="async")
+closed = Producer(settings)
+closed.close()
+Producer(settings, callback_handler={handler}).send("clicks", [b"a", b"b", b"c"])
+producer = Producer(settings, callback_handler={handler})
+producer.send("clicks", [b"a", b"b"])
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    for count in (2, 3):
+        assert ended.stderr.count(f"ottla: {count} messages are lost: the producer was not closed") == 1
 
 
 def test_bytes_text_and_nothing_are_messages_and_anything_else_is_refused(
