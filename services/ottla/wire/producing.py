@@ -145,7 +145,9 @@ async def init_producer_id(
 
     def identity(answer: Any) -> ProducerIdentity:
         if answer.error_code != NONE:
-            raise error_of(int(answer.error_code), f"InitProducerId of {transactional_id or 'a producer without a transactional id'}")
+            of = f"{transactional_id} for transactions of up to {transaction_timeout_ms} ms"
+            of = of if transactional_id else "a producer without a transactional id"
+            raise error_of(int(answer.error_code), f"InitProducerId of {of}")
         return ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch), transactional_id)
 
     async def at_coordinator(coordinator: BrokerId) -> ProducerIdentity:

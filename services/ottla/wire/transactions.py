@@ -513,7 +513,8 @@ class TransactionalProducer:
     def _expect(self, *states: TransactionState) -> None:
         if self.state is TransactionState.FENCED:
             raise ProducerFenced(
-                f"{self.identity.transactional_id} has another producer than the one of epoch {self.identity.producer_epoch}"
+                f"{self.identity.transactional_id}: epoch {self.identity.producer_epoch} is over: another producer has the id, "
+                f"or a transaction took longer than {self._transaction_timeout_ms} ms"
             )
         if self.state not in states:
             wanted = " or ".join(state.value for state in states)

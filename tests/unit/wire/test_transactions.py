@@ -52,6 +52,7 @@ from ottla.wire.transactions import (
     add_partitions,
     describe_transaction,
     end_transaction,
+    list_transactions,
 )
 
 CLICKS, VIEWS = TopicPartition("clicks", 0), TopicPartition("views", 1)
@@ -174,12 +175,29 @@ async def test_a_producer_whose_id_was_taken_over_is_fenced_for_good(tmp_path: P
             with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
                 await former.commit()
             assert former.state is TransactionState.FENCED
-            with pytest.raises(ProducerFenced, match="loads has another producer than the one of epoch 0"):
+            with pytest.raises(ProducerFenced, match="loads: epoch 0 is over: another producer has the id"):
                 await former.abort()
             async with latter.transaction():
                 await latter.send(CLICKS, batch(b"latter"))
         await former.close()
         assert await committed(cluster, CLICKS) == [b"latter"]
+
+
+async def test_a_producer_whose_transaction_took_too_long_is_told_so_and_what_may_be_asked_for(tmp_path: Path) -> None:
+    """There is no other producer then, as the message had it."""
+    async with running_cluster(tmp_path, transaction_abort_timed_out_transaction_cleanup_interval_ms="50") as (_, cluster):
+        with pytest.raises(ApiError, match="up to 3600000 ms: InvalidTransactionTimeout"):
+            await TransactionalProducer.open(cluster, "loads", transaction_timeout_ms=3_600_000)
+        async with await TransactionalProducer.open(cluster, "loads", transaction_timeout_ms=100) as producer:
+            producer.begin()
+            await producer.add_partitions([CLICKS])
+            async with asyncio.timeout(60):
+                while await list_transactions(cluster, "CompleteAbort") != ["loads"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+            with pytest.raises((ProducerFenced, InvalidProducerEpoch)):
+                await producer.commit()
+            with pytest.raises(ProducerFenced, match=r"epoch 0 is over: .* took longer than 100 ms"):
+                producer.begin()
 
 
 async def test_a_stale_epoch_that_only_a_partition_says_is_asked_the_coordinator_of(
