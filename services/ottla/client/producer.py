@@ -368,9 +368,14 @@ class Producer:
 
     def say_what_is_lost(self) -> None:
         """The program ends."""
-        left = 0 if self._is_closed else self._outgoing.left + (0 if self._queue is None else self._queue.left)
+        if self._is_closed:
+            return
+        left = self._outgoing.left + (0 if self._queue is None else self._queue.left)
+        count, error = self._outgoing.take_failures()  # of what was looked up as the interpreter's threads ended, too
         if left:
             log.warning("%s: %d messages are lost: the producer was not closed", self.settings.client_id, left)
+        if count:
+            log.warning("%s: %d sends have failed; one of them: %s", self.settings.client_id, count, error)
 
     async def _begin(self, sending: SendSettings, audit: bool | Mapping[str, Any]) -> None:
         settings, discovery = self.settings, None
