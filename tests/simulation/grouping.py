@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from tests.simulation.asking import NO_OFFSET, NONE, Asker
+from tests.simulation.asking import GROUP, NO_OFFSET, NONE, Asker
 from tests.simulation.recreating import TOPIC as RECREATED
 from tests.simulation.scenes import Stage
 
@@ -109,9 +109,16 @@ class Groups:
         group.last += 1
         offset, sent_ms = group.last, self._stage.time_ms()
         group.unknown.add(offset)
-        if await client.commit_offsets(group.name, group.topic, {PARTITION: offset}) == NONE:
+        is_known = await self._is_known(client, group)
+        if await client.commit_offsets(group.name, group.topic, {PARTITION: offset}) == NONE and is_known:
             group.unknown.discard(offset)
             group.acknowledged, group.acknowledged_ms = offset, sent_ms
+
+    async def _is_known(self, client: Asker, group: Commits) -> bool:
+        """Whether the coordinator has heard of this topic. If not, a commit by its name is one for the former topic, as far as it knows."""
+        broker = self._stage.cluster.machines[await client.coordinator(GROUP, group.name)].broker
+        topic = None if broker is None else broker.metadata.topic(group.topic)
+        return group.topic_id is None or (topic is not None and topic.topic_id == group.topic_id)
 
     async def _read(self, client: Asker, group: Commits) -> bool:
         """Whether it was answered."""
