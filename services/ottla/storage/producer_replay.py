@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ottla.errors import InvalidRecord
@@ -78,6 +78,7 @@ def restore_producers(
         except (CorruptSnapshot, FileNotFoundError) as error:
             log.warning("%s: trying an older producer snapshot: %s", directory, error)
             continue
+        _forget_cleaned(producers, views, offset)
         start_offset = offset
         break
     replay_batches(producers, views, start_offset, end_offset)
@@ -85,8 +86,26 @@ def restore_producers(
     return start_offset
 
 
+def _forget_cleaned(producers: ProducerStates, views: Sequence[SegmentView], offset: int) -> None:
+    """Forgets the open transactions of a snapshot at `offset` of which nothing is left in the log before it.
+
+    They have been decided and cleaned since, and a cleaning may have taken their markers too: nothing that is replayed would end them.
+    """
+    for first_offset, producer_id in producers.ongoing:
+        left = (header for _, _, header in _batches(views, first_offset, offset) if header.producer_id == producer_id)
+        if first_offset >= views[0].base_offset and next(left, None) is None:
+            producers.forget_transaction(producer_id)
+
+
 def replay_batches(producers: ProducerStates, views: Sequence[SegmentView], start_offset: int, end_offset: int) -> None:
     """Notes each batch in [start_offset, end_offset) that has a producer id."""
+    for descriptor, position, header in _batches(views, start_offset, end_offset):
+        if header.producer_id >= 0:
+            note_batch(producers, header, os.pread(descriptor, header.size, position) if header.is_control else b"")
+
+
+def _batches(views: Sequence[SegmentView], start_offset: int, end_offset: int) -> Iterator[tuple[int, int, BatchHeader]]:
+    """The batches that begin in [start_offset, end_offset): the file's descriptor, the position in it, and the header."""
     if start_offset >= end_offset:
         return
     for view, following in zip(views, [*views[1:], None], strict=True):
@@ -100,8 +119,7 @@ def replay_batches(producers: ProducerStates, views: Sequence[SegmentView], star
             for at, header in headers(descriptor, position, view.size):
                 if header.base_offset >= end_offset:
                     break
-                if header.producer_id >= 0 and header.base_offset >= start_offset:
-                    batch = os.pread(descriptor, header.size, at) if header.is_control else b""
-                    note_batch(producers, header, batch)
+                if header.base_offset >= start_offset:
+                    yield descriptor, at, header
         finally:
             os.close(descriptor)

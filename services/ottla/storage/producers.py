@@ -400,6 +400,11 @@ class ProducerStates:
     # What readers of committed data may see.
 
     @property
+    def ongoing(self) -> list[tuple[int, int]]:
+        """The first offset of each open transaction, and its producer."""
+        return list(self._ongoing.items())
+
+    @property
     def first_undecided_offset(self) -> int | None:
         """Where the oldest transaction begins that was neither committed nor aborted."""
         return min(self._ongoing, default=None)
@@ -520,6 +525,12 @@ class ProducerStates:
             if entry.current_transaction_first_offset >= 0:
                 state.transaction_first_offset = entry.current_transaction_first_offset
                 self._ongoing[entry.current_transaction_first_offset] = entry.producer_id
+
+    def forget_transaction(self, producer_id: int) -> None:
+        """A producer's open transaction has ended, and nothing of it is left in the log."""
+        state = self._states[producer_id]
+        del self._ongoing[state.transaction_first_offset]
+        state.transaction_first_offset = NO_OFFSET
 
     def remembered_batches(self, producer_id: int) -> list[RememberedBatch]:
         """A producer's last batches, oldest first; none when it is unknown."""

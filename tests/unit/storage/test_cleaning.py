@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
 from ottla.config.settings import LONG_MAX
+from ottla.errors import KafkaStorageError
 from ottla.record.batch import HEADER_SIZE, LOG_APPEND_TIME, batches, crc_of, read_header
 from ottla.record.codecs import GZIP, LZ4, SNAPPY, ZSTD
 from ottla.record.records import read_records, seal
@@ -279,6 +281,48 @@ async def test_the_marker_of_a_producer_that_was_fenced_stays_for_its_epoch(make
     state = load_log(log.directory, index_interval_bytes=4096).producers.get(5)
     assert state is not None
     assert state.producer_epoch == 1
+
+
+@pytest.mark.parametrize("is_torn", [False, True], ids=["the segment before it is recovered", "its snapshot is torn"])
+async def test_a_transaction_that_was_cleaned_away_is_not_open_after_a_crash(
+    make_log: LogMaker, clock: ManualClock, files: FailingFiles, is_torn: bool
+) -> None:
+    """An older producer snapshot has it as open, and nothing behind it ends it: readers of committed data would wait for ever.
+
+    A start takes an older one when the newest is torn, and when the recovery point is where the active segment begins: then
+    it recovers the segment before that, too. A full disk leaves it there, at a roll that has room and a batch that has none.
+    """
+    settings = {**COMPACTED, "delete_retention_ms": 1_000, "segment_bytes": 2_000, "index_interval_bytes": 200}
+    log = make_log(**settings)
+    put(log, ("large", "x" * 1_600))
+    put(log, ("a", "1"), producer_id=8, producer_epoch=0, base_sequence=0, transactional=True)
+    put(log, ("b", "1"))
+    log.appender.roll()
+    put(log, ("middle", "x" * 300))
+    end_transaction(log, COMMIT, 8)
+    put(log, ("a", "2"))
+    assert [log.producers.expire(now_ms, 10) for now_ms in (0, 10)] == [0, 1]
+    for number in range(4):
+        await clean(log, clock)
+        put(log, ("c", str(number)))
+        clock.advance(seconds=10)
+    if is_torn:
+        await log.flush()
+    else:
+        files.fail_writev = OSError(errno.ENOSPC, "No space left on device")
+        with pytest.raises(KafkaStorageError):
+            put(log, ("large", "x" * 2_000))
+        files.fail_writev = None
+        await clean(log, clock, roll=False)
+    assert not any(header.producer_id == 8 for header in headers_of(log))
+    assert log.producers.first_undecided_offset is None
+    recovery_point, cleaned_up_to = log.recovery_point, log.cleaned_up_to
+    log.files.release()
+    if is_torn:
+        newest = log.directory / file_names(log.directory, ".snapshot")[-1]
+        newest.write_bytes(newest.read_bytes()[:-1])
+    again = make_log(recovery_point=recovery_point, cleaned_up_to=cleaned_up_to, **settings)
+    assert again.producers.first_undecided_offset is None
 
 
 async def test_records_without_a_key_go(make_log: LogMaker, clock: ManualClock) -> None:
