@@ -125,6 +125,7 @@ class Broker:
         self._has_session = False
         self._all_failed = asyncio.Event()
         self._beside: Final = Tasks()
+        self._notices: Final = Tasks()  # of failed log directories: for as long as ZooKeeper does not take them
         self._observation = Observation(settings, self._clock)
         self.parts: BrokerParts  # once it has started
 
@@ -405,6 +406,7 @@ class Broker:
             await listener.close()
 
     async def _close_logs(self) -> None:
+        self._notices.cancel()
         try:
             await self._beside.wait()
         finally:
@@ -413,7 +415,7 @@ class Broker:
     def _directory_failed(self, directory: Path, reason: str) -> None:
         """A log directory has failed: others are to lead what was in it. With the last of them nothing is left to serve."""
         self._replicas.directory_failed()
-        self._beside.begin(self._service.log_directory_failed())
+        self._notices.begin(self._service.log_directory_failed())
         if len(self._logs.offline_directories) == len(self._settings.log_directories):
             self._all_failed.set()
 

@@ -31,7 +31,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
 from ottla.coordination.election import Election, Term
-from ottla.coordination.errors import CoordinationError, NoNode
+from ottla.coordination.errors import CoordinationError, NoNode, SessionExpired
 from ottla.coordination.interface import Coordination
 from ottla.coordination.retries import BoundedCoordination, retried
 from ottla.errors import (
@@ -77,6 +77,8 @@ ANSWER_TIMEOUT_SECONDS: Final = 10.0
 LEAVE_TIMEOUT_SECONDS: Final = 3.0
 # The longest that one attempt to hand over leaderships may take.
 _HAND_OVER_SECONDS: Final = 10.0
+# Between two attempts to tell of a failed log directory; each is ten of a request.
+_NOTICE_PAUSE_SECONDS: Final = 1.0
 # A client that gets no producer id retries.
 _PRODUCER_IDS_SECONDS: Final = 5.0
 
@@ -276,12 +278,20 @@ class ControllerService(ClusterOperations):
                 )
 
     async def log_directory_failed(self) -> None:
-        """Tells the controller that replicas of this broker may be gone; it then asks which."""
-        path, data = znodes.LOG_DIR_EVENT.path(""), znodes.encode_log_dir_event(self._broker_id)
-        try:
-            await retried(lambda: self._coordination.create(path, data, sequential=True))
-        except CoordinationError as error:
-            log.error("the controller cannot be notified of a failed log directory: %s", error)
+        """Tells the controller that replicas of this broker may be gone; it then asks which. Tries for as long as the session lasts.
+
+        A broker that registers again is asked about all of its replicas anyway.
+        """
+        coordination, path, data = self._coordination, znodes.LOG_DIR_EVENT.path(""), znodes.encode_log_dir_event(self._broker_id)
+        while not self._is_closing:
+            try:
+                await retried(lambda: coordination.create(path, data, sequential=True))
+                return
+            except SessionExpired:
+                return
+            except CoordinationError as error:
+                log.error("the controller cannot be notified of a failed log directory, retrying: %s", error)
+            await asyncio.sleep(_NOTICE_PAUSE_SECONDS)
 
     # What is known.
 

@@ -15,7 +15,7 @@ from tests.loops import LoopClock, until
 
 from ottla.broker.controller import active, request_batch
 from ottla.coordination import znodes
-from ottla.coordination.errors import MalformedZnode
+from ottla.coordination.errors import ConnectionLoss, MalformedZnode
 from ottla.errors import (
     BrokerNotAvailable,
     ConfigurationError,
@@ -384,6 +384,36 @@ async def test_replicas_of_a_failed_log_directory_lead_no_more(cluster: Cluster)
     assert [assignment.state.leader for assignment in cluster.brokers[ONE].metadata.values()] == [1, 3, 3, 1, 2, 3]
     await until(lambda: 2 not in cluster.brokers[ONE].metadata[key].state.isr)
     assert await cluster.paths("/log_dir_event_notification") == []
+
+
+async def test_a_log_directory_that_fails_while_zookeeper_is_away_is_told_when_it_is_back(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session lasts, for no ZooKeeper was there to end it, so nothing else would have others lead what was on that disk."""
+    await cluster.start_three()
+    await cluster.controller.create_topic(NewTopic("a", assignments=EVERYWHERE))
+    broker, key, session, refused = cluster.brokers[TWO], TopicPartition("a", 1), cluster.sessions[TWO], 0
+    create = session.create
+
+    async def away(path: str, data: bytes = b"", **how: bool) -> str:
+        nonlocal refused
+        if refused < 15:
+            refused += 1
+            raise ConnectionLoss(f"{path}: no answer within 10 s")
+        return await create(path, data, **how)
+
+    await cluster.settled(1, 2, 3)
+    monkeypatch.setattr(session, "create", away)
+    broker.errors[key] = KafkaStorageError.code
+    await cluster.services[TWO].log_directory_failed()
+    await until(lambda: all(broker.metadata[key].state.leader == 3 for broker in cluster.brokers.values()))
+
+
+async def test_a_failed_log_directory_is_not_told_in_a_session_that_is_over(cluster: Cluster) -> None:
+    """The next registration tells it."""
+    await cluster.start_three()
+    await cluster.zookeeper.expire(cluster.sessions[TWO])
+    await asyncio.wait_for(cluster.services[TWO].log_directory_failed(), 5)
 
 
 async def test_a_replica_that_a_full_disk_refused_follows_again_when_there_is_room(
