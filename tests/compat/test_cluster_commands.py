@@ -110,7 +110,7 @@ def test_a_broker_that_was_killed_is_missed_before_its_session_ends(tmp_path: Pa
         facts = json.loads(told.out)
         assert not facts["under_replicated"] and not facts["missing_brokers"]
         assert [broker["broker_id"] for broker in facts["brokers"] if not broker["is_reachable"]] == [gone]
-        assert f"broker {gone} accepts no connection at {addresses[gone - 1]}" in told.err
+        assert f"broker {gone} does not answer at {addresses[gone - 1]}" in told.err
     finally:
         brokers.close()
 

@@ -23,7 +23,7 @@ _USUAL_BYTES, _MOST_BYTES = 1 << 20, 160 << 20  # of an answer
 
 
 class NoConnection(CommandFailed):
-    """Nothing accepts a connection at the broker's address."""
+    """Nothing accepts a connection at the broker's address, or what accepts it does not answer."""
 
 
 def security_for(properties: Mapping[str, str]) -> Security:
@@ -60,7 +60,7 @@ def call(
         timeout_seconds: how long each step may take.
 
     Raises:
-        CommandFailed: there was no answer; NoConnection: there was not even a connection.
+        CommandFailed: it was refused; NoConnection: there was no connection, or no answer in time.
         UsageError: as `security_for`.
     """
     from ottla.wire.broker_connection import introduce
@@ -90,7 +90,8 @@ def call(
     except CommandFailed:
         raise
     except (OSError, OttlaError) as error:
-        raise CommandFailed(f"{subject}: {reason_of(error)}") from None
+        kind = NoConnection if isinstance(error, TimeoutError) else CommandFailed
+        raise kind(f"{subject}: {reason_of(error)}") from None
 
 
 def error_name(code: Any) -> str:

@@ -38,7 +38,7 @@ def cluster(
     """Show the brokers, the controller, and partitions that are offline, under min.insync.replicas or under-replicated.
 
     Any broker answers for all. With `--check` the command fails when something is wrong: no controller, a broker that has
-    replicas and does not live, or that accepts no connection, a partition in question, or a log directory that is offline or
+    replicas and does not live, or that does not answer, a partition in question, or a log directory that is offline or
     whose disk is full.
 
     Examples:
@@ -110,7 +110,7 @@ def partitions_table(partitions: Sequence[Placed]) -> str:
 class BrokerFacts:
     """A broker that is registered. What it has is counted over all topics; log directories are named where something is wrong with them.
 
-    One that was killed is registered until its session ends, and in every ISR until then: it accepts no connection (`is_reachable`).
+    One that was killed, or hangs, is registered until its session ends, and in every ISR until then: it does not answer (`is_reachable`).
     """
 
     broker_id: int
@@ -208,7 +208,7 @@ class ClusterFacts:
             complaints.append(f"no sign of broker {', '.join(map(str, self.missing_brokers))}")
         for broker in self.brokers:
             if not broker.is_reachable:
-                complaints.append(f"broker {broker.broker_id} accepts no connection at {broker.host}:{broker.port}")
+                complaints.append(f"broker {broker.broker_id} does not answer at {broker.host}:{broker.port}")
             complaints += [f"the log directory {path} of broker {broker.broker_id} is offline" for path in broker.offline_log_dirs]
             complaints += [f"the disk of the log directory {path} of broker {broker.broker_id} is full" for path in broker.full_log_dirs]
         return complaints

@@ -13,7 +13,7 @@ from confluent_kafka.admin import BrokerMetadata, ClusterMetadata
 from tests.unit.wire.fakes import VERSIONS, Asked, api_versions
 from tests.unit.wire.test_broker_connection import SaslBroker
 
-from ottla.cli.broker_call import NoConnection, security_for
+from ottla.cli.broker_call import NoConnection, call, security_for
 from ottla.cli.connection import Connection
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.log_directories import OnDisk, alter_directories, replicas_on_disk
@@ -154,6 +154,12 @@ def test_a_broker_that_hangs_up_or_is_away_is_named() -> None:
         replicas_on_disk(address, {}, [A0])
     with pytest.raises(NoConnection, match=rf"the broker at {address[0]}:{address[1]} "):
         replicas_on_disk(address, {}, [A0])
+
+
+def test_a_broker_that_hangs_is_one_without_a_connection() -> None:
+    """The kernel accepts it: `ottla cluster --check` said of a cluster with a stopped broker that all is well until its session ended."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(NoConnection, match=r"has not answered for 0\.2 s"):
+        call(listener.getsockname(), {}, ApiKey.DESCRIBE_LOG_DIRS, 4, lambda _: None, "does not tell of its disks", 0.2)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
