@@ -20,6 +20,7 @@ from weakref import WeakSet
 import typer
 
 from ottla.cli.errors import CommandFailed, UsageError
+from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT: Final = 9092
 DEFAULT_BOOTSTRAP_SERVER: Final = f"127.0.0.1:{DEFAULT_PORT}"
 ANSWER_SECONDS: Final = 10.0
+_SILENT_SECONDS: Final = 2.0
 
 BootstrapServer = Annotated[
     str,
@@ -179,6 +181,23 @@ def last_error() -> str:
     return _last_errors[0].str() if _last_errors else ""
 
 
+def _says_nothing(address: str) -> bool:
+    """Whether a request of plain text is neither answered nor refused there, as by a broker that hangs."""
+    import socket
+    import struct
+
+    host, _, port = address.strip().rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]") or port, int(port) if host else DEFAULT_PORT), _SILENT_SECONDS) as connection:
+            connection.sendall(struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 0, -1))  # length, key, version, correlation, no name
+            connection.recv(1)
+    except TimeoutError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
 def _is_loopback(host: str) -> bool:
     return host.strip("[]") in ("", "localhost", "::1") or host.startswith("127.")
 
@@ -234,7 +253,9 @@ def sentence(error: KafkaError, bootstrap_server: str, subject: str = "") -> str
         for admin in list(_admins):
             admin.poll(0)  # errors arrive by callbacks, which run within a call
         if not _last_errors and error.code() == KafkaError._TRANSPORT:
-            # librdkafka tells a connection that is closed before the first answer to its log only.
+            # librdkafka tells a connection that is closed before the first answer to its log only, and one without an answer likewise.
+            if all(map(_says_nothing, bootstrap_server.split(","))):
+                return f"no answer from {bootstrap_server}: it accepts connections, and says nothing"
             return f"no connection to {bootstrap_server}: it is closed at once; where the listener speaks TLS, set -X security.protocol=ssl"
         if not _last_errors:
             # The address accepts connections, or nothing would have been asked (`must_listen`).

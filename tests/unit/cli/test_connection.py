@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,17 @@ def test_an_address_without_a_port_is_kafkas_for_every_command(capsys: pytest.Ca
         assert run(["configs", "describe", "topic", "clicks", "-b", address]) == 0
         assert run(["replay", "clicks", "--from", "0", "-b", address]) == 0
     assert "Wrote 0 messages" in capsys.readouterr().out
+
+
+def test_a_broker_that_hangs_is_not_said_to_close_its_connections(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """librdkafka's error is the same; the sentence sent whoever read it to look for TLS."""
+    monkeypatch.setattr("ottla.cli.connection.ANSWER_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert run(["reassign", "list", "-b", address]) == 1
+    assert capsys.readouterr().err == f"ottla: no answer from {address}: it accepts connections, and says nothing\n"
 
 
 def test_a_topic_that_goes_while_all_are_described_does_not_hide_the_others(
