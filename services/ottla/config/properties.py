@@ -53,7 +53,7 @@ class Properties(Mapping[str, str]):
 def load(path: Path | str) -> Properties:
     """Reads a file; ConfigurationError when it cannot be read or names a setting twice."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -60,6 +60,13 @@ def test_a_file_that_is_not_there_is_a_configuration_error(tmp_path: Path) -> No
         properties.load(tmp_path / "none.properties")
 
 
+def test_a_byte_order_mark_before_the_first_name_is_no_part_of_it(tmp_path: Path) -> None:
+    """Editors on Windows write one. "unknown setting 'broker.id'; did you mean 'broker.id'?" was to be read on a terminal."""
+    file = tmp_path / "server.properties"
+    file.write_bytes(b"\xef\xbb\xbfbroker.id=1\n")
+    assert dict(properties.load(file)) == {"broker.id": "1"}
+
+
 def test_a_file_that_is_not_utf_8_says_where(tmp_path: Path) -> None:
     (tmp_path / "latin.properties").write_bytes(b"a=\xe9")
     with pytest.raises(ConfigurationError, match="byte 2 is not UTF-8"):
