@@ -258,7 +258,19 @@ class Publisher:
             silent_seconds = silent_seconds + FLUSH_SECONDS if still == left else 0.0
             left = still
             if silent_seconds == SILENT_SECONDS:
-                reason = last_error() or "the cluster does not answer"
+                reason = last_error() or self._why_nothing_is_taken()
                 note(f"ottla: {count_of(left, 'message')} not acknowledged yet, trying for up to {DELIVERY_MS // 1000} s: {reason}")
         if self._failed:
             raise CommandFailed(f"{count_of(self._failed, 'message')} not delivered. First error: {self._first_failure}")
+
+    def _why_nothing_is_taken(self) -> str:
+        """librdkafka says nothing of what it tries again."""
+        from confluent_kafka import KafkaException
+
+        try:
+            topic = self._producer.list_topics(timeout=SILENT_SECONDS).topics.get(self._topic)
+        except KafkaException:
+            return "the cluster does not answer"
+        if topic is not None and (lost := [str(number) for number, found in sorted(topic.partitions.items()) if found.leader < 0]):
+            return f"partition {', '.join(lost)} has no leader"
+        return "the cluster answers, and does not take them: too few replicas may be in sync (min.insync.replicas); see `ottla cluster`"

@@ -3,11 +3,14 @@
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from tests.waiting import until
 
 from ottla.cli.errors import CommandFailed
+from ottla.cli.main import run
 from ottla.cli.produce import NewMessage, from_json, from_line, headers_of
 from ottla.testing import EmbeddedCluster
 
@@ -108,3 +111,24 @@ def test_what_was_read_is_delivered_before_sigterm_ends_the_command() -> None:
         _, end = consumer.get_watermark_offsets(TopicPartition("clicks", 0), timeout=60) or (0, 0)
         consumer.close()
     assert end >= 4000
+
+
+def test_a_cluster_that_takes_no_messages_is_not_said_to_be_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """librdkafka tries again what is refused for too few replicas, and tells of a partition without a leader as of time that is over."""
+    monkeypatch.setattr("ottla.cli.produce.DELIVERY_MS", 6_000)
+    lines = tmp_path / "lines"
+    lines.write_text("a\n")
+    with EmbeddedCluster(brokers=2, topics={"led": 2}) as cluster:
+        gone = next(number for number in (1, 2) if number != cluster.controller_id)
+        partition = next(number for number in (0, 1) if cluster.leader("led", number) == gone)
+        cluster.create_topic("few", replication_factor=2, settings={"min.insync.replicas": "2"})
+        cluster.kill(gone)
+        until(lambda: cluster.leader("led", partition) == -1, "the partition has no leader")
+        where = ("-b", cluster.bootstrap_servers.split(",")[2 - gone])
+        assert run(["produce", "led", str(lines), "-p", str(partition), *where]) == 1
+        assert f"trying for up to 6 s: partition {partition} has no leader\n" in capsys.readouterr().err
+        until(lambda: len(cluster.isr("few")) == 1 and cluster.leader("few") != gone, "the ISR is too small")
+        assert run(["produce", "few", str(lines), *where]) == 1
+        assert "the cluster answers, and does not take them" in capsys.readouterr().err
