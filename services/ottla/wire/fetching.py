@@ -77,6 +77,8 @@ from ottla.wire.metadata import Broker
 
 log = logging.getLogger(__name__)
 
+# As long as one that is cut off may take itself for the leader of a partition: more than a broker's session with ZooKeeper.
+FORMER_LEADER_SECONDS: Final = 30.0
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 _NUMBERS: Final = itertools.count(1)  # of fetchers, as each has connections of its own
@@ -734,7 +736,7 @@ class _Lane:
         """
         now = asyncio.get_running_loop().time()
         is_former = 0 <= place.leader_epoch < place.last_epoch
-        if not is_former or now - place.read_at > self._cluster.settings.api_timeout_seconds:  # or the topic was made again
+        if not is_former or now - place.read_at > FORMER_LEADER_SECONDS:  # or the topic was made again
             return False
         place.refusals += 1
         place.ready_at = now + self._cluster.pause_seconds(place.refusals - 1)

@@ -495,8 +495,9 @@ async def test_a_group_that_moves_to_kafka_goes_on_where_zookeeper_has_it(found:
     assert await found.offset("clicks", 0) == (await committed_offsets(found.cluster, "g"))[CLICKS].offset == 2
 
 
-async def test_a_group_does_not_continue_behind_records_that_its_log_has_lost(found: Group) -> None:
+async def test_a_group_does_not_continue_behind_records_that_its_log_has_lost(found: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-320: a commit to Kafka has the leader epoch of what was read; a log without that epoch was cut, as by an unclean election."""
+    monkeypatch.setattr("ottla.wire.fetching.FORMER_LEADER_SECONDS", 0.0)
     await some_clicks(found, 1, b"a", b"b", b"c")
 
     def consumer(name: str) -> AsyncConsumerConnector:

@@ -35,7 +35,8 @@ def test_each_handler_has_its_request_as_the_highest_version_that_is_served() ->
 def test_the_versions_are_kafka_3_9s_with_kafka_4s_minima() -> None:
     """Clients infer the broker's release from these ranges, so they are those of one release (KIP-896 for the minima).
 
-    ListOffsets 0 is served for Kafka 0.8's getOffsetsBefore, OffsetCommit 1 for Sarama. AddPartitionsToTxn 4 and 5 are for brokers among themselves.
+    ListOffsets 0 is served for Kafka 0.8's getOffsetsBefore, OffsetCommit 1 for Sarama. AddPartitionsToTxn 4 and 5 are for
+    brokers among themselves.
     """
     handlers.load()
     served = {key: (api.min_version, api.max_version) for key, api in APIS.items() if key != ApiKey.PRODUCE}
