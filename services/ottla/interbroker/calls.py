@@ -208,7 +208,7 @@ class LogEnd(NamedTuple):
     The leader epoch counts first: a leader of a later epoch had all that was committed before (KIP-101, KIP-966).
     """
 
-    leader_epoch: int  # of the last record; -1 when there is none
+    leader_epoch: int  # the last that the log knows, also before its first record; -1 when there is none
     offset: int
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from ottla.broker.controller.effects import Decision, PartitionChange, ReplicaStop
 from ottla.broker.controller.isr_changes import with_isr, without_absent, without_unclean
@@ -34,8 +34,6 @@ from ottla.model import NO_LEADER, BrokerId, PartitionState, TopicPartition
 
 # Whether a topic allows an unclean election; only asked when no replica in sync can lead.
 AllowUnclean: TypeAlias = Callable[[], bool]
-
-_NEVER_WRITTEN: Final = LogEnd(-1, 0)  # of a log that has had no record; no log comes before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +216,7 @@ def leader_by_log_ends(
     if _are_enough(with_log, last, before, ends):
         furthest = max(ends.values())
         return next(member for member in (*with_log, *before.replicas) if ends.get(member) == furthest)
-    if back and len(ends) == len(before.replicas) and max(ends.values()) <= _NEVER_WRITTEN:
+    if back and len(ends) == len(before.replicas) and all(end.offset <= 0 for end in ends.values()):  # who has led knows an epoch
         return back[0]
     return None
 

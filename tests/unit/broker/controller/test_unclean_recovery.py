@@ -109,9 +109,9 @@ def test_a_lagging_replica_leads_rather_than_the_last_in_sync_with_less_than_it_
     assert cluster.leader_and_isr("a-0") == (2, (2,))
 
 
-@pytest.mark.parametrize("two", [NO_LOG, (-1, 0)], ids=["no log", "a log that nothing was ever in"])
+@pytest.mark.parametrize("two", [NO_LOG, (-1, 0), (1, 0)], ids=["no log", "a log that nothing was ever in", "the same of a former leader"])
 def test_the_last_in_sync_with_a_new_disk_leads_only_when_no_replica_ever_had_a_record(two: tuple[int, int]) -> None:
-    """A topic may have been made just as its brokers stopped, and one of them was quick enough to make its log."""
+    """A topic may have been made just as its brokers stopped, and one of them was quick enough to make its log (seed 429306865)."""
     cluster = KnownCluster(1, 2)
     cluster.topic("a", (1, 2))
     cluster.set_isr("a-0", 1)
