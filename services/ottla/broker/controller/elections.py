@@ -182,11 +182,18 @@ def _are_enough(
 ) -> bool:
     """Whether most of those are back that were in sync or eligible last, and most of those that others did not outlive in sync.
 
-    These alone count once all have answered: the disk of one that was eligible is new, and nothing more is to come.
+    Once all have answered it is enough to have most of those that were in sync, or most of the eligible, as nothing was committed
+    without them: the disks of the others are new, and nothing more is to come.
     """
-    in_sync_last = [member for member in last if member not in before.eligible_leader_replicas]
-    asked = [in_sync_last] if all(member in answered for member in last) else [last, in_sync_last]
-    return all(2 * sum(member in back for member in members) > len(members) for members in asked)
+    eligible = [member for member in last if member in before.eligible_leader_replicas]
+    in_sync = [member for member in last if member not in eligible]
+
+    def are_most(members: Collection[BrokerId]) -> bool:
+        return 2 * sum(member in back for member in members) > len(members)
+
+    if all(member in answered for member in last):
+        return are_most(in_sync) or are_most(eligible)
+    return are_most(last) and are_most(in_sync)
 
 
 def leader_by_log_ends(

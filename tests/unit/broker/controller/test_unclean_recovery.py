@@ -210,6 +210,22 @@ def test_the_last_in_sync_leads_once_the_other_that_was_eligible_is_back_on_a_ne
     assert cluster.of("a-0").eligible_leader_replicas == ()
 
 
+def test_one_that_was_eligible_leads_once_the_last_in_sync_is_back_on_a_new_disk() -> None:
+    """Nothing was committed since it was in sync: it has what the last had, unless both have lost it."""
+    cluster = KnownCluster(1, 2, 3)
+    cluster.topic("a", (1, 2, 3), min_insync_replicas="2")
+    cluster.leave(2)
+    cluster.leave(1)
+    cluster.leave(3)
+    assert (cluster.of("a-0").isr, cluster.of("a-0").eligible_leader_replicas) == ((3,), (1,))
+    cluster.state.log_ends = ends(b1=(1, 90))
+    cluster.join(1, clean=False)
+    assert cluster.leader_and_isr("a-0") == (NONE_LEADS, (3,))
+    cluster.state.log_ends = ends(b1=(1, 90), b3=NO_LOG)
+    cluster.join(3, clean=False)
+    assert cluster.leader_and_isr("a-0") == (1, (1,))
+
+
 def test_after_a_full_outage_the_others_do_not_lead_before_they_are_in_sync_with_whom_the_logs_elected() -> None:
     """They have a part of what it has. Broker 2 had a new disk, and has got an empty log to copy to since."""
     cluster = all_killed(1, 2, 3, min_insync_replicas="2")

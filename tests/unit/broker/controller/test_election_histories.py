@@ -1,0 +1,226 @@
+"""Elections over histories: brokers that crash, lose what they had not synced or their disks, stop, and come back in any order.
+
+What is decided is the controller's own; logs, their replication and what they lose are modelled here. Promised is that whoever leads has
+all that was committed, as long as one replica that has it lives, and that a partition is led again once all its replicas are back, unless
+each that was in sync or eligible last is back on an empty disk (decision 19).
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final, TypeAlias
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ottla.broker.controller import decisions
+from ottla.interbroker.calls import NO_LOG, LogEnd
+from ottla.model import BrokerId, PartitionState
+
+from .known_clusters import KnownCluster, ids, partition_of
+
+A0: Final = partition_of("a-0")
+BROKERS: Final = ids(1, 2, 3)
+Log: TypeAlias = list[tuple[int, int]]  # the leader epoch and the number of each record
+
+
+class Machine:
+    """A broker's disk, and whether it runs. A session may outlive its process, and end before it."""
+
+    def __init__(self) -> None:
+        self.is_alive = self.is_registered = self.is_clean = True
+        self.log: Log | None = None
+        self.epoch = -1  # the last that its log knows
+        self.synced = 0
+        self.has_forgotten = False  # something that it has not fetched again yet
+
+    @property
+    def is_there(self) -> bool:
+        return self.is_alive and self.is_registered
+
+    @property
+    def end(self) -> LogEnd:
+        return NO_LOG if self.log is None else LogEnd(self.epoch, len(self.log))
+
+    def crash(self, kind: str, random: Random) -> None:
+        if kind == "empty disk" or (kind == "loss of power" and not self.synced and random.random() < 0.2):
+            self.log, self.epoch, self.synced = None, -1, 0
+        elif kind == "loss of power" and self.log is not None:
+            del self.log[random.randint(self.synced, len(self.log)) :]
+            if random.random() < 0.5:
+                self.epoch = self.log[-1][0] if self.log else -1
+        self.has_forgotten |= kind != "kill"
+        self.is_alive = self.is_clean = False
+
+
+class History:
+    """One partition with three replicas, `min.insync.replicas=2`."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.cluster = KnownCluster(*BROKERS)
+        self.machines = {broker_id: Machine() for broker_id in BROKERS}
+        self.committed: Log = []
+        self.count = 0
+        self.story: list[str] = []
+        for machine in self.machines.values():
+            if random.random() < 0.15:
+                machine.crash("kill", random)  # which is not noticed yet
+        self.cluster.topic("a", tuple(random.sample(BROKERS, len(BROKERS))), min_insync_replicas="2")
+        self.look(f"made, of {[broker_id for broker_id, machine in self.machines.items() if machine.is_alive]}")
+
+    @property
+    def state(self) -> PartitionState:
+        return self.cluster.of("a-0")
+
+    @property
+    def leader(self) -> Machine | None:
+        """The one that leads and runs."""
+        found = self.machines.get(self.state.leader)
+        return found if found is not None and found.is_there else None
+
+    def look(self, event: str) -> None:
+        """What comes of an event: the leader has all that is committed."""
+        state, leader = self.state, self.leader
+        self.story.append(f"{event}: {state}")
+        if leader is None:
+            return
+        for machine in self.machines.values():
+            if machine.is_there and machine.log is None:
+                machine.log, machine.epoch = [], -1
+        leader.epoch = max(leader.epoch, state.leader_epoch)
+        assert leader.log is not None
+        assert leader.log[: len(self.committed)] == self.committed, self.story
+
+    def answer(self) -> None:
+        """Where the logs end of those that are there."""
+        self.cluster.state.log_ends = {A0: {broker_id: machine.end for broker_id, machine in self.machines.items() if machine.is_there}}
+
+    def ask_again(self) -> None:
+        self.answer()
+        self.cluster.perform(decisions.brokers_changed(self.cluster.state, [], []))
+
+    # Events.
+
+    def step(self) -> None:
+        broker_id = self.random.choice(BROKERS)
+        machine = self.machines[broker_id]
+        match self.random.choice(
+            (
+                "produce",
+                "produce",
+                "fetch",
+                "fetch",
+                "fetch",
+                "sync",
+                "crash",
+                "crash",
+                "stop",
+                "start",
+                "start",
+                "expire",
+                "expire",
+                "shrink",
+                "fail over",
+            )
+        ):
+            case "produce" if (leader := self.leader) is not None and leader.log is not None:
+                self.count += 1
+                leader.log.append((self.state.leader_epoch, self.count))
+            case "fetch":
+                self.fetch(broker_id)
+            case "sync" if machine.is_alive:
+                machine.synced = len(machine.log or ())
+            case "crash" if machine.is_alive and self.may_go(broker_id):
+                kind = self.random.choice(("kill", "loss of power", "empty disk")) if self.may_forget(broker_id) else "kill"
+                machine.crash(kind, self.random)
+                self.look(f"{kind} of {broker_id}")
+            case "stop" if machine.is_there and self.may_go(broker_id):
+                machine.is_alive, machine.is_clean, machine.synced = False, True, len(machine.log or ())
+                self.end_session(broker_id)
+            case "start":
+                self.start(broker_id)
+            case "expire" if machine.is_registered and (not machine.is_alive or self.may_go(broker_id)):
+                self.end_session(broker_id)
+            case "shrink" if self.leader not in (None, machine) and broker_id in self.state.isr:
+                if self.may_go(broker_id) and self.may_go(self.state.leader):
+                    self.cluster.alter_isr("a-0", *(member for member in self.state.isr if member != broker_id))
+                    self.look(f"the leader takes {broker_id} for lagging")
+            case "fail over":
+                self.cluster.fail_over()
+                self.ask_again()
+                self.look("another controller")
+
+    def fetch(self, broker_id: BrokerId) -> None:
+        """A follower cuts what the leader has not, takes the rest, and is in sync."""
+        leader, machine, isr = self.leader, self.machines[broker_id], self.state.isr
+        if leader is None or leader is machine or not machine.is_there:
+            return
+        assert leader.log is not None and machine.log is not None
+        pairs = enumerate(zip(machine.log, leader.log, strict=False))
+        same = next((at for at, (ours, theirs) in pairs if ours != theirs), min(len(machine.log), len(leader.log)))
+        machine.synced, machine.log = min(machine.synced, same), list(leader.log)
+        machine.epoch, machine.has_forgotten = (machine.log[-1][0] if machine.log else -1), False
+        if broker_id not in isr:
+            self.cluster.alter_isr("a-0", *isr, broker_id)
+            self.look(f"{broker_id} has caught up")
+        self.commit()
+
+    def commit(self) -> None:
+        """What all in sync have is committed, if they are enough and no other is eligible."""
+        members = [self.machines[member] for member in self.state.isr]
+        if len(members) < 2 or self.state.eligible_leader_replicas or not all(member.is_there for member in members):
+            return
+        least: Log = min((member.log or [] for member in members), key=len)
+        if len(least) > len(self.committed) and all((member.log or [])[: len(least)] == least for member in members):
+            self.committed = list(least)
+
+    def end_session(self, broker_id: BrokerId) -> None:
+        self.machines[broker_id].is_registered = False
+        self.answer()
+        self.cluster.leave(broker_id)
+        self.look(f"the session of {broker_id} ends")
+
+    def start(self, broker_id: BrokerId) -> None:
+        machine = self.machines[broker_id]
+        if machine.is_there:
+            return
+        registers = self.cluster.bounce if machine.is_registered else self.cluster.join
+        machine.is_alive = machine.is_registered = True
+        self.answer()
+        registers(broker_id, clean=machine.is_clean)
+        machine.is_clean = True
+        self.look(f"{broker_id} is back")
+
+    def end(self) -> None:
+        """All come back, and answer."""
+        for broker_id in self.random.sample(BROKERS, len(BROKERS)):
+            self.start(broker_id)
+        self.ask_again()
+        self.look("all are back")
+        state = self.state
+        last = {*state.isr, *state.eligible_leader_replicas, *state.last_known_leader_replicas}
+        assert self.leader is not None or all(self.machines[member].log is None for member in last), self.story
+
+    # What may happen. Another in sync has what is lost, and stays until the controller has heard of who lost it: a broker that was killed
+    # and one that has forgotten look the same.
+
+    def may_go(self, broker_id: BrokerId) -> bool:
+        members = {*self.state.isr, *self.state.eligible_leader_replicas}
+        return broker_id not in members or not any(self.machines[member].has_forgotten for member in members - {broker_id})
+
+    def may_forget(self, broker_id: BrokerId) -> bool:
+        if self.leader is None or any(machine.has_forgotten for machine in self.machines.values()):
+            return False
+        others = [self.machines[member] for member in self.state.isr if member != broker_id]
+        return broker_id not in self.state.isr or any(member.is_there for member in others)
+
+
+@settings(max_examples=400, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_who_leads_has_what_is_committed_and_once_all_are_back_there_is_a_leader(seed: int) -> None:
+    random = Random(seed)
+    history = History(random)
+    for _ in range(random.randint(5, 40)):
+        history.step()
+    history.end()
