@@ -258,7 +258,7 @@ class Publisher:
             silent_seconds = silent_seconds + FLUSH_SECONDS if still == left else 0.0
             left = still
             if silent_seconds == SILENT_SECONDS:
-                reason = last_error() or self._why_nothing_is_taken()
+                reason = self._why_nothing_is_taken()
                 note(f"ottla: {count_of(left, 'message')} not acknowledged yet, trying for up to {DELIVERY_MS // 1000} s: {reason}")
         if self._failed:
             raise CommandFailed(f"{count_of(self._failed, 'message')} not delivered. First error: {self._first_failure}")
@@ -270,7 +270,7 @@ class Publisher:
         try:
             topic = self._producer.list_topics(timeout=SILENT_SECONDS).topics.get(self._topic)
         except KafkaException:
-            return "the cluster does not answer"
+            return last_error() or "the cluster does not answer"
         if topic is not None and (lost := [str(number) for number, found in sorted(topic.partitions.items()) if found.leader < 0]):
             return f"partition {', '.join(lost)} has no leader"
-        return "the cluster answers, and does not take them: too few replicas may be in sync (min.insync.replicas); see `ottla cluster`"
+        return last_error() or "the cluster answers, and does not take them: too few replicas may be in sync (min.insync.replicas); see `ottla cluster`"
