@@ -273,4 +273,7 @@ class Publisher:
             return last_error() or "the cluster does not answer"
         if topic is not None and (lost := [str(number) for number, found in sorted(topic.partitions.items()) if found.leader < 0]):
             return f"partition {', '.join(lost)} has no leader"
-        return last_error() or "the cluster answers, and does not take them: too few replicas may be in sync (min.insync.replicas); see `ottla cluster`"
+        return (
+            last_error()
+            or "the cluster answers, and does not take them: too few replicas may be in sync (min.insync.replicas); see `ottla cluster`"
+        )
