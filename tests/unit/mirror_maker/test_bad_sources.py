@@ -442,8 +442,9 @@ async def cluster_at(a: Side, broker_id: BrokerId) -> AsyncIterator[Side]:
         yield Side(a.brokers, cluster, a.cluster_id)
 
 
-async def test_a_leader_that_has_not_heard_of_its_successor_makes_no_gap(tmp_path: Path) -> None:
+async def test_a_leader_that_has_not_heard_of_its_successor_makes_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log ends where the successor's begins. What was copied from there on would be copied again."""
+    monkeypatch.setattr("ottla.wire.fetching.FORMER_LEADER_SECONDS", 0.0)  # so that it is refused at once
     async with side(tmp_path / "a", 3, min_insync_replicas="1", controlled_shutdown_enable="false") as a, side(tmp_path / "b") as b:
         await create_topic(b.cluster, "clicks")
         await create_map(b)
