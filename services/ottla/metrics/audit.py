@@ -11,7 +11,7 @@ _EDGE: Final = ("topic", "edge")
 
 MESSAGES: Final = Metric("ottla_audit_messages", "gauge", "Messages in the windows that are kept.", ("tier", "topic"))
 MISSING: Final = Metric(
-    "ottla_audit_missing_messages", "gauge", "Messages that the tier behind lacks, in the windows of which that is known.", _EDGE
+    "ottla_audit_missing_messages", "gauge", "Messages that the tier behind does not have, in the windows of which that is known.", _EDGE
 )
 DUPLICATE: Final = Metric(
     "ottla_audit_duplicate_messages", "gauge", "Messages that the tier behind has too often, in the windows of which that is known.", _EDGE

@@ -56,7 +56,7 @@ def test_an_address_without_a_port_is_kafkas_for_every_command(capsys: pytest.Ca
 def test_a_broker_that_hangs_is_not_said_to_close_its_connections(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """librdkafka's error is the same; the sentence sent whoever read it to look for TLS."""
+    """librdkafka's error is the same; the sentence sent its reader to look for TLS."""
     monkeypatch.setattr("ottla.cli.connection.ANSWER_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"

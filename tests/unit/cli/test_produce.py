@@ -116,7 +116,7 @@ def test_what_was_read_is_delivered_before_sigterm_ends_the_command() -> None:
 def test_a_cluster_that_takes_no_messages_is_not_said_to_be_silent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """librdkafka tries again what is refused for too few replicas, and tells of a partition without a leader as of time that is over."""
+    """librdkafka tries again what is refused for too few replicas, and reports a partition without a leader as a timeout."""
     monkeypatch.setattr("ottla.cli.produce.DELIVERY_MS", 6_000)
     lines = tmp_path / "lines"
     lines.write_text("a\n")

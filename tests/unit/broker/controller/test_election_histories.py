@@ -1,6 +1,6 @@
 """Elections over histories: brokers that crash, lose what they had not synced or their disks, stop, and come back in any order.
 
-What is decided is the controller's own; logs, their replication and what they lose are modelled here. Promised is that whoever leads has
+What is decided is the controller's own; logs, their replication and what they lose are modelled here. Promised is that a leader has
 all that was committed, as long as one replica that has it lives, and that a partition is led again once all its replicas are back, unless
 each that was in sync or eligible last is back on an empty disk (decision 19).
 """

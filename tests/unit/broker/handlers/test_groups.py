@@ -39,7 +39,7 @@ OFFSET_COMMIT_1 = struct.pack(">h1sih1sih6siiqqh2siqqh", 1, b"g", -1, 1, b"m", 1
 
 
 async def test_version_1_commits_as_sarama_does_up_to_1_40(broker: Any) -> None:
-    """Whatever release it is told: without a retention of its own it asks in version 1, and for no list of versions before."""
+    """Whatever release it is set to: without a retention of its own it asks in version 1, and for no list of versions before."""
     await prepared(broker)
     answered = await broker.ask_bytes(ApiKey.OFFSET_COMMIT, 1, OFFSET_COMMIT_1)
     assert answered[8:] == struct.pack(">ih6siihih", 1, 6, b"clicks", 2, 0, 0, 7, 3)  # there is no partition 7
