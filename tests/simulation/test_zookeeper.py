@@ -243,6 +243,19 @@ async def test_a_zookeeper_that_is_away_ends_no_session(world: World) -> None:
 
 
 @simulated
+async def test_a_session_that_was_closed_while_zookeeper_was_away_ends_by_its_timeout(world: World) -> None:
+    a = await world.session(world.a)
+    await world.at(world.a, a.create("/me", ephemeral=True))
+    world.zookeeper.set_away(True)
+    await world.at(world.a, a.close())
+    await asyncio.sleep(TIMEOUT * 3)
+    world.zookeeper.set_away(False)
+    await asyncio.sleep(TIMEOUT * 3)
+    b = await world.session(world.b)
+    assert await world.at(world.b, b.exists("/me")) is None
+
+
+@simulated
 async def test_an_expired_session_is_told_so_and_another_can_be_opened(world: World) -> None:
     a = await world.session(world.a)
     events: list[SessionEvent] = []

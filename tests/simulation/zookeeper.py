@@ -87,7 +87,7 @@ class SimulatedZooKeeper:
         """The network, a node's pause or life, or ZooKeeper's own has changed: who is not heard of any more starts to expire."""
         self.sessions[:] = [session for session in self.sessions if not session.is_forgotten]
         for session in self.sessions:
-            if session.node.is_alive and not session.node.is_paused and self.reaches(session.node):
+            if not session.is_over and session.node.is_alive and not session.node.is_paused and self.reaches(session.node):
                 session.reachable()
             else:
                 session.unreachable()
