@@ -353,6 +353,8 @@ def _recover(
                 stop.reason,
             )
             _cut(segment, stop.position)
+            if segment.base_offset + segment.time_index.last_offset >= stop.next_offset:
+                rebuild_indexes(segment, index_interval_bytes)  # it was closed with an entry of what is cut off
             _take_out_from(segments, index + 1, directory, f"the log is cut at offset {stop.next_offset}, {stop.reason}")
             break
     return next_offset, snapshot_offset, checked_bytes, has_wrong_checksum

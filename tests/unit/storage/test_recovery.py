@@ -153,6 +153,23 @@ def test_nothing_is_indexed_of_what_was_cut_off_between_two_batches_after_a_clea
     check(log, b"".join(kept), 4)
 
 
+@pytest.mark.parametrize("kept_bytes", [0.9, 1.0])
+def test_the_entry_that_a_time_index_was_closed_with_goes_with_its_batch(make_log: LogMaker, kept_bytes: float) -> None:
+    """The last batch is damaged below the recovery point, torn or with a wrong checksum, and its entry is the last one."""
+    interval = len(batch_of(0)) * 2
+    log = make_log(index_interval_bytes=interval)
+    filled = [*fill(log, 4), *fill(log, 1, timestamp=9_000)]
+    asyncio.run(log.close())
+    last = bytearray(filled[-1])
+    last[-1] ^= 1
+    log_file(log).write_bytes(b"".join(filled[:-1]) + last[: int(len(last) * kept_bytes)])
+    log = make_log(recovery_point=5, index_interval_bytes=interval)
+    segment = log.segments[-1]
+    assert [offset for _, offset in segment.time_index.entries() if offset > 3] == []
+    assert segment.max_timestamp < 9_000
+    check(log, b"".join(filled[:-1]), 4)
+
+
 def test_a_gap_below_the_recovery_point_is_a_compactions(make_log: LogMaker) -> None:
     log = make_log()
     first = fill(log, 2)
