@@ -182,17 +182,15 @@ def _are_enough(
 ) -> bool:
     """Whether most of those are back that were in sync or eligible last, and most of those that others did not outlive in sync.
 
-    Once all have answered it is enough to have most of those that were in sync, or most of the eligible, as nothing was committed
-    without them: the disks of the others are new, and nothing more is to come.
+    Once all have answered one is enough, as in KIP-966's balanced recovery: the others have no logs, and nothing more is to come.
     """
-    eligible = [member for member in last if member in before.eligible_leader_replicas]
-    in_sync = [member for member in last if member not in eligible]
+    in_sync = [member for member in last if member not in before.eligible_leader_replicas]
 
     def are_most(members: Collection[BrokerId]) -> bool:
         return 2 * sum(member in back for member in members) > len(members)
 
     if all(member in answered for member in last):
-        return are_most(in_sync) or are_most(eligible)
+        return bool(back)
     return are_most(last) and are_most(in_sync)
 
 
@@ -205,8 +203,8 @@ def leader_by_log_ends(
     """Who leads when all that could may have lost records: the replica whose log goes furthest (KIP-966's unclean recovery).
 
     More than half of those that were in sync last have to be back, each with a log, and more than half of them without those that
-    had become eligible: the last in sync has what these have lost, and may only be away. One of the eligible without a log is waited
-    for no longer once all have answered. A replica without a log leads only when all replicas were asked and none has had a record.
+    had become eligible: the last in sync has what these have lost, and may only be away. Once all of them have answered, one with a
+    log is enough. A replica without a log leads only when all replicas were asked and none has had a record.
 
     Args:
         before: the partition's state until now.

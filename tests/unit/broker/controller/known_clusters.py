@@ -121,6 +121,7 @@ class KnownCluster:
         self.state = ClusterState(former.controller_id, former.controller_epoch + 1, former.static_settings, former.settings)
         self.state.brokers_came_and_went(former.brokers.values(), ())
         self.state.unclean_starts = dict(former.unclean_starts)
+        self.state.log_ends = former.log_ends
         for topic in former.topics.values():
             self.state.put_topic(topic)
         return self.perform(decisions.take_over(self.state))

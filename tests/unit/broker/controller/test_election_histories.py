@@ -7,6 +7,8 @@ each that was in sync or eligible last is back on an empty disk (decision 19).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Final, TypeAlias
 
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from ottla.broker.controller import decisions
 from ottla.interbroker.calls import NO_LOG, LogEnd
-from ottla.model import BrokerId, PartitionState
+from ottla.model import NO_LEADER, BrokerId, PartitionState
 
 from .known_clusters import KnownCluster, ids, partition_of
 
@@ -30,9 +32,11 @@ class Machine:
     def __init__(self) -> None:
         self.is_alive = self.is_registered = self.is_clean = True
         self.log: Log | None = None
-        self.epoch = -1  # the last that its log knows
+        self.first_epoch = -1  # of who led from offset 0 on: all that a log knows of epochs when it has no record
         self.synced = 0
         self.has_forgotten = False  # something that it has not fetched again yet
+        self.broker_epoch = -1  # of its last registration
+        self.has_role = False  # as a controller tells a broker that has registered
 
     @property
     def is_there(self) -> bool:
@@ -40,17 +44,17 @@ class Machine:
 
     @property
     def end(self) -> LogEnd:
-        return NO_LOG if self.log is None else LogEnd(self.epoch, len(self.log))
+        return NO_LOG if self.log is None else LogEnd(self.log[-1][0] if self.log else self.first_epoch, len(self.log))
 
     def crash(self, kind: str, random: Random) -> None:
         if kind == "empty disk" or (kind == "loss of power" and not self.synced and random.random() < 0.2):
-            self.log, self.epoch, self.synced = None, -1, 0
+            self.log, self.first_epoch, self.synced = None, -1, 0
         elif kind == "loss of power" and self.log is not None:
             del self.log[random.randint(self.synced, len(self.log)) :]
-            if random.random() < 0.5:
-                self.epoch = self.log[-1][0] if self.log else -1
+            if not self.log and random.random() < 0.5:
+                self.first_epoch = -1
         self.has_forgotten |= kind != "kill"
-        self.is_alive = self.is_clean = False
+        self.is_alive = self.is_clean = self.has_role = False
 
 
 class History:
@@ -60,8 +64,11 @@ class History:
         self.random = random
         self.cluster = KnownCluster(*BROKERS)
         self.machines = {broker_id: Machine() for broker_id in BROKERS}
+        for broker_id, machine in self.machines.items():
+            machine.broker_epoch = self.cluster.state.brokers[broker_id].broker_epoch
         self.committed: Log = []
         self.count = 0
+        self.has_controller = True
         self.story: list[str] = []
         for machine in self.machines.values():
             if random.random() < 0.15:
@@ -77,19 +84,22 @@ class History:
     def leader(self) -> Machine | None:
         """The one that leads and runs."""
         found = self.machines.get(self.state.leader)
-        return found if found is not None and found.is_there else None
+        return found if found is not None and found.is_there and found.has_role else None
 
     def look(self, event: str) -> None:
         """What comes of an event: the leader has all that is committed."""
+        for machine in self.machines.values():
+            machine.has_role = machine.is_there and (machine.has_role or self.has_controller)
         state, leader = self.state, self.leader
-        self.story.append(f"{event}: {state}")
-        if leader is None:
+        self.story.append(f"{event}: {state}" if self.has_controller else f"{event}, without a controller")
+        if leader is None or not self.has_controller:
             return
         for machine in self.machines.values():
             if machine.is_there and machine.log is None:
-                machine.log, machine.epoch = [], -1
-        leader.epoch = max(leader.epoch, state.leader_epoch)
+                machine.log, machine.first_epoch = [], -1
         assert leader.log is not None
+        if not leader.log:
+            leader.first_epoch = state.leader_epoch
         assert leader.log[: len(self.committed)] == self.committed, self.story
 
     def answer(self) -> None:
@@ -122,6 +132,7 @@ class History:
                 "expire",
                 "shrink",
                 "fail over",
+                "no controller",
             )
         ):
             case "produce" if (leader := self.leader) is not None and leader.log is not None:
@@ -142,26 +153,26 @@ class History:
                 self.start(broker_id)
             case "expire" if machine.is_registered and (not machine.is_alive or self.may_go(broker_id)):
                 self.end_session(broker_id)
-            case "shrink" if self.leader not in (None, machine) and broker_id in self.state.isr:
+            case "shrink" if self.has_controller and self.leader not in (None, machine) and broker_id in self.state.isr:
                 if self.may_go(broker_id) and self.may_go(self.state.leader):
                     self.cluster.alter_isr("a-0", *(member for member in self.state.isr if member != broker_id))
                     self.look(f"the leader takes {broker_id} for lagging")
             case "fail over":
-                self.cluster.fail_over()
-                self.ask_again()
-                self.look("another controller")
+                self.fail_over()
+            case "no controller":
+                self.has_controller = False
 
     def fetch(self, broker_id: BrokerId) -> None:
         """A follower cuts what the leader has not, takes the rest, and is in sync."""
         leader, machine, isr = self.leader, self.machines[broker_id], self.state.isr
-        if leader is None or leader is machine or not machine.is_there:
+        if leader is None or leader is machine or not machine.is_there or not machine.has_role:
             return
         assert leader.log is not None and machine.log is not None
         pairs = enumerate(zip(machine.log, leader.log, strict=False))
         same = next((at for at, (ours, theirs) in pairs if ours != theirs), min(len(machine.log), len(leader.log)))
         machine.synced, machine.log = min(machine.synced, same), list(leader.log)
-        machine.epoch, machine.has_forgotten = (machine.log[-1][0] if machine.log else -1), False
-        if broker_id not in isr:
+        machine.first_epoch, machine.has_forgotten = (machine.log[0][0] if machine.log else -1), False
+        if broker_id not in isr and self.has_controller:
             self.cluster.alter_isr("a-0", *isr, broker_id)
             self.look(f"{broker_id} has caught up")
         self.commit()
@@ -177,27 +188,44 @@ class History:
 
     def end_session(self, broker_id: BrokerId) -> None:
         self.machines[broker_id].is_registered = False
-        self.answer()
-        self.cluster.leave(broker_id)
+        self.change((), [broker_id])
         self.look(f"the session of {broker_id} ends")
+
+    def change(self, came: Sequence[BrokerId], went: Sequence[BrokerId]) -> None:
+        """Of registrations. Without a controller the next one finds what came of all of them."""
+        registrations = []
+        for broker_id in came:
+            machine = self.machines[broker_id]
+            previous = machine.broker_epoch if machine.is_clean else -1
+            registrations.append(replace(self.cluster.registration(broker_id), previous_broker_epoch=previous))
+            machine.broker_epoch, machine.is_clean = registrations[-1].broker_epoch, True
+        self.cluster.state.brokers_came_and_went(registrations, went)
+        if self.has_controller:
+            self.answer()
+            self.cluster.perform(decisions.brokers_changed(self.cluster.state, registrations, went))
+
+    def fail_over(self) -> None:
+        self.has_controller = True
+        self.answer()
+        self.cluster.fail_over()
+        self.ask_again()
+        self.look("another controller")
 
     def start(self, broker_id: BrokerId) -> None:
         machine = self.machines[broker_id]
         if machine.is_there:
             return
-        registers = self.cluster.bounce if machine.is_registered else self.cluster.join
+        went = [broker_id] if machine.is_registered else []
         machine.is_alive = machine.is_registered = True
-        self.answer()
-        registers(broker_id, clean=machine.is_clean)
-        machine.is_clean = True
+        self.change([broker_id], went)
         self.look(f"{broker_id} is back")
 
     def end(self) -> None:
         """All come back, and answer."""
         for broker_id in self.random.sample(BROKERS, len(BROKERS)):
             self.start(broker_id)
-        self.ask_again()
-        self.look("all are back")
+        self.fail_over()
+        self.story[-1] = f"all are back: {self.state}"
         state = self.state
         last = {*state.isr, *state.eligible_leader_replicas, *state.last_known_leader_replicas}
         assert self.leader is not None or all(self.machines[member].log is None for member in last), self.story
@@ -210,7 +238,7 @@ class History:
         return broker_id not in members or not any(self.machines[member].has_forgotten for member in members - {broker_id})
 
     def may_forget(self, broker_id: BrokerId) -> bool:
-        if self.leader is None or any(machine.has_forgotten for machine in self.machines.values()):
+        if (self.leader is None and self.state.leader != NO_LEADER) or any(machine.has_forgotten for machine in self.machines.values()):
             return False
         others = [self.machines[member] for member in self.state.isr if member != broker_id]
         return broker_id not in self.state.isr or any(member.is_there for member in others)

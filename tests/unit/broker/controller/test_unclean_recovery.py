@@ -210,6 +210,22 @@ def test_the_last_in_sync_leads_once_the_other_that_was_eligible_is_back_on_a_ne
     assert cluster.of("a-0").eligible_leader_replicas == ()
 
 
+@pytest.mark.parametrize("first", [1, 3])
+def test_of_two_in_sync_the_one_with_a_log_leads_once_the_other_is_back_on_a_new_disk(first: int) -> None:
+    """Nothing more is to come (simulation, seed 794692537), whoever was back first. The third was not in sync, and has less."""
+    cluster = KnownCluster(1, 2, 3)
+    cluster.topic("a", (1, 2, 3), min_insync_replicas="2")
+    cluster.leave(2)
+    cluster.leave(1, 3)
+    assert (cluster.of("a-0").isr, cluster.of("a-0").eligible_leader_replicas) == ((1, 3), ())
+    cluster.state.log_ends = ends(b2=(0, 95), **({"b1": (1, 90)} if first == 1 else {"b3": NO_LOG}))
+    cluster.join(2, first, clean=False)
+    assert cluster.of("a-0").leader == NONE_LEADS
+    cluster.state.log_ends = ends(b1=(1, 90), b2=(0, 95), b3=NO_LOG)
+    cluster.join(4 - first, clean=False)
+    assert cluster.leader_and_isr("a-0") == (1, (1,))
+
+
 def test_one_that_was_eligible_leads_once_the_last_in_sync_is_back_on_a_new_disk() -> None:
     """Nothing was committed since it was in sync: it has what the last had, unless both have lost it."""
     cluster = KnownCluster(1, 2, 3)
