@@ -372,11 +372,24 @@ def test_consumers_that_are_more_than_the_partitions_get_nothing(cluster: Embedd
     until(lambda: sorted(len(reader.owned) for reader in consumers) == [0, 0, 1])
 
 
+def test_a_consumer_may_read_from_few_brokers(connect: Connect) -> None:
+    """Partitions are shared out so that each has to connect to few (K3). Their preferred leaders say which, as leaders move."""
+    with EmbeddedCluster(brokers=3, settings={"coordination.listener": "127.0.0.1:0"}) as cluster:
+        topic = cluster.create_topic("few-brokers", partitions=9)
+        settings = {"zookeeper_connect": cluster.zookeeper_address, "partition_assignment_strategy": "brokers"}
+        consumers = [connect("few-brokers", **settings) for _ in range(3)]
+        for consumer in consumers:
+            consumer.create_message_streams({topic: 1})
+        until(lambda: [len(consumer.owned) for consumer in consumers] == [3, 3, 3])
+        brokers = [{cluster.leader(*partition) for partition in consumer.owned} for consumer in consumers]
+        assert sorted(map(sorted, brokers)) == [[1], [2], [3]]
+
+
 @pytest.mark.parametrize(("partitions", "consumers"), [(6, 3), (7, 3), (2, 3), (1, 1)])
 def test_algorithm_1_divides_the_sorted_partitions_into_ranges(partitions: int, consumers: int) -> None:
     """Consumer i has the partitions from i*N to (i+1)*N - 1. Where it does not come out even, as in Kafka 0.8, the first have one more."""
     streams = [f"c{index}" for index in range(consumers)]
-    found = assign_range({"t": partitions}, {"t": reversed(streams)})  # type: ignore[dict-item]
+    found = assign_range({"t": [0] * partitions}, {"t": streams[::-1]})
     shares = [[number for number in range(partitions) if found[TopicPartition("t", number)] == stream] for stream in streams]
     assert [number for share in shares for number in share] == list(range(partitions))
     sizes = [len(share) for share in shares]

@@ -346,9 +346,9 @@ class AsyncConsumerConnector:
         losses = self._losses
         for partition in self._owned.keys() - registry.claimed:  # a commit has found that another has it
             self._feeds[self._owned.pop(partition)].revoke(partition)
-        wanted, counts = await self._wanted(registry)
+        wanted, topics = await self._wanted(registry)
         # To its end also while this consumer is shut down: what it gives up is not committed by anyone else.
-        await to_its_end(self._release([partition for partition, index in self._owned.items() if wanted.get(partition) != index], counts))
+        await to_its_end(self._release([partition for partition, index in self._owned.items() if wanted.get(partition) != index], topics))
         # Claims of an attempt that failed on its way.
         await all_to_their_end(map(registry.release, registry.claimed - self._owned.keys() - wanted.keys()))
         new = [partition for partition in wanted if partition not in self._owned]
@@ -364,8 +364,8 @@ class AsyncConsumerConnector:
             log.info("group %s: %s reads %d partitions more", self.settings.group_id, self.consumer_id, len(starts))
         return self._owned.keys() == wanted.keys()
 
-    async def _wanted(self, registry: GroupRegistry) -> tuple[dict[TopicPartition, int], Mapping[str, int]]:
-        """What this consumer is to read, each partition with its feed; and how many partitions the group's topics have that are there."""
+    async def _wanted(self, registry: GroupRegistry) -> tuple[dict[TopicPartition, int], Container[str]]:
+        """What this consumer is to read, each partition with its feed; and the group's topics that are there."""
         with suppress(BrokerNotAvailable):  # then those that are known may come back
             self._connected().begin_with(await brokers_in_zookeeper(registry.session, self._security.protocol, self._watched))
         consumers = await registry.consumers(self._watched)
@@ -378,10 +378,10 @@ class AsyncConsumerConnector:
                 for topic in topics:
                     streams.setdefault(topic, []).extend(f"{name}-{number}" for number in range(index, index + count))
                 index += count
-        counts = await registry.partition_counts(streams, self._watched)
-        assignment = ASSIGNORS[self.settings.partition_assignment_strategy](counts, streams)
+        leaders = await registry.preferred_leaders(streams, self._watched)
+        assignment = ASSIGNORS[self.settings.partition_assignment_strategy](leaders, streams)
         mine = {f"{self.consumer_id}-{index}": index for index in range(len(self._feeds))}
-        return {partition: mine[stream] for partition, stream in assignment.items() if stream in mine}, counts
+        return {partition: mine[stream] for partition, stream in assignment.items() if stream in mine}, leaders
 
     def _subscriptions(
         self, consumer: str, registration: znodes.ConsumerRegistration, all_topics: Iterable[str]

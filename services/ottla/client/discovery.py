@@ -96,19 +96,19 @@ async def _broker_ids(session: Coordination, watch: Watch | None) -> list[str]:
             return []
 
 
-async def partition_count(session: Coordination, topic: str, watch: Watch) -> int:
-    """How many partitions a topic has, 0 if it is not there. The watch fires when that changes."""
+async def preferred_leaders(session: Coordination, topic: str, watch: Watch) -> list[int]:
+    """The first replica of each partition of a topic, none if it is not there. The watch fires when that changes."""
     path = znodes.TOPIC.path(topic)
     while True:
         try:
             data, _ = await session.get(path, watch)
-            return len(znodes.decode_topic(path, data).replicas)
+            return [replicas[0] for replicas in znodes.decode_topic(path, data).replicas]
         except NoNode:
             if await session.exists(path, watch) is None:
-                return 0
+                return []
         except MalformedZnode as error:
             log.warning("the topic %s is not read: %s", topic, error)
-            return 0
+            return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class BrokerWatch:
         assert session is not None
         try:
             servers = await brokers_in_zookeeper(session, self._security_protocol, self._watched)
-            counts = {topic: await partition_count(session, topic, self._watched) for topic in sorted(self._topics)}
+            counts = {topic: len(await preferred_leaders(session, topic, self._watched)) for topic in sorted(self._topics)}
         except ConnectionLoss:
             self._changed.set()  # the connection may live on, and nothing says then when there is an answer
             raise

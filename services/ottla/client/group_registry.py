@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from ottla.client.discovery import partition_count
+from ottla.client.discovery import preferred_leaders
 from ottla.client.errors import ConsumerIdInUse
 from ottla.clock import Clock
 from ottla.coordination import znodes
@@ -88,12 +88,12 @@ class GroupRegistry:
             if await self.session.exists(znodes.TOPICS.pattern, watch) is None:
                 return []
 
-    async def partition_counts(self, topics: Iterable[str], watch: Watch) -> dict[str, int]:
-        """How many partitions each topic has, without those that are not there. The watch fires when one changes, comes or goes."""
+    async def preferred_leaders(self, topics: Iterable[str], watch: Watch) -> dict[str, list[int]]:
+        """Of each topic's partitions, without topics that are not there. The watch fires when one changes, comes or goes."""
 
         names = sorted(topics)
-        counts = await asyncio.gather(*(partition_count(self.session, name, watch) for name in names))
-        return {name: count for name, count in zip(names, counts, strict=True) if count}
+        leaders = await asyncio.gather(*(preferred_leaders(self.session, name, watch) for name in names))
+        return {name: found for name, found in zip(names, leaders, strict=True) if found}
 
     async def claim(self, partition: TopicPartition, stream: str, watch: Watch) -> int | None:
         """Becomes the owner of a partition.

@@ -140,8 +140,8 @@ class ConsumerSettings(ServiceSettings):
         "partition.assignment.strategy",
         "string",
         default="range",
-        choices=("range", "roundrobin"),
-        doc="How partitions are shared out. All consumers of a group have the same.",
+        choices=("range", "brokers", "roundrobin"),
+        doc="How partitions are shared out; `brokers` is `range` sorted by preferred leader. All consumers of a group have the same.",
     )
     offsets_storage: str = setting(
         "offsets.storage", "string", default="zookeeper", choices=("zookeeper", "kafka"), doc="Where the group's offsets are kept."

@@ -300,18 +300,18 @@ async def test_a_session_that_ends_as_partitions_are_about_to_be_released_does_n
 ) -> None:
     """What was to be released is owned no more by then: the consumer claimed nothing from then on, and did not say so."""
     await some_clicks(found, 1, b"0")
-    counts = GroupRegistry.partition_counts
+    leaders = GroupRegistry.preferred_leaders
 
-    async def without_clicks(registry: GroupRegistry, topics: Iterable[str], watch: Watch) -> dict[str, int]:
+    async def without_clicks(registry: GroupRegistry, topics: Iterable[str], watch: Watch) -> dict[str, list[int]]:
         monkeypatch.undo()
-        there = await counts(registry, topics, watch)
+        there = await leaders(registry, topics, watch)
         asyncio.get_running_loop().call_soon(connector._session_lost)
-        return dict.fromkeys(there, 0)
+        return {topic: [] for topic in there}
 
     async with found.consumer("one") as connector:
         await connector.create_message_streams({"clicks": 1})
         assert connector.owned == [CLICKS]
-        monkeypatch.setattr(GroupRegistry, "partition_counts", without_clicks)
+        monkeypatch.setattr(GroupRegistry, "preferred_leaders", without_clicks)
         connector._changed.set()
         await until(lambda: connector.owned == [], seconds=20)
         connector._changed.set()

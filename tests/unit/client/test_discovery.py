@@ -22,7 +22,7 @@ from kazoo.client import KazooClient
 from tests.unit.client.test_audited_clients import records_on
 from tests.waiting import until
 
-from ottla.client.discovery import BrokerWatch, partition_count
+from ottla.client.discovery import BrokerWatch, preferred_leaders
 from ottla.client.errors import DeliveryFailed
 from ottla.client.messages import Message
 from ottla.client.partitioners import murmur2_partition
@@ -181,7 +181,7 @@ async def test_a_topic_that_is_made_between_a_look_and_its_watch_is_seen(monkeyp
 
     monkeypatch.setattr(EmbeddedSession, "get", made_behind_it)
     try:
-        assert await partition_count(session, "new", lambda event: None) == 2
+        assert await preferred_leaders(session, "new", lambda event: None) == [1, 1]
     finally:
         await zookeeper.close()
 
