@@ -91,6 +91,17 @@ def test_a_producer_publishes_how_many_messages_it_sent_in_each_window_of_time(c
     assert counts() == {minute_ms - 60_000: 3, minute_ms: 2}
 
 
+def test_a_message_carries_its_time_and_the_server_that_made_it(cluster: EmbeddedCluster, reader: SimpleConsumer) -> None:
+    """4 (V2): as it is generated."""
+    topic = cluster.create_topic("stamped")
+    before_ms = time.time_ns() // 1_000_000
+    with Producer(ProducerSettings(broker_list=cluster.bootstrap_servers), audit={"ottla.audit.host.header": "server"}) as producer:
+        producer.send(topic, b"message")
+    (message,) = reader.fetch(topic, 0, 0)
+    assert before_ms <= message.timestamp <= time.time_ns() // 1_000_000
+    assert message.headers == (("server", socket.gethostname().encode()),)
+
+
 def test_the_counts_of_producers_and_of_what_came_are_compared(cluster: EmbeddedCluster) -> None:
     """4 (V2): so it is seen what got lost on the way. 5: a producer that waits for no acknowledgement cannot know.
 

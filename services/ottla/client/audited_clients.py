@@ -44,6 +44,7 @@ _DEFAULTS: Final = {
     "application": "",
     "cluster": "",
     "host": "",
+    "host.header": "",
     "max.records": 10_000,
     "time": "message",  # or append
     "schema.registry.url": "",
@@ -194,6 +195,11 @@ def session_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"window_ms": int(options["window.ms"]), **{name: str(options[name]) for name in _NAMES}}
 
 
+def stamp_of(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The header with the host that each message of a producer gets, where one is asked for."""
+    return ((str(options["host.header"]), str(options["host"])),) if options["host.header"] else ()
+
+
 class _Deliveries:
     """Delivery reports that are not counted yet; those of a transaction are once it is committed."""
 
@@ -299,6 +305,7 @@ class _AuditedProducer(confluent_kafka.Producer):
         self.audit = _DeliveryAudit(new_session("producer", **session_options(options)), by_append=options["time"] == "append")
         self.audit_reporter = Reporter(plain, self.audit, options)
         self._window_ms = int(options["window.ms"])
+        self._stamp = stamp_of(options)
         self._transaction: _Deliveries | None = None
         self._ways: dict[str, _Way] = {}
 
@@ -334,6 +341,8 @@ class _AuditedProducer(confluent_kafka.Producer):
         headers: Any = None,
     ) -> None:
         """As the class does, and counts."""
+        if self._stamp:
+            headers = [*(headers.items() if isinstance(headers, dict) else headers or ()), *self._stamp]
         if not timestamp:
             timestamp = counted_ms = wall_ns() // 1_000_000
         else:
@@ -395,6 +404,8 @@ class _AuditedProducer(confluent_kafka.Producer):
         self, topic: str, messages: list[dict[str, Any]], partition: int = -1, callback: Any = None, on_delivery: Any = None
     ) -> int:
         """As the class does, and counts."""
+        if self._stamp:
+            raise ValueError(f"{PREFIX}host.header: produce_batch of confluent-kafka takes no headers")
         counted_ms = wall_ns() // 1_000_000
         then = on_delivery if callback is None else callback
         _, _, entered, _, _, telling = self._way(topic, counted_ms, then)

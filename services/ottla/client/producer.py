@@ -129,6 +129,7 @@ class Producer:
         self._sender: RecordSender | None = None
         self._queue: HandlerQueue | None = None
         self._audit: OutgoingAudit | None = None
+        self._stamp: tuple[tuple[str, str], ...] = ()  # headers that each message has besides its own
         self._reporter: Reporter | None = None
         sending = _sending(settings)
         self._outgoing: Final = Outgoing(
@@ -411,13 +412,15 @@ class Producer:
             raise DeliveryFailed(f"transactional.id: {reason_of(error)}", getattr(error, "code", -1)) from error
 
     def _begun_audit(self, servers: str, configuration: Mapping[str, Any]) -> OutgoingAudit:
-        from ottla.client.audited_clients import Reporter, options_of, session_options  # with numpy and Avro
+        from ottla.client.audited_clients import Reporter, options_of, session_options, stamp_of  # with numpy and Avro
         from ottla.client.auditing import OutgoingAudit, new_session
 
         plain, options = options_of({"bootstrap.servers": servers, "client.id": self.settings.client_id, **configuration})
         session = new_session("producer", **session_options(options))
         counting = OutgoingAudit(session, self._outgoing, by_append=options["time"] == "append")
         self._reporter = Reporter(plain, counting, options)
+        self._stamp = stamp_of(options)
+        self._is_plain = self._is_plain and not self._stamp
         return counting
 
     def _all_moved(self, servers: str) -> None:
@@ -476,7 +479,7 @@ class Producer:
         if not isinstance(topic, str):
             raise TypeError(f"a topic is a str, and not {type(topic).__name__}")
         encoded_key = self._encoded_key(key)
-        section = _section_of(headers) if headers else None
+        section = self._section(headers)
         values: Sequence[Any] = messages if isinstance(messages, list | tuple) else (messages,)
         if self._encoder is None and self._partitioner is None and set(map(type, values)) == _PLAIN:
             self._enqueue(topic, values, encoded_key, section, timestamp_ms, partition, delivery)
@@ -537,13 +540,16 @@ class Producer:
         try:
             octets = values if is_plain else list(map(_optional_octets, values))
             encoded_key = _optional_octets(key)
-            section = _section_of(headers) if headers else None
+            section = self._section(headers)
             to = self._chosen(topic, encoded_key, partition)
             self._enqueue(topic, octets, encoded_key, section, timestamp_ms, to, delivery)
         except BaseException as error:  # the application's partitioner's, or it is no record; those before it are on their way
             delivery.failed(failure_by(error, f"{topic}: "), len(values))
         else:
             delivery.dropped(len(values))  # they are in batches now
+
+    def _section(self, headers: Sequence[tuple[str, str | bytes | None]]) -> bytes | None:
+        return _section_of([*(headers or ()), *self._stamp]) if headers or self._stamp else None
 
     def _chosen(self, topic: str, key: bytes | None, partition: int) -> int:
         """The partition that the program's partitioner chooses, if there is one and nothing else was given."""

@@ -14,7 +14,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.serialization import StringDeserializer, StringSerializer
 
-from ottla.client import Producer, ProducerSettings
+from ottla.client import Producer, ProducerSettings, SimpleConsumer
 from ottla.client.audited_clients import _CONNECTION, audited
 from ottla.client.auditing import Audit, OutgoingAudit
 from ottla.client.errors import DeliveryFailed
@@ -214,6 +214,24 @@ def test_what_is_sent_to_no_topic_ends_no_report(cluster: EmbeddedCluster, topic
             produce(topic, b"v")
     assert records_of(producer) == []
     producer.close_audit()
+
+
+@pytest.mark.parametrize("headers", [None, {"page": b"7"}, [("page", b"7")]])
+def test_a_message_says_which_host_sent_it_beside_its_own_headers(cluster: EmbeddedCluster, topic: str, headers: Any) -> None:
+    settings = {"ottla.audit.host": "web-1", "ottla.audit.host.header": "server"}
+    own, stamp = ([("page", b"7")] if headers else []), ("server", b"web-1")
+    producer = sender(cluster, settings)
+    producer.produce(topic, b"v", partition=0, headers=headers)
+    with pytest.raises(ValueError, match="produce_batch"):
+        producer.produce_batch(topic, [{"value": b"without a header"}])
+    assert producer.close_audit() == 0
+    for producer_type, handler in (("sync", None), ("async", None), ("async", CallbackHandler())):
+        paper = ProducerSettings(broker_list=cluster.bootstrap_servers, producer_type=producer_type)
+        with Producer(paper, audit=settings, callback_handler=handler) as sending:
+            for _ in range(2):  # what is sent most goes another way once its batch is there
+                sending.send(topic, b"v", partition=0, headers=list(own))
+    with SimpleConsumer(cluster.bootstrap_servers) as reader:
+        assert [list(message.headers) for message in reader.fetch(topic, 0, 0)] == [[*own, stamp]] * 7
 
 
 def test_a_batch_of_messages_is_counted(cluster: EmbeddedCluster, topic: str) -> None:
