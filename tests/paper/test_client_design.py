@@ -10,7 +10,8 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from itertools import cycle
 
 import pytest
 from kazoo.client import KazooClient
@@ -179,6 +180,47 @@ def test_with_a_static_list_a_request_fails_when_its_broker_is_down() -> None:
     settings = ProducerSettings(broker_list="127.0.0.1:1", message_timeout_ms=100)
     with Producer(settings) as producer, pytest.raises(DeliveryFailed):
         producer.send("nowhere", b"lost")
+
+
+def test_a_load_balancer_before_the_brokers_may_be_all_that_a_producer_knows() -> None:
+    """Paper, 4 (P2): it gives each connection to another broker. Messages go to their leaders all the same, also when a broker is gone."""
+    with EmbeddedCluster(brokers=2) as cluster, ExitStack() as stack:
+        topic = cluster.create_topic("balanced", partitions=2, replication_factor=2)
+        addresses = cycle(cluster.bootstrap_servers.split(","))
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        given: set[str] = set()
+
+        def copy(source: socket.socket, target: socket.socket) -> None:
+            with suppress(OSError):
+                while octets := source.recv(65_536):
+                    target.sendall(octets)
+                target.shutdown(socket.SHUT_WR)
+
+        def balance() -> None:
+            with suppress(OSError):
+                while True:
+                    client, address = stack.enter_context(listener.accept()[0]), next(addresses)
+                    host, _, port = address.partition(":")
+                    with suppress(ConnectionRefusedError):
+                        broker = stack.enter_context(socket.create_connection((host, int(port))))
+                        given.add(address)
+                        for ends in ((client, broker), (broker, client)):
+                            threading.Thread(target=copy, args=ends, daemon=True).start()
+                        continue
+                    client.close()
+
+        threading.Thread(target=balance, daemon=True).start()
+        stack.callback(listener.shutdown, socket.SHUT_RDWR)
+        balancer = "{}:{}".format(*listener.getsockname())
+        for value in (b"first", b"second", b"of one broker"):
+            if value == b"of one broker":
+                cluster.kill(2)
+            with Producer(ProducerSettings(broker_list=balancer)) as producer:
+                for partition in range(2):
+                    producer.send(topic, value, partition=partition)
+        with SimpleConsumer(balancer) as behind:
+            assert [values(behind, topic, partition) for partition in range(2)] == [[b"first", b"second", b"of one broker"]] * 2
+        assert len(given) == 2
 
 
 def test_a_partitioner_gets_the_key_and_the_number_of_partitions(cluster: EmbeddedCluster) -> None:
