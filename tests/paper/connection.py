@@ -33,8 +33,11 @@ class Connection:
     def send(self, api: Message, **fields: Any) -> int:
         """Sends a request and gives its correlation id."""
         self._sent += 1
-        self._socket.sendall(api.encode(self._sent, CLIENT_ID, api.build(f"{api.key.api_name}Request", **fields)))
+        self.send_bytes(api.encode(self._sent, CLIENT_ID, api.build(f"{api.key.api_name}Request", **fields)))
         return self._sent
+
+    def send_bytes(self, request: bytes) -> None:
+        self._socket.sendall(request)
 
     def receive(self) -> bytes:
         """The next answer, whatever it answers."""

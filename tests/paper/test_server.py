@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 import threading
 import time
 from collections import Counter
@@ -28,6 +29,7 @@ from ottla.errors import (
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    UnsupportedVersion,
 )
 from ottla.model import BrokerId, BrokerRegistration
 from ottla.protocol.api import ApiKey
@@ -208,15 +210,19 @@ def test_answers_come_in_the_order_of_the_requests(cluster: EmbeddedCluster) -> 
 
 
 def test_a_client_asks_which_versions_a_broker_speaks_and_each_is_answered_in_its_own(cluster: EmbeddedCluster) -> None:
-    """ "Other requests" (R2): Metadata has told of the controller since version 1, and a client of version 0 is not surprised by that."""
+    """ "Other requests" (R2): Metadata has told of the controller since version 1, and a client of version 0 is not surprised by that.
+
+    A client that is newer than the broker is told so in the oldest version, which each can read.
+    """
     with Connection(address_of(cluster, 1)) as connection:
         answer = connection.ask(message(ApiKey.API_VERSIONS, 0))
         versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
         assert versions[ApiKey.METADATA][0] == 0 and len(versions) > 20, "about 20 kinds of requests, and more to come"
         assert not hasattr(connection.ask(message(ApiKey.METADATA, 0), topics=[]), "controller_id")
         assert connection.ask(METADATA, topics=[]).controller_id == cluster.controller_id
-        too_new = connection.send(message(ApiKey.API_VERSIONS, 3), client_software_name="paper", client_software_version="1")
-        assert int.from_bytes(connection.receive()[:4]) == too_new
+        connection.send_bytes(struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 99, 4711, -1))
+        assert struct.unpack_from(">ih", connection.receive()) == (4711, UnsupportedVersion.code)
+        assert connection.ask(message(ApiKey.API_VERSIONS, 0)).error_code == 0
 
 
 def test_any_broker_says_who_leads_and_only_the_leader_takes_and_gives_messages(cluster: EmbeddedCluster) -> None:
@@ -285,14 +291,19 @@ def test_a_fetch_names_the_most_and_the_least_that_it_wants_and_how_long_it_wait
 # "Other requests".
 
 
-def test_a_topic_is_made_by_a_request_or_by_a_znode(cluster: EmbeddedCluster, look: KazooClient) -> None:
-    """ "Other requests" (R6, C2): tools wrote topics to ZooKeeper, which brokers watch; any client can ask for one by CreateTopics now."""
+def test_a_topic_is_made_by_a_request_or_by_a_znode_and_deleted_by_one(cluster: EmbeddedCluster, look: KazooClient) -> None:
+    """ "Other requests" (R6, C2): tools wrote topics to ZooKeeper, which brokers watch; any client can ask for one by CreateTopics now.
+
+    So it is with topics that are to be deleted.
+    """
     look.create("/brokers/topics/by-znode", json.dumps({"version": 1, "partitions": {"0": [2], "1": [3]}}).encode())
     until(lambda: (cluster.leader("by-znode", 0), cluster.leader("by-znode", 1)) == (2, 3), "the controller found the topic")
     wanted = CREATE_TOPICS.build("CreatableTopic", name="by-request", num_partitions=2, replication_factor=1, assignments=[], configs=[])
     with Connection(address_of(cluster, cluster.controller_id)) as connection:
         (made,) = connection.ask(CREATE_TOPICS, topics=[wanted], timeout=30_000, validate_only=False).topics
     assert made.error_code == 0 and look.exists("/brokers/topics/by-request")
+    look.create("/admin/delete_topics/by-znode")
+    until(lambda: not look.exists("/brokers/topics/by-znode") and not look.exists("/admin/delete_topics/by-znode"), "it is deleted")
 
 
 def test_the_offsets_of_a_group_are_messages_of_a_topic(cluster: EmbeddedCluster, look: KazooClient) -> None:
