@@ -44,28 +44,30 @@ def values(reader: SimpleConsumer, topic: str, partition: int = 0) -> list[bytes
     return [message.value for message in reader.fetch(topic, partition, 0)]
 
 
-def test_a_cluster_beside_the_warehouse_pulls_from_the_one_beside_the_services(cluster: EmbeddedCluster, reader: SimpleConsumer) -> None:
-    """4 (V1): embedded consumers in the other cluster read it; what is a message there is the same message here."""
-    topic = cluster.create_topic("page-views")
-    with Producer(ProducerSettings(broker_list=cluster.bootstrap_servers)) as producer:
-        producer.send(topic, [b"first", b"second"], key=b"alice", timestamp_ms=1_300_000_000_000)
-    with EmbeddedCluster() as warehouse, SimpleConsumer(warehouse.bootstrap_servers) as offline:
+def test_a_cluster_beside_the_warehouse_pulls_from_those_beside_the_services(cluster: EmbeddedCluster) -> None:
+    """4 (V1): embedded consumers in that cluster read one of each datacenter; what is a message there is the same message here."""
+    with EmbeddedCluster() as second, EmbeddedCluster() as warehouse, SimpleConsumer(warehouse.bootstrap_servers) as offline:
+        sources, topic = {"east": cluster, "west": second}, "page-views"
         settings = {
-            "clusters": "live, offline",
-            "live.bootstrap.servers": cluster.bootstrap_servers,
+            "clusters": "east, west, offline",
             "offline.bootstrap.servers": warehouse.bootstrap_servers,
-            "live->offline.enabled": "true",
-            "live->offline.topics": topic,
             "replication.factor": "1",
             "rpc.listener": "127.0.0.1:0",
         }
+        for name, source in sources.items():
+            source.create_topic(topic)
+            with Producer(ProducerSettings(broker_list=source.bootstrap_servers)) as producer:
+                producer.send(topic, [name.encode(), b"second"], key=b"alice", timestamp_ms=1_300_000_000_000)
+            settings |= {f"{name}.bootstrap.servers": source.bootstrap_servers}
+            settings |= {f"{name}->offline.enabled": "true", f"{name}->offline.topics": topic}
         mirror, thread = MirrorMaker(MirrorSettings.from_properties(settings)), LoopThread("mirror")
         try:
             thread.call(mirror.start(), 120)
-            until(lambda: warehouse.leader(f"live.{topic}") > 0, "the mirror makes the topic")
-            until(lambda: len(values(offline, f"live.{topic}")) == 2, "and copies its messages")
-            here, there = reader.fetch(topic, 0, 0), offline.fetch(f"live.{topic}", 0, 0)
-            assert [message[3:6] for message in here] == [message[3:6] for message in there], "time, key and value"
+            for name in sources:
+                until(lambda: warehouse.leader(f"{name}.{topic}") > 0, "the mirror makes the topic")  # noqa: B023
+                until(lambda: len(values(offline, f"{name}.{topic}")) == 2, "and copies its messages")  # noqa: B023
+                found = [message[3:6] for message in offline.fetch(f"{name}.{topic}", 0, 0)]
+                assert found == [(1_300_000_000_000, b"alice", value) for value in (name.encode(), b"second")]
         finally:
             thread.call(mirror.stop(), 120)
             thread.close(120)
@@ -136,7 +138,10 @@ def asked(cluster: EmbeddedCluster, path: str, schema: object = None) -> dict[st
 
 
 def test_a_message_is_the_id_of_its_schema_and_bytes(cluster: EmbeddedCluster, reader: SimpleConsumer) -> None:
-    """4 (V4): Avro, and a registry from which a consumer gets the schema of an id. It asks once: what an id stands for never changes."""
+    """4 (V4): Avro, and a registry from which a consumer gets the schema of an id. It asks once: what an id stands for never changes.
+
+    Not even when the schema was deleted for good: another one gets another id. The answer says so, for caches between the two.
+    """
     topic = cluster.create_topic("clicks")
     schema_id = asked(cluster, f"/subjects/{topic}-value/versions", CLICK)["id"]
     body = io.BytesIO()
@@ -148,6 +153,12 @@ def test_a_message_is_the_id_of_its_schema_and_bytes(cluster: EmbeddedCluster, r
     schema = json.loads(str(asked(cluster, f"/schemas/ids/{found}")["schema"]))
     assert fastavro.schemaless_reader(io.BytesIO((value or b"")[5:]), schema, None) == {"page": "/jobs"}
     assert asked(cluster, f"/subjects/{topic}-value/versions", CLICK)["id"] == schema_id, "the same schema has the same id"
+    with urllib.request.urlopen(f"{cluster.schema_registry_url}/schemas/ids/{found}", timeout=120) as answer:
+        assert "immutable" in answer.headers["Cache-Control"]
+    for query in ("", "?permanent=true"):
+        request = urllib.request.Request(f"{cluster.schema_registry_url}/subjects/{topic}-value{query}", method="DELETE")
+        urllib.request.urlopen(request, timeout=120).close()
+    assert asked(cluster, f"/subjects/{topic}-value/versions", {**CLICK, "name": "Visit"})["id"] != schema_id
 
 
 def test_a_schema_that_readers_could_not_follow_is_refused(cluster: EmbeddedCluster) -> None:
