@@ -96,7 +96,10 @@ def drawn(random: Random, steps: Sequence[str]) -> Iterator[str]:
 def test_a_load_that_is_killed_at_any_step_is_run_again_and_has_every_row_once(
     cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command in one process, without Spark, of some commits a run; records come in between. A third dies between two steps."""
+    """NetDB'11 4 (V3): data and offsets are saved when the job is done, so one that is run again loses and doubles nothing.
+
+    The command in one process, without Spark, of some commits a run; records come in between. A third dies between two steps.
+    """
     random = Random(SEED)
     killing = Killing(tmp_path / "killing")
     topic, table = cluster.create_topic("killed-commands", partitions=3), tmp_path / "table"

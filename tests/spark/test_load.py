@@ -21,6 +21,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from pyarrow.parquet import ParquetFile
 from tests.unit.spark.test_reading import KEPT, consumed, damage, delete_before, deleted_when_it_was_found, fill, in_transaction
 from tests.unit.wire.clusters import wait_until_all_ended
 
@@ -132,6 +133,7 @@ def test_a_time_that_no_column_can_have_is_named_or_its_value_goes_into_quaranti
 
 
 def test_days_and_topics_are_partitions_and_files_are_divided(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """NetDB'11 4 (V3): the raw data is grouped and compressed, for what is to process it later."""
     topic, other = cluster.create_topic("days"), cluster.create_topic("days.2")
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     day_ms = 86_400_000
@@ -142,6 +144,9 @@ def test_days_and_topics_are_partitions_and_files_are_divided(cluster: EmbeddedC
     outcome = load(settings_for(cluster, tmp_path, f"{topic},{other}", max_records_per_file=45), LocalExecutor())
     assert outcome.files == 2 * 3 + 1
     assert sorted(path.name for path in (tmp_path / f"topic={topic}").iterdir()) == ["day=1970-01-01", "day=1970-01-02", "day=1970-01-03"]
+    for path in tmp_path.glob("topic=*/day=*/*.parquet"):
+        group = ParquetFile(path).metadata.row_group(0)
+        assert {group.column(number).compression for number in range(group.num_columns)} == {"ZSTD"}
     filters = [("topic", "=", topic), ("day", "=", datetime.date(1970, 1, 2))]
     read = Table.open(str(tmp_path)).delta.to_pyarrow_table(filters=filters)
     assert sorted(read.column("offset").to_pylist()) == list(range(1, 90, 3))
