@@ -73,7 +73,7 @@ def test_a_message_is_a_payload_of_bytes_and_the_user_chooses_how_it_is_encoded(
 
 
 def test_messages_are_distributed_into_the_streams_of_a_consumer(cluster: EmbeddedCluster, producer: Producer, join: Join) -> None:
-    """3: the messages of a topic are spread evenly over the streams that a consumer asks for."""
+    """3 (K2): the messages of a topic are spread evenly over the streams that a consumer asks for."""
     topic = cluster.create_topic("sub-streams", partitions=4)
     for partition in range(4):
         producer.send(topic, [b"%d" % number for number in range(10)], partition=partition)
@@ -112,7 +112,7 @@ def test_consumers_of_a_group_share_one_copy_and_each_group_has_its_own(cluster:
 
 
 def test_a_partition_is_chosen_at_random_or_by_a_key_and_a_function(cluster: EmbeddedCluster) -> None:
-    """3.2: a message goes to a partition by chance, or to the one that its key and the partitioner say."""
+    """3.2 (P3): a message goes to a partition by chance, or to the one that its key and the partitioner say."""
     topic = cluster.create_topic("chosen", partitions=4)
     with Producer(ProducerSettings(broker_list=cluster.bootstrap_servers)) as producer:
         at_random = {producer.send(topic, b"x").result()[0][0].partition for _ in range(60)}
@@ -128,9 +128,9 @@ def test_a_partition_is_chosen_at_random_or_by_a_key_and_a_function(cluster: Emb
 def test_the_registries_are_znodes_and_only_offsets_stay(
     cluster: EmbeddedCluster, producer: Producer, join: Join, look: KazooClient
 ) -> None:
-    """3.2: the consumer registry has each consumer's topics, the ownership registry the consumer of each partition, the offset registry
-    the offset of the last consumed message. "The paths created in Zookeeper are ephemeral for the broker registry, the consumer registry
-    and the ownership registry, and persistent for the offset registry"."""
+    """3.2 (K3): the consumer registry has each consumer's topics, the ownership registry the consumer of each partition, the offset
+    registry the offset of the last consumed message. "The paths created in Zookeeper are ephemeral for the broker registry, the
+    consumer registry and the ownership registry, and persistent for the offset registry"."""
     topic = cluster.create_topic("registered")
     producer.send(topic, [b"a", b"b"])
     connector, (stream,) = join("registry", topic)
@@ -202,7 +202,7 @@ def test_a_new_group_begins_at_the_smallest_or_the_largest_offset(cluster: Embed
 
 
 def test_a_consumer_rewinds_to_an_old_offset(cluster: EmbeddedCluster, producer: Producer, join: Join) -> None:
-    """3.1: a consumer may go back to an old offset on purpose and read from there again."""
+    """3.1 (K4): a consumer may go back to an old offset on purpose and read from there again."""
     topic = cluster.create_topic("rewound")
     producer.send(topic, [b"a", b"b", b"c"])
     connector, (stream,) = join("rewound", topic)

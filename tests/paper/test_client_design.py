@@ -292,7 +292,7 @@ def test_the_server_may_refuse_messages_over_a_size(cluster: EmbeddedCluster) ->
 def test_an_offset_that_does_not_exist_is_out_of_range_and_the_consumer_may_reset_itself(
     cluster: EmbeddedCluster, producer: Producer, reader: SimpleConsumer
 ) -> None:
-    """ "Reads": it starts again where it can, or fails."""
+    """ "Reads" (S9): it starts again where it can, or fails."""
     topic = cluster.create_topic("out-of-range")
     producer.send(topic, b"there")
     with pytest.raises(OffsetOutOfRange, match="17"):
