@@ -29,8 +29,11 @@ from ottla.errors import (
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    StaleControllerEpoch,
     UnsupportedVersion,
 )
+from ottla.interbroker.calls import Caller, UpdateMetadataRequest
+from ottla.interbroker.local import Call
 from ottla.model import BrokerId, BrokerRegistration
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import message
@@ -110,6 +113,18 @@ def test_the_first_broker_is_the_controller_and_the_next_one_has_a_higher_epoch(
     until(lambda: cluster.controller_id not in (-1, first), "another broker becomes the controller")
     assert json.loads(look.get("/controller")[0])["brokerid"] == cluster.controller_id
     assert value_of(look, "/controller_epoch") == epoch + 1
+    other = BrokerId(next(broker for broker in registered(look) if broker != cluster.controller_id))
+    late = UpdateMetadataRequest(BrokerId(first), epoch, look.exists(f"/brokers/ids/{other}").czxid, (), ())
+    call, caller = Call(BrokerId(first), other, "UpdateMetadata"), Caller(BrokerId(first), -1, epoch)
+
+    def is_ignored() -> bool:
+        try:
+            cluster._call(cluster._started().hub.call(call, caller, late), 60)
+        except StaleControllerEpoch:
+            return True
+        return False
+
+    until(is_ignored, "the broker has heard of the next controller")
     cluster.start_broker(first)
 
 
