@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 
 import pytest
 from kazoo.client import KazooClient
@@ -87,10 +88,12 @@ def test_the_iterator_of_a_stream_never_ends_and_waits_for_messages(cluster: Emb
     topic = cluster.create_topic("endless")
     _, (stream,) = join("endless", topic)
     found: list[bytes | None] = []
-    reader = threading.Thread(target=lambda: found.extend(message.value for message in take(stream, 2)), daemon=True)
+    reader = threading.Thread(target=lambda: found.extend(message.value for message in islice(stream, 2)), daemon=True)
     reader.start()
     producer.send(topic, b"first")
-    until(lambda: reader.is_alive())
+    until(lambda: found)
+    reader.join(0.2)
+    assert reader.is_alive()
     producer.send(topic, b"second")
     reader.join(120)
     assert found == [b"first", b"second"]
