@@ -99,6 +99,7 @@ def in_windows(sent: Sequence[Sent], name: str, width_ms: int, slide_ms: int) ->
 
 
 def test_departures_are_counted_in_windows_side_by_side_and_overlapping(run: Callable[[str], Rows], sent: list[Sent]) -> None:
+    """NetDB'11 6 (V6): counts by windows, and joins, are what programs make of streams most often; a library has them ready."""
     found = run("hourly-departures")
     assert found == in_windows(sent, "carrier", HOUR_MS, HOUR_MS)
     assert len(found) > 400

@@ -1,6 +1,6 @@
 """What followers fetch and what comes of it: commits, ISRs, epochs, throttles, racks, deletions. Over real sockets from real logs.
 
-Sources: KIP-392 (racks), KIP-595 (epochs), KIP-903 (broker epochs), KIP-73 (throttles), KIP-107 (deletions).
+Sources: KIP-392 (racks, T5), KIP-595 (epochs), KIP-903 (broker epochs), KIP-73 (throttles), KIP-107 (deletions).
 """
 
 from __future__ import annotations
