@@ -102,6 +102,7 @@ def test_a_message_carries_its_time_and_the_server_that_made_it(cluster: Embedde
     (message,) = reader.fetch(topic, 0, 0)
     assert before_ms <= message.timestamp <= time.time_ns() // 1_000_000
     assert message.headers == (("server", socket.gethostname().encode()),)
+    until(lambda: verdict(cluster, topic) == "COMPLETE", "it is counted as any other")
 
 
 def test_the_counts_of_producers_and_of_what_came_are_compared(cluster: EmbeddedCluster) -> None:
