@@ -142,6 +142,16 @@ def test_brokers_differ_in_nothing_but_who_they_are() -> None:
     assert [SERVICES[name]["environment"]["OTTLA_SETTING_BROKER_ID"] for name in BROKERS] == ["1", "2", "3"]
 
 
+def test_the_single_broker_of_the_page_can_make_every_internal_topic_alone() -> None:
+    """With Kafka's three copies it would serve no group, or no transaction (docs/operations.md, "A broker that is alone")."""
+    page = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
+    (run,) = re.findall(r"^    docker run -d (.*?)^$", page, re.MULTILINE | re.DOTALL)
+    given = dict(re.findall(r"-e (OTTLA_SETTING_\w+)=(\S+)", run))
+    settings = BrokerSettings.from_properties(from_environment(BrokerSettings, given))
+    assert settings.offsets_topic_replication_factor == 1
+    assert settings.transaction_state_log_replication_factor == settings.transaction_state_log_min_isr == 1
+
+
 def test_pages_name_profiles_as_make_takes_them() -> None:
     """`make up` goes by PROFILES, and gives compose its COMPOSE_PROFILES itself."""
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
