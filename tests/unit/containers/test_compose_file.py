@@ -22,6 +22,7 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DATA = {"mirror-maker": [], "spark-master": [], "spark-worker": ["spark-worker", "spark-tables"], "spark-driver": ["spark-tables"]}
 BROKERS = ("broker-1", "broker-2", "broker-3")
 REMOTE_BROKERS = ("remote-broker-1", "remote-broker-2")
+(PROJECT,) = re.findall(r"^export COMPOSE_PROJECT_NAME \?= (\w+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -150,6 +151,17 @@ def test_the_single_broker_of_the_page_can_make_every_internal_topic_alone() -> 
     settings = BrokerSettings.from_properties(from_environment(BrokerSettings, given))
     assert settings.offsets_topic_replication_factor == 1
     assert settings.transaction_state_log_replication_factor == settings.transaction_state_log_min_isr == 1
+
+
+def test_commands_of_a_page_find_the_cluster_that_make_has_started() -> None:
+    """Compose alone would take the folder's name for the project's, and `ottla` a port at which compose's brokers are not."""
+    docs = ROOT / "docs"
+    for page in (docs / "containers.md", docs / "operations.md", docs / "runbooks" / "README.md"):
+        assert f"export COMPOSE_PROJECT_NAME={PROJECT}" in page.read_text(encoding="utf-8"), page.name
+    outside = [f"127.0.0.1:{number}9092" for number in (1, 2, 3)]
+    for page in (docs / "operations.md", docs / "runbooks" / "README.md"):
+        (servers,) = re.findall(r"OTTLA_BOOTSTRAP_SERVER=([\d.:,]+)", page.read_text(encoding="utf-8"))
+        assert set(servers.split(",")) <= set(outside), page.name
 
 
 def test_pages_name_profiles_as_make_takes_them() -> None:
