@@ -143,6 +143,13 @@ def test_brokers_differ_in_nothing_but_who_they_are() -> None:
     assert [SERVICES[name]["environment"]["OTTLA_SETTING_BROKER_ID"] for name in BROKERS] == ["1", "2", "3"]
 
 
+def test_the_page_names_what_bounds_each_service() -> None:
+    """By `OTTLA_<service>_MEMORY`; processors go with that, by the same name."""
+    bounded = set(re.findall(r"OTTLA_[A-Z_]+_MEMORY", (ROOT / "docker-compose.yml").read_text(encoding="utf-8")))
+    assert len(bounded) >= 10
+    assert bounded <= set(re.findall(r"OTTLA_[A-Z_]+_MEMORY", (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")))
+
+
 def test_the_single_broker_of_the_page_can_make_every_internal_topic_alone() -> None:
     """With Kafka's three copies it would serve no group, or no transaction (docs/operations.md, "A broker that is alone")."""
     page = (ROOT / "docs" / "containers.md").read_text(encoding="utf-8")
