@@ -114,6 +114,15 @@ def test_the_page_of_operations_lists_every_alert_with_its_severity() -> None:
     assert listed <= {(rule.name, rule.definition["labels"]["severity"]) for rule in ALERTS}
 
 
+def test_the_page_of_operations_says_how_long_an_alert_waits() -> None:
+    """But for CertificateExpiry, whose row says how long before the end it fires."""
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    said = dict(re.findall(r"^\| \[(\w+)\].* (after \d+ \w+|at once) \|", text, re.MULTILINE))
+    waits = {rule.name: rule.definition["for"] for rule in ALERTS if rule.name != "CertificateExpiry"}
+    words = {"m": "min", "h": "h"}
+    assert said == {name: "at once" if wait == "0m" else f"after {wait[:-1]} {words[wait[-1]]}" for name, wait in waits.items()}
+
+
 def test_no_two_rules_are_told_apart_by_nothing() -> None:
     names = [name_of(rule) for rule in rules()]
     assert len(names) == len(set(names))
