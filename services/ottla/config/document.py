@@ -14,7 +14,9 @@ from ottla.config.audit import PARTS as AUDIT_PARTS
 from ottla.config.broker import PARTS
 from ottla.config.client import ConsumerSettings, ProducerSettings
 from ottla.config.mirror import PARTS as MIRROR_PARTS
+from ottla.config.mirror import MirrorSettings
 from ottla.config.registry import PARTS as REGISTRY_PARTS
+from ottla.config.registry import RegistrySettings
 from ottla.config.settings import INT_MAX, LONG_MAX, SettingDefinition, Settings
 from ottla.config.topic import TopicSettings
 
@@ -26,6 +28,8 @@ SERVICES: Final[Mapping[str, Mapping[str, type[Settings]]]] = {
     "Audit counter": AUDIT_PARTS,
     "Mirror maker": MIRROR_PARTS,
 }
+# These take more than their own parts, which is in the tables of brokers.
+_WHOLE: Final[Mapping[str, type[Settings]]] = {"Schema registry": RegistrySettings, "Mirror maker": MirrorSettings}
 _INTRODUCTION: Final = """\
 # Configuration
 
@@ -70,6 +74,10 @@ def page() -> str:
     pieces = [_INTRODUCTION, "## Topics\n", _TOPIC_INTRODUCTION, "\n".join(_table(TopicSettings, for_topics=True)) + "\n"]
     for service, parts in SERVICES.items():
         pieces.append(f"## {service}\n")
+        if service in _WHOLE:
+            shared = [title for title, part in PARTS.items() if issubclass(_WHOLE[service], part)]
+            links = " and ".join(f"[{title}](#{title.lower().replace(' ', '-')})" for title in shared)
+            pieces.append(f"What brokers have under {links} holds here too.\n")
         for title, part in parts.items():
             pieces += [f"### {title}\n", "\n".join(_table(part, for_topics=False)) + "\n"]
     return "\n".join(pieces)

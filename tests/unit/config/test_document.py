@@ -7,9 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ottla.config.broker import BrokerSettings
+import pytest
+
+from ottla.config.broker import PARTS, BrokerSettings
 from ottla.config.document import page
+from ottla.config.mirror import MirrorSettings
 from ottla.config.properties import parse
+from ottla.config.registry import RegistrySettings
+from ottla.config.settings import Settings
 from ottla.config.topic import TopicSettings
 
 
@@ -17,6 +22,14 @@ def test_the_page_has_a_row_for_each_setting() -> None:
     text = page()
     for name in [*TopicSettings.definitions(), *BrokerSettings.definitions()]:
         assert f"\n| `{name}` | " in text
+
+
+@pytest.mark.parametrize(("service", "settings"), [("Schema registry", RegistrySettings), ("Mirror maker", MirrorSettings)])
+def test_the_section_of_a_service_leads_to_all_that_it_takes(service: str, settings: type[Settings]) -> None:
+    """In its own tables, or in those of brokers that it names: nothing else says that a registry has `zookeeper.connect`, or TLS."""
+    section = page().split(f"\n## {service}\n")[1].split("\n## ")[0]
+    shared = [name for title, part in PARTS.items() if f"[{title}](#" in section for name in part.definitions()]
+    assert [name for name in settings.definitions() if f"\n| `{name}` | " not in section and name not in shared] == []
 
 
 def test_a_setting_that_changes_nothing_says_so_on_the_page() -> None:
