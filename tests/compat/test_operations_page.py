@@ -12,6 +12,7 @@ from tests.compat.test_readme import environment_for, examples, exchanges, type_
 
 from ottla.cli.reassignment_plan import parsed_plan
 from ottla.config.audit import AuditSettings
+from ottla.config.broker import BrokerSettings
 from ottla.config.properties import parse
 from ottla.testing import EmbeddedCluster
 
@@ -23,6 +24,9 @@ def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
         environment = environment_for(cluster.bootstrap_servers)
         for example in examples(PAGE):
             if example.language == "properties":
+                if "ssl.client.auth" in example.text:
+                    BrokerSettings.from_properties({**parse(example.text), "zookeeper.connect": "127.0.0.1:2181"})
+                    continue
                 AuditSettings.from_properties({**parse(example.text), "bootstrap.servers": cluster.bootstrap_servers})  # as other services
                 continue
             if example.language == "json":
