@@ -255,6 +255,8 @@ def test_the_examples_of_the_page_are_right(ottla_schema_registry_url: str, ottl
     lines = re.findall(r"^    ([a-z.]+=.*)$", page, re.MULTILINE)
     assert len(lines) == 6
     assert RegistrySettings.from_properties(parse("\n".join(lines))).rpc_address is not None
+    (secured,) = re.findall(r"^```properties\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert RegistrySettings.from_properties(parse("\n".join([*lines[1:], secured]))).inter_instance_listener.is_tls
     commands = re.findall(r"ottla schema ([a-z]+)", page)
     helped = subprocess.run([*COMMAND, "schema", "--help"], check=True, capture_output=True, text=True).stdout
     assert set(commands) <= set(re.findall(r"^│ ([a-z]+)  ", helped, re.MULTILINE))
