@@ -171,6 +171,15 @@ def test_commands_of_a_page_find_the_cluster_that_make_has_started() -> None:
         assert set(servers.split(",")) <= set(outside), page.name
 
 
+def test_the_runbooks_say_where_services_answer_that_are_not_where_their_commands_ask() -> None:
+    """Port 9095 of this machine, where compose publishes neither."""
+    page = (ROOT / "docs" / "runbooks" / "README.md").read_text(encoding="utf-8")
+    published = "".join(port for name in ("mirror-maker", "schema-registry") for port in SERVICES[name]["ports"])
+    for variable, said in (("MIRROR_MAKER", "OTTLA_MIRROR_RPC="), ("SCHEMA_REGISTRY", "ottla schema doctor --rpc ")):
+        (port,) = re.findall(rf"OTTLA_{variable}_RPC_PORT:-(\d+)", published)
+        assert f"{said}127.0.0.1:{port}`" in page
+
+
 def test_pages_name_profiles_as_make_takes_them() -> None:
     """`make up` goes by PROFILES, and gives compose its COMPOSE_PROFILES itself."""
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
