@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ottla.broker.in_process import InProcessBrokers
     from ottla.broker.server import Broker
     from ottla.config.broker import BrokerSettings
+    from ottla.config.listeners import Listener
     from ottla.lifecycle import LoopThread
     from ottla.model import BrokerId, PartitionState
     from ottla.schema_registry.server import SchemaRegistry
@@ -87,7 +88,7 @@ class EmbeddedCluster:
             self._settings = {"audit.enable": "true", "audit.report.interval.ms": "200", **self._settings}
         self._given_directory = None if data_directory is None else Path(data_directory)
         self._directory: Path | None = self._given_directory
-        self._ports: dict[int, int] = {}
+        self._addresses: dict[int, str] = {}
         self._bound: dict[int, dict[str, str]] = {}  # the listeners of each broker, with the ports that they got at its first start
         self._thread: LoopThread | None = None
         self._brokers: InProcessBrokers | None = None
@@ -96,9 +97,9 @@ class EmbeddedCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What a client is configured with: `127.0.0.1:PORT` of each broker. It stays the same over restarts."""
+        """What a client is configured with: `127.0.0.1:PORT` of each broker, or the host of its first listener. Restarts keep it."""
         self._started()
-        return ",".join(f"127.0.0.1:{port}" for _, port in sorted(self._ports.items()))
+        return ",".join(address for _, address in sorted(self._addresses.items()))
 
     @property
     def zookeeper_address(self) -> str:
@@ -148,7 +149,8 @@ class EmbeddedCluster:
 
     def address(self, listener: str, broker_id: int = 1) -> str:
         """The address of one listener of a broker, for a cluster whose `listeners` are given in its settings."""
-        return f"127.0.0.1:{self._broker(broker_id).port(listener)}"
+        port = self._broker(broker_id).port(listener)
+        return next(_address(one, port) for one in self._settings_of(broker_id).accepted_listeners if one.name == listener)
 
     @property
     def data_directory(self) -> Path:
@@ -182,7 +184,7 @@ class EmbeddedCluster:
             if self._given_directory is None and self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 self._directory = None
-                self._ports, self._bound = {}, {}
+                self._addresses, self._bound = {}, {}
 
     def restart(self) -> None:
         """Stops all brokers cleanly and starts all of them again on the same data and the same ports."""
@@ -202,7 +204,7 @@ class EmbeddedCluster:
         brokers = self._started()
         if broker_id in brokers.running:
             raise ClusterError(f"broker {broker_id} is running already")
-        self._note_port(self._call(brokers.start_broker(_id(broker_id)), START_SECONDS))
+        self._note_address(self._call(brokers.start_broker(_id(broker_id)), START_SECONDS))
 
     def stop_broker(self, broker_id: int) -> None:
         """Stops a broker cleanly: it hands over what it leads first. As with `kill` the internal topics are made before."""
@@ -305,7 +307,7 @@ class EmbeddedCluster:
             self._end_thread()
             raise
         for broker in self._brokers.running.values():
-            self._note_port(broker)
+            self._note_address(broker)
         try:
             if self._registry_port is not None:
                 self.with_schema_registry()
@@ -394,9 +396,9 @@ class EmbeddedCluster:
             await asyncio.sleep(0.01)  # a topic was made and is not known to that broker yet: the other one is still to be made
         return None
 
-    def _note_port(self, broker: Broker) -> None:
-        self._ports[broker.broker_id] = int(broker.bootstrap_servers.rpartition(":")[2])
+    def _note_address(self, broker: Broker) -> None:
         listeners = self._settings_of(broker.broker_id).accepted_listeners
+        self._addresses[broker.broker_id] = _address(listeners[0], int(broker.bootstrap_servers.rpartition(":")[2]))
         bound = (str(replace(listener, port=broker.port(listener.name))) for listener in listeners)
         self._bound[broker.broker_id] = {"listeners": ",".join(bound)}
         if (address := self._started().zookeeper_address) is not None:
@@ -436,6 +438,15 @@ class EmbeddedCluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _address(listener: Listener, port: int) -> str:
+    """Where a client on this machine reaches a listener, which with a host of its own answers there alone."""
+    from ottla.config.listeners import ANY_HOST
+
+    if listener.host in ANY_HOST | {"localhost"}:
+        return f"127.0.0.1:{port}"
+    return str(replace(listener, port=port)).removeprefix(f"{listener.name}://")
 
 
 def _id(broker_id: int) -> BrokerId:

@@ -77,6 +77,18 @@ def test_listeners_of_ones_own_keep_their_ports_over_a_restart() -> None:
         assert (cluster.bootstrap_servers, cluster.address("SECOND"), cluster.zookeeper_address) == before
 
 
+def test_listeners_with_a_host_of_their_own_are_reached_there() -> None:
+    """As at the address of a bridge to containers. 127.0.0.1 was told, where nothing listened, and `topics` took a minute to fail."""
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.2:0,SECOND://127.0.0.3:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT",
+    }
+    with EmbeddedCluster(settings=settings) as cluster:
+        for address in (cluster.bootstrap_servers, cluster.address("SECOND")):
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), 5).close()
+
+
 def test_nothing_is_left_of_a_temporary_cluster() -> None:
     before = set(threading.enumerate())
     with EmbeddedCluster() as cluster:
