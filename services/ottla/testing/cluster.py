@@ -57,7 +57,7 @@ class EmbeddedCluster:
         settings: broker properties under Kafka's names, over the ones for tests. With `zookeeper.connect` the brokers
             meet there and call each other by gRPC.
         topics: topics to create at start, each with its number of partitions.
-        services: what runs beside the brokers: `schema-registry`, `audit-counter`. They reach them by their first listener, without TLS.
+        services: what runs beside the brokers: `schema-registry`, `audit-counter`. They reach them by their first listener without TLS.
         data_directory: kept afterwards, and used again if it has data. By default a temporary one, removed at the end.
     """
 
@@ -263,12 +263,12 @@ class EmbeddedCluster:
     ) -> str:
         """Creates a topic, unless it is there, and returns its name; `settings` are the topic's, under Kafka's names.
 
-        It goes through the first listener, which must be one without TLS.
+        It goes through the first listener without TLS.
         """
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import AdminClient, NewTopic
 
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin = AdminClient({"bootstrap.servers": self._servers_without_tls()})
         topic = NewTopic(name, partitions, replication_factor, config=dict(settings or {}))
         try:
             admin.create_topics([topic], operation_timeout=50)[name].result(START_SECONDS)  # librdkafka waits for 60 s at most
@@ -276,6 +276,18 @@ class EmbeddedCluster:
             if exception.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
         return name
+
+    def _servers_without_tls(self) -> str:
+        """What clients of the cluster's own are configured with, which have no certificates."""
+        self._started()
+        addresses = []
+        for broker_id in sorted(self._addresses):
+            listeners = self._settings_of(broker_id).accepted_listeners
+            if (plain := next((one for one in listeners if not one.is_tls), None)) is None:
+                named = ",".join(map(str, listeners))
+                raise ClusterError(f"listeners = {named}: topics and services take one without TLS beside: PLAINTEXT://127.0.0.1:0")
+            addresses.append(_address(plain, plain.port))
+        return ",".join(addresses)
 
     def _partition_state(self, topic: str, partition: int) -> PartitionState | None:
         """As the controller knows it, if it runs, and else as any broker does."""
@@ -342,7 +354,7 @@ class EmbeddedCluster:
 
         properties = {
             "listeners": f"http://127.0.0.1:{port}",
-            "kafkastore.bootstrap.servers": self.bootstrap_servers,
+            "kafkastore.bootstrap.servers": self._servers_without_tls(),
             "kafkastore.topic.replication.factor": str(min(3, self._broker_count)),
         }
         registry = SchemaRegistry(RegistrySettings.from_properties(properties))
@@ -355,7 +367,7 @@ class EmbeddedCluster:
 
         properties = {
             "rest.listener": f"127.0.0.1:{port}",
-            "bootstrap.servers": self.bootstrap_servers,
+            "bootstrap.servers": self._servers_without_tls(),
             "audit.directory": str(self.data_directory / "audit"),
             "audit.topic.replication.factor": str(min(3, self._broker_count)),
         }

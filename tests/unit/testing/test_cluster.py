@@ -14,6 +14,7 @@ import pytest
 
 from ottla.errors import ConfigurationError
 from ottla.testing import EmbeddedCluster
+from ottla.testing.certificates import Authority
 from ottla.testing.cluster import ClusterError
 
 
@@ -87,6 +88,27 @@ def test_listeners_with_a_host_of_their_own_are_reached_there() -> None:
         for address in (cluster.bootstrap_servers, cluster.address("SECOND")):
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), 5).close()
+
+
+@pytest.fixture
+def tls_settings(tmp_path: Path) -> dict[str, str]:
+    keystore, truststore = Authority("tests").write(tmp_path, "broker")
+    kinds = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM"}
+    return {**kinds, "ssl.keystore.location": keystore, "ssl.truststore.location": truststore}
+
+
+def test_topics_of_brokers_whose_first_listener_has_tls_are_created_through_another(tls_settings: dict[str, str]) -> None:
+    """It was tried through the first, for a minute."""
+    listeners = "SSL://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
+    with EmbeddedCluster(settings={"listeners": listeners, **tls_settings}, topics={"clicks": 1}) as cluster:
+        assert cluster.leader("clicks") == 1
+        assert cluster.bootstrap_servers == cluster.address("SSL")
+
+
+def test_topics_of_brokers_with_nothing_but_tls_are_refused_at_once(tls_settings: dict[str, str]) -> None:
+    settings = {"listeners": "SSL://127.0.0.1:0", "inter.broker.listener.name": "SSL", **tls_settings}
+    with EmbeddedCluster(settings=settings) as cluster, pytest.raises(ClusterError, match=r"SSL://.* one without TLS"):
+        cluster.create_topic("clicks")
 
 
 def test_nothing_is_left_of_a_temporary_cluster() -> None:
