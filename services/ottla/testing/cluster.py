@@ -14,6 +14,8 @@ connections cut, the controller not notified.
 
 from __future__ import annotations
 
+import atexit
+import os
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping
@@ -58,7 +60,7 @@ class EmbeddedCluster:
             meet there and call each other by gRPC.
         topics: topics to create at start, each with its number of partitions.
         services: what runs beside the brokers: `schema-registry`, `audit-counter`. They reach them by their first listener without TLS.
-        data_directory: kept afterwards, and used again if it has data. By default a temporary one, removed at the end.
+        data_directory: kept afterwards, and used again if it has data. By default a temporary one, removed at `stop` or with the process.
     """
 
     def __init__(
@@ -165,6 +167,7 @@ class EmbeddedCluster:
             raise ClusterError("the cluster is running already")
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix="ottla-test-"))
+            atexit.register(_remove_at_exit, self._directory, os.getpid())
         try:
             self._run()
             for name, partitions in self._topics.items():
@@ -450,6 +453,12 @@ class EmbeddedCluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _remove_at_exit(directory: Path, process_id: int) -> None:
+    """Of a program or a notebook that ends without `stop`. Nothing, if that removed it, and in a forked child."""
+    if os.getpid() == process_id:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _address(listener: Listener, port: int) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from contextlib import closing
@@ -120,6 +122,25 @@ def test_nothing_is_left_of_a_temporary_cluster() -> None:
     assert set(threading.enumerate()) <= before
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), 5)
+
+
+def test_nothing_is_left_of_a_temporary_cluster_that_is_never_stopped() -> None:
+    """As in a notebook, or when a script fails. Each such run left a directory behind. A child that exits before takes it from no one."""
+    code = """
+import os, sys
+from ottla.testing import EmbeddedCluster
+cluster = EmbeddedCluster().start()
+if not (child := os.fork()):
+    sys.exit()
+os.waitpid(child, 0)
+print(cluster.data_directory, cluster.data_directory.is_dir())
+raise KeyError
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    directory, was_there = done.stdout.split()
+    assert was_there == "True"
+    assert not Path(directory).exists()
+    assert done.stderr.endswith("\nKeyError\n")
 
 
 def test_a_given_directory_is_kept_and_used_again(tmp_path: Path) -> None:
