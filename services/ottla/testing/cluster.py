@@ -19,10 +19,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakSet
 
 from ottla.errors import ConfigurationError, OttlaError
 
@@ -45,6 +46,16 @@ STOP_SECONDS: Final = 120.0
 LISTENER: Final = "PLAINTEXT"
 SCHEMA_REGISTRY: Final = "schema-registry"
 AUDIT_COUNTER: Final = "audit-counter"
+
+_started: Final[WeakSet[EmbeddedCluster]] = WeakSet()
+
+
+def _let_go_of_all() -> None:
+    for cluster in list(_started):
+        cluster.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_of_all)
 
 
 class ClusterError(OttlaError):
@@ -92,6 +103,8 @@ class EmbeddedCluster:
         self._directory: Path | None = self._given_directory
         self._addresses: dict[int, str] = {}
         self._bound: dict[int, dict[str, str]] = {}  # the listeners of each broker, with the ports that they got at its first start
+        self._ports: set[int] = set()  # of these and of the locks a forked child keeps no copy
+        self._locks: set[str] = set()
         self._thread: LoopThread | None = None
         self._brokers: InProcessBrokers | None = None
         self._registry: SchemaRegistry | None = None
@@ -315,6 +328,7 @@ class EmbeddedCluster:
     def _run(self) -> None:
         from ottla.lifecycle import LoopThread
 
+        _started.add(self)
         self._thread = LoopThread("ottla-embedded-cluster")
         try:
             self._brokers = self._call(self._start_brokers(), START_SECONDS)
@@ -331,6 +345,27 @@ class EmbeddedCluster:
         except BaseException:
             self._stop()
             raise
+
+    def let_go(self) -> None:
+        """In a forked child: with its copies of sockets and locks the parent could neither cut a connection nor start a broker again.
+
+        The null device takes their numbers, which what the child inherited may close yet.
+        """
+        with suppress(OSError), open(os.devnull, "r+b", 0) as null:
+            for fd in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+                with suppress(OSError):
+                    if self._is_of_brokers(fd):
+                        os.dup2(null.fileno(), fd, inheritable=False)
+
+    def _is_of_brokers(self, fd: int) -> bool:
+        from socket import SOCK_STREAM, socket
+
+        link = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115  a Path would take its name for relative
+        if not link.startswith("socket:"):
+            return link in self._locks
+        with socket(fileno=os.dup(fd)) as copy:
+            name = copy.getsockname() if copy.type == SOCK_STREAM else ""
+        return isinstance(name, tuple) and name[1] in (*self._ports, self._registry_port, self._audit_port)
 
     async def _start_brokers(self) -> InProcessBrokers:
         from ottla.broker.in_process import InProcessBrokers
@@ -383,6 +418,7 @@ class EmbeddedCluster:
         return audit
 
     def _end_thread(self) -> None:
+        _started.discard(self)  # others may have its ports
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.close(STOP_SECONDS)
@@ -412,12 +448,18 @@ class EmbeddedCluster:
         return None
 
     def _note_address(self, broker: Broker) -> None:
-        listeners = self._settings_of(broker.broker_id).accepted_listeners
+        settings = self._settings_of(broker.broker_id)
+        listeners = settings.accepted_listeners
         self._addresses[broker.broker_id] = _address(listeners[0], int(broker.bootstrap_servers.rpartition(":")[2]))
-        bound = (str(replace(listener, port=broker.port(listener.name))) for listener in listeners)
-        self._bound[broker.broker_id] = {"listeners": ",".join(bound)}
+        bound = [replace(listener, port=broker.port(listener.name)) for listener in listeners]
+        self._bound[broker.broker_id] = {"listeners": ",".join(map(str, bound))}
+        self._ports.update(listener.port for listener in bound)
+        self._locks.update(str(directory.resolve() / ".lock") for directory in settings.log_directories)
+        if settings.http_listener:
+            self._ports.add(broker.http_port)
         if (address := self._started().zookeeper_address) is not None:
             self._bound[broker.broker_id]["coordination.listener"] = address
+            self._ports.add(int(address.rpartition(":")[2]))
 
     def _settings_of(self, broker_id: int) -> BrokerSettings:
         from ottla.config.broker import BrokerSettings

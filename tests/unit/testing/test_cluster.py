@@ -208,6 +208,35 @@ def test_a_forked_child_that_leaves_the_block_takes_nothing_away() -> None:
         assert cluster.data_directory.is_dir()
 
 
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_a_broker_is_killed_and_started_again_whatever_forked_children_do() -> None:
+    """As workers of multiprocessing, which by default are forked. They kept a copy of each socket and lock that the brokers have.
+
+    A killed broker's clients stayed connected, and to start it again its port was taken, and its log directory in use.
+    """
+    with EmbeddedCluster(topics={"clicks": 1}, services=["schema-registry"]) as cluster:
+        host, _, port = cluster.bootstrap_servers.rpartition(":")
+        client = socket.create_connection((host, int(port)), 5)
+        publish(cluster, "clicks", b"hello")  # an answer that came later than the client was accepted
+        reading, writing = os.pipe()
+        if not (child := os.fork()):
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        try:
+            cluster.kill(1)
+            with client:
+                client.settimeout(5)
+                assert client.recv(1) == b""
+            cluster.start_broker(1)
+            cluster.restart()
+            assert read_one(cluster, "clicks") == b"hello"
+        finally:
+            os.close(writing)
+            os.close(reading)
+            os.waitpid(child, 0)
+
+
 def test_a_service_that_fails_when_it_is_stopped_keeps_nothing_running(monkeypatch: pytest.MonkeyPatch) -> None:
     """The brokers ran on, without their directory, and the cluster could be neither stopped nor started again."""
     from ottla.schema_registry.server import SchemaRegistry
