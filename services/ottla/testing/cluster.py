@@ -93,6 +93,8 @@ class EmbeddedCluster:
         if "broker.id" in self._settings:
             raise ConfigurationError(f"broker.id = {self._settings['broker.id']}: the brokers of an embedded cluster are 1 to {brokers}")
         self._topics = dict(topics or {})
+        if isinstance(services, str):  # a collection of letters, for type checkers too
+            raise ConfigurationError(f"services = {services!r}: it is a list, as [{services!r}]")
         if unknown := set(services) - {SCHEMA_REGISTRY, AUDIT_COUNTER}:
             raise ConfigurationError(f"there is no service {', '.join(sorted(unknown))}; there are {SCHEMA_REGISTRY} and {AUDIT_COUNTER}")
         self._registry_port: int | None = 0 if SCHEMA_REGISTRY in services else None
@@ -164,8 +166,11 @@ class EmbeddedCluster:
 
     def address(self, listener: str, broker_id: int = 1) -> str:
         """The address of one listener of a broker, for a cluster whose `listeners` are given in its settings."""
-        port = self._broker(broker_id).port(listener)
-        return next(_address(one, port) for one in self._settings_of(broker_id).accepted_listeners if one.name == listener)
+        broker = self._broker(broker_id)
+        listeners = {one.name: one for one in self._settings_of(broker_id).accepted_listeners}
+        if listener not in listeners:
+            raise ClusterError(f"there is no listener {listener}; there are: {', '.join(listeners)}")
+        return _address(listeners[listener], broker.port(listener))
 
     @property
     def data_directory(self) -> Path:
@@ -220,6 +225,8 @@ class EmbeddedCluster:
         brokers = self._started()
         if broker_id in brokers.running:
             raise ClusterError(f"broker {broker_id} is running already")
+        if not 1 <= broker_id <= self._broker_count:
+            raise ClusterError(f"there is no broker {broker_id}: the brokers of this cluster are 1 to {self._broker_count}")
         self._note_address(self._call(brokers.start_broker(_id(broker_id)), START_SECONDS))
 
     def stop_broker(self, broker_id: int) -> None:

@@ -193,6 +193,15 @@ def test_an_id_for_all_brokers_is_refused() -> None:
         EmbeddedCluster(brokers=2, settings={"broker.id": "7"})
 
 
+def test_a_listener_and_a_broker_that_the_cluster_has_not_are_refused_by_name() -> None:
+    """It was a KeyError, and that the log directory is in use, by the only broker there is."""
+    with EmbeddedCluster() as cluster:
+        with pytest.raises(ClusterError, match="no listener SSL; there are: PLAINTEXT"):
+            cluster.address("SSL")
+        with pytest.raises(ClusterError, match="no broker 2: the brokers of this cluster are 1 to 1"):
+            cluster.start_broker(2)
+
+
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_a_forked_child_that_leaves_the_block_takes_nothing_away() -> None:
     """It removed the directory of the brokers, which run in its parent."""

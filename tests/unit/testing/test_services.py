@@ -35,6 +35,11 @@ def test_a_service_that_is_none_is_refused_and_a_missing_one_is_told() -> None:
         _ = cluster.schema_registry_url
 
 
+def test_a_text_for_services_is_refused_and_not_read_letter_by_letter() -> None:
+    with pytest.raises(ConfigurationError, match=r"it is a list, as \['schema-registry'\]"):
+        EmbeddedCluster(services="schema-registry")
+
+
 def test_a_zookeeper_that_runs_is_not_started_again(zookeeper_server: ZooKeeperServer) -> None:
     """Another Java ended, as its port was taken, and the one that ran was never stopped any more."""
     process_id = zookeeper_server.process_id
