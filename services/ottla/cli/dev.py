@@ -47,7 +47,13 @@ def log_directory(data_directory: Path, broker_id: int, brokers: int) -> Path:
 def dev_properties(
     data_directory: Path, host: str, port: int, partitions: int, overrides: dict[str, str], broker_id: int = 1, brokers: int = 1
 ) -> dict[str, str]:
-    """A broker's properties for one machine: Kafka's defaults but for these, and whatever `-X` says last."""
+    """A broker's properties for one machine: Kafka's defaults but for these, and whatever `-X` says last.
+
+    Raises:
+        UsageError: it would say the same of several brokers, of which each has its own.
+    """
+    if brokers > 1 and (shared := {"broker.id", "log.dir", "log.dirs"} & overrides.keys()):
+        raise UsageError(f"{min(shared)} would be that of all {brokers} brokers; each has its own: -d says where their data goes")
     return {
         "broker.id": str(broker_id),
         "listeners": f"PLAINTEXT://{host}:{port + broker_id - 1 if port else 0}",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla.cli.dev import dev_properties, log_directory
+from ottla.cli.errors import UsageError
 from ottla.config.broker import BrokerSettings
 
 
@@ -39,6 +40,14 @@ def test_brokers_of_one_machine_share_all_but_their_ports_and_logs(tmp_path: Pat
     assert one.log_directories != two.log_directories
     assert one.coordination_path == two.coordination_path
     assert (one.num_partitions, two.log_segment_bytes) == (4, 2048)
+
+
+@pytest.mark.parametrize("name", ["broker.id", "log.dirs", "log.dir"])
+def test_what_each_broker_has_of_its_own_is_not_given_to_several(tmp_path: Path, name: str) -> None:
+    """Each waited 22 s for the one before it to go, or said that another has its directory. One broker that is alone may have it."""
+    with pytest.raises(UsageError, match=rf"{name} would be that of all 2 brokers"):
+        dev_properties(tmp_path, "127.0.0.1", 0, 1, {name: "7"}, 1, 2)
+    assert dev_properties(tmp_path, "127.0.0.1", 0, 1, {name: "7"})[name] == "7"
 
 
 def test_free_ports_are_free_ones_of_each(tmp_path: Path) -> None:
