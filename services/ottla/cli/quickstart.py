@@ -316,9 +316,9 @@ def _is_free(port: int) -> bool:
 
 
 def _is_ottla(process_id: int) -> bool:
-    """Whether the process runs our command: after a restart of the machine the number may be another process's."""
+    """Whether the process runs our command: after a restart of the machine the number may be another process's, of this checkout too."""
     try:
-        return b"ottla" in Path(f"/proc/{process_id}/cmdline").read_bytes()
+        return b"\0ottla.cli\0dev\0" in Path(f"/proc/{process_id}/cmdline").read_bytes()
     except OSError:
         return True  # a system without /proc: the pid file is all there is
 
