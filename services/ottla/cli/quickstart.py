@@ -268,13 +268,14 @@ class BackgroundBroker:
         """Starts it and waits until it answers; the usual port if that is free, else any."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            self.pid_path.unlink(missing_ok=True)
+            log = self.log_path.open("ab")
         except OSError as error:
-            raise CommandFailed(f"{self.directory} cannot be made: {error.strerror}; say where data may go: --directory") from None
-        self.pid_path.unlink(missing_ok=True)
+            raise CommandFailed(f"{error.filename} cannot be made: {error.strerror}; say where data may go: --directory") from None
         port = DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0
         command = [sys.executable, "-m", "ottla.cli", "dev"]
         command += ["--data-dir", str(self.data_directory), "--port", str(port), "--pid-file", str(self.pid_path)]
-        with self.log_path.open("ab") as log:
+        with log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
