@@ -345,10 +345,11 @@ class EmbeddedCluster:
         for broker in self._brokers.running.values():
             self._note_address(broker)
         try:
-            if self._registry_port is not None:
-                self.with_schema_registry()
+            # First, as it makes the topic of the audit with copies: the brokers make it with one once the registry writes.
             if self._audit_port is not None:
                 self.with_audit_counter()
+            if self._registry_port is not None:
+                self.with_schema_registry()
         except BaseException:
             self._stop()
             raise

@@ -28,6 +28,14 @@ def test_a_schema_registry_runs_beside_the_brokers_and_is_there_again_after_a_re
         assert cluster.with_schema_registry() == cluster.schema_registry_url
 
 
+def test_the_audit_of_three_brokers_has_three_copies_whatever_runs_beside() -> None:
+    """The registry came first, and what it wrote had the brokers make `__audit` with one: the audit ended with the first broker killed."""
+    with EmbeddedCluster(brokers=3, services=["schema-registry", "audit-counter"]) as cluster:
+        assert cluster.isr("__audit") == [1, 2, 3]
+        cluster.kill(cluster.leader("__audit"))
+        cluster.wait_audited()
+
+
 def test_a_service_that_is_none_is_refused_and_a_missing_one_is_told() -> None:
     with pytest.raises(ConfigurationError, match="there are schema-registry and audit-counter"):
         EmbeddedCluster(services=["schemas"])
