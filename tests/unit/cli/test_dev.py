@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from ottla.cli.dev import dev_properties, log_directory
+from ottla.cli.dev_services import BrokersWithServices
 from ottla.cli.errors import UsageError
 from ottla.config.broker import BrokerSettings
+from ottla.model import BrokerId
 
 
 @pytest.mark.parametrize(
@@ -57,3 +61,20 @@ def test_free_ports_are_free_ones_of_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("given", "expected"), [("127.0.0.1:9404", "127.0.0.1:9406"), (":0", ":0"), ("nonsense", "nonsense")])
 def test_metrics_of_several_brokers_are_at_ports_side_by_side(tmp_path: Path, given: str, expected: str) -> None:
     assert dev_properties(tmp_path, "127.0.0.1", 0, 1, {"http.listener": given}, 3, 3)["http.listener"] == expected
+
+
+async def test_the_audit_of_three_brokers_has_three_copies_whichever_service_is_named_first(tmp_path: Path) -> None:
+    """What the registry wrote had the brokers make `__audit` with one copy, and the counter found it there."""
+    overrides = {"audit.enable": "true", "coordination.listener": "127.0.0.1:0"}
+    settings = {
+        BrokerId(number): BrokerSettings.from_properties(dev_properties(tmp_path, "127.0.0.1", 0, 1, overrides, number, 3))
+        for number in (1, 2, 3)
+    }
+    served = BrokersWithServices(settings, tmp_path, dict.fromkeys(("schema-registry", "audit-counter"), "127.0.0.1:0"), "")
+    await served.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": served.bootstrap_servers})
+        (topic,) = (await asyncio.to_thread(admin.list_topics, "__audit", timeout=60)).topics.values()
+        assert {len(partition.replicas) for partition in topic.partitions.values()} == {3}
+    finally:
+        await served.stop()
