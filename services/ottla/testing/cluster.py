@@ -302,7 +302,8 @@ class EmbeddedCluster:
 
     def _servers_without_tls(self) -> str:
         """What clients of the cluster's own are configured with, which have no certificates."""
-        self._started()
+        if not self._started().running:
+            raise ClusterError("no broker is running: start_broker(1)")
         addresses = []
         for broker_id in sorted(self._addresses):
             listeners = self._settings_of(broker_id).accepted_listeners

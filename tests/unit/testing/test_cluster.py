@@ -193,6 +193,16 @@ def test_an_id_for_all_brokers_is_refused() -> None:
         EmbeddedCluster(brokers=2, settings={"broker.id": "7"})
 
 
+def test_a_topic_of_a_cluster_whose_last_broker_was_killed_is_refused_at_once() -> None:
+    """As by the fixture `ottla_topic` after a test that killed the run's broker. It took a minute, and no controller was found."""
+    with EmbeddedCluster() as cluster:
+        cluster.kill(1)
+        with pytest.raises(ClusterError, match=r"no broker is running: start_broker\(1\)"):
+            cluster.create_topic("clicks")
+        cluster.start_broker(1)
+        cluster.create_topic("clicks")
+
+
 def test_a_listener_and_a_broker_that_the_cluster_has_not_are_refused_by_name() -> None:
     """It was a KeyError, and that the log directory is in use, by the only broker there is."""
     with EmbeddedCluster() as cluster:
