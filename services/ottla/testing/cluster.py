@@ -160,9 +160,12 @@ class EmbeddedCluster:
 
     def wait_audited(self) -> None:
         """Waits until the audit counter has read and judged all that was reported by now."""
-        self._started()
+        brokers = self._started()
         assert self._audit is not None, "with_audit_counter() comes first"
-        self._call(self._audit.counter.wait_read(START_SECONDS), START_SECONDS + 1)
+        if not self._call(self._audit.counter.has_read(START_SECONDS), START_SECONDS + 1):
+            raise ClusterError(
+                f"the audit counter has not read all of __audit within {START_SECONDS:g} s; brokers: {list(brokers.running)}"
+            )
 
     def address(self, listener: str, broker_id: int = 1) -> str:
         """The address of one listener of a broker, for a cluster whose `listeners` are given in its settings."""

@@ -7,6 +7,7 @@ import urllib.request
 
 import pytest
 
+import ottla.testing.cluster
 from ottla.errors import ConfigurationError
 from ottla.testing import EmbeddedCluster
 from ottla.testing.cluster import ClusterError
@@ -34,6 +35,16 @@ def test_the_audit_of_three_brokers_has_three_copies_whatever_runs_beside() -> N
         assert cluster.isr("__audit") == [1, 2, 3]
         cluster.kill(cluster.leader("__audit"))
         cluster.wait_audited()
+
+
+def test_an_audit_that_is_not_read_in_time_is_told_with_what_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a fixture that waits for it had no text."""
+    with EmbeddedCluster(services=["audit-counter"]) as cluster:
+        cluster.kill(1)
+        with monkeypatch.context() as shorter:
+            shorter.setattr(ottla.testing.cluster, "START_SECONDS", 0.2)
+            with pytest.raises(ClusterError, match=r"has not read all of __audit within 0\.2 s; brokers: \[\]"):
+                cluster.wait_audited()
 
 
 def test_a_service_that_is_none_is_refused_and_a_missing_one_is_told() -> None:
