@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -186,6 +187,7 @@ def serve_service(name: str, served: Served, address: Callable[[], str], when_re
     from ottla.lifecycle import speaking_as
 
     os.umask(PRIVATE)
+    _open_all_that_is_allowed()
     try:
         with speaking_as(name):
             asyncio.run(_run(name, served, address, when_ready, pid_file))
@@ -193,6 +195,13 @@ def serve_service(name: str, served: Served, address: Callable[[], str], when_re
         # Not when this service could not start because another one, whose file it is, has the port.
         if pid_file is not None and (written := PidFile.read(pid_file)) is not None and written.process_id == os.getpid():
             pid_file.unlink(missing_ok=True)
+
+
+def _open_all_that_is_allowed() -> None:
+    """Raises the limit of open files to the hard one, as a JVM does for Kafka: the soft one, often 1,024, is for users of select."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # macOS says that there is no limit, and does not take that
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def _run(name: str, served: Served, address: Callable[[], str], when_ready: WhenReady, pid_file: Path | None) -> None:

@@ -83,7 +83,7 @@ class NetworkSettings(Settings):
         dynamic="cluster-wide",
         aliases=["connections.max"],
         doc="Connections of the whole broker; one over it is closed as soon as it is accepted. Brokers with a listener of their own are "
-        "let in, and a client's goes. By default what the process may open (`ulimit -n`), less the half that is for files.",
+        "let in, and a client's goes. By default what the process may open (`ulimit -Hn`), less the half that is for files.",
     )
     max_connections_per_ip: int = setting(
         "max.connections.per.ip",

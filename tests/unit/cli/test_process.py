@@ -5,6 +5,7 @@ import errno
 import io
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -97,6 +98,23 @@ def test_sigterm_gives_a_start_up_and_cuts_no_stop_short(slow: str, seen: list[s
     serve_service("test", service, lambda: "here", lambda _: service.seen.append("ready"))
     assert service.seen == seen
     assert signal.getsignal(signal.SIGTERM) is former
+
+
+def test_a_service_may_open_as_many_files_as_the_hard_limit_allows() -> None:
+    """As a JVM does for Kafka (MaxFDLimit): containers have 1,024 of 524,288 from containerd 2 on, and no pod can ask for more."""
+
+    class Opening(Service):
+        async def start(self) -> None:
+            self.seen.append(str(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+
+    former, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    service = Opening("")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
+    try:
+        serve_service("test", service, lambda: "here", lambda _: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (former, hard))
+    assert service.seen == [str(hard), "stop"]
 
 
 def test_a_process_that_ended_is_not_alive() -> None:
