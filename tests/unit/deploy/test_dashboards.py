@@ -118,9 +118,14 @@ def test_every_metric_of_brokers_is_in_a_panel_or_a_rule_or_says_why_not() -> No
     assert names - seen == without_a_panel
 
 
-def test_grafana_is_told_where_the_dashboards_and_prometheus_are() -> None:
+def test_grafana_is_told_where_the_dashboards_and_prometheus_are_and_how_often_that_looks() -> None:
     folder = ROOT / "deploy" / "grafana" / "provisioning"
     (source,) = yaml.safe_load((folder / "datasources" / "prometheus.yml").read_text(encoding="utf-8"))["datasources"]
     assert source["url"] == "http://prometheus:9090"
+    # Of a shorter one `$__rate_interval` has a single scrape in it, and every rate is "No data".
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))["services"]
+    interval = services["prometheus"]["environment"]["OTTLA_SCRAPE_INTERVAL"]
+    assert services["grafana"]["environment"]["OTTLA_SCRAPE_INTERVAL"] == interval
+    assert source["jsonData"]["timeInterval"] == "$OTTLA_SCRAPE_INTERVAL"
     (provider,) = yaml.safe_load((folder / "dashboards" / "ottla.yml").read_text(encoding="utf-8"))["providers"]
     assert provider["options"]["path"] == "/etc/grafana/dashboards"
