@@ -58,6 +58,7 @@ class Panel:
         good_from: the value from which the number is green; the panel is red below.
         stacked: whether the series add up to something.
         highest: the upper end of the axis, where there is one.
+        below_zero: whether the axis goes below 0, where that says something.
         empty_because: why a healthy cluster may have no data for it; nothing if it always has.
     """
 
@@ -72,6 +73,7 @@ class Panel:
     good_from: float | None = None
     stacked: bool = False
     highest: float | None = None
+    below_zero: bool = False
     empty_because: str = ""
 
 
@@ -198,10 +200,11 @@ def _panel(panel: Panel) -> timeseries.Panel | stat.Panel | heatmap.Panel:
             .line_width(1)
             .fill_opacity(30 if panel.stacked else 8)
             .show_points(VisibilityMode.NEVER)
-            .min(0)
             .legend(VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM).show_legend(True))
             .tooltip(VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING))
         )
+        if not panel.below_zero:
+            built.min(0)
         if panel.stacked:
             built.stacking(StackingConfig().mode(StackingMode.NORMAL))
         if panel.highest is not None:

@@ -191,6 +191,7 @@ _NETWORK: Final = (
         "s",
         "Time until the first certificate of a listener's chain ends. Alert: CertificateExpiry.",
         ((f"ottla_tls_certificate_expiry_timestamp_seconds{{{_HERE}}} - time()", "{{instance}} {{listener}}"),),
+        below_zero=True,
         empty_because="no listener speaks TLS",
     ),
 )

@@ -40,6 +40,7 @@ GROUPS: Final = Board(
                     "Above zero a group falls behind, below it catches up.",
                     ((f"deriv(namespace_job_group_topic:ottla_group_lag_messages:max{{{_OF_GROUP}}}[5m])", "{{group}}: {{topic}}"),),
                     width=12,
+                    below_zero=True,
                     empty_because=_NOBODY,
                 ),
                 Panel(

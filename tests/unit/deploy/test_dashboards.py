@@ -41,6 +41,14 @@ def test_grafana_finds_in_a_file_what_it_needs(path: Path) -> None:
         assert len(letters) == len(set(letters))
 
 
+def test_what_falls_below_zero_is_drawn_there() -> None:
+    """A group that catches up has fewer unread messages by the second, a certificate that has ended did so some time ago."""
+    panels = [panel for path in FILES for panel in json.loads(path.read_text(encoding="utf-8"))["panels"] if panel["type"] == "timeseries"]
+    from_zero = {panel["title"]: panel["fieldConfig"]["defaults"].get("min") for panel in panels}
+    assert {title for title, least in from_zero.items() if least is None} == {"Certificates end in", "Unread messages, change"}
+    assert set(from_zero.values()) == {0, None}
+
+
 def test_no_two_panels_lie_upon_each_other() -> None:
     for path in FILES:
         taken: set[tuple[int, int]] = set()
