@@ -192,7 +192,8 @@ def _panel(panel: Panel) -> timeseries.Panel | stat.Panel | heatmap.Panel:
                 [ValueMap(options={str(value): ValueMappingResult(text=text, color=color)}) for value, text, color in panel.names]
             )
     elif panel.kind == "heat":
-        built = heatmap.Panel().height(8).hide_legend()
+        # Grafana formats its buckets by the axis' unit alone.
+        built = heatmap.Panel().height(8).hide_legend().y_axis(heatmap.YAxisConfig().unit(panel.unit))
     else:
         built = (
             timeseries.Panel()
