@@ -31,6 +31,11 @@ else
     exit 1
 fi
 
+# A registry that cannot be reached may keep silent; macOS has no `timeout`.
+pull() {
+    if command -v timeout >/dev/null 2>&1; then timeout 300 docker pull --quiet "$1"; else docker pull --quiet "$1"; fi
+}
+
 # One line for each container of the project: its service and what its health check says.
 health() {
     ids=$(docker ps --all --quiet --filter "label=com.docker.compose.project=$COMPOSE_PROJECT_NAME" --filter "label=com.docker.compose.oneoff=False")
@@ -142,7 +147,7 @@ up)
     case ,$profiles, in
     *,observability,*)
         grafana=${OTTLA_GRAFANA_IMAGE:-grafana/grafana:11.4.0}
-        if ! docker image inspect "$grafana" >/dev/null 2>&1 && ! timeout 300 docker pull --quiet "$grafana"; then
+        if ! docker image inspect "$grafana" >/dev/null 2>&1 && ! pull "$grafana"; then
             echo "$grafana cannot be pulled: Grafana is left out. Its dashboards are in deploy/grafana/dashboards."
             profiles=$(echo ",$profiles," | sed 's/,observability,/,/; s/^,//; s/,$//')
         fi

@@ -33,6 +33,11 @@ image_of() {
     esac
 }
 
+# A registry that cannot be reached may keep silent; macOS has no `timeout`.
+pull() {
+    if command -v timeout >/dev/null 2>&1; then timeout 300 docker pull --quiet "$1"; else docker pull --quiet "$1"; fi
+}
+
 # Sets BASE_IMAGE. Asked for when the first image is to be built, as the answer may take a download.
 choose_base() {
     [ -z "${BASE_IMAGE:-}" ] || return 0
@@ -40,7 +45,7 @@ choose_base() {
         BASE_IMAGE=$PUBLIC_BASE
     elif has "$LOCAL_BASE"; then
         BASE_IMAGE=$LOCAL_BASE
-    elif echo "Pulling $PUBLIC_BASE" && timeout 300 docker pull --quiet "$PUBLIC_BASE"; then
+    elif echo "Pulling $PUBLIC_BASE" && pull "$PUBLIC_BASE"; then
         BASE_IMAGE=$PUBLIC_BASE
     else
         echo "It cannot be pulled; making $LOCAL_BASE from Debian's packages"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -199,3 +200,38 @@ def test_a_profile_that_there_is_not_is_refused_before_anything_starts(profiles:
     ended = subprocess.run(up, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert f"there is no profile '{wrong}'; there are ensemble,mirror,observability,registries,spark" in ended.stderr
+
+
+def up(folder: Path, script: str = "compose.sh up", **environment: str) -> list[str]:
+    """What a Docker that has every image but the public ones is asked for, on a system without GNU's `timeout`, as macOS is."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name in ("awk", "cat", "date", "dirname", "git", "grep", "head", "paste", "printenv", "sed", "sh", "sleep", "sort", "tail", "tr"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    docker = programs / "docker"
+    asked = folder / "asked"
+    docker.write_text(
+        f"""#!/bin/sh
+echo "$COMPOSE_PROJECT_NAME: $*" >>{asked}
+case "$*" in
+"image inspect grafana/"* | "image inspect python:"* | "image inspect ottla/base:"*) exit 1 ;;
+"ps --all "*) echo 1 ;;
+"inspect "*) echo broker-1 healthy 1 ;;
+esac
+""",
+        encoding="ascii",
+    )
+    docker.chmod(0o755)
+    command = ["sh", *f"{ROOT}/deploy/{script}".split()]
+    ended = subprocess.run(command, env={"PATH": str(programs), **environment}, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return asked.read_text(encoding="utf-8").splitlines()
+
+
+def test_images_are_pulled_where_there_is_no_program_that_bounds_the_time(tmp_path: Path) -> None:
+    assert "ottla: pull --quiet grafana/grafana:11.4.0" in up(tmp_path, PROFILES="observability")
+
+
+def test_the_base_is_pulled_where_there_is_no_program_that_bounds_the_time(tmp_path: Path) -> None:
+    """It was said not to be there, and made of Debian's packages, which only Debian can."""
+    assert ": pull --quiet python:3.11-slim-bookworm" in up(tmp_path, "images.sh zookeeper")
