@@ -19,7 +19,7 @@ PINNED := --generate-hashes --python-version 3.11 --python-platform linux --cust
 
 .DEFAULT_GOAL := help
 # How a person's own cluster in containers is called; PROFILES=ensemble,observability adds to it.
-export COMPOSE_PROJECT_NAME ?= ottla
+export COMPOSE_PROJECT_NAME ?= $(or $(shell sed -nE "s/^COMPOSE_PROJECT_NAME=[\"']?([^\"'[:space:]]*).*/\1/p" .env 2>/dev/null),ottla)
 export PROFILES
 # Where an environment keeps Python from writing bytecode, each of some hundred processes of the tests would compile everything.
 export PYTHONDONTWRITEBYTECODE :=

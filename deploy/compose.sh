@@ -9,6 +9,14 @@ set -eu
 cd "$(dirname "$0")/.."
 started=$(date +%s)
 
+# Compose has from .env what the environment does not say; so has this script, of what it goes by itself.
+if [ -f .env ]; then
+    while IFS='=' read -r name value; do
+        [ -z "$name" ] || printenv "$name" >/dev/null || export "$name=$value"
+    done <<END
+$(sed -nE "s/^(BASE_IMAGE|COMPOSE_PROJECT_NAME|OTTLA_UP_SECONDS|OTTLA_[A-Z_]+_IMAGE)=[\"']?([^\"'[:space:]]*).*/\1=\2/p" .env)
+END
+fi
 export COMPOSE_PROJECT_NAME="${COMPOSE_PROJECT_NAME:-ottla}"
 profiles=${PROFILES:-}
 # As the services of the compose file name them: what stops and shows a cluster is about all of them.

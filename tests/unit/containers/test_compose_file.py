@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -202,7 +203,7 @@ def test_a_profile_that_there_is_not_is_refused_before_anything_starts(profiles:
     assert f"there is no profile '{wrong}'; there are ensemble,mirror,observability,registries,spark" in ended.stderr
 
 
-def up(folder: Path, script: str = "compose.sh up", **environment: str) -> list[str]:
+def up(folder: Path, script: str = "compose.sh up", root: Path = ROOT, **environment: str) -> list[str]:
     """What a Docker that has every image but the public ones is asked for, on a system without GNU's `timeout`, as macOS is."""
     programs = folder / "bin"
     programs.mkdir()
@@ -222,7 +223,7 @@ esac
         encoding="ascii",
     )
     docker.chmod(0o755)
-    command = ["sh", *f"{ROOT}/deploy/{script}".split()]
+    command = ["sh", *f"{root}/deploy/{script}".split()]
     ended = subprocess.run(command, env={"PATH": str(programs), **environment}, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
     return asked.read_text(encoding="utf-8").splitlines()
@@ -235,3 +236,30 @@ def test_images_are_pulled_where_there_is_no_program_that_bounds_the_time(tmp_pa
 def test_the_base_is_pulled_where_there_is_no_program_that_bounds_the_time(tmp_path: Path) -> None:
     """It was said not to be there, and made of Debian's packages, which only Debian can."""
     assert ": pull --quiet python:3.11-slim-bookworm" in up(tmp_path, "images.sh zookeeper")
+
+
+def test_what_dot_env_says_of_the_project_and_of_images_holds_for_make_up_too(tmp_path: Path) -> None:
+    """As compose has it, and docs/containers.md: `make up` changed the project ottla instead, and left Grafana out."""
+    (tmp_path / ".env").write_text(
+        "# mine\nOTTLA_LOAD_PATTERN=[^_].* # and $more\nCOMPOSE_PROJECT_NAME=\"second\"\nOTTLA_GRAFANA_IMAGE='mirror.example/grafana:11'\n"
+        "OTTLA_ZOOKEEPER_IMAGE=zookeeper:3.9\n",
+        encoding="utf-8",
+    )
+    for name in ("deploy", "docker-compose.yml", "pyproject.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    asked = up(tmp_path, root=tmp_path, PROFILES="observability", OTTLA_ZOOKEEPER_IMAGE="mine:1")
+    assert {line.partition(":")[0] for line in asked} == {"second"}
+    assert "second: image inspect mirror.example/grafana:11" in asked
+    assert "second: image inspect mine:1" in asked, "the environment comes first"
+    show = [
+        "make",
+        "-C",
+        str(tmp_path),
+        "-f",
+        f"{ROOT}/Makefile",
+        "--no-print-directory",
+        "--eval",
+        "show: ; @echo $(COMPOSE_PROJECT_NAME)",
+        "show",
+    ]
+    assert subprocess.run(show, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True).stdout == "second\n"
