@@ -139,7 +139,7 @@ fuzz: $(INSTALLED) ## inputs by chance over the wire and on the disk, for eight 
 	PYTHONPATH=. $(BIN)/python -m tests.security.fuzz_wire --seconds $(or $(SECONDS),480) $(if $(SEED),--seed $(SEED))
 
 sbom: $(INSTALLED) ## what the images install, as CycloneDX; INTO=file
-	$(BIN)/python -m deploy.sbom services/requirements.txt $(INTO)
+	$(BIN)/python -m deploy.sbom $(INTO)
 
 golden: $(INSTALLED) ## rewrite the expected transcripts; commit only what you understand
 	OTTLA_GOLDEN=1 $(BIN)/python -m pytest -q tests/scenarios

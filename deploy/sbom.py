@@ -1,4 +1,4 @@
-"""`python -m deploy.sbom REQUIREMENTS [FILE]`: what the images install, as a CycloneDX document (ECMA-424).
+"""`python -m deploy.sbom [FILE]`: what the images install, as a CycloneDX document (ECMA-424).
 
 It is made of the pinned requirements with their hashes, which is what `pip` checks, and not of what lies in some environment. The same
 requirements make the same document.
@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
+_SERVICES: Final = Path(__file__).parents[1] / "services"
+# By all images; by the schema registry's too; by Spark's too.
+_INSTALLED: Final = ("requirements.txt", "requirements-registry.txt", "requirements-spark.txt")
 _PINNED: Final = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^\s;\\]+)((?:.*\\\n)*.*)", re.MULTILINE)
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
@@ -32,9 +35,10 @@ def document(requirements: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    text = json.dumps(document(Path(arguments[0]).read_text(encoding="utf-8")), indent=2) + "\n"
-    if len(arguments) > 1:
-        Path(arguments[1]).write_text(text, encoding="utf-8")
+    requirements = "".join((_SERVICES / name).read_text(encoding="utf-8") for name in _INSTALLED)
+    text = json.dumps(document(requirements), indent=2) + "\n"
+    if arguments:
+        Path(arguments[0]).write_text(text, encoding="utf-8")
     else:
         sys.stdout.write(text)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deploy.sbom import main
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -50,6 +52,15 @@ def test_everything_is_pinned_with_hashes(name: str) -> None:
     lines = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
     assert lines
     assert len(lines) == len(pinned(name)), [line for line in lines if not re.fullmatch(r"[\w.-]+==\S+ \\", line)]
+
+
+def test_the_list_of_what_is_installed_has_every_image_s(tmp_path: Path) -> None:
+    """`make sbom`: protoc of the schema registry's and pyspark of Spark's were not in it."""
+    main([str(tmp_path / "sbom.json")])
+    components = json.loads((tmp_path / "sbom.json").read_text(encoding="utf-8"))["components"]
+    found = {canonicalize_name(one["name"]): (Version(one["version"]), len(one["hashes"])) for one in components}
+    assert found == {name: pin for file in FILES for name, pin in pinned(file).items()}
+    assert len(components) == len(found)
 
 
 def test_the_tags_are_the_release_s() -> None:
