@@ -262,6 +262,8 @@ def test_a_value_that_can_not_be_is_refused(values: dict[str, Any], named: str) 
         ({"zookeeper.enabled": False, "zookeeper.connect": "zk:2181/chroot"}, "the path belongs into zookeeper.chroot"),
         ({"broker.drain.timeoutSeconds": 100}, "must leave 30 s beside broker.drain.timeoutSeconds"),
         ({"broker.rack": {"fromNode": True, "values": ["a"]}}, "either fromNode or values"),
+        ({"zookeeper.heapMegabytes": 1024}, "512Mi does not leave 128Mi beside zookeeper.heapMegabytes, which is 1024"),
+        ({"zookeeper.resources": {"limits": {"memory": "1Gi"}}, "zookeeper.heapMegabytes": 897}, "1Gi does not leave 128Mi beside"),
         ({"broker.settings": {"broker.id": 7}}, "broker.id is set by the chart; see the value broker.idBase"),
         ({"broker.settings": {"zookeeper.connect": "zk:2181"}}, "see the value zookeeper.connect"),
         ({"tls.clientAuth": "required"}, "tls.clientAuth needs a certificate"),
@@ -287,3 +289,8 @@ def test_a_value_that_can_not_be_is_refused(values: dict[str, Any], named: str) 
 )
 def test_values_that_contradict_each_other_are_refused_with_what_to_do(values: dict[str, Any], told: str) -> None:
     assert told in refusal(values)
+
+
+@pytest.mark.parametrize("memory", ["1Gi", "1024Mi", "1073741824", "1.5G", 1073741824, None])
+def test_a_heap_that_leaves_room_or_has_no_limit_in_mebibytes_is_taken(memory: str | int | None) -> None:
+    template({"zookeeper.resources": {"limits": {"memory": memory}}, "zookeeper.heapMegabytes": 896})

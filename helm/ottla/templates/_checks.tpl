@@ -28,6 +28,13 @@
 {{- fail "zookeeper.connect: the path belongs into zookeeper.chroot" -}}
 {{- end -}}
 
+{{- /* Java would be killed when its heap has grown, which may be weeks later. */ -}}
+{{- $memory := dig "limits" "memory" "" (default dict $values.zookeeper.resources) | toString -}}
+{{- if and $values.zookeeper.enabled (regexMatch "^[0-9]+[MG]i$" $memory) -}}
+{{- if lt (int (mul (trimSuffix "Mi" $memory | trimSuffix "Gi") (ternary 1024 1 (hasSuffix "Gi" $memory)))) (int (add $values.zookeeper.heapMegabytes 128)) -}}
+{{- fail (printf "zookeeper.resources.limits.memory: %s does not leave 128Mi beside zookeeper.heapMegabytes, which is %v" $memory $values.zookeeper.heapMegabytes) -}}
+{{- end -}}
+{{- end -}}
 {{- if gt (int (add $values.broker.drain.timeoutSeconds 30)) (int $values.broker.terminationGracePeriodSeconds) -}}
 {{- fail "broker.terminationGracePeriodSeconds must leave 30 s beside broker.drain.timeoutSeconds, for a clean shutdown" -}}
 {{- end -}}
