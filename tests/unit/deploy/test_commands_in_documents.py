@@ -106,6 +106,14 @@ def test_metrics_that_a_runbook_names_in_its_text_are_there(page: Path) -> None:
     assert set(re.findall(r"(?<![\w:])(?:\w+:)?(?:ottla|python)_[a-z_]+(?::\w+)?", text)) <= names
 
 
+def test_addresses_of_a_runbook_are_ports_that_compose_publishes() -> None:
+    compose = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    published = set(re.findall(r"_PORT:-(\d+)}:\d+", compose))
+    named = {port for page in RUNBOOKS.glob("*.md") for port in re.findall(r"127\.0\.0\.1:(\d+)", page.read_text(encoding="utf-8"))}
+    assert "19404" in named
+    assert named <= published
+
+
 def test_there_is_something_to_look_at() -> None:
     assert sum(len(commands_of(page)) for page in PAGES) >= 250
     assert sum(len(blocks(page, "promql")) for page in PAGES) >= 40
