@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import ipaddress
 import json
@@ -24,6 +25,8 @@ from cryptography.x509.oid import NameOID
 from tests.helm.charting import CHART
 from tests.helm.pod_script import script
 
+from ottla.config.registry import RegistrySettings
+from ottla.schema_registry.server import SchemaRegistry
 from ottla.testing.cluster import EmbeddedCluster
 
 configure = script("configure")
@@ -256,3 +259,25 @@ def test_a_registry_waits_for_brokers_unless_its_topic_is_there_and_is_checked_t
         assert registry_check.ask("GET", f"{url}/subjects?deleted=true")[0] == []
         with pytest.raises(SystemExit, match="Not Found"):
             registry_check.check(f"{url}/none", 30.0, [url])
+
+
+async def test_a_registry_that_asks_for_a_password_is_well_where_each_node_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`helm test` has none, and failed for good with `authentication.method=BASIC`."""
+    (tmp_path / "users").write_text("ada: secret, writer\n", encoding="ascii")
+    with EmbeddedCluster() as cluster:
+        settings = {
+            "listeners": "http://127.0.0.1:0",
+            "kafkastore.bootstrap.servers": cluster.bootstrap_servers,
+            "kafkastore.topic.replication.factor": "1",
+            "authentication.method": "BASIC",
+            "authentication.file": str(tmp_path / "users"),
+        }
+        registry = SchemaRegistry(RegistrySettings.from_properties(settings))
+        await registry.start()
+        try:
+            await asyncio.to_thread(registry_check.check, registry.url, 30.0, [registry.url])
+            assert f"{registry.url} asks for a password" in capsys.readouterr().out
+            with pytest.raises(SystemExit, match="1:1/subjects"):
+                await asyncio.to_thread(registry_check.check, registry.url, 0.0, ["http://127.0.0.1:1"])
+        finally:
+            await registry.stop()
