@@ -280,6 +280,10 @@ def test_a_value_that_can_not_be_is_refused(values: dict[str, Any], named: str) 
             {"metrics.serviceMonitor": {"enabled": True, "interval": "1m", "scrapeTimeout": "1m30s"}},
             "metrics.serviceMonitor.scrapeTimeout is 1m30s, and a scrape may not take longer than the interval of 1m",
         ),
+        (
+            {"metrics.serviceMonitor": {"enabled": True, "path": "/metrics/kafka"}, "metrics.prometheusRule.enabled": True},
+            "metrics.serviceMonitor.path is /metrics/kafka, and the rules go by /metrics: AllBrokersDown would fire for good",
+        ),
         ({"externalAccess": {"enabled": True, "nodePorts": [30092]}}, "has 1 ports for 3 brokers"),
         ({"externalAccess": {"enabled": True, "type": "LoadBalancer", "hosts": ["a"]}}, "has 1 hosts for 3 brokers"),
         ({"externalAccess": {"enabled": True, "hosts": ["a", "b"]}}, "give one for each, or one for all"),

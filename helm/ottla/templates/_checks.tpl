@@ -48,6 +48,10 @@
 {{- fail (printf "metrics.serviceMonitor.scrapeTimeout is %s, and a scrape may not take longer than the interval of %s" $monitor.scrapeTimeout $monitor.interval) -}}
 {{- end -}}
 
+{{- if and $monitor.enabled $values.metrics.prometheusRule.enabled (ne $monitor.path "/metrics") -}}
+{{- fail (printf "metrics.serviceMonitor.path is %s, and the rules go by /metrics: AllBrokersDown would fire for good" $monitor.path) -}}
+{{- end -}}
+
 {{- if and $values.tls.existingSecret $values.tls.certManager.enabled -}}
 {{- fail "tls.certManager makes the Secret itself: leave tls.existingSecret empty" -}}
 {{- end -}}
