@@ -263,3 +263,9 @@ def test_what_dot_env_says_of_the_project_and_of_images_holds_for_make_up_too(tm
         "show",
     ]
     assert subprocess.run(show, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True).stdout == "second\n"
+
+
+def test_an_image_of_someone_else_s_is_not_said_to_be_older_than_the_source(tmp_path: Path) -> None:
+    """`make images` does not build it, as was said at each `make up`."""
+    asked = up(tmp_path, "images.sh --missing broker", OTTLA_BROKER_IMAGE="registry.example/ottla/broker:1")
+    assert asked == [": version", ": image inspect registry.example/ottla/broker:1"]
