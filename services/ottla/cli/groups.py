@@ -454,6 +454,8 @@ def _planned(file: Path, groups: Sequence[str]) -> dict[str, dict[tuple[str, int
             for number, cells in enumerate(csv.reader(opened), start=1):
                 if len(cells) == 4 or (len(cells) == 3 and len(plans) == 1 and groups):
                     group = cells[0] if len(cells) == 4 else groups[0]
+                    if not 0 <= int(cells[-2]) < 1 << 31:  # the client raises for others
+                        raise ValueError(f"there is no partition {cells[-2]}")
                     if group in plans or not groups:
                         plans.setdefault(group, {})[cells[-3], int(cells[-2])] = int(cells[-1])
                 elif cells:

@@ -329,6 +329,15 @@ def test_a_wrong_command_line_is_code_2_and_names_what_is_wrong(
     assert complaint in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("partition", ["-1", str(1 << 31)])
+def test_a_file_with_no_number_of_a_partition_is_refused(partition: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The client takes none of them, and raised in the middle."""
+    file = tmp_path / "offsets.csv"
+    file.write_text(f"clicks,{partition},5\n")
+    assert run(["groups", "reset-offsets", "g", "--from-file", str(file), "-b", f"127.0.0.1:{free_port()}"]) == 2
+    assert capsys.readouterr().err == f"ottla: {file} cannot be read: there is no partition {partition}\n"
+
+
 def test_a_wrong_configuration_file_is_told_with_file_line_and_the_nearest_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Issue 3: 'an unknown or bad key is refused with file, line and the nearest right name'."""
     config = tmp_path / "server.properties"
