@@ -273,12 +273,11 @@ def _generated(
 
 
 def _read(plan_file: str) -> tuple[Plan, Directories]:
-    if plan_file == "-":
-        return parsed_plan(sys.stdin.read(), "standard input")
+    source = "standard input" if plan_file == "-" else plan_file
     try:
-        return parsed_plan(Path(plan_file).read_text(encoding="utf-8"), plan_file)
+        return parsed_plan(sys.stdin.read() if plan_file == "-" else Path(plan_file).read_text(encoding="utf-8"), source)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{plan_file} cannot be read: {error}") from None
+        raise UsageError(f"{source} cannot be read: {error}") from None
 
 
 def _write_new(file: Path, plan: str) -> None:

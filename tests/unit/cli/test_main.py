@@ -1,5 +1,6 @@
 """How the command ends: exit codes, one sentence on stderr, and no traceback."""
 
+import io
 import json
 import os
 import socket
@@ -336,6 +337,16 @@ def test_a_file_with_no_number_of_a_partition_is_refused(partition: str, tmp_pat
     file.write_text(f"clicks,{partition},5\n")
     assert run(["groups", "reset-offsets", "g", "--from-file", str(file), "-b", f"127.0.0.1:{free_port()}"]) == 2
     assert capsys.readouterr().err == f"ottla: {file} cannot be read: there is no partition {partition}\n"
+
+
+@pytest.mark.parametrize("command", ["status", "execute"])
+def test_a_plan_at_standard_input_that_is_no_text_is_refused(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one in a file is. In a locale of UTF-8 what is not UTF-8 ended in a traceback."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), "utf-8"))
+    assert run(["reassign", command, "-"]) == 2
+    assert capsys.readouterr().err.startswith("ottla: standard input cannot be read: 'utf-8' codec")
 
 
 def test_a_wrong_configuration_file_is_told_with_file_line_and_the_nearest_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
