@@ -121,9 +121,9 @@ def _settings(usable: dict[str, str], refused: dict[str, str]) -> BrokerSettings
 async def _look(brokers: list[FoundBroker]) -> FoundCluster:
     from ottla.takeover.cluster import read_cluster
 
-    connects = {broker.settings.zookeeper_connect for broker in brokers}
+    connects = {_place(broker.settings.zookeeper_connect): str(broker.settings.zookeeper_connect) for broker in brokers}
     if len(connects) > 1:
-        raise CannotLook(f"the files are of several clusters, as zookeeper.connect says: {', '.join(map(str, sorted(connects, key=str)))}")
+        raise CannotLook(f"the files are of several clusters, as zookeeper.connect says: {', '.join(sorted(connects.values()))}")
     try:
         coordination = await open_coordination(brokers[0].settings)
         try:
@@ -132,6 +132,16 @@ async def _look(brokers: list[FoundBroker]) -> FoundCluster:
             await coordination.close()
     except OttlaError as error:
         raise CannotLook(str(error)) from error
+
+
+def _place(connect: str | None) -> object:
+    """Which servers, in any order, and under which path."""
+    from ottla.config.connect_string import ConnectString
+
+    if connect is None:
+        return None
+    parsed = ConnectString.parse(connect)
+    return frozenset(parsed.servers), parsed.chroot
 
 
 async def open_coordination(settings: BrokerSettings) -> Coordination:

@@ -29,7 +29,7 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> KafkaLeft:
         (tmp_path / f"broker-{broker_id}.properties").write_text(own)
 
     async def open_coordination(settings: BrokerSettings) -> Coordination:
-        assert settings.zookeeper_connect == "127.0.0.1:36281/kafka"
+        assert (settings.zookeeper_connect or "").endswith("127.0.0.1:36281/kafka")
         session = await EmbeddedZooKeeper(None, SystemClock()).session()
         await put_znodes(session, left.znodes)
         for write in ("create", "set", "delete", "transaction"):
@@ -123,6 +123,15 @@ def test_what_cannot_be_looked_at_is_exit_code_2(left: KafkaLeft, capsys: pytest
     else:
         assert run(["takeover", "check", *words]) == 2
     assert capsys.readouterr().err.startswith("ottla: ")
+
+
+def test_the_order_of_the_servers_of_zookeeper_makes_no_other_cluster(left: KafkaLeft, capsys: pytest.CaptureFixture[str]) -> None:
+    """As where each broker's file has the server beside it first. A slash at the end is none of the chroot's."""
+    for broker_id, connect in ((1, "zk2:2181,127.0.0.1:36281/kafka"), (2, "127.0.0.1:36281, zk2/kafka/")):
+        path = left.directory / f"broker-{broker_id}.properties"
+        path.write_text(path.read_text().replace("127.0.0.1:36281/kafka", connect))
+    assert run(["takeover", "check", *options(left, 1, 2)]) == 1
+    assert capsys.readouterr().err == "ottla: 1 finding stops a takeover\n"
 
 
 ORIGINAL = takeover.open_coordination
