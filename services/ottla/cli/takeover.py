@@ -127,11 +127,16 @@ async def _look(brokers: list[FoundBroker]) -> FoundCluster:
     try:
         coordination = await open_coordination(brokers[0].settings)
         try:
-            return await read_cluster(coordination)
+            cluster = await read_cluster(coordination)
         finally:
             await coordination.close()
     except OttlaError as error:
         raise CannotLook(str(error)) from error
+    used = any(directory.is_used for broker in brokers for directory in broker.directories)
+    if not (cluster.cluster_id or cluster.topics or cluster.damaged or used):
+        where = brokers[0].settings.zookeeper_connect
+        raise CannotLook(f"{where}: there is no cluster here; is the chroot the one that Kafka has?")
+    return cluster
 
 
 def _place(connect: str | None) -> object:

@@ -134,4 +134,22 @@ def test_the_order_of_the_servers_of_zookeeper_makes_no_other_cluster(left: Kafk
     assert capsys.readouterr().err == "ottla: 1 finding stops a takeover\n"
 
 
+def test_a_place_without_a_cluster_cannot_be_looked_at(
+    left: KafkaLeft, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a forgotten chroot nothing was said to stop a takeover, and nothing to stand in the way back."""
+
+    async def nothing(settings: BrokerSettings) -> Coordination:
+        return await EmbeddedZooKeeper(None, SystemClock()).session()
+
+    monkeypatch.setattr(takeover, "open_coordination", nothing)
+    path = left.directory / "broker-1.properties"
+    assert run(["takeover", "check", *options(left, 1)]) == 1
+    assert "foreign-directories" in capsys.readouterr().out
+    path.write_text(path.read_text().replace(f"log.dirs={left.log_directory(1)}", "log.dirs=/on/another/machine"))
+    for back in ([], ["--back"]):
+        assert run(["takeover", "check", *back, *options(left, 1)]) == 2
+        assert capsys.readouterr().err == "ottla: 127.0.0.1:36281/kafka: there is no cluster here; is the chroot the one that Kafka has?\n"
+
+
 ORIGINAL = takeover.open_coordination
