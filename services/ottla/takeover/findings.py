@@ -161,21 +161,8 @@ def _directories(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Itera
                 )
             elif directory.failure:
                 yield _stop("damaged-files", f"the log directory cannot be read: {directory.failure}", where, "mend it", True)
-            elif directory.broker_id is not None and broker.broker_id not in (None, directory.broker_id):
-                yield _stop(
-                    "foreign-directories",
-                    f"the directory is broker {directory.broker_id}'s, and broker.id is {broker.broker_id}",
-                    where,
-                    "set log.dirs, or broker.id, as they were",
-                )
-            elif directory.cluster_id is not None and directory.cluster_id != cluster.cluster_id:
-                here = "this ZooKeeper has no cluster" if cluster.cluster_id is None else f"this one is {cluster.cluster_id}"
-                yield _stop(
-                    "foreign-directories",
-                    f"the directory belongs to cluster {directory.cluster_id}, and {here}",
-                    where,
-                    "set zookeeper.connect as Kafka had it, with its chroot",
-                )
+            else:
+                yield from _foreign(cluster, broker, directory)
             if directory.copies:
                 yield _change(
                     "moves",
@@ -185,6 +172,25 @@ def _directories(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Itera
                 )
             if not directory.is_used and not directory.failure and cluster.topics:
                 yield _change("empty-directories", "the directory is empty: its broker copies its replicas from the others", where)
+
+
+def _foreign(cluster: FoundCluster, broker: FoundBroker, directory: FoundDirectory) -> Iterator[Finding]:
+    where = (str(directory.path),)
+    if directory.broker_id is not None and broker.broker_id not in (None, directory.broker_id):
+        yield _stop(
+            "foreign-directories",
+            f"the directory is broker {directory.broker_id}'s, and broker.id is {broker.broker_id}",
+            where,
+            "set log.dirs, or broker.id, as they were",
+        )
+    elif directory.cluster_id is not None and directory.cluster_id != cluster.cluster_id:
+        here = "this ZooKeeper has no cluster" if cluster.cluster_id is None else f"this one is {cluster.cluster_id}"
+        yield _stop(
+            "foreign-directories",
+            f"the directory belongs to cluster {directory.cluster_id}, and {here}",
+            where,
+            "set zookeeper.connect as Kafka had it, with its chroot",
+        )
 
 
 _KEPT_ELSEWHERE: Final = {
@@ -424,6 +430,7 @@ def _way_back(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterator
                 "let their clients use group.protocol=classic, and remove `consumer` from group.coordinator.rebalance.protocols",
             )
         for directory in broker.directories:
+            yield from _foreign(cluster, broker, directory)  # Kafka refuses them, too
             yield from _directory_back(directory, broker.settings.protocol_release)
     if cluster.own_epochs.last >= 0:
         yield _change("znodes", "Kafka passes over what lies under /ottla", ("/ottla",), "`deleteall /ottla` when there is no coming again")

@@ -208,6 +208,16 @@ def test_what_keeps_kafka_from_starting_is_found() -> None:
     assert back(CLUSTER, new_groups) == {"consumer-groups": Severity.CHANGES}
 
 
+@pytest.mark.parametrize(
+    ("cluster", "found"),
+    [(CLUSTER, directory(broker_id=2)), (replace(CLUSTER, cluster_id="another"), directory()), (FoundCluster(), directory())],
+)
+def test_kafka_refuses_the_directories_of_another_broker_or_cluster_too(cluster: FoundCluster, found: FoundDirectory) -> None:
+    """`BrokerMetadataCheckpoint.getBrokerMetadataAndOfflineDirs` and `KafkaServer.startup`: InconsistentBrokerIdException,
+    InconsistentClusterIdException. The look back had nothing in the way."""
+    assert back(cluster, broker(found)) == {"foreign-directories": Severity.STOPS}
+
+
 # When a broker looks.
 
 
