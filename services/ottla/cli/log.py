@@ -58,7 +58,7 @@ def dump(
             say(f"{path}:")
         for line in _lines(path, records, index_check):
             problems += line.problems
-            say(json.dumps(line.document(), ensure_ascii=False) if as_json else line.text())
+            say(json.dumps({"path": str(path), **line.document()}, ensure_ascii=False) if as_json else line.text())
     if problems:
         raise CommandFailed(f"{count_of(problems, 'problem')} found")
 

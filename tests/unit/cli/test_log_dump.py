@@ -69,6 +69,7 @@ def test_json_is_a_document_a_line(segment: Path, capsys: pytest.CaptureFixture[
     }
     assert documents[1]["records"][0]["key_base64"] == "/w=="
     assert documents[-1] == {
+        "path": str(segment),
         "kind": "summary",
         "batches": 2,
         "records": 3,
@@ -162,6 +163,15 @@ def test_aborted_transactions_are_shown_and_compared_with_their_segment(segment:
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == f"producer_id 424242  first_offset 0  last_offset {last_offset}  last_stable_offset 1"
         assert end in lines[1]
+
+
+def test_each_line_of_json_says_of_which_file_it_is(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`*/*.log` is what is typed, and a position without its file is of no use."""
+    epochs = segment.parent / "leader-epoch-checkpoint"
+    epochs.write_text("0\n1\n4 0\n")
+    assert run(["log", "dump", "--json", str(segment), str(epochs)]) == 0
+    paths = [json.loads(line)["path"] for line in capsys.readouterr().out.splitlines()]
+    assert paths == [str(segment)] * 5 + [str(epochs)] * 2
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
