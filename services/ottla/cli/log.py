@@ -21,6 +21,8 @@ from ottla.cli.output import Count, bytes_of, count_of, say, say_json, table
 if TYPE_CHECKING:
     from ottla.cli.segment_text import Line
 
+    Printer = Callable[[Path], Iterator[Line]]
+
 app = commands("Look into the files of a log, and at the log directories of brokers.")
 
 
@@ -53,20 +55,20 @@ def dump(
         if not is_file:
             raise UsageError(f"{path}: no such file")
     problems = 0
-    for path in files:
+    for path, printer in [(path, _printer(path, records, index_check)) for path in files]:
         if len(files) > 1 and not as_json:
             say(f"{path}:")
-        for line in _lines(path, records, index_check):
+        for line in printer(path):
             problems += line.problems
             say(json.dumps({"path": str(path), **line.document()}, ensure_ascii=False) if as_json else line.text())
     if problems:
         raise CommandFailed(f"{count_of(problems, 'problem')} found")
 
 
-def _lines(path: Path, records: bool, index_check: bool) -> Iterator[Line]:
+def _printer(path: Path, records: bool, index_check: bool) -> Printer:
     from ottla.cli import segment_text
 
-    printers: dict[str, Callable[[Path], Iterator[Line]]] = {
+    printers: dict[str, Printer] = {
         ".log": lambda segment: segment_text.segment(segment, records, index_check),
         ".index": segment_text.offset_index,
         ".timeindex": segment_text.time_index,
@@ -76,7 +78,7 @@ def _lines(path: Path, records: bool, index_check: bool) -> Iterator[Line]:
     printer = segment_text.leader_epochs if path.name == "leader-epoch-checkpoint" else printers.get(path.suffix)
     if printer is None:
         raise UsageError(f"{path}: not a .log, .index, .timeindex, .txnindex or .snapshot file, nor a leader-epoch-checkpoint")
-    yield from printer(path)
+    return printer
 
 
 @app.command()

@@ -174,7 +174,10 @@ def test_each_line_of_json_says_of_which_file_it_is(segment: Path, capsys: pytes
     assert paths == [str(segment)] * 5 + [str(epochs)] * 2
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "notes.txt").write_text("hello")
-    assert run(["log", "dump", str(tmp_path / "notes.txt")]) == 2
-    assert "leader-epoch-checkpoint" in capsys.readouterr().err
+def test_a_file_of_another_kind_is_refused_before_any_is_printed(segment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2 is that nothing was tried. A directory's `*` has partition.metadata, too."""
+    (segment.parent / "notes.txt").write_text("hello")
+    assert run(["log", "dump", str(segment), str(segment.parent / "notes.txt")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "leader-epoch-checkpoint" in printed.err
