@@ -151,11 +151,11 @@ def _brokers_of(where: Connection, topic: str, partition: int) -> Brokers:
     """The brokers of a cluster that has this partition.
 
     Raises:
-        UsageError: it has not.
+        CommandFailed: it has not.
     """
     metadata = cluster_metadata(where.admin(), where.bootstrap_server, topic)
     if partition not in metadata.topics[topic].partitions:
-        raise UsageError(f"topic {topic!r} has no partition {partition}, only 0 to {max(metadata.topics[topic].partitions)}")
+        raise CommandFailed(f"topic {topic!r} has no partition {partition}, only 0 to {max(metadata.topics[topic].partitions)}")
     return Brokers(where, metadata)
 
 
