@@ -607,9 +607,6 @@ class Api:
 
     # Config and mode.
 
-    def top_config(self, call: Call) -> Json:
-        return self.config(call)
-
     def config(self, call: Call) -> Json:
         scope = self.scope(call)
         if call.flag("defaultToGlobal"):
@@ -618,9 +615,6 @@ class Api:
         if found is None and scope not in (names.TOP, names.GLOBAL_SCOPE):
             raise SubjectConfigNotFound(f"Subject '{scope}' does not have subject-level compatibility configured")
         return {"compatibilityLevel": self._state.config_in_scope(scope)["compatibilityLevel"], **(found or {})}
-
-    async def put_top_config(self, call: Call) -> Json:
-        return await self.put_config(call)
 
     async def put_config(self, call: Call) -> Json:
         body = dict(call.body)
@@ -636,15 +630,9 @@ class Api:
         config = await self._registry.change(lambda state: decisions.put_config(state, scope, update))
         return {"compatibility" if field == "compatibilityLevel" else field: value for field, value in config.items()}
 
-    async def delete_top_config(self, call: Call) -> Json:
-        return await self.delete_config(call)
-
     async def delete_config(self, call: Call) -> Json:
         scope = self.scope(call)
         return await self._registry.change(lambda state: decisions.delete_config(state, scope))
-
-    def top_mode(self, call: Call) -> Json:
-        return self.mode(call)
 
     def mode(self, call: Call) -> Json:
         scope = self.scope(call)
@@ -655,22 +643,20 @@ class Api:
             raise SubjectModeNotFound(f"Subject '{scope}' does not have subject-level mode configured")
         return {"mode": found}
 
-    async def put_top_mode(self, call: Call) -> Json:
-        return await self.put_mode(call)
-
     async def put_mode(self, call: Call) -> Json:
         mode = decisions.mode_named(call.body.get("mode"))
         scope, force, may = self.scope(call), call.flag("force"), self._may_change_mode
         await self._registry.change(lambda state: decisions.put_mode(state, scope, mode, force=force, may_change=may))
         return {"mode": mode}
 
-    async def delete_top_mode(self, call: Call) -> Json:
-        return await self.delete_mode(call)
-
     async def delete_mode(self, call: Call) -> Json:
         scope, recursive, may = self.scope(call), call.flag("recursive"), self._may_change_mode
         former = await self._registry.change(lambda state: decisions.delete_mode(state, scope, is_recursive=recursive, may_change=may))
         return {} if former is None else {"mode": former}
+
+    # Routes of their own, whose paths have no subject: `scope` makes the difference.
+    top_config, put_top_config, delete_top_config = config, put_config, delete_config
+    top_mode, put_top_mode, delete_top_mode = mode, put_mode, delete_mode
 
     # Contexts and the cluster.
 
