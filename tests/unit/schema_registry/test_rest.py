@@ -266,6 +266,30 @@ async def test_compatibility_is_asked_of_one_version_or_all_and_says_why(client:
     assert (await client.post(f"{checked}/1", {"schema": A_AND_B})).json == {"is_compatible": True}
 
 
+@pytest.mark.parametrize(
+    ("level", "former", "new", "objecting"),
+    [
+        ("BACKWARD", [A, B_DEFAULTS], A_AND_B, 0),
+        ("BACKWARD_TRANSITIVE", [A, B_DEFAULTS], A_AND_B, 1),
+        ("FORWARD", [A_AND_B, B_DEFAULTS], A, 0),
+        ("FORWARD_TRANSITIVE", [A_AND_B, B_DEFAULTS], A, 1),
+        ("FULL", [A, B_DEFAULTS], A_AND_B, 0),
+        ("FULL_TRANSITIVE", [A, B_DEFAULTS], A_AND_B, 1),
+        ("FULL_TRANSITIVE", [], A, 0),
+        ("BACKWARD_TRANSITIVE", ['"int"', '"string"', '"boolean"', '"bytes"'], '"string"', 3),
+    ],
+)
+async def test_levels_choose_how_far_back_is_looked(client: Client, level: str, former: list[str], new: str, objecting: int) -> None:
+    """From the latest back, to the first that objects."""
+    await client.put("/config", {"compatibility": "NONE"})
+    for schema in former:
+        await client.register("s", schema)
+    await client.put("/config", {"compatibility": level})
+    said = (await client.post("/compatibility/subjects/s/versions?verbose=true", {"schema": new})).json
+    found = [message for message in said["messages"] if message.startswith("{oldSchemaVersion")]
+    assert (said["is_compatible"], found) == ((False, [f"{{oldSchemaVersion: {objecting}}}"]) if objecting else (True, []))
+
+
 @pytest.mark.parametrize("schema_type", ["AVRO", "JSON", "PROTOBUF"])
 @pytest.mark.parametrize("text", [None, "", " \n"])
 async def test_nothing_is_no_schema_that_could_be_compatible(client: Client, schema_type: str, text: str | None) -> None:

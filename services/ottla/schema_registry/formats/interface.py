@@ -1,9 +1,9 @@
 """What every format of schemas offers, and what is the same for all: levels, bounds, errors and differences.
 
 Compatibility has one question, "does this reader read what that writer wrote?", which a format answers for two schemas
-(`ParsedSchema.incompatibilities_as_reader`). The seven levels only choose who reads and how far back to look; they stand
-here once. Names of rules are those that Confluent's registry gives in its verbose answers, so that a user finds them in its
-documentation; a path and a remedy come with each.
+(`ParsedSchema.incompatibilities_as_reader`). The seven levels only choose who reads and how far back to look. Names of rules are
+those that Confluent's registry gives in its verbose answers, so that a user finds them in its documentation; a path and a remedy
+come with each.
 
 Text comes from strangers. Its size, its depth and the steps that work on it may take are bounded (`Limits`, `Budget`), and
 what is beyond is an `InvalidSchema` as any other error in it. Steps are counted, not timed: the same schema is refused on
@@ -168,7 +168,6 @@ class Incompatibility:
         description: a sentence with `{path}`, and `{reader}` and `{writer}` where it says "new" and "old" once a level has chosen.
         remedy: what a user can do about it.
         detail: Avro's additional information, such as the field's name.
-        version_index: which of the previous schemas, as an index into the sequence that was given.
     """
 
     rule: str
@@ -176,15 +175,14 @@ class Incompatibility:
     description: str
     remedy: str
     detail: str | None = None
-    version_index: int = -1
 
-    def seen_from(self, reader: str, writer: str, version_index: int) -> Incompatibility:
+    def seen_from(self, reader: str, writer: str) -> Incompatibility:
         """With the two names ("new", "old") in its sentences."""
 
         def named(sentence: str) -> str:
             return sentence.replace("{reader}", reader).replace("{writer}", writer).replace("{path}", self.path)
 
-        return replace(self, description=named(self.description), remedy=named(self.remedy), version_index=version_index)
+        return replace(self, description=named(self.description), remedy=named(self.remedy))
 
     @property
     def message(self) -> str:
@@ -278,51 +276,40 @@ class ParsedSchema(Protocol):
 
 
 def check_compatibility(
-    new: ParsedSchema,
-    previous: Sequence[ParsedSchema],
-    level: CompatibilityLevel,
-    policy: CompatibilityPolicy = CompatibilityPolicy.STRICT,
+    new: ParsedSchema, old: ParsedSchema, level: CompatibilityLevel, policy: CompatibilityPolicy = CompatibilityPolicy.STRICT
 ) -> list[Incompatibility]:
-    """Why a schema cannot follow others at this level; empty when it can.
-
-    As at Confluent's: the latest version is asked first, and the first version that objects ends the search.
+    """Why a schema cannot follow another at this level; empty when it can.
 
     Args:
         new: the schema to be added.
-        previous: the former versions, oldest first; only the last counts unless the level is transitive.
+        old: a former version. How many of these are asked is the caller's affair.
         level: who must read whom.
         policy: for JSON Schema.
 
     Raises:
         InvalidSchema: two schemas are too complex to be compared.
     """
-    if level is CompatibilityLevel.NONE or not previous:
+    if level is CompatibilityLevel.NONE:
         return []
-    oldest = 0 if level.transitive else len(previous) - 1
-    for index in range(len(previous) - 1, oldest - 1, -1):
-        old = previous[index]
-        if old.schema_type != new.schema_type:
-            return [_different_type(new, old, index)]
-        found: list[Incompatibility] = []
-        try:
-            if level.old_reads_new:
-                found += [reason.seen_from("old", "new", index) for reason in old.incompatibilities_as_reader(new, policy)]
-            if level.new_reads_old:
-                found += [reason.seen_from("new", "old", index) for reason in new.incompatibilities_as_reader(old, policy)]
-        except RecursionError:  # messages of imported files that lead to one another, hundreds deep
-            raise InvalidSchema("the schemas are nested too deep to be compared") from None
-        if found:
-            return found
-    return []
+    if old.schema_type != new.schema_type:
+        return [_different_type(new, old)]
+    found: list[Incompatibility] = []
+    try:
+        if level.old_reads_new:
+            found += [reason.seen_from("old", "new") for reason in old.incompatibilities_as_reader(new, policy)]
+        if level.new_reads_old:
+            found += [reason.seen_from("new", "old") for reason in new.incompatibilities_as_reader(old, policy)]
+    except RecursionError:  # messages of imported files that lead to one another, hundreds deep
+        raise InvalidSchema("the schemas are nested too deep to be compared") from None
+    return found
 
 
-def _different_type(new: ParsedSchema, old: ParsedSchema, index: int) -> Incompatibility:
+def _different_type(new: ParsedSchema, old: ParsedSchema) -> Incompatibility:
     return Incompatibility(
         rule="SCHEMA_TYPE_CHANGED",
         path="/",
         description=f"Incompatible because of different schema type: {old.schema_type} became {new.schema_type}",
         remedy="register the schema under another subject, or set the compatibility of this one to NONE",
-        version_index=index,
     )
 
 

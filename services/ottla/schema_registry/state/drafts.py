@@ -230,9 +230,10 @@ class Drafts:
         policy = (
             CompatibilityPolicy.LENIENT if config.get("compatibilityPolicy") == CompatibilityPolicy.LENIENT else CompatibilityPolicy.STRICT
         )
+        # As at Confluent's: the latest version is asked first, and the first that objects ends the search.
         for old, parsed in zip(reversed(versions), reversed(former), strict=True):
             try:
-                reasons = check_compatibility(new, [parsed], level, policy)
+                reasons = check_compatibility(new, parsed, level, policy)
             except UnreadableSchema as error:
                 raise refused(error) from error
             await asyncio.sleep(0)

@@ -47,7 +47,7 @@ def parsed(schema: Any, references: dict[str, Any] | None = None) -> JsonSchema:
 
 def rules(reader: Any, writer: Any, policy: CompatibilityPolicy = CompatibilityPolicy.STRICT) -> list[str]:
     """Why a reader does not read."""
-    found = check_compatibility(parsed(reader), [parsed(writer)], CompatibilityLevel.BACKWARD, policy)
+    found = check_compatibility(parsed(reader), parsed(writer), CompatibilityLevel.BACKWARD, policy)
     return [f"{reason.rule} {reason.path}" for reason in found]
 
 
@@ -474,7 +474,7 @@ def test_recursive_schemas_are_compared_to_their_end() -> None:
 
 def test_each_reason_has_a_sentence_and_a_remedy() -> None:
     """Verbose answers say what to do."""
-    found = check_compatibility(parsed(closed()), [parsed(closed(a=STRING))], CompatibilityLevel.FULL)
+    found = check_compatibility(parsed(closed()), parsed(closed(a=STRING)), CompatibilityLevel.FULL)
     assert [reason.rule for reason in found] == ["PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL"]
     assert found[0].message == (
         "{errorType:'PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL', path:'#/properties/a', description:'the old schema names what stands at "

@@ -62,7 +62,7 @@ def proto2(*lines: str) -> str:
 def rules(reader: str, writer: str, references: dict[str, str] | None = None, old_references: dict[str, str] | None = None) -> list[str]:
     """Why a reader does not read."""
     new, old = parsed(reader, references), parsed(writer, old_references if old_references is not None else references)
-    return [f"{reason.rule} {reason.path}" for reason in check_compatibility(new, [old], CompatibilityLevel.BACKWARD)]
+    return [f"{reason.rule} {reason.path}" for reason in check_compatibility(new, old, CompatibilityLevel.BACKWARD)]
 
 
 RICH = """// says nothing
@@ -512,7 +512,7 @@ def test_numbers_may_change_within_a_wire_type() -> None:
     files = {type_: parsed(proto3(f"message M {{ {type_} a = 1; }}", "enum E { X = 0; }")) for type_ in kinds}
     for reader, new in files.items():
         for writer, old in files.items():
-            found = [reason.rule for reason in check_compatibility(new, [old], CompatibilityLevel.BACKWARD)]
+            found = [reason.rule for reason in check_compatibility(new, old, CompatibilityLevel.BACKWARD)]
             assert found == ([] if kinds[reader] == kinds[writer] else ["FIELD_SCALAR_KIND_CHANGED"]), (reader, writer)
 
 
@@ -616,7 +616,7 @@ def test_imported_messages_are_compared_too() -> None:
 def test_each_reason_has_a_sentence_and_a_remedy() -> None:
     """Verbose answers say what to do."""
     old, new = parsed(proto3("message M {}")), parsed(proto3("message N {}"))
-    (reason,) = check_compatibility(new, [old], CompatibilityLevel.BACKWARD)
+    (reason,) = check_compatibility(new, old, CompatibilityLevel.BACKWARD)
     assert reason.message == (
         "{errorType:'MESSAGE_REMOVED', path:'#/M', description:'the new schema has no message '#/M', which the old schema has', "
         "remedy:'keep the message'}"
