@@ -32,7 +32,8 @@ from ottla.schema_registry.formats.interface import (
     SchemaEntity,
     SchemaType,
     Tags,
-    changed_tags,
+    change_tags,
+    tags_in,
 )
 from ottla.schema_registry.formats.json_text import as_double, ordered, read_json, write_json
 
@@ -44,7 +45,6 @@ COMPLEX: Final = NAMED | {"array", "map"}
 TYPE_ATTRIBUTES: Final = frozenset({"doc", "fields", "items", "name", "namespace", "size", "symbols", "values", "type", "aliases"})
 FIELD_ATTRIBUTES: Final = frozenset({"default", "doc", "name", "order", "type", "aliases"})
 ORDERS: Final = frozenset({"ascending", "descending", "ignore"})
-TAGS: Final = "confluent:tags"
 NOT_FINITE: Final = ("NaN", "Infinity", "-Infinity")  # JSON has no numbers for these
 
 # The specification's table of promotions: a reader of the first reads what a writer of one of the others wrote.
@@ -155,10 +155,10 @@ class AvroSchema:
         for type_ in _reachable(self.root):
             if type_.kind not in RECORDS:
                 continue
-            if tags := _tags(type_.properties):
+            if tags := tags_in(type_.properties):
                 tagged[SchemaEntity(type_.name, EntityType.RECORD)] = tags
             for field in type_.fields:
-                if tags := _tags(field.properties):
+                if tags := tags_in(field.properties):
                     tagged[SchemaEntity(f"{type_.name}.{field.name}", EntityType.FIELD)] = tags
         return tagged
 
@@ -171,15 +171,7 @@ class AvroSchema:
                 places[SchemaEntity(type_.name, EntityType.RECORD)] = type_.properties
                 for field in type_.fields:
                     places[SchemaEntity(f"{type_.name}.{field.name}", EntityType.FIELD)] = field.properties
-        for entity in dict.fromkeys([*add, *remove]):
-            if entity not in places:
-                raise InvalidSchema(f"the schema has no {entity.type.value} {entity.path}", entity.path)
-            properties = places[entity]
-            tags = changed_tags(_tags(properties), add.get(entity, ()), remove.get(entity, ()))
-            if tags:
-                properties[TAGS] = [*tags]
-            else:
-                properties.pop(TAGS, None)
+        change_tags(places, add, remove)
         return changed.canonical
 
     def incompatibilities_as_reader(self, writer: ParsedSchema, policy: CompatibilityPolicy) -> Found:
@@ -464,11 +456,6 @@ def _aliases(node: dict[str, Json], place: str) -> list[str]:
 
 def _properties(node: dict[str, Json], attributes: frozenset[str]) -> dict[str, Json]:
     return {} if node.keys() <= attributes else {key: value for key, value in node.items() if key not in attributes}
-
-
-def _tags(properties: Mapping[str, Json]) -> list[str]:
-    tags = properties.get(TAGS)
-    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
 
 
 def _reachable(root: Type) -> Iterator[Type]:

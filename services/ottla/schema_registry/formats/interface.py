@@ -23,6 +23,7 @@ from typing import ClassVar, Final, Protocol, TypeAlias
 from ottla.errors import OttlaError
 
 MIB: Final = 1024 * 1024
+_TAGS: Final = "confluent:tags"
 
 # A JSON document: schemas are such, and what differs between two schemas is found in such. A number is kept as it was written.
 Json = None | bool | int | Decimal | str | list["Json"] | dict[str, "Json"]
@@ -337,6 +338,28 @@ def changed_tags(tags: Iterable[str], add: Iterable[str], remove: Iterable[str])
     """Those that stand at a place, each once, those that are added behind them, and none of those that are removed."""
     removed = frozenset(remove)
     return [tag for tag in dict.fromkeys([*tags, *add]) if tag not in removed]
+
+
+def tags_in(node: Mapping[str, Json]) -> list[str]:
+    """The tags that stand at a node of a schema written in JSON."""
+    tags = node.get(_TAGS)
+    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+
+
+def change_tags(nodes: Mapping[SchemaEntity, dict[str, Json]], add: Tags, remove: Tags) -> None:
+    """Adds tags to those of a schema written in JSON, and removes others, as `ParsedSchema.with_tags` says it.
+
+    Raises:
+        InvalidSchema: there is no such record or field.
+    """
+    for entity in dict.fromkeys([*add, *remove]):
+        if entity not in nodes:
+            raise InvalidSchema(f"the schema has no {entity.type.value} {entity.path}", entity.path)
+        tags = changed_tags(tags_in(nodes[entity]), add.get(entity, ()), remove.get(entity, ()))
+        if tags:
+            nodes[entity][_TAGS] = [*tags]
+        else:
+            nodes[entity].pop(_TAGS, None)
 
 
 def pointer_token(key: str) -> str:

@@ -40,8 +40,9 @@ from ottla.schema_registry.formats.interface import (
     SchemaEntity,
     SchemaType,
     Tags,
-    changed_tags,
+    change_tags,
     pointer_token,
+    tags_in,
 )
 from ottla.schema_registry.formats.json_schema_rules import Node, compare_schemas, compiled_pattern
 from ottla.schema_registry.formats.json_text import as_value, ordered, read_json, write_json
@@ -49,7 +50,6 @@ from ottla.schema_registry.formats.json_text import as_value, ordered, read_json
 if TYPE_CHECKING:
     from referencing._core import Resolver
 
-TAGS: Final = "confluent:tags"
 MODERN: Final = frozenset({DRAFT201909, DRAFT202012})
 TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
 COMBINATIONS: Final = ("allOf", "anyOf", "oneOf")
@@ -124,20 +124,13 @@ class JsonSchema:
     @cached_property
     def tagged_entities(self) -> Tags:
         """The keyword `confluent:tags` of objects and properties."""
-        return {entity: tags for entity, place in _entities(self.document, self._limits) if (tags := _tags(place))}
+        return {entity: tags for entity, place in _entities(self.document, self._limits) if (tags := tags_in(place))}
 
     def with_tags(self, add: Tags, remove: Tags) -> str:
         """The canonical text with other tags."""
         document = read_json(self.canonical, self._limits)
         places = dict(_entities(document, self._limits, is_plain=True)) | dict(_entities(document, self._limits))
-        for entity in dict.fromkeys([*add, *remove]):
-            if entity not in places:
-                raise InvalidSchema(f"the schema has no {entity.type.value} {entity.path}", entity.path)
-            tags = changed_tags(_tags(places[entity]), add.get(entity, ()), remove.get(entity, ()))
-            if tags:
-                places[entity][TAGS] = [*tags]
-            else:
-                places[entity].pop(TAGS, None)
+        change_tags(places, add, remove)
         return write_json(document)
 
     def incompatibilities_as_reader(self, writer: ParsedSchema, policy: CompatibilityPolicy) -> Sequence[Incompatibility]:
@@ -509,11 +502,6 @@ def _has_default(contents: Json) -> bool:
 
 
 # Tags
-
-
-def _tags(keywords: Mapping[str, Json]) -> list[str]:
-    tags = keywords.get(TAGS)
-    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
 
 
 def _entities(document: Json, limits: Limits, *, is_plain: bool = False) -> Iterator[tuple[SchemaEntity, dict[str, Json]]]:
