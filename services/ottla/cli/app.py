@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
+from ottla import release
 from ottla.cli import (
     audit,
     broker,
@@ -76,9 +77,7 @@ app.add_typer(log.app, name="log", rich_help_panel=LOOK)
 @app.command("version", rich_help_panel=LOOK)
 def version() -> None:
     """Print the version."""
-    from importlib.metadata import version as version_of
-
-    say(version_of("ottla"))
+    say(release())
 
 
 def _version(is_asked: bool) -> None:

@@ -13,10 +13,10 @@ import ssl
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla import release
 from ottla.clock import SystemClock
 from ottla.config.listeners import Listener
 from ottla.config.registry import RegistrySettings
@@ -163,7 +163,7 @@ class SchemaRegistry:
     async def _open_api(self, stack: AsyncExitStack) -> tuple[Application, Forwarder]:
         settings = self._settings
         self.leadership = Leadership(self.store, self._address, is_eligible=settings.leader_eligibility, changed=self._leader_changed)
-        identity = Identity(self._topic_identity.cluster_id, settings.schema_registry_group_id, _version())
+        identity = Identity(self._topic_identity.cluster_id, settings.schema_registry_group_id, release())
         bounds = Bounds(
             (settings.schema_search_default_limit, settings.schema_search_max_limit),
             (settings.subject_version_search_default_limit, settings.subject_version_search_max_limit),
@@ -471,10 +471,3 @@ def topic_settings(settings: RegistrySettings) -> TopicSettings:
         settings.kafkastore_init_timeout_ms / 1000,
         timeout_seconds,
     )
-
-
-def _version() -> str:
-    try:
-        return version("ottla")
-    except PackageNotFoundError:  # run from its sources
-        return "unknown"

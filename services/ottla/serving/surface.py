@@ -10,7 +10,6 @@ import logging
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from prometheus_client.registry import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from ottla import release
 from ottla.clock import Clock
 from ottla.config.listeners import Listener
 from ottla.config.rpc import LISTENER_NAME, RpcSettings
@@ -181,16 +181,9 @@ class ServiceCollector:
 
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
-        self._build = (_version(), platform.python_version())
+        self._build = (release(), platform.python_version())
 
     def collect(self) -> Iterator[Family | Pause]:
         """The metrics as they are now."""
         yield Family(metrics.BUILD, [(self._build, 1.0)])
         yield single(metrics.READY, float(self._readiness.status()[0]))
-
-
-def _version() -> str:
-    try:
-        return version("ottla")
-    except PackageNotFoundError:  # run from its sources
-        return "unknown"
