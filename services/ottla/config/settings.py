@@ -86,11 +86,6 @@ class SettingDefinition:
         """Whether the value is hidden from everybody who asks."""
         return self.kind == "password"
 
-    @property
-    def topic_synonym(self) -> str | None:
-        """The topic's setting that overrides this broker's one, if there is one."""
-        return _topic_names_by_broker_name().get(self.name)
-
     def parse(self, text: str) -> Any:
         """The value that a text stands for; ConfigurationError, without a place, when it stands for none."""
         text = text.strip()
@@ -246,13 +241,6 @@ def _double(text: str) -> float:
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",")) if text else ()
-
-
-@cache
-def _topic_names_by_broker_name() -> Mapping[str, str]:
-    from ottla.config.topic import TopicSettings  # imported late: it is made of this module
-
-    return {synonym.name: definition.name for definition in TopicSettings.definitions().values() for synonym in definition.synonyms}
 
 
 _PARSERS: Final[Mapping[str, Callable[[str], Any]]] = {
