@@ -304,16 +304,8 @@ class CountTask:
 
     def run(self) -> dict[int, Rows]:
         """What each partition has."""
-        found: dict[int, Rows] = {}
         columns = ["partition", "offset", "timestamp", *(("key", "value") if self.has_contents else ())]
-        for path in self.paths:
-            for batch in file_rows(self.root, path, columns):
-                for number, rows in self._count(batch):
-                    if number in found:
-                        found[number].merge(rows)
-                    else:
-                        found[number] = rows
-        return found
+        return _merged(one for path in self.paths for batch in file_rows(self.root, path, columns) for one in self._count(batch))
 
     def _count(self, batch: Any) -> Iterable[tuple[int, Rows]]:
         import pyarrow
@@ -444,13 +436,16 @@ def _rows(
         parts = [task.run() for task in tasks]
     else:
         parts = spark.sparkContext.parallelize(tasks, len(tasks)).map(lambda task: task.run()).collect()
+    return _merged(one for part in parts for one in part.items())
+
+
+def _merged(counted: Iterable[tuple[int, Rows]]) -> dict[int, Rows]:
     found: dict[int, Rows] = {}
-    for part in parts:
-        for number, rows in part.items():
-            if number in found:
-                found[number].merge(rows)
-            else:
-                found[number] = rows
+    for number, rows in counted:
+        if number in found:
+            found[number].merge(rows)
+        else:
+            found[number] = rows
     return found
 
 
