@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, Protocol
 from ottla.audit_counter.books import BROKER, CONSUMER, LOG, PRODUCER, Books, has_same_offsets, is_mirrored, is_writer, last_offsets
 from ottla.audit_counter.windows import are_cut_off, has_come_to, is_in_doubt, lacks_audit_data, may_have_had_more, watermark_of
 from ottla.record.audit_records import NO_PARTITION, WRONG, Tally, Verdict
-from ottla.record.digests import MASK_64, MASK_128, Difference, place_of
+from ottla.record.digests import MASK_64, MASK_128, Difference, Sketch, place_of
 
 NOT_KNOWN: Final = frozenset({Verdict.PENDING, Verdict.UNAUDITED, Verdict.IN_DOUBT})
 
@@ -419,16 +419,8 @@ def _told(upstream: Tally, downstream: Tally) -> Difference | None:
     """What differs, if both ends have sketches of all they count and these tell all of it."""
     if (upstream.sketch is None and upstream.count) or (downstream.sketch is None and downstream.count):
         return None
-    if upstream.sketch is None:
-        assert downstream.sketch is not None
-        return _negative(downstream.sketch.decode())
-    difference = (upstream.sketch if downstream.sketch is None else upstream.sketch - downstream.sketch).decode()
+    difference = ((upstream.sketch or Sketch()) - (downstream.sketch or Sketch())).decode()
     return difference if difference.is_whole else None
-
-
-def _negative(difference: Difference) -> Difference | None:
-    items = tuple((first, second, -times) for first, second, times in difference.items)
-    return Difference(items, True) if difference.is_whole else None
 
 
 def _names(difference: Difference) -> tuple[Named, ...]:
