@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ottla.config.connect_string import ConnectString
 from ottla.config.reading import Relation, ServiceSettings
-from ottla.config.settings import INT_MAX, KIB, MIB, MINUTE_MS, Kind, setting
+from ottla.config.settings import INT_MAX, KIB, MIB, MINUTE_MS, setting
 from ottla.errors import ConfigurationError
 
 _NOT_TUNED: Final = "This client has a way of its own, and bounds of its own."
@@ -32,8 +32,8 @@ def _check_values(settings: ServiceSettings) -> None:
             raise ConfigurationError(f"{definition.name} = {value!r}: {complaint}")
 
 
-def _not_tuned(name: str, kind: Kind, default: Any, doc: str, *aliases: str) -> Any:
-    return setting(name, kind, default=default, aliases=aliases, without_effect=_NOT_TUNED, doc=doc)
+def _not_tuned(name: str, default: int, doc: str, *aliases: str) -> Any:
+    return setting(name, "int", default=default, aliases=aliases, without_effect=_NOT_TUNED, doc=doc)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,15 +160,15 @@ class ConsumerSettings(ServiceSettings):
         doc="Whether messages of transactions wait for their commit. Kafka 0.8 had no transactions.",
     )
 
-    socket_timeout_ms: int = _not_tuned("socket.timeout.ms", "int", 30_000, "Of requests.")
-    socket_receive_buffer_bytes: int = _not_tuned("socket.receive.buffer.bytes", "int", 64 * KIB, "Of a socket.", "socket.buffersize")
-    num_consumer_fetchers: int = _not_tuned("num.consumer.fetchers", "int", 1, "Threads that fetch.")
-    refresh_leader_backoff_ms: int = _not_tuned("refresh.leader.backoff.ms", "int", 200, "Before a leader is looked for again.")
-    backoff_increment_ms: int = _not_tuned("backoff.increment.ms", "int", 1_000, "0.7's, between two fetches.")
-    zookeeper_sync_time_ms: int = _not_tuned("zookeeper.sync.time.ms", "int", 2_000, "Of ZooKeeper's followers.", "zk.synctime.ms")
-    offsets_channel_backoff_ms: int = _not_tuned("offsets.channel.backoff.ms", "int", 1_000, "Before a coordinator is looked for again.")
-    offsets_channel_socket_timeout_ms: int = _not_tuned("offsets.channel.socket.timeout.ms", "int", 10_000, "Of offsets' requests.")
-    offsets_commit_max_retries: int = _not_tuned("offsets.commit.max.retries", "int", 5, "Of a commit at the shutdown.")
+    socket_timeout_ms: int = _not_tuned("socket.timeout.ms", 30_000, "Of requests.")
+    socket_receive_buffer_bytes: int = _not_tuned("socket.receive.buffer.bytes", 64 * KIB, "Of a socket.", "socket.buffersize")
+    num_consumer_fetchers: int = _not_tuned("num.consumer.fetchers", 1, "Threads that fetch.")
+    refresh_leader_backoff_ms: int = _not_tuned("refresh.leader.backoff.ms", 200, "Before a leader is looked for again.")
+    backoff_increment_ms: int = _not_tuned("backoff.increment.ms", 1_000, "0.7's, between two fetches.")
+    zookeeper_sync_time_ms: int = _not_tuned("zookeeper.sync.time.ms", 2_000, "Of ZooKeeper's followers.", "zk.synctime.ms")
+    offsets_channel_backoff_ms: int = _not_tuned("offsets.channel.backoff.ms", 1_000, "Before a coordinator is looked for again.")
+    offsets_channel_socket_timeout_ms: int = _not_tuned("offsets.channel.socket.timeout.ms", 10_000, "Of offsets' requests.")
+    offsets_commit_max_retries: int = _not_tuned("offsets.commit.max.retries", 5, "Of a commit at the shutdown.")
 
     def checks(self) -> Iterable[Relation]:
         yield "group.id", lambda: _check_values(self)
@@ -282,17 +282,17 @@ class ProducerSettings(ServiceSettings):
     retry_backoff_ms: int = setting(
         "retry.backoff.ms", "int", default=100, at_least=1, doc="The pause before a second attempt; it doubles up to a second."
     )
-    message_send_max_retries: int = _not_tuned("message.send.max.retries", "int", 3, "Attempts.", "num.retries")
-    topic_metadata_refresh_interval_ms: int = _not_tuned("topic.metadata.refresh.interval.ms", "int", 600_000, "Of leaders.")
-    send_buffer_bytes: int = _not_tuned("send.buffer.bytes", "int", 100 * KIB, "Of a socket.", "buffer.size")
-    connect_timeout_ms: int = _not_tuned("connect.timeout.ms", "int", 5_000, "0.7's, of a connection.")
-    socket_timeout_ms: int = _not_tuned("socket.timeout.ms", "int", 30_000, "0.7's, of a request.")
-    reconnect_interval: int = _not_tuned("reconnect.interval", "int", 30_000, "0.7's, of a connection, in requests.")
-    max_message_size: int = _not_tuned("max.message.size", "int", 1_000_000, "0.7's, of a message.")
+    message_send_max_retries: int = _not_tuned("message.send.max.retries", 3, "Attempts.", "num.retries")
+    topic_metadata_refresh_interval_ms: int = _not_tuned("topic.metadata.refresh.interval.ms", 600_000, "Of leaders.")
+    send_buffer_bytes: int = _not_tuned("send.buffer.bytes", 100 * KIB, "Of a socket.", "buffer.size")
+    connect_timeout_ms: int = _not_tuned("connect.timeout.ms", 5_000, "0.7's, of a connection.")
+    socket_timeout_ms: int = _not_tuned("socket.timeout.ms", 30_000, "0.7's, of a request.")
+    reconnect_interval: int = _not_tuned("reconnect.interval", 30_000, "0.7's, of a connection, in requests.")
+    max_message_size: int = _not_tuned("max.message.size", 1_000_000, "0.7's, of a message.")
     compressed_topics: tuple[str, ...] = setting(
         "compressed.topics", "list", default=(), without_effect="All topics are compressed, or none.", doc="Only these, if there are any."
     )
-    zk_read_num_retries: int = _not_tuned("zk.read.num.retries", "int", 3, "0.7's, of brokers in ZooKeeper.")
+    zk_read_num_retries: int = _not_tuned("zk.read.num.retries", 3, "0.7's, of brokers in ZooKeeper.")
 
     def checks(self) -> Iterable[Relation]:
         yield "broker.list", lambda: _check_values(self)
