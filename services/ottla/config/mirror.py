@@ -577,7 +577,8 @@ class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSetti
         settings = super().from_properties(_part(properties, common, ""))
         problems: list[str] = []
         sides, links, begins = {}, [], {}
-        inherited = {name: given for name, given in common.items() if name in LinkSettings.definitions() or cls._is_link_alias(name)}
+        of_links = {name for each in LinkSettings.definitions().values() for name in (each.name, *each.aliases)}
+        inherited = {name: given for name, given in common.items() if name in of_links}
         for alias in aliases:
             own = of_all_clusters | parts.get(alias, {})
             try:
@@ -658,10 +659,6 @@ class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSetti
         if "->" in before or (is_of_a_cluster and name not in cls.definitions_by_any_name()):
             raise ConfigurationError(f"{name}: clusters does not name {before.replace('->', ' and ')}")
         return super().definition_of(name)
-
-    @classmethod
-    def _is_link_alias(cls, name: str) -> bool:
-        return any(name in definition.aliases for definition in LinkSettings.definitions().values())
 
     def checks(self) -> Iterable[Relation]:
         """What has to hold between settings."""
