@@ -164,9 +164,8 @@ def check_register_mode(state: State, request: Registration) -> None:
     if mode in (READONLY, READONLY_OVERRIDE):
         raise OperationNotPermitted(f"{place} is in read-only mode")
     if request.schema_id is None:
-        if mode != READWRITE:
-            raise OperationNotPermitted(f"{place} is not in read-write mode")
-    elif mode not in (IMPORT, FORWARD):
+        raise OperationNotPermitted(f"{place} is not in read-write mode")
+    if mode not in (IMPORT, FORWARD):
         raise OperationNotPermitted(f"{place} is not in import mode")
 
 
@@ -424,8 +423,6 @@ def put_mode(state: State, scope: str, mode: str | None, *, force: bool, may_cha
     """Sets the mode of a scope, or takes it away (None). IMPORT needs a scope without subjects, unless it is forced."""
     if not may_change:
         raise OperationNotPermitted("Mode changes are not allowed")
-    if mode is not None and mode not in MODES:
-        raise InvalidMode(f"Invalid mode. Valid values are {', '.join(MODES)}")
     if mode == FORWARD and scope != names.GLOBAL_SCOPE:
         raise InvalidMode("Forward mode only supported on global level")
     changes: list[Change] = []
