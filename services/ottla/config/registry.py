@@ -56,10 +56,6 @@ def parse_urls(text: str, protocols: Mapping[str, str]) -> tuple[Listener, ...]:
     return tuple(found)
 
 
-def _level(text: str) -> str:
-    return "" if text.upper() in LEVELS else f"must be one of {', '.join(LEVELS)}{nearest(text.upper(), LEVELS)}"
-
-
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class RegistryRestSettings(Settings):
     """The API over HTTP."""
@@ -214,7 +210,8 @@ class RegistrySchemaSettings(Settings):
         "string",
         default="BACKWARD",
         aliases=["avro.compatibility.level"],
-        check=_level,
+        choices=LEVELS,
+        in_capitals=True,
         doc="The compatibility level where none is configured.",
     )
     mode_mutability: bool = setting("mode.mutability", "boolean", default=True, doc="Whether modes can be changed.")

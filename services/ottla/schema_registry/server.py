@@ -438,7 +438,7 @@ class Collector:
 
 def default_config(settings: RegistrySettings) -> Json:
     """The config that holds where none is set."""
-    found: dict[str, Any] = {"compatibilityLevel": settings.schema_compatibility_level.upper()}
+    found: dict[str, Any] = {"compatibilityLevel": settings.schema_compatibility_level}
     if settings.schema_validate_fields:
         found["validateFields"] = True
     if not settings.schema_validate_new_schemas:

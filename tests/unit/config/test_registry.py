@@ -51,7 +51,7 @@ def test_a_file_of_confluents_loads() -> None:
     assert found.inter_instance_listener.port == 8443 and found.advertised_host("machine") == "registry-1"
     assert found.bootstrap_servers == "broker-1:9092,broker-2:9092"
     assert found.response_headers == {"x-xss-protection": "1; mode=block", "x-frame-options": "DENY"}
-    assert found.schema_compatibility_level == "full_transitive" and found.access_control_allow_origin == ("*",)
+    assert found.schema_compatibility_level == "FULL_TRANSITIVE" and found.access_control_allow_origin == ("*",)
     assert found.without_effect(found.given).keys() == {"kafkagroup.session.timeout.ms", "debug"}
 
 
