@@ -173,7 +173,7 @@ class SchemaRegistry:
         api = Api(
             self.leadership,
             bounds,
-            lambda: identity,
+            identity,
             may_change_mode=settings.mode_mutability,
             may_be_empty=not settings.schema_reject_empty_subject,
             document=openapi(identity.version),

@@ -223,7 +223,7 @@ async def node(
         api = Api(
             leadership,
             bounds,
-            lambda: Identity("cluster-1", "group-1", "1.0"),
+            Identity("cluster-1", "group-1", "1.0"),
             may_change_mode=may_change_mode,
             may_be_empty=may_be_empty,
             document=openapi("1.0"),

@@ -177,7 +177,7 @@ class Api:
         self,
         registry: Registry,
         bounds: Bounds | None = None,
-        identity: Callable[[], Identity] = Identity,
+        identity: Identity | None = None,
         *,
         may_change_mode: bool = True,
         may_be_empty: bool = True,
@@ -185,7 +185,7 @@ class Api:
     ) -> None:
         self._registry = registry
         self._bounds = bounds or Bounds()
-        self._identity = identity
+        self._identity = identity or Identity()
         self._may_change_mode = may_change_mode
         self._may_be_empty = may_be_empty
         self._document = document or {}
@@ -669,12 +669,12 @@ class Api:
         await self._registry.change(lambda state: decisions.delete_context(state, context))
 
     def cluster_id(self, _: Call) -> Json:
-        identity = self._identity()
+        identity = self._identity
         clusters = {"kafka-cluster": identity.cluster_id, "schema-registry-cluster": identity.group}
         return {"id": "", "scope": {"path": [], "clusters": clusters}}
 
     def server_version(self, _: Call) -> Json:
-        return {"version": self._identity().version, "commitId": "ottla"}
+        return {"version": self._identity.version, "commitId": "ottla"}
 
     def deployment(self, _: Call) -> Json:
         return {"attributes": ["ottla"]}
