@@ -58,7 +58,7 @@ from ottla.mirror_maker.naming import (
 )
 from ottla.mirror_maker.offset_map import Gap, MapRecord, PartitionMap, modes_record
 from ottla.mirror_maker.partition_states import PartitionState, PartitionStatus
-from ottla.mirror_maker.sync.groups import END_SECONDS, follow_group, list_groups, translated, wanted_groups
+from ottla.mirror_maker.sync.groups import END_SECONDS, follow_group, list_groups, translated
 from ottla.mirror_maker.sync.legacy_records import Checkpoint, OffsetSync, checkpoint, heartbeat, offset_sync
 from ottla.mirror_maker.sync.schemas import ANSWER_SECONDS, SchemaCopier
 from ottla.mirror_maker.sync.topics import ensure_topics, follow_settings, make_topic, own_settings, unaudited
@@ -609,7 +609,7 @@ class Link:
         records = []
         untranslated: dict[str, str] = {}
         groups, errors = await list_groups(self._source)
-        for group in wanted_groups(groups, self._groups):
+        for group in [group for group in groups if group in self._groups]:
             try:
                 found = await self.translate(group)
                 records += [checkpoint(one) for one in found]

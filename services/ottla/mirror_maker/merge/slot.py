@@ -865,10 +865,8 @@ class SlotCopier:
         fate = "the copies before were deleted" if is_emptied else "the copies before stay"
         gap = Gap(begin, max(known.next_offset, begin), self._clock.time_ms(), f"begun again by an operator; {fate}")
         try:
-            if is_emptied:
-                await delete_records(
-                    self._target, {there: 0}
-                )  # deletes nothing: a topic that does not allow it says so before the map has gone
+            if is_emptied:  # deletes nothing: a topic that does not allow it says so before the map has gone
+                await delete_records(self._target, {there: 0})
             await self._record_gap(producer, partition, gap, known.stage_other_topic(topic_id, begin))
             if is_emptied:
                 await delete_records(self._target, {there: HIGH_WATERMARK})

@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ottla.errors import ApiError, IllegalGeneration, InvalidRequest, UnknownMemberId, error_of
-from ottla.mirror_maker.naming import NameFilter
 from ottla.mirror_maker.offset_map import PartitionMap
 from ottla.mirror_maker.sync.legacy_records import Checkpoint
 from ottla.model import BrokerId, TopicPartition
@@ -159,8 +158,3 @@ def _was_in_target(links: Collection[str], source: str, target: str) -> bool:
             return True
         cluster = reads_from
     return False
-
-
-def wanted_groups(groups: Collection[str], names: NameFilter) -> list[str]:
-    """Those whose offsets are translated."""
-    return [group for group in groups if group in names]
