@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import typer
 
-from ottla.cli.connection import Json, RpcConfig, commands, rpc_tls
+from ottla.cli.connection import Json, RpcConfig, commands, pairs, rpc_tls
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import count_of, note, say, say_json, table
 from ottla.errors import reason_of
@@ -37,6 +37,7 @@ UserInfo = Annotated[
     str | None, typer.Option("--user", "-u", metavar="NAME:PASSWORD", envvar="OTTLA_SCHEMA_REGISTRY_USER", help="Who asks.")
 ]
 Subject = Annotated[str, typer.Argument(metavar="SUBJECT")]
+Scope = Annotated[str | None, typer.Argument(metavar="[SUBJECT]", help="A subject, or a context as `:.name:`. [default: the top]")]
 Version = Annotated[str, typer.Argument(metavar="[VERSION]", help="A number, or `latest`.")]
 SchemaFile = Annotated[Path, typer.Argument(metavar="FILE", allow_dash=True, help="The schema; - is stdin.")]
 SchemaType = Annotated[
@@ -304,9 +305,7 @@ def undelete(
 
 @app.command()
 def config(
-    subject: Annotated[
-        str | None, typer.Argument(metavar="[SUBJECT]", help="A subject, or a context as `:.name:`. [default: the top]")
-    ] = None,
+    subject: Scope = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="compatibility=FULL, normalize=true, alias=…")
     ] = None,
@@ -320,12 +319,7 @@ def config(
     if delete_it:
         say_json(asked.ask("DELETE", *path))
     elif settings:
-        body: dict[str, Any] = {}
-        for setting in settings:
-            name, equals, text = setting.partition("=")
-            if not equals:
-                raise UsageError(f"--set takes KEY=VALUE, and {setting!r} is not of that form")
-            body[name] = {"true": True, "false": False, "null": None}.get(text, text)
+        body = {name: {"true": True, "false": False, "null": None}.get(text, text) for name, text in pairs(settings, "--set").items()}
         say_json(asked.ask("PUT", *path, body=body))
     else:
         say_json(asked.ask("GET", *path, defaultToGlobal=True))
@@ -333,9 +327,7 @@ def config(
 
 @app.command()
 def mode(
-    subject: Annotated[
-        str | None, typer.Argument(metavar="[SUBJECT]", help="A subject, or a context as `:.name:`. [default: the top]")
-    ] = None,
+    subject: Scope = None,
     to: Annotated[
         str | None,
         typer.Option("--set", "-s", metavar="MODE", help="READWRITE, READONLY, READONLY_OVERRIDE, IMPORT; FORWARD of the top alone."),
