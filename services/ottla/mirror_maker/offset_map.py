@@ -307,10 +307,6 @@ class MapContents:
         else:
             raise InvalidRecord(f"a record of kind {kind} in a mirror's map")
 
-    def partition_map(self, partition: TopicPartition) -> PartitionMap:
-        """What is known of one partition."""
-        return PartitionMap(partition, self.pages.get(partition))
-
 
 def link_record(cluster_id: str) -> MapRecord:
     """Which cluster the link copies from."""

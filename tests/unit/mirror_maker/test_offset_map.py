@@ -36,7 +36,7 @@ def again(log: list[MapRecord]) -> PartitionMap:
     contents = MapContents()
     for key, value in log:
         contents.take(key, value)
-    return contents.partition_map(CLICKS)
+    return PartitionMap(CLICKS, contents.pages.get(CLICKS))
 
 
 def compacted(log: list[MapRecord]) -> list[MapRecord]:
@@ -181,7 +181,7 @@ def test_a_week_of_small_transactions_takes_a_worker_a_few_bytes_each() -> None:
         contents = MapContents()
         for key, value in log:
             contents.take(bytes(bytearray(key)), bytes(bytearray(value)))
-        found = contents.partition_map(CLICKS)
+        found = PartitionMap(CLICKS, contents.pages.get(CLICKS))
         del contents
         size, _ = tracemalloc.get_traced_memory()
     finally:

@@ -343,7 +343,7 @@ class SlotCopier:
         )
         async with await opening as producer:
             contents = await self._read_map(producer)
-            self.maps = {partition: contents.partition_map(partition) for partition in contents.pages}
+            self.maps = {partition: PartitionMap(partition, pages) for partition, pages in contents.pages.items()}
             self.gaps = [(partition, gap) for partition, gaps in contents.gaps.items() for gap in gaps.values()]
             self.former_modes = contents.former_modes
             contents.pages.clear()
