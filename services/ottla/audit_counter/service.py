@@ -51,6 +51,7 @@ from ottla.record.audit_records import (
     NO_OFFSETS,
     NO_PARTITION,
     TOPIC,
+    TOPIC_SETTINGS,
     VERDICTS_TOPIC,
     WRONG,
     AuditRecord,
@@ -304,7 +305,7 @@ class AuditCounter:
     async def _prepare(self) -> Mapping[int, int]:
         settings = self.settings
         wanted = [
-            NewTopic(TOPIC, settings.partitions, settings.replication_factor, {"retention.ms": str(7 * 86_400_000)}),
+            NewTopic(TOPIC, settings.partitions, settings.replication_factor, TOPIC_SETTINGS),
             NewTopic(VERDICTS_TOPIC, 1, settings.replication_factor, {"cleanup.policy": "compact"}),
         ]
         said = ""

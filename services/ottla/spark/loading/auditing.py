@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _MOST_REMEMBERED: Final = 64 * 1024
 _WINDOWS_IN_A_RECORD: Final = 1000
-_PARTITIONS: Final = 8
-_RETENTION_MS: Final = 7 * 86_400_000
 _BATCH_BYTES: Final = 500_000
 _SEND_SECONDS: Final = 30.0
 
@@ -146,9 +144,9 @@ async def send(cluster: Cluster, records: Iterable[tuple[str, bytes]], now_ms: i
     Raises:
         ApiError, OSError
     """
-    from ottla.record.audit_records import TOPIC
+    from ottla.record.audit_records import TOPIC, TOPIC_PARTITIONS, TOPIC_SETTINGS
 
-    wanted = NewTopic(TOPIC, _PARTITIONS, settings={"retention.ms": str(_RETENTION_MS)})
+    wanted = NewTopic(TOPIC, TOPIC_PARTITIONS, settings=TOPIC_SETTINGS)
     await cluster.refresh({TOPIC})
     if TOPIC not in cluster.metadata.topics:
         for error in (await create_topics(cluster, [wanted])).values():
