@@ -76,7 +76,7 @@ async def brokers_in_zookeeper(session: Coordination, security_protocol: str, wa
 
 async def _registered(session: Coordination, watch: Watch | None) -> list[BrokerRegistration]:
     found = []
-    for name in sorted(await _broker_ids(session, watch)):
+    for name in sorted(await children_of(session, znodes.BROKER_IDS.pattern, watch)):
         path = znodes.BROKER.path(name)
         try:
             registration = znodes.decode_broker(path, (await session.get(path, watch))[0])
@@ -88,11 +88,12 @@ async def _registered(session: Coordination, watch: Watch | None) -> list[Broker
     return found
 
 
-async def _broker_ids(session: Coordination, watch: Watch | None) -> list[str]:
+async def children_of(session: Coordination, path: str, watch: Watch | None) -> list[str]:
+    """The children of a znode; none if it is not there. The watch fires when one comes or goes, and when the znode is made."""
     while True:
         with suppress(NoNode):
-            return await session.children(znodes.BROKER_IDS.pattern, watch)
-        if watch is None or await session.exists(znodes.BROKER_IDS.pattern, watch) is None:
+            return await session.children(path, watch)
+        if watch is None or await session.exists(path, watch) is None:
             return []
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from ottla.client.discovery import preferred_leaders
+from ottla.client.discovery import children_of, preferred_leaders
 from ottla.client.errors import ConsumerIdInUse
 from ottla.clock import Clock
 from ottla.coordination import znodes
@@ -82,11 +82,7 @@ class GroupRegistry:
 
     async def topics(self, watch: Watch) -> list[str]:
         """All topics. The watch fires when one comes or goes."""
-        while True:
-            with suppress(NoNode):
-                return await self.session.children(znodes.TOPICS.pattern, watch)
-            if await self.session.exists(znodes.TOPICS.pattern, watch) is None:
-                return []
+        return await children_of(self.session, znodes.TOPICS.pattern, watch)
 
     async def preferred_leaders(self, topics: Iterable[str], watch: Watch) -> dict[str, list[int]]:
         """Of each topic's partitions, without topics that are not there. The watch fires when one changes, comes or goes."""
