@@ -27,7 +27,7 @@ from ottla.coordination.interface import Coordination
 from ottla.coordination.retries import make_znode
 from ottla.coordination.sessions import CoordinationSessions, OpenSession, first_session_seconds, zookeeper_options
 from ottla.coordination.zookeeper import open_session
-from ottla.lifecycle import ThreadOffload
+from ottla.lifecycle import Tasks, ThreadOffload
 from ottla.metrics import audit as metrics
 from ottla.metrics.family import Family, Pause, single
 from ottla.network.tls import cluster_context
@@ -74,7 +74,6 @@ class AuditServer:
         self._rest: HttpListener | None = None
         self._surface: Surface | None = None
         self.rpc_port = 0
-        self._run: asyncio.Task[None]
         self._fault: asyncio.Future[str]
         self.counter: AuditCounter
         self.canary: Canary | None = None
@@ -134,11 +133,11 @@ class AuditServer:
                 fresh = Freshness(collector, _STANDING_SECONDS, self._clock)
                 shown = {"brokers": settings} if settings.security_protocol == "SSL" else {}
                 surface.measure(stack, beside, [collector, CertificateCollector(settings, shown)], [fresh])
-            self._run = asyncio.ensure_future(self.counter.run())
-            stack.push_async_callback(_ended, self._run)
-            self._run.add_done_callback(self._stopped)
-            watching = asyncio.ensure_future(self._watch_reading(rpc))
-            stack.push_async_callback(_ended, watching)
+            tasks = Tasks()
+            stack.push_async_callback(tasks.wait)
+            stack.callback(tasks.cancel)
+            tasks.begin(self.counter.run()).add_done_callback(self._stopped)
+            tasks.begin(self._watch_reading(rpc))
             await self._join(stack)
             self._stack = stack.pop_all()
 
@@ -269,11 +268,6 @@ def _canary_schedule(settings: AuditSettings, host: str) -> CanarySchedule:
         settings.audit_window_ms,
         host,
     )
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
 
 
 class Collector:

@@ -23,6 +23,7 @@ from ottla.audit_counter.canary.reports import GROUP, Reports
 from ottla.client.auditing import Attempt, ConsumerAudit, ProducerAudit, new_session
 from ottla.clock import Clock
 from ottla.errors import ApiError, OttlaError, TopicAlreadyExists, UnknownTopicOrPartition, reason_of
+from ottla.lifecycle import Tasks
 from ottla.metrics.cells import Histogram
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.list_offsets_client import EARLIEST
@@ -76,7 +77,7 @@ class Canary:
         self._schedule = schedule
         self._clock = clock
         self._stopping: asyncio.Event | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._attempts: ProducerAudit | None = None  # of all sessions, until its final word is said
         self._refused: set[str] = set()
         self.is_running = False
@@ -103,9 +104,7 @@ class Canary:
         """Sends from now on."""
         if self._stopping is None:
             self._stopping = asyncio.Event()
-            task = asyncio.ensure_future(self._run(self._stopping, set(self._tasks)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.begin(self._run(self._stopping, set(self._tasks)))
 
     def end(self) -> None:
         """Says the final word, and sends no more. `close` waits for it."""
@@ -116,9 +115,9 @@ class Canary:
     async def close(self) -> None:
         """Ends; what cannot be said within some seconds is not said."""
         self.end()
-        if self._tasks:
-            _, left = await asyncio.wait(set(self._tasks), timeout=_CLOSE_SECONDS)
-            await _ended(left)
+        await self._tasks.wait(_CLOSE_SECONDS)
+        self._tasks.cancel()
+        await self._tasks.wait()
 
     async def _run(self, stopping: asyncio.Event, former: Collection[asyncio.Task[None]]) -> None:
         if former:
@@ -357,5 +356,4 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 async def _ended(tasks: Collection[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+    await asyncio.wait(tasks)
