@@ -222,7 +222,7 @@ def test_a_setting_that_nothing_reads_says_that_it_has_no_effect() -> None:
     """Method: every `something.attribute` in the package; a broker's setting also counts as read through its topic's."""
     read = {node.attr for path in MODULES for node in nodes_of(path) if isinstance(node, ast.Attribute)}
     topics, brokers = TopicSettings.definitions(), BrokerSettings.definitions()
-    overriding = {synonym.name: each for each in topics.values() for synonym in each.synonyms}
+    overriding = {synonym.name: setting for setting in topics.values() for synonym in setting.synonyms}
     unread = {name for name, each in topics.items() if each.attribute not in read and not each.without_effect}
     unread |= {
         name

@@ -577,7 +577,7 @@ class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSetti
         settings = super().from_properties(_part(properties, common, ""))
         problems: list[str] = []
         sides, links, begins = {}, [], {}
-        of_links = {name for each in LinkSettings.definitions().values() for name in (each.name, *each.aliases)}
+        of_links = {name for setting in LinkSettings.definitions().values() for name in (setting.name, *setting.aliases)}
         inherited = {name: given for name, given in common.items() if name in of_links}
         for alias in aliases:
             own = of_all_clusters | parts.get(alias, {})

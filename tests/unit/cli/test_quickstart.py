@@ -16,7 +16,7 @@ from ottla.cli.quickstart import BackgroundBroker
 def test_a_process_that_has_the_number_of_a_broker_that_died_is_left_alone(tmp_path: Path) -> None:
     """After a restart of the machine. One of a checkout called ottla, as its tests are, was taken for the broker, used and stopped."""
     background = BackgroundBroker(tmp_path)
-    with subprocess.Popen([sys.executable, "-c", "input()", "/home/me/ottla/tests"], stdin=subprocess.PIPE) as other:
+    with subprocess.Popen([sys.executable, "-c", "input()", "/srv/ottla/tests"], stdin=subprocess.PIPE) as other:
         PidFile(other.pid, "127.0.0.1:9092").write(background.pid_path)
         assert background.running() is None
         assert background.stop() is None

@@ -24,7 +24,7 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 DATA = {"mirror-maker": [], "spark-master": [], "spark-worker": ["spark-worker", "spark-tables"], "spark-driver": ["spark-tables"]}
 BROKERS = ("broker-1", "broker-2", "broker-3")
 REMOTE_BROKERS = ("remote-broker-1", "remote-broker-2")
-(PROJECT,) = re.findall(r"^export COMPOSE_PROJECT_NAME \?= (\w+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+(PROJECT,) = re.findall(r"^export COMPOSE_PROJECT_NAME \?= .*,(\w+)\)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -15,14 +15,19 @@ from typing import Final, TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.controller import decisions
-from ottla.interbroker.calls import NO_LOG, LogEnd
+from ottla.broker.controller import decisions, reassignments
+from ottla.interbroker.calls import NO_LOG, ElectionType, LogEnd
 from ottla.model import NO_LEADER, BrokerId, PartitionState
 
 from .known_clusters import KnownCluster, ids, partition_of
 
 A0: Final = partition_of("a-0")
-BROKERS: Final = ids(1, 2, 3)
+BROKERS: Final = ids(1, 2, 3, 4)
+EVENTS: Final = (
+    *("produce", "fetch", "replicate", "replicate"),
+    *("sync", "crash", "crash", "stop", "start", "start", "expire", "expire", "shrink", "fail over", "no controller"),
+    *("prefer", "hand over", "reassign", "disk fails", "outage"),
+)
 Log: TypeAlias = list[tuple[int, int]]  # the leader epoch and the number of each record
 
 
@@ -35,12 +40,14 @@ class Machine:
         self.first_epoch = -1  # of who led from offset 0 on: all that a log knows of epochs when it has no record
         self.synced = 0
         self.has_forgotten = False  # something that it has not fetched again yet
+        self.is_unnoticed = False  # that it has forgotten
         self.broker_epoch = -1  # of its last registration
+        self.has_failed = False  # its disk, until it starts again
         self.has_role = False  # as a controller tells a broker that has registered
 
     @property
     def is_there(self) -> bool:
-        return self.is_alive and self.is_registered
+        return self.is_alive and self.is_registered and not self.has_failed
 
     @property
     def end(self) -> LogEnd:
@@ -54,11 +61,12 @@ class Machine:
             if not self.log and random.random() < 0.5:
                 self.first_epoch = -1
         self.has_forgotten |= kind != "kill"
-        self.is_alive = self.is_clean = self.has_role = False
+        self.is_unnoticed |= kind != "kill"
+        self.is_alive = self.is_clean = self.has_role = self.has_failed = False
 
 
 class History:
-    """One partition with three replicas, `min.insync.replicas=2`."""
+    """One partition of three replicas and four brokers, `min.insync.replicas=2`."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -73,7 +81,7 @@ class History:
         for machine in self.machines.values():
             if random.random() < 0.15:
                 machine.crash("kill", random)  # which is not noticed yet
-        self.cluster.topic("a", tuple(random.sample(BROKERS, len(BROKERS))), min_insync_replicas="2")
+        self.cluster.topic("a", tuple(random.sample(BROKERS, 3)), min_insync_replicas="2")
         self.look(f"made, of {[broker_id for broker_id, machine in self.machines.items() if machine.is_alive]}")
 
     @property
@@ -90,13 +98,15 @@ class History:
         """What comes of an event: the leader has all that is committed."""
         for machine in self.machines.values():
             machine.has_role = machine.is_there and (machine.has_role or self.has_controller)
+            machine.is_unnoticed &= not self.has_controller or machine.is_alive < machine.is_registered
         state, leader = self.state, self.leader
         self.story.append(f"{event}: {state}" if self.has_controller else f"{event}, without a controller")
         if leader is None or not self.has_controller:
             return
-        for machine in self.machines.values():
-            if machine.is_there and machine.log is None:
-                machine.log, machine.first_epoch = [], -1
+        for broker_id, machine in self.machines.items():
+            if machine.is_there and (machine.log is None or broker_id not in state.replicas):
+                machine.log = [] if broker_id in state.replicas else None
+                machine.first_epoch, machine.synced = -1, 0
         assert leader.log is not None
         if not leader.log:
             leader.first_epoch = state.leader_epoch
@@ -115,37 +125,42 @@ class History:
     def step(self) -> None:
         broker_id = self.random.choice(BROKERS)
         machine = self.machines[broker_id]
-        match self.random.choice(
-            (
-                "produce",
-                "produce",
-                "fetch",
-                "fetch",
-                "fetch",
-                "sync",
-                "crash",
-                "crash",
-                "stop",
-                "start",
-                "start",
-                "expire",
-                "expire",
-                "shrink",
-                "fail over",
-                "no controller",
-            )
-        ):
-            case "produce" if (leader := self.leader) is not None and leader.log is not None:
-                self.count += 1
-                leader.log.append((self.state.leader_epoch, self.count))
+        match self.random.choice(EVENTS):
+            case "produce":
+                self.produce()
             case "fetch":
                 self.fetch(broker_id)
+            case "replicate":
+                self.produce()
+                for follower in self.random.sample(BROKERS, len(BROKERS)):
+                    self.fetch(follower)
             case "sync" if machine.is_alive:
                 machine.synced = len(machine.log or ())
+            case "prefer" if self.has_controller:
+                self.cluster.perform(decisions.elect_leaders(self.cluster.state, ElectionType.PREFERRED, None))
+                self.look("the preferred replica leads")
+            case "hand over" if self.has_controller and machine.is_there and self.may_go(broker_id):
+                self.cluster.state.shutting_down.add(broker_id)
+                self.cluster.perform(decisions.controlled_shutdown(self.cluster.state, broker_id))
+                self.look(f"{broker_id} is shutting down")
+            case "reassign" if self.has_controller and not any(found.has_forgotten for found in self.machines.values()):
+                there = [found for found in BROKERS if self.machines[found].is_there]
+                if len(there) > 1:
+                    target = tuple(self.random.sample(there, min(len(there), self.random.randint(2, 3))))
+                    self.cluster.perform([reassignments.altered(self.cluster.state, {A0: target})])
+                    self.look(f"reassigned to {target}")
+            case "disk fails" if self.has_controller and machine.is_there and broker_id in self.state.replicas and self.may_go(broker_id):
+                machine.has_failed, machine.is_clean = True, False
+                self.answer()
+                self.cluster.state.replicas_went_offline(broker_id, [A0])
+                self.cluster.perform(decisions.replicas_offline(self.cluster.state, broker_id, [A0]))
+                self.look(f"the disk of {broker_id} fails")
             case "crash" if machine.is_alive and self.may_go(broker_id):
                 kind = self.random.choice(("kill", "loss of power", "empty disk")) if self.may_forget(broker_id) else "kill"
                 machine.crash(kind, self.random)
                 self.look(f"{kind} of {broker_id}")
+            case "outage":
+                self.outage()
             case "stop" if machine.is_there and self.may_go(broker_id):
                 machine.is_alive, machine.is_clean, machine.synced = False, True, len(machine.log or ())
                 self.end_session(broker_id)
@@ -162,10 +177,15 @@ class History:
             case "no controller":
                 self.has_controller = False
 
+    def produce(self) -> None:
+        if (leader := self.leader) is not None and leader.log is not None:
+            self.count += 1
+            leader.log.append((self.state.leader_epoch, self.count))
+
     def fetch(self, broker_id: BrokerId) -> None:
         """A follower cuts what the leader has not, takes the rest, and is in sync."""
         leader, machine, isr = self.leader, self.machines[broker_id], self.state.isr
-        if leader is None or leader is machine or not machine.is_there or not machine.has_role:
+        if leader is None or leader is machine or not machine.is_there or not machine.has_role or broker_id not in self.state.replicas:
             return
         assert leader.log is not None and machine.log is not None
         pairs = enumerate(zip(machine.log, leader.log, strict=False))
@@ -215,6 +235,7 @@ class History:
         machine = self.machines[broker_id]
         if machine.is_there:
             return
+        machine.has_failed = False
         went = [broker_id] if machine.is_registered else []
         machine.is_alive = machine.is_registered = True
         self.change([broker_id], went)
@@ -230,18 +251,41 @@ class History:
         last = {*state.isr, *state.eligible_leader_replicas, *state.last_known_leader_replicas}
         assert self.leader is not None or all(self.machines[member].log is None for member in last), self.story
 
+    def outage(self) -> None:
+        """One after the other loses power, or is killed at least, and its session ends. The controller may hear of two at once."""
+        is_heard_of_later = self.random.random() < 0.5
+        for number, broker_id in enumerate(self.random.sample(self.state.replicas, len(self.state.replicas))):
+            if is_heard_of_later:
+                self.has_controller = False
+                if number == 2:
+                    self.fail_over()
+            machine = self.machines[broker_id]
+            if machine.is_alive and self.may_go(broker_id):
+                machine.crash("loss of power" if self.may_forget(broker_id) else "kill", self.random)
+            if machine.is_registered and not machine.is_alive:
+                self.end_session(broker_id)
+
     # What may happen. Another in sync has what is lost, and stays until the controller has heard of who lost it: a broker that was killed
     # and one that has forgotten look the same.
 
     def may_go(self, broker_id: BrokerId) -> bool:
-        members = {*self.state.isr, *self.state.eligible_leader_replicas}
-        return broker_id not in members or not any(self.machines[member].has_forgotten for member in members - {broker_id})
+        members = {*self.state.isr, *self.state.eligible_leader_replicas} - {broker_id}
+        return (
+            broker_id not in (*self.state.isr, *self.state.eligible_leader_replicas)
+            or not any(self.machines[member].is_unnoticed for member in members)
+            or self.another_is_well(broker_id)
+        )
 
     def may_forget(self, broker_id: BrokerId) -> bool:
-        if (self.leader is None and self.state.leader != NO_LEADER) or any(machine.has_forgotten for machine in self.machines.values()):
-            return False
+        if self.another_is_well(broker_id):
+            return True
+        has_lost_none = not any(machine.has_forgotten for machine in self.machines.values())
+        return broker_id not in self.state.isr and self.state.leader == NO_LEADER and has_lost_none
+
+    def another_is_well(self, broker_id: BrokerId) -> bool:
+        """Whether one that is in sync is there with all that it had."""
         others = [self.machines[member] for member in self.state.isr if member != broker_id]
-        return broker_id not in self.state.isr or any(member.is_there for member in others)
+        return any(member.is_there and not member.has_forgotten for member in others)
 
 
 @settings(max_examples=400, deadline=None)
