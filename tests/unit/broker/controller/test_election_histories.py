@@ -235,7 +235,7 @@ class History:
         machine = self.machines[broker_id]
         if machine.is_there:
             return
-        machine.has_failed = False
+        machine.has_failed = machine.has_role = False
         went = [broker_id] if machine.is_registered else []
         machine.is_alive = machine.is_registered = True
         self.change([broker_id], went)
@@ -280,12 +280,13 @@ class History:
         if self.another_is_well(broker_id):
             return True
         has_lost_none = not any(machine.has_forgotten for machine in self.machines.values())
-        return broker_id not in self.state.isr and self.state.leader == NO_LEADER and has_lost_none
+        members = (*self.state.isr, *self.state.eligible_leader_replicas)
+        return broker_id not in members and self.state.leader == NO_LEADER and has_lost_none
 
     def another_is_well(self, broker_id: BrokerId) -> bool:
-        """Whether one that is in sync is there with all that it had."""
+        """Whether one that is in sync is there with all that it had, and a controller knows it: else killed is as bad as forgotten."""
         others = [self.machines[member] for member in self.state.isr if member != broker_id]
-        return any(member.is_there and not member.has_forgotten for member in others)
+        return any(member.is_there and member.has_role and not member.has_forgotten for member in others)
 
 
 @settings(max_examples=400, deadline=None)
