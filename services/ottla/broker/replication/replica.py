@@ -284,7 +284,7 @@ class Replica:
         if self.storage_error is not None:
             raise self.storage_error
         if len(records):
-            if not self._begin_inside_first_batch(records):
+            if not self._begin_inside_first_batch(records, log_start_offset):
                 return False
             before = self.log.appender.appended_bytes, self.log.appender.appended_messages, self.log.appender.appended_batches
             try:
@@ -303,13 +303,13 @@ class Replica:
             self._fetches.check(self.topic_partition)
         return True
 
-    def _begin_inside_first_batch(self, records: memoryview) -> bool:
-        """DeleteRecords can make the leader's log start inside a batch: an empty log that begins there begins with it.
+    def _begin_inside_first_batch(self, records: memoryview, leader_start_offset: int) -> bool:
+        """DeleteRecords can make the leader's log start inside a batch: a log without anything behind that start begins with it.
 
-        False when it cannot do so yet.
+        It is empty, or was cut there because it has parted before. False when it cannot do so yet.
         """
         end_offset = self.log.log_end_offset
-        if end_offset == self.log.log_start_offset and len(records) >= HEADER_SIZE:
+        if end_offset <= max(self.log.log_start_offset, leader_start_offset) and len(records) >= HEADER_SIZE:
             header = read_header(records)
             if header.base_offset < end_offset <= header.last_offset:
                 if not self._cut(header.base_offset, fully=True):

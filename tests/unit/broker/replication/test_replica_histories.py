@@ -269,6 +269,27 @@ def test_a_follower_may_begin_inside_a_batch(partition: Replicated) -> None:
     assert [header.base_offset for _, header in batches(data)] == [0]
 
 
+def test_a_follower_whose_log_parted_before_the_leaders_start_begins_inside_a_batch_too(partition: Replicated) -> None:
+    """DeleteRecords took the end of their last common epoch, so it is cut where the leader's log starts: behind nothing that is there."""
+    partition.append(ONE, 2)
+    for broker_id in (TWO, THREE):
+        partition.fetch(broker_id)
+    for _ in range(3):
+        partition.append(ONE, 1)  # no one gets these
+    without(partition, ONE)
+    partition.append(TWO, 5)
+    partition.fetch(THREE)
+    partition.ask(THREE)
+    assert on(partition, TWO).delete_records(4) == 4
+    partition.start(ONE)
+    partition.tell(ONE)
+    partition.fetch(ONE)
+    follower = on(partition, ONE)
+    assert (follower.log.log_start_offset, follower.log.log_end_offset) == (0, 4)
+    partition.recover()
+    assert (follower.log.log_start_offset, follower.log.log_end_offset, follower.high_watermark) == (4, 7, 7)
+
+
 def test_the_high_watermark_of_a_follower_does_not_go_back_and_not_beyond_its_log(partition: Replicated) -> None:
     partition.append(ONE, 2)
     partition.fetch(TWO)
