@@ -30,6 +30,7 @@ from ottla.clock import SystemClock, wall_ns
 from ottla.network.audit_schema import AuditSchemaId
 from ottla.record.audit_records import MAXIMUM_TEXT, TOPIC, AuditRecord, Session, encode
 from ottla.record.digests import digests_of
+from ottla.record.message_ids import ID_HEADER, id_of, new_id
 
 log: Final = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ _DEFAULTS: Final = {
     "cluster": "",
     "host": "",
     "host.header": "",
+    "id.header": "false",
     "max.records": 10_000,
     "time": "message",  # or append
     "schema.registry.url": "",
@@ -180,6 +182,8 @@ def options_of(configuration: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     options = {**_DEFAULTS, **own}
     if options["time"] not in ("message", "append"):
         raise ValueError(f"{PREFIX}time = {options['time']} is neither message nor append")
+    if str(options["id.header"]).lower() not in ("true", "false"):
+        raise ValueError(f"{PREFIX}id.header = {str(options['id.header'])[:50]} is neither true nor false")
     for name, (lowest, highest) in _BOUNDS.items():
         text = str(options[name])
         if not text.isdecimal() or not lowest <= int(text) <= highest:
@@ -198,6 +202,11 @@ def session_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def stamp_of(options: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """The header with the host that each message of a producer gets, where one is asked for."""
     return ((str(options["host.header"]), str(options["host"])),) if options["host.header"] else ()
+
+
+def names_messages(options: Mapping[str, Any]) -> bool:
+    """Whether a producer puts an id on each message that has none."""
+    return str(options["id.header"]).lower() == "true"
 
 
 class _Deliveries:
@@ -232,7 +241,9 @@ _time_of: Final = itemgetter(1)  # behind whose it is
 
 def _outcomes(messages: list[confluent_kafka.Message], now_ms: int | None) -> Outcomes:
     kind, count = confluent_kafka.Message, len(messages)
-    digests, key_lengths, sizes = digests_of(list(map(kind.key, messages)), list(map(kind.value, messages)))
+    headers = list(map(kind.headers, messages))
+    ids = None if headers.count(None) == count else [id_of(some or ()) for some in headers]
+    digests, key_lengths, sizes = digests_of(list(map(kind.key, messages)), list(map(kind.value, messages)), ids)
     try:
         offsets = np.fromiter(map(kind.offset, messages), np.int64, count)
     except TypeError:  # some are None: no one knows them
@@ -296,6 +307,12 @@ _NO_WAY: Final[_Way] = (0, 0, deque(), None, None, None)
 _produce: Final[Any] = confluent_kafka.Producer.produce
 
 
+def _told_with(headers: Any, told: Any, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+    """librdkafka's copy has none of the headers that were sent."""
+    message.set_headers(headers)
+    told(error, message)
+
+
 class _AuditedProducer(confluent_kafka.Producer):
     def __init__(self, configuration: Mapping[str, Any], *arguments: Any, **keywords: Any) -> None:
         plain, options = options_of(configuration)
@@ -305,7 +322,7 @@ class _AuditedProducer(confluent_kafka.Producer):
         self.audit = _DeliveryAudit(new_session("producer", **session_options(options)), by_append=options["time"] == "append")
         self.audit_reporter = Reporter(plain, self.audit, options)
         self._window_ms = int(options["window.ms"])
-        self._stamp = stamp_of(options)
+        self._stamp, self._names_messages = stamp_of(options), names_messages(options)
         self._transaction: _Deliveries | None = None
         self._ways: dict[str, _Way] = {}
 
@@ -341,8 +358,9 @@ class _AuditedProducer(confluent_kafka.Producer):
         headers: Any = None,
     ) -> None:
         """As the class does, and counts."""
-        if self._stamp:
-            headers = [*(headers.items() if isinstance(headers, dict) else headers or ()), *self._stamp]
+        message_id = None
+        if headers or self._stamp or self._names_messages:
+            headers, message_id = self._with_own(headers)
         if not timestamp:
             timestamp = counted_ms = wall_ns() // 1_000_000
         else:
@@ -357,12 +375,24 @@ class _AuditedProducer(confluent_kafka.Producer):
         elif then is not last:
             told = telling(then)
             self._ways[topic] = (start_ms, end_ms, entered, then, told, telling)
+        if message_id is not None:
+            told = partial(_told_with, headers, told)
         entered.append(None)
         try:
             _produce(self, topic, value, key, partition, told, None, timestamp, headers)
         except BaseException:
             entered.pop()
             raise
+
+    def _with_own(self, headers: Any) -> tuple[Any, bytes | None]:
+        """Headers of a message, with those that each one gets, and the id that they say."""
+        pairs = headers.items() if isinstance(headers, dict) else headers or ()
+        message_id = id_of(pairs)
+        own: list[tuple[str, str | bytes]] = list(self._stamp)
+        if self._names_messages and message_id is None:
+            message_id = new_id()
+            own.append((ID_HEADER, message_id))
+        return [*pairs, *own] if own or message_id is not None else headers, message_id
 
     def _way(self, topic: str, counted_ms: int, then: Any) -> _Way:
         str.encode(topic)  # raises as librdkafka would: a record of such a topic could not be written
@@ -404,8 +434,8 @@ class _AuditedProducer(confluent_kafka.Producer):
         self, topic: str, messages: list[dict[str, Any]], partition: int = -1, callback: Any = None, on_delivery: Any = None
     ) -> int:
         """As the class does, and counts."""
-        if self._stamp:
-            raise ValueError(f"{PREFIX}host.header: produce_batch of confluent-kafka takes no headers")
+        if self._stamp or self._names_messages:
+            raise ValueError(f"{PREFIX}{'host' if self._stamp else 'id'}.header: produce_batch of confluent-kafka takes no headers")
         counted_ms = wall_ns() // 1_000_000
         then = on_delivery if callback is None else callback
         _, _, entered, _, _, telling = self._way(topic, counted_ms, then)
@@ -467,7 +497,8 @@ class _AuditedConsumer(confluent_kafka.Consumer):
         return messages
 
     def _consumed(self, message: Any) -> None:
-        self.audit.consumed(message.topic(), message.partition(), message.offset(), message.key(), message.value(), message.timestamp()[1])
+        place = message.topic(), message.partition(), message.offset()
+        self.audit.consumed(*place, message.key(), message.value(), message.timestamp()[1], message.headers() or ())
 
     def close(self, *arguments: Any, **keywords: Any) -> Any:
         """As the class does, after the final word."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from weakref import ref
 
 import numpy as np
@@ -23,8 +23,11 @@ from ottla.client.outgoing import Outgoing, OutgoingBatch, runs_of
 from ottla.clock import Clock, SystemClock
 from ottla.record.audit_records import NO_OFFSET, NO_PARTITION, AuditRecord, Session, Tally
 from ottla.record.columnar import Integers
-from ottla.record.digests import Identities, by_window, contents, digest_of, digests_of
+from ottla.record.digests import NAMED, Identities, by_window, contents, digest_of, digests_of
+from ottla.record.message_ids import id_of, ids_of_sections
 from ottla.wire.producing import BaseOffset
+
+Headers: TypeAlias = Iterable[tuple[str, str | bytes | None]]
 
 # Messages of a topic are added up when there are so many, so that memory is bounded whatever the interval of reports.
 _FOLDED_AT: Final = 32_768
@@ -41,6 +44,13 @@ class Attempt(NamedTuple):
     key_length: int
     size: int
     counted_ms: int
+
+
+def _attempt(topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, counted_ms: int) -> Attempt:
+    message_id = id_of(headers) if headers else None
+    key_length = NAMED if message_id is not None else -1 if key is None else len(key)
+    size = len(key or b"") + len(value or b"")
+    return Attempt(topic, timestamp_ms, digest_of(key, value, message_id), key_length, size, counted_ms)
 
 
 class _Outcome(NamedTuple):
@@ -240,10 +250,10 @@ class _Sent(Audit):
 class ProducerAudit(_Sent):
     """What a producer counts, of which each message is known."""
 
-    def attempted(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int) -> Attempt:
+    def attempted(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers = ()) -> Attempt:
         """A message that is about to be sent. It is on its way until `acknowledged`, `failed` or `withdrawn`."""
-        size, counted_ms = len(key or b"") + len(value or b""), self._clock.time_ms() if self.by_append else timestamp_ms
-        attempt = Attempt(topic, timestamp_ms, digest_of(key, value), -1 if key is None else len(key), size, counted_ms)
+        counted_ms = self._clock.time_ms() if self.by_append else timestamp_ms
+        attempt = _attempt(topic, key, value, timestamp_ms, headers, counted_ms)
         with self._lock:
             self._topic(topic).ways.setdefault(self._start_ms(counted_ms), deque()).append(None)
         return attempt
@@ -308,7 +318,7 @@ class OutgoingAudit(_Sent):
 
     def built(self, batch: OutgoingBatch) -> None:
         """The batch is about to be written."""
-        self._contents[batch] = digests_of(batch.keys or [None] * batch.count, batch.values)
+        self._contents[batch] = digests_of(batch.keys or [None] * batch.count, batch.values, ids_of_sections(batch.sections))
 
     def written(self, batch: OutgoingBatch, base_offset: BaseOffset) -> None:
         """It is."""
@@ -377,10 +387,18 @@ class ConsumerAudit(Audit):
     def _watermark(self, topic: _Topic, on_their_way: Mapping[int, int], now_ms: int) -> int:
         return min((now_ms, *topic.last_times.values()))
 
-    def consumed(self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None, timestamp_ms: int) -> None:
+    def consumed(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Headers = (),
+    ) -> None:
         """A message that the application is given."""
-        size = len(key or b"") + len(value or b"")
-        attempt = Attempt(topic, timestamp_ms, digest_of(key, value), -1 if key is None else len(key), size, timestamp_ms)
+        attempt = _attempt(topic, key, value, timestamp_ms, headers, timestamp_ms)
         outcome = _Outcome(attempt, partition, offset, timestamp_ms, max(0, self._clock.time_ms() - timestamp_ms))
         with self._lock:
             known = self._topic(topic)

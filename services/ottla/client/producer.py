@@ -35,6 +35,8 @@ from ottla.config.client import ProducerSettings
 from ottla.errors import ApiError, ConfigurationError, InvalidTransactionState, OperationNotAttempted, reason_of
 from ottla.lifecycle import LoopThread, LoopThreadUnusable
 from ottla.record.codecs import codec_number
+from ottla.record.lists import NO_HEADERS
+from ottla.record.message_ids import ids_of_sections, with_id
 from ottla.record.records import encode_headers
 from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.transactions import TransactionState
@@ -130,6 +132,7 @@ class Producer:
         self._queue: HandlerQueue | None = None
         self._audit: OutgoingAudit | None = None
         self._stamp: tuple[tuple[str, str], ...] = ()  # headers that each message has besides its own
+        self._names_messages = False  # puts an id on each that has none
         self._reporter: Reporter | None = None
         sending = _sending(settings)
         self._outgoing: Final = Outgoing(
@@ -412,15 +415,15 @@ class Producer:
             raise DeliveryFailed(f"transactional.id: {reason_of(error)}", getattr(error, "code", -1)) from error
 
     def _begun_audit(self, servers: str, configuration: Mapping[str, Any]) -> OutgoingAudit:
-        from ottla.client.audited_clients import Reporter, options_of, session_options, stamp_of  # with numpy and Avro
+        from ottla.client.audited_clients import Reporter, names_messages, options_of, session_options, stamp_of  # with numpy and Avro
         from ottla.client.auditing import OutgoingAudit, new_session
 
         plain, options = options_of({"bootstrap.servers": servers, "client.id": self.settings.client_id, **configuration})
         session = new_session("producer", **session_options(options))
         counting = OutgoingAudit(session, self._outgoing, by_append=options["time"] == "append")
         self._reporter = Reporter(plain, counting, options)
-        self._stamp = stamp_of(options)
-        self._is_plain = self._is_plain and not self._stamp
+        self._stamp, self._names_messages = stamp_of(options), names_messages(options)
+        self._is_plain = self._is_plain and not self._stamp and not self._names_messages
         return counting
 
     def _all_moved(self, servers: str) -> None:
@@ -510,16 +513,20 @@ class Producer:
         partition: int,
         delivery: Delivery,
     ) -> None:
-        self._outgoing.put(
-            topic,
-            values,
-            delivery,
-            key=key,
-            section=section,
-            timestamp_ms=timestamp_ms,
-            partition=partition,
-            patience_ms=self._patience_ms if self._queue is None else -1,
-        )
+        parts: Sequence[tuple[Sequence[bytes | None], bytes | None]] = [(values, section)]
+        if self._names_messages and ids_of_sections([section or NO_HEADERS]) is None:
+            parts = [((value,), with_id(section)) for value in values]
+        for some, own in parts:
+            self._outgoing.put(
+                topic,
+                some,
+                delivery,
+                key=key,
+                section=own,
+                timestamp_ms=timestamp_ms,
+                partition=partition,
+                patience_ms=self._patience_ms if self._queue is None else -1,
+            )
 
     def _hand_over(
         self,
@@ -532,7 +539,7 @@ class Producer:
         partition: int,
     ) -> None:
         """Takes messages out of the queue with handlers, where they were counted."""
-        is_plain = self._partitioner is None and set(map(type, values)) == _PLAIN
+        is_plain = self._partitioner is None and not self._names_messages and set(map(type, values)) == _PLAIN
         if len(values) > 1 and not is_plain:
             for value in values:
                 self._hand_over(topic, (value,), delivery, key, headers, timestamp_ms, partition)

@@ -77,6 +77,8 @@ _WORTH_A_STEP: Final = 48
 _HEADER_ROUNDS: Final = 32
 
 
+_NONE: Final = np.zeros(0, np.int64)
+
 # What is looked at of each batch: base offset, length, magic, CRC, attributes, last offset delta and count.
 _LOOKED_AT: Final = struct.Struct(">qi4xbIhi30xi")
 _HEADERS: Final = np.dtype(
@@ -109,6 +111,11 @@ class _UnusualError(Exception):
     """Not what producers write, sound or not: `records` has to read it."""
 
 
+def _strings(data: Bytes, size: int) -> NDArray[np.void]:
+    """An array of what begins at each byte of a buffer, of one size: numpy copies out of it what is wanted."""
+    return np.ndarray(len(data) - size + 1, f"V{size}", data, 0, (1,))
+
+
 @dataclass(frozen=True, slots=True)
 class ByteColumn:
     """Byte strings, by where they lie in `data`; a length of -1 is null. As valid as the buffer that was decoded."""
@@ -121,8 +128,8 @@ class ByteColumn:
     def is_null(self) -> NDArray[np.bool_]:
         return self.lengths < 0
 
-    def select(self, which: NDArray[np.bool_] | slice) -> ByteColumn:
-        """The column of those that a mask or a slice has; nothing is copied but where they lie."""
+    def select(self, which: NDArray[np.bool_] | Integers | slice) -> ByteColumn:
+        """The column of those that a mask or a slice has, or of these by their indices; nothing is copied but where they lie."""
         return ByteColumn(self.data, self.starts[which], self.lengths[which])
 
     def to_list(self) -> list[bytes | None]:
@@ -131,9 +138,7 @@ class ByteColumn:
         if size < 0:
             return [None] * len(self)
         if 0 < least == size:
-            # An array of what begins at each byte of the buffer: numpy copies out of it what is wanted.
-            windows = np.ndarray(len(self.data) - size + 1, f"V{size}", self.data, 0, (1,))
-            strings: list[bytes | None] = windows[self.starts].tolist()
+            strings: list[bytes | None] = _strings(self.data, size)[self.starts].tolist()
             return strings
         begin, ends = int(self.starts.min()), self.starts + np.maximum(self.lengths, 0)
         data = self.data[begin : int(ends.max())].tobytes()
@@ -188,6 +193,21 @@ class Columns:
     def headers(self, index: int) -> tuple[tuple[str, bytes | None], ...]:
         """The headers of one record."""
         return read_headers(self.header_sections[index] or b"\0", 0)[0]
+
+    def header_values(self, name: bytes, size: int) -> tuple[Integers, Sequence[bytes]]:
+        """Which records have a header of that name with a value of so many bytes, and that value; of several the last one."""
+        sections = self.header_sections
+        least = 3 + len(name) + size  # a count and two lengths, a byte each at least
+        if int(sections.lengths.max(initial=0)) < least:
+            return _NONE, ()
+        some = np.flatnonzero(sections.lengths >= least)
+        counts, keys, values, _ = _read_header_columns(sections.select(some))
+        which = np.flatnonzero((keys.lengths == len(name)) & (values.lengths == size))
+        is_named = _strings(keys.data, len(name))[keys.starts[which]] == np.void(name)
+        which = which[is_named]
+        records = np.repeat(some, counts)[which]
+        is_last = np.append(records[1:] != records[:-1], [True])[: len(records)]
+        return records[is_last], _strings(values.data, size)[values.starts[which[is_last]]].tolist()
 
     def headers_to_arrow(self) -> Any:
         """A `pyarrow.ListArray` of structs `key: string, value: binary`. A key that is no UTF-8 has its wrong bytes replaced."""

@@ -1,6 +1,7 @@
 """Digests of multisets of messages: equal digests mean equal multisets, and two sketches subtract to the messages that differ.
 
-A message is two 64-bit words. Its *content* is xxh3 of key, value and timestamp; *placed* is its partition and offset with its content.
+A message is two 64-bit words. Its *content* is xxh3 of key, value and timestamp, or of its id alone (`message_ids`); *placed* is its
+partition and offset with its content.
 A digest is the sum modulo 2^128 of well-mixed identities, so it is additive over hosts, partitions and windows, in any order, and a message
 that comes twice counts twice. A sketch is an invertible Bloom lookup table whose fields are sums rather than XORs, for the same reason:
 the difference of two gives the exact words of some tens of messages (Goodrich and Mitzenmacher, 2011). Offsets alone have sums of their
@@ -25,6 +26,7 @@ from xxhash import xxh3_128_digest
 
 from ottla.errors import InvalidRecord
 from ottla.record.columnar import Columns, Integers
+from ottla.record.message_ids import ID_BYTES, ID_SIZE
 from ottla.record.varints import encode_varint
 
 Words = NDArray[np.uint64]
@@ -72,17 +74,20 @@ class Identities:
         return Identities(self.first[some], self.second[some])
 
 
-def digest_of(key: bytes | None, value: bytes | None) -> bytes:
-    """xxh3 of a key and a value: sixteen bytes, of which `contents` makes identities.
+def digest_of(key: bytes | None, value: bytes | None, message_id: bytes | None = None) -> bytes:
+    """xxh3 of a key and a value, or of an id alone: sixteen bytes, of which `contents` makes identities.
 
     The key, the value's length as a record has it, and the value: in a batch these lie side by side, so that one call hashes them.
     """
+    if message_id is not None:
+        return xxh3_128_digest(message_id)
     if value is None:
         return xxh3_128_digest((key or b"") + _NULL)
     return xxh3_128_digest((key or b"") + encode_varint(len(value)) + value)
 
 
 _NULL: Final = b"\1"  # in the place of a null value and its length
+NAMED: Final = -2  # in the place of a key's length: the digest is of the message's id
 
 
 class _Lengths(dict[int, bytes]):
@@ -99,8 +104,14 @@ _MOST_LENGTHS: Final = 1 << 16
 _LENGTHS: Final = _Lengths()
 
 
-def digests_of(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> tuple[bytes, Integers, Integers]:
-    """`digest_of` each, end to end; the lengths of keys, and of both: what `contents` needs, and what there is to count."""
+def digests_of(
+    keys: Sequence[bytes | None], values: Sequence[bytes | None], ids: Sequence[bytes | None] | None = None
+) -> tuple[bytes, Integers, Integers]:
+    """`digest_of` each, end to end; the lengths of keys, and of both: what `contents` needs, and what there is to count.
+
+    Args:
+        ids: that messages have in a header `ottla-id`, by which they are known then.
+    """
     count = len(values)
     joined: Iterator[bytes]
     lengths: Iterable[bytes]
@@ -123,7 +134,19 @@ def digests_of(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> 
         key_lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
         joined = map(b"".join, zip([key or b"" for key in keys], lengths, data, strict=True))
         sizes += np.maximum(key_lengths, 0)
-    return b"".join(map(xxh3_128_digest, joined)), key_lengths, sizes
+    digests = map(xxh3_128_digest, joined)
+    if ids is None:
+        return b"".join(digests), key_lengths, sizes
+    named = [number for number, message_id in enumerate(ids) if message_id is not None]
+    return _named(list(digests), key_lengths, named, [message_id for message_id in ids if message_id is not None]), key_lengths, sizes
+
+
+def _named(digests: list[bytes], key_lengths: Integers, which: Sequence[int], ids: Sequence[bytes]) -> bytes:
+    """Digests, end to end, of which those of messages that have an id are of that. Marks these among the lengths of keys."""
+    key_lengths[list(which)] = NAMED
+    for number, message_id in zip(which, ids, strict=True):
+        digests[number] = xxh3_128_digest(message_id)
+    return b"".join(digests)
 
 
 def contents(digests: bytes, timestamps: Integers, key_lengths: Integers) -> Identities:
@@ -132,8 +155,10 @@ def contents(digests: bytes, timestamps: Integers, key_lengths: Integers) -> Ide
     Args:
         digests: `digest_of` each, end to end.
         timestamps: of each, in ms.
-        key_lengths: of each; -1 is null, which is another key than an empty one.
+        key_lengths: of each; -1 is null, which is another key than an empty one, and `NAMED` has an id: its time is no part of it.
     """
+    if int(key_lengths.min(initial=0)) == NAMED:
+        timestamps = np.where(key_lengths == NAMED, 0, timestamps)
     words = np.frombuffer(digests, "<u8").astype(np.uint64, copy=False)
     times = mix(timestamps.astype(np.uint64))
     return Identities(mix(words[0::2] ^ times), mix(words[1::2] + times * _D + key_lengths.astype(np.uint64)))
@@ -154,7 +179,11 @@ def contents_of_columns(columns: Columns) -> Identities:
         digests = [xxh3_128_digest(view[begin:end]) for begin, end in zip(keys.starts.tolist(), value_ends.tolist(), strict=True)]
     else:  # lengths that are written longer than they need to be, or records that were decoded one by one
         digests = [digest_of(keys[index], values[index]) for index in range(len(columns))]
-    return contents(b"".join(digests), columns.timestamps, keys.lengths)
+    named, ids = columns.header_values(ID_BYTES, ID_SIZE)
+    if not ids:
+        return contents(b"".join(digests), columns.timestamps, keys.lengths)
+    key_lengths = keys.lengths.copy()
+    return contents(_named(digests, key_lengths, named.tolist(), ids), columns.timestamps, key_lengths)
 
 
 def placed(identities: Identities, partition: int, offsets: Integers) -> Identities:

@@ -29,7 +29,8 @@ from ottla.errors import ConfigurationError, OttlaError, reason_of
 from ottla.model import TopicPartition
 from ottla.network.registry_http import ask_registry
 from ottla.record.audit_records import WRONG, Verdict
-from ottla.record.digests import MASK_64, MASK_128, Identities, OffsetSums, contents, digest, digest_of, placed
+from ottla.record.digests import MASK_64, MASK_128, Identities, OffsetSums, contents, digest, digests_of, placed
+from ottla.record.message_ids import id_of
 from ottla.spark.loading.decoding import SCHEMA_ID
 from ottla.spark.loading.inspection import check_is_of_loads, committed_by_loads
 from ottla.spark.table import Table, file_rows
@@ -43,6 +44,7 @@ _ASK_SECONDS: Final = 30.0
 _ANSWER_BYTES: Final = 64 << 20
 _TASKS: Final = 64
 _MICROSECONDS: Final = 1000
+_HASHED: Final = ("key", "value", "headers")
 
 _NO_RUNS: Final = np.zeros((0, 2), np.int64)
 
@@ -304,7 +306,7 @@ class CountTask:
 
     def run(self) -> dict[int, Rows]:
         """What each partition has."""
-        columns = ["partition", "offset", "timestamp", *(("key", "value") if self.has_contents else ())]
+        columns = ["partition", "offset", "timestamp", *(_HASHED if self.has_contents else ())]
         return _merged(one for path in self.paths for batch in file_rows(self.root, path, columns) for one in self._count(batch))
 
     def _count(self, batch: Any) -> Iterable[tuple[int, Rows]]:
@@ -327,9 +329,9 @@ class CountTask:
     def _digest(self, batch: Any, number: int, which: NDArray[np.bool_], offsets: Any, times: Any) -> int:
         # As lists before anything is left out: a file that delta-rs has compacted has views of bytes, which Arrow cannot filter.
         index = np.flatnonzero(which).tolist()
-        keys, values = ([column[row] for row in index] for column in (batch.column(name).to_pylist() for name in ("key", "value")))
-        digests = b"".join(map(digest_of, keys, values))
-        lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
+        keys, values, headers = ([column[row] for row in index] for column in (batch.column(name).to_pylist() for name in _HASHED))
+        ids = [id_of((one["key"], one["value"]) for one in some or ()) for some in headers]
+        digests, lengths, _ = digests_of(keys, values, ids)
         identities: Identities = contents(digests, times[which], lengths)
         return digest(placed(identities, number, offsets[which]))
 

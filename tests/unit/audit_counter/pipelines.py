@@ -19,6 +19,7 @@ from ottla.lifecycle import ThreadOffload
 from ottla.model import TopicPartition
 from ottla.record.audit_records import TOPIC, AuditRecord, decode, encode
 from ottla.record.columnar import Columns, read_columns
+from ottla.record.message_ids import ID_HEADER
 from ottla.record.records import Record, build_batch
 from ottla.wire.cluster import Cluster
 from ottla.wire.fetching import Fetcher, FetchSettings
@@ -75,6 +76,7 @@ class Pipeline:
         corrupted: Iterable[int] = (),
         unanswered: Iterable[int] = (),
         spacing_ms: int = 100,
+        ids: bool = False,
     ) -> None:
         """Sends messages one batch each. Those that are dropped were acknowledged all the same, by somebody who lied."""
         first = len(self.sent)
@@ -82,11 +84,12 @@ class Pipeline:
             for number in range(first, first + count):
                 partition, stamped = number % partitions, self.start_ms + number * spacing_ms
                 key, value = b"key-%d" % number, b"value-%d" % number
-                attempt = self.producer.attempted("clicks", key, value, stamped)
+                headers = ((ID_HEADER, b"%016d" % number),) if ids else ()
+                attempt = self.producer.attempted("clicks", key, value, stamped, headers)
                 if number in unanswered:
                     continue
                 stored = b"other" if number in corrupted else value
-                batch = build_batch([Record(0, stamped, key, stored)])
+                batch = build_batch([Record(0, stamped, key, stored, headers)])
                 offset = len([message for message in self.sent if message[0] == partition])
                 if number not in dropped:
                     offset = await producer.send(TopicPartition("clicks", partition), batch)
@@ -98,12 +101,14 @@ class Pipeline:
     async def consume(self, sabotage: Sabotage = list, *, final: bool = True) -> None:
         """Reads the topic to its end, and gives the application what `sabotage` makes of it."""
         messages: list[Message] = []
+        headers: dict[tuple[int, int], Any] = {}
         async for partition, columns in to_the_end(self.cluster, "clicks"):
             for index in range(len(columns)):
                 key, value = columns.keys[index] or b"", columns.values[index] or b""
                 messages.append((partition, int(columns.offsets[index]), key, value, int(columns.timestamps[index])))
+                headers[partition, int(columns.offsets[index])] = columns.headers(index)
         for partition, offset, key, value, stamped in sabotage(messages):
-            self.consumer.consumed("clicks", partition, offset, key, value, stamped)
+            self.consumer.consumed("clicks", partition, offset, key, value, stamped, headers.get((partition, offset), ()))
         await self.report(self.consumer.records(self.now_ms, is_final=final))
 
     @property

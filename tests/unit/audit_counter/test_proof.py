@@ -112,6 +112,15 @@ async def test_messages_that_change_on_the_way_are_compensated_and_named(running
     assert found[CONSUMED].verdict is Verdict.COMPLETE
 
 
+async def test_messages_that_have_an_id_may_change_on_the_way_and_a_lost_one_is_named_all_the_same(running: Pipeline) -> None:
+    await running.produce(100, corrupted=(10, 11), dropped=(98,), ids=True)
+    await running.consume(corrupting)
+    await running.say_final()
+    found = await verdicts(running)
+    assert (found[PRODUCED].verdict, named(found[PRODUCED])) == (Verdict.LOSS, {(0, 49, 1)})
+    assert (found[CONSUMED].verdict, found[CONSUMED].evidence) == (Verdict.COMPLETE, "placed")
+
+
 async def test_a_partition_that_is_newer_than_what_the_counter_knows_of_the_topic_is_read_with_the_others(tmp_path: Path) -> None:
     async with pipeline(tmp_path) as running, cluster_of(running.running) as cluster:
         assert len((await running.cluster.topic("clicks")).partitions) == 2, "the counter knows these, and asks once in minutes"

@@ -234,6 +234,77 @@ def test_a_message_says_which_host_sent_it_beside_its_own_headers(cluster: Embed
         assert [list(message.headers) for message in reader.fetch(topic, 0, 0)] == [[*own, stamp]] * 7
 
 
+@pytest.mark.parametrize("headers", [None, {"page": b"7"}, [("page", b"7")]])
+def test_each_message_gets_an_id_that_has_none_and_is_counted_by_it(cluster: EmbeddedCluster, topic: str, headers: Any) -> None:
+    """A producer of one message, of a hundred by one call, and with a handler; what has an id keeps it. By one value, they would be one."""
+    settings, own = {"ottla.audit.id.header": "true", "ottla.audit.host.header": "server"}, [("page", b"7")] if headers else []
+    name, told = ("ottla-id", b"0123456789abcdef"), []
+    total = Tally()
+    producer = sender(cluster, settings)
+    for number in range(9):
+        producer.produce(topic, b"v", on_delivery=lambda _, message: told.append(message.headers()), headers=headers, timestamp=1)
+        producer.produce(topic, b"%d" % number, headers=[*own, name], timestamp=number)
+    with pytest.raises(ValueError, match="produce_batch"):
+        producer.produce_batch(topic, [{"value": b"without a header"}])
+    assert producer.flush(60) == 0
+    total.merge(said(producer)[topic])
+    producer.close_audit()
+    assert len({dict(some)["ottla-id"] for some in told}) == 9
+    for producer_type, handler in (("sync", None), ("async", None), ("async", CallbackHandler())):
+        paper = ProducerSettings(broker_list=cluster.bootstrap_servers, producer_type=producer_type, queue_buffering_max_ms=10)
+        with Producer(paper, audit={**settings, "ottla.audit.report.interval.ms": 600_000}, callback_handler=handler) as sending:
+            assert len(sending.send(topic, [b"v"] * 100, headers=own, timestamp_ms=1).result(60)) == 100
+            sending.send(topic, b"v", headers=own, timestamp_ms=1).result(60)
+            sending.send(topic, [b"v"] * 2, headers=[*own, name], timestamp_ms=1).result(60)
+            total.merge(said_by(audit_of(sending))[topic])
+    for consumer in (confluent_kafka.Consumer, _InBatches):
+        group = {"group.id": consumer.__name__}
+        assert evidence(total) == evidence(had(cluster, topic, 18 + 3 * 103, consumer, **group))
+    with SimpleConsumer(cluster.bootstrap_servers) as reader:
+        found = [message for partition in range(3) for message in reader.fetch(topic, partition, 0)]
+    ids = [dict(message.headers)["ottla-id"] for message in found]
+    assert (len(set(ids)), ids.count(name[1])) == (9 + 3 * 101 + 1, 9 + 6)
+    assert all([one for one in message.headers if one[0] == "page"] == own for message in found)
+
+
+def test_a_producer_that_puts_no_id_on_messages_counts_those_that_have_one_by_it(cluster: EmbeddedCluster, topic: str) -> None:
+    """What a system beyond has changed is the same message: digests without places are equal."""
+    producer = sender(cluster)
+    changed = cluster.create_topic(f"{topic}-changed", partitions=3)
+    for number in range(40):
+        name = b"%016d" % number if number % 2 else f"{number:016d}"
+        producer.produce(topic, b"%d" % number, headers={"ottla-id": name}, timestamp=MINUTE)
+        producer.produce(changed, b"changed", b"key", headers=[("ottla-id", name)], timestamp=MINUTE + 7)
+    assert producer.flush(60) == 0
+    sent = said(producer)
+    assert sent[topic].content == sent[changed].content
+    producer.close_audit()
+    with Producer(ProducerSettings(broker_list=cluster.bootstrap_servers), audit={"ottla.audit.report.interval.ms": 600_000}) as paper:
+        third = cluster.create_topic(f"{topic}-third", partitions=3)
+        for number in range(40):
+            paper.send(third, b"%d" % -number, headers=[("ottla-id", b"%016d" % number)])
+        assert said_by(audit_of(paper))[third].content == sent[topic].content == had(cluster, third, 40).content
+    assert sent[changed].content == had(cluster, changed, 40, _InBatches).content
+
+
+@pytest.mark.parametrize("headers", [5, [5], [("a",)], "text"])
+def test_headers_that_are_none_are_refused_as_confluent_kafka_refuses_them(cluster: EmbeddedCluster, topic: str, headers: Any) -> None:
+    producer, plain = sender(cluster), confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    with pytest.raises((TypeError, ValueError)) as expected:
+        plain.produce(topic, b"v", headers=headers)
+    with pytest.raises(type(expected.value)):
+        producer.produce(topic, b"v", headers=headers)
+    assert producer.close_audit() == 0
+
+
+class _InBatches(confluent_kafka.Consumer):
+    """Whose `poll` reads many at once."""
+
+    def poll(self, timeout: float = -1) -> Any:
+        self._some = getattr(self, "_some", []) or self.consume(1_000, timeout)
+        return self._some.pop() if self._some else None
+
+
 def test_a_batch_of_messages_is_counted(cluster: EmbeddedCluster, topic: str) -> None:
     """`produce_batch`: it went past the audit, and the next tier had more than was attempted."""
     told: list[str] = []

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.errors import InvalidRecord
-from ottla.record.columnar import Columns, read_columns
+from ottla.record.batch import read_header
+from ottla.record.columnar import Columns, _one_by_one, read_columns
 from ottla.record.digests import (
     CELLS,
     MASK_128,
@@ -27,7 +28,8 @@ from ottla.record.digests import (
     placed,
     quantiles,
 )
-from ottla.record.records import Record, build_batch
+from ottla.record.message_ids import ids_of_sections, with_id
+from ottla.record.records import Record, build_batch, encode_headers, read_headers
 
 WORDS = st.integers(0, 2**64 - 1)
 PAIRS = st.lists(st.tuples(WORDS, WORDS), max_size=40)
@@ -175,6 +177,60 @@ def test_contents_differ_by_key_value_and_time() -> None:
     assert own not in {digest(contents_of_columns(other)) for other in others}
     places = placed(contents_of_columns(base), 3, base.offsets)
     assert place_of(int(places.first[0])) == (3, 0)
+
+
+NAME = bytes(range(16))
+ID = ("ottla-id", NAME)
+
+
+def content_of(record: Record, codec: int = 0) -> list[int]:
+    found = contents_of_columns(columns_of([Record(0, 1, b"", b"before"), record, Record(0, 9, b"", b"behind")], codec))
+    return [int(found.first[1]), int(found.second[1])]
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_a_message_that_has_an_id_is_known_by_it_whatever_becomes_of_the_rest(codec: int) -> None:
+    """Alone, and among other headers, more than are read at once; of two ids the last one counts."""
+    many = tuple((f"h{number}", b"") for number in range(40))
+    headers = [(ID,), (("a", b"b"), ID, ("c", None)), (("ottla-id", b"x" * 16), ID), (*many, ID), (ID, *many), (ID, ("ottla-id", b"short"))]
+    messages = [Record(0, 5, b"k", b"v", some) for some in headers] + [Record(0, 6, None, None, some) for some in headers]
+    named = {tuple(content_of(message, codec)) for message in messages}
+    assert len(named) == 1
+    assert content_of(Record(0, 5, b"k", b"v", (("ottla-id", bytes(16)),))) not in map(list, named)
+
+
+def test_what_only_looks_like_an_id_is_none() -> None:
+    encoded = encode_headers([ID])[1:]
+    plain = content_of(Record(0, 5, b"k", b"v"))
+    for headers in (
+        (("ottla-id", NAME + b"x"),),
+        (("ottla-id", NAME[:15]),),
+        (("ottla-id", None), ("ottla-ID", NAME)),
+        (("nested", encoded),),
+        ((encoded.decode("latin-1"), b"long enough to be one"),),
+    ):
+        assert content_of(Record(0, 5, b"k", b"v", headers)) == plain
+    assert content_of(Record(0, 5, b"k", encode_headers([ID]))) != content_of(Record(0, 6, b"k", encode_headers([ID])))
+
+
+def test_ids_are_the_same_by_columns_one_by_one_and_by_encoded_headers() -> None:
+    records = [Record(number, number, b"k", b"%d" % number, ((*(("a", b"b"),), ID) if number % 3 else ())) for number in range(200)]
+    batch = build_batch(records)
+    shown = contents_of_columns(columns_of(records))
+    header = read_header(batch)
+    unusual = contents_of_columns(_one_by_one(records, header, 200))
+    keys, values = [record.key for record in records], [record.value for record in records]
+    sections = [encode_headers(record.headers) for record in records]
+    digests, lengths, sizes = digests_of(keys, values, ids_of_sections(sections))
+    listed = contents(digests, np.arange(200), lengths)
+    for other in (unusual, listed):
+        assert (shown.first == other.first).all()
+        assert (shown.second == other.second).all()
+    assert len(set(shown.first.tolist())) == 67 + 1
+    assert sizes.tolist() == [1 + len(str(number)) for number in range(200)]
+    assert ids_of_sections(None) is None is ids_of_sections(sections[:1])
+    assert ids_of_sections([with_id(None), with_id(sections[0])]) != [None, None]
+    assert read_headers(with_id(encode_headers([("a", b"b")])), 0)[0][0] == ("a", b"b")
 
 
 @given(st.integers(0, 10**12), st.integers(0, 300))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -12,8 +13,15 @@ pytest.importorskip("xxhash")
 
 from ottla.model import TopicPartition
 from ottla.record.audit_records import Verdict
-from ottla.record.digests import OffsetSums
-from ottla.spark.audit import Known, PartitionVerdict, Rows, Said, judge, united
+from ottla.record.columnar import read_columns
+from ottla.record.digests import OffsetSums, contents_of_columns, placed
+from ottla.record.digests import digest as digest_of_all
+from ottla.record.message_ids import ID_HEADER
+from ottla.record.records import Record, build_batch
+from ottla.spark.audit import CountTask, Known, PartitionVerdict, Rows, Said, judge, united
+from ottla.spark.loading.files import file_schema
+from ottla.spark.reading import record_batch
+from ottla.spark.table import ParquetFile
 
 PLACE = TopicPartition("t", 0)
 
@@ -105,3 +113,17 @@ def test_silence_is_never_complete_and_other_rows_are_not_these() -> None:
     for digest, verdict in ((7, Verdict.COMPLETE), (8, Verdict.COMPENSATED)):
         found = judge(PLACE, said(range(10), 7), Rows(runs((0, 10)), digest), Known(0, 10))
         assert (found.verdict, found.evidence) == (verdict, "placed")
+
+
+@pytest.mark.parametrize("headers", [(), (("page", b"7"), (ID_HEADER, b"0123456789abcdef")), ((ID_HEADER, b"short"), ("none", None))])
+def test_the_rows_of_a_table_are_hashed_as_the_log_is_with_their_ids_too(
+    tmp_path: Path, headers: tuple[tuple[str, bytes | None], ...]
+) -> None:
+    pytest.importorskip("pyarrow")
+    records = [Record(number, 1_700_000_000_000 + number, b"k", b"%d" % number, headers if number % 2 else ()) for number in range(10)]
+    (columns,) = read_columns(build_batch(records))
+    file = ParquetFile(str(tmp_path), "one.parquet", file_schema())
+    file.write(record_batch(columns, PLACE, file_schema()))
+    file.close()
+    rows = CountTask(str(tmp_path), ("one.parquet",), None, has_contents=True).run()
+    assert rows[0].placed == digest_of_all(placed(contents_of_columns(columns), 0, columns.offsets))
