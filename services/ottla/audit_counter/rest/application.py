@@ -124,6 +124,7 @@ class AuditApplication:
                 "first_offset": tally.first_offset,
                 "last_offset": tally.last_offset,
                 "offsets": None if tally.offsets is None else [str(total) for total in tally.offsets],
+                "content": None if tally.content is None else f"{tally.content:032x}",
                 "placed": None if tally.placed is None else f"{tally.placed:032x}",
             }
             for tier, partition, tally in await self._counter.partitions(topic, *self._between(request))
