@@ -89,7 +89,7 @@ class Flusher:
             self._owes, owed = True, self._owes
             ended = [segment for segment in ([*self.files.sealed, self.appender.active] if closing else self.files.sealed) if segment.size]
             self.files.rename_condemned()
-            aborted = [(index, index.unsynced) for index in self._written_transaction_indexes() if index.unsynced]
+            aborted = [(index, size) for index in self._written_transaction_indexes() if (size := index.unsynced) is not None]
             try:
                 indexed = self._bring_indexes(ended)
                 snapshots = self._bring_snapshots()
@@ -112,8 +112,8 @@ class Flusher:
             if truncations != self.files.truncations:
                 return  # other records may lie at these offsets now
             self.recovery_point = max(self.recovery_point, end_offset)
-            for index, unsynced in aborted:
-                index.synced(unsynced)
+            for index, size in aborted:
+                index.synced(size)
             self.files.sealed = [segment for segment in self.files.sealed if segment not in ended]
             self.files.snapshots = [snapshot for snapshot in self.files.snapshots if snapshot not in snapshots]
             self._owes = any(offset <= end_offset for offset, _ in self.files.snapshots)

@@ -93,9 +93,7 @@ class TransactionIndex:
         if size == len(self._entries):
             return
         del self._entries[size:]
-        self._written = min(self._written, size)
-        self._synced = min(self._synced, size)
-        write_index(IndexWrite(self.path, b"", self._written))
+        self._cut_file(min(self._written, size))
 
     def rewind(self, offset: int) -> bytes:
         """Drops the transactions whose markers lie at `offset` or later, in memory only, for recovery to find them again.
@@ -122,7 +120,13 @@ class TransactionIndex:
         differing = (at for at in range(0, size, ENTRY_SIZE) if in_file[at : at + ENTRY_SIZE] != self._entries[at : at + ENTRY_SIZE])
         self._written = next(differing, size)
         if self._written < len(in_file):
-            write_index(IndexWrite(self.path, b"", self._written))
+            self._cut_file(self._written)
+
+    def _cut_file(self, size: int) -> None:
+        """Raises OSError."""
+        self._written = size
+        self._synced = -1  # until an fsync the disk may have more: a loss of power would bring back what was cut off
+        write_index(IndexWrite(self.path, b"", size))
 
     def forget(self) -> None:
         """Drops all entries, in memory only: the file is to be replaced."""
@@ -152,9 +156,9 @@ class TransactionIndex:
         return is_new
 
     @property
-    def unsynced(self) -> int:
-        """How many bytes the file has when it has to be synced; 0 when the disk has everything."""
-        return self._written if self._synced < self._written else 0
+    def unsynced(self) -> int | None:
+        """How many bytes the file has when it has to be synced; None when the disk has just these."""
+        return self._written if self._synced < self._written else None
 
     def not_synced(self) -> None:
         """The disk may have nothing of the file."""

@@ -14,16 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.simulation.disk import Disk, recording
 
 from ottla.errors import KafkaStorageError
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, read_leader_epochs
 from ottla.storage.clean_shutdown import CLEAN_SHUTDOWN
 from ottla.storage.log import Log
+from ottla.storage.transaction_index import ENTRY_SIZE
+from ottla.testing import ManualClock
 
 from .brokers import CLICKS, Broker
 from .failing_calls import failing
-from .logs import FailingFiles, LogMaker, append, batch_of, fill
+from .logs import FailingFiles, LogMaker, append, batch_of, fill, log_maker, truncate
 
 HOUR = 3_600_000
 
@@ -293,3 +296,24 @@ def test_a_stop_leaves_the_producers_states_on_the_disk_where_everything_else_wa
     asyncio.run(log.close())
     assert (log.directory / f"{1:020}.snapshot").exists()
     assert log.segments[0].file is None
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_aborted_transactions_that_were_cut_off_do_not_come_back_with_a_loss_of_power(tmp_path: Path, kept: int) -> None:
+    """Behind the cut lie other records now, which readers of committed data would take for aborted."""
+    disk = Disk(tmp_path / "machine")
+
+    async def scene() -> None:
+        log = log_maker(Path(disk.root) / "clicks-0", ManualClock(), FailingFiles())()
+        for _ in range(2):
+            append(log, *_aborted(base_offset=log.log_end_offset))
+            await log.flush()
+        await truncate(log, log.log_end_offset * kept // 2)
+        fill(log, 6, leader_epoch=1)
+        await log.flush()
+        index = log.segments[0].transaction_index
+        assert len(index) == kept
+        assert [None if found is None else len(found) for found in disk.survivors(index.path)] == [kept * ENTRY_SIZE]
+
+    with recording([disk], os.urandom):
+        asyncio.run(scene())

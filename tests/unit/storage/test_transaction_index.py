@@ -74,16 +74,18 @@ def test_what_a_torn_write_left_behind_is_written_over(tmp_path: Path) -> None:
 
 def test_what_is_not_on_the_disk_yet_is_known(tmp_path: Path) -> None:
     index = index_of(tmp_path / "0.txnindex", FIRST)
-    assert index.unsynced == 0, "there is no file to be synced yet"
+    assert index.unsynced is None, "there is no file to be synced yet"
     assert index.write()
     assert index.unsynced == 34
     index.append(SECOND)
     index.synced(34)
-    assert index.unsynced == 0
+    assert index.unsynced is None
     assert not index.write(), "the file was there already"
     assert index.unsynced == 68
     index.truncate(111)
-    assert index.unsynced == 0, "what the file has still was synced"
+    assert index.unsynced == 34, "the disk may have what was cut off"
+    index.synced(34)
+    assert index.unsynced is None
 
 
 @pytest.mark.parametrize(
