@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,6 +19,7 @@ from ottla.config.topic import TopicSettings
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.batch import read_header
+from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
 from ottla.record.records import Record, build_batch
 from ottla.storage.checkpoints import encode_leader_epochs, write_atomically, write_offsets
 from ottla.storage.log import Log
@@ -178,3 +180,22 @@ def test_only_of_what_a_former_life_has_deleted_leader_epochs_may_be_missing(tmp
 
     found = audited(tmp_path, damage, deleted_up_to)
     assert any("a loss of power would leave the leader epochs [(4, 25)]" in text for text in found) == is_found
+
+
+@pytest.mark.parametrize("start", [41, 42])
+def test_an_aborted_transaction_that_began_in_a_deleted_segment_is_no_finding(tmp_path: Path, start: int) -> None:
+    """Its entry has the first offset, and the batches that are left another one; or nothing but the marker is left."""
+
+    def aborted(log: Log, logs: LogManager) -> None:
+        of_producer: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0, "leader_epoch": 4}
+        for sequence, offset in enumerate((40, 41)):
+            record = Record(offset=offset, timestamp=5_000, key=None, value=b"v")
+            built = build_batch([record], base_offset=offset, base_sequence=sequence, transactional=True, **of_producer)
+            log.appender.append_as_received(memoryview(built))
+            log.appender.roll()
+        marker = EndTransactionMarker(ControlRecordType.ABORT, 0)
+        log.appender.append_as_received(memoryview(build_marker_batch(marker, base_offset=42, timestamp=5_000, **of_producer)))
+        log.advance_log_start_offset(start)
+        assert log.delete_old_segments(0)
+
+    assert audited(tmp_path, aborted) == []
