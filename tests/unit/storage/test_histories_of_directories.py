@@ -685,7 +685,7 @@ def tell_of(seed: int, directory: Path, counts: Counter[str]) -> None:
         take_down(history)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_what_was_synced_is_there_whatever_became_of_disks_and_names(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     directory = tmp_path_factory.mktemp("disks")
