@@ -157,9 +157,12 @@ class Channels:
         self._shared = state, request_numbers, transport, listener
         self._channels: dict[BrokerId, Channel] = {}
         self._closed: list[Channel] = []
+        self._is_over = False
 
     def follow(self, living: Iterable[BrokerRegistration]) -> None:
-        """Has a channel to each of these registrations, and no other."""
+        """Has a channel to each of these registrations, and no other; to none after `close`, when an operation may still be running."""
+        if self._is_over:
+            return
         registrations = {registration.broker_id: registration for registration in living}
         for broker_id, channel in list(self._channels.items()):
             found = registrations.get(broker_id)
@@ -187,6 +190,7 @@ class Channels:
 
     def close(self) -> None:
         """Sends nothing to any broker any more, at once."""
+        self._is_over = True
         for channel in self._channels.values():
             self._close(channel)
         self._channels.clear()

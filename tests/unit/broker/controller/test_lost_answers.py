@@ -20,7 +20,7 @@ from ottla.broker.controller.service import ControllerService
 from ottla.coordination.election import Election
 from ottla.coordination.embedded import EmbeddedSession
 from ottla.coordination.errors import ConnectionLoss, NoNode
-from ottla.coordination.interface import Coordination, Create, Operation, Result
+from ottla.coordination.interface import Coordination, Create, Operation, Result, Watch
 from ottla.errors import (
     BrokerNotAvailable,
     NotController,
@@ -29,7 +29,7 @@ from ottla.errors import (
 )
 from ottla.interbroker.calls import NewTopic
 
-from .clusters import ONE, Cluster, clustered, looked_again
+from .clusters import ONE, THREE, TWO, Cluster, clustered, looked_again
 
 
 async def test_one_who_is_no_longer_the_controller_can_not_write(cluster: Cluster) -> None:
@@ -65,6 +65,43 @@ async def test_one_who_is_no_longer_the_controller_can_not_write(cluster: Cluste
     await zombie.wait_closed(1)
     with pytest.raises(NotController, match="not the controller any more"):
         await zombie.create_topic(NewTopic("b"))
+
+
+async def test_one_that_resigns_while_it_reads_the_brokers_sends_them_nothing(cluster: Cluster) -> None:
+    """Its successor may be a new term of this broker, in the same epoch: brokers would take what it knew for the latest."""
+    reading, answered, has_three = asyncio.Event(), asyncio.Event(), False
+
+    class SlowReads:
+        def __init__(self, session: EmbeddedSession) -> None:
+            self._session = session
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._session, name)
+
+        async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+            names = await self._session.children(path, watch)
+            if path == "/brokers/ids" and has_three and "3" not in names:
+                reading.set()
+                await answered.wait()
+            return names
+
+    one = await cluster.start(wrapped=lambda session: cast("Coordination", SlowReads(session)))
+    former = one.active
+    assert former is not None
+    for broker_id in (TWO, THREE):
+        await cluster.start(broker_id)
+    has_three = True
+    await until(lambda: set(cluster.brokers[TWO].brokers) == {ONE, TWO, THREE} and former.waiting_count == 0)
+    await former.wait_acknowledged()
+    sent = cluster.brokers[TWO].requests
+    await cluster.kill(THREE)
+    await reading.wait()
+    former.resign()
+    answered.set()
+    await former.wait_closed(1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert cluster.brokers[TWO].requests == sent
 
 
 async def test_after_the_end_of_its_session_it_is_not_the_controller(cluster: Cluster) -> None:
