@@ -476,6 +476,8 @@ class ControllerService(ClusterOperations):
         """This broker or another is the controller now."""
         assert self._elector is not None
         controller = ControllerTerm.of(term)
+        if self._locator.active is not None:
+            self.term_ended()  # it was over before it began: `/controller` went while it waited for the one before
         if term.epoch < self._epoch:
             await membership.raise_controller_epoch(self._coordination, self._epoch)
             raise StaleControllerEpoch(f"controller epoch {self._epoch} was there before {term.epoch}")

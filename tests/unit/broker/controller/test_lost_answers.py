@@ -28,6 +28,7 @@ from ottla.errors import (
     TopicAlreadyExists,
 )
 from ottla.interbroker.calls import NewTopic
+from ottla.model import NO_LEADER
 
 from .clusters import ONE, THREE, TWO, Cluster, clustered, looked_again
 
@@ -102,6 +103,46 @@ async def test_one_that_resigns_while_it_reads_the_brokers_sends_them_nothing(cl
     for _ in range(20):
         await asyncio.sleep(0)
     assert cluster.brokers[TWO].requests == sent
+
+
+async def test_a_term_that_is_over_before_it_began_ends_as_another_begins(cluster: Cluster) -> None:
+    """`/controller` is removed while a term waits for the end of the one before. It would live on, and each of its writes end another."""
+    writing, answered, is_slow = asyncio.Event(), asyncio.Event(), False
+
+    class SlowWrites:
+        def __init__(self, session: EmbeddedSession) -> None:
+            self._session = session
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._session, name)
+
+        async def transaction(self, operations: Sequence[Operation]) -> list[Result]:
+            if is_slow:
+                writing.set()
+                await answered.wait()
+            return await self._session.transaction(operations)
+
+    one = await cluster.start(wrapped=lambda session: cast("Coordination", SlowWrites(session)))
+    former, tool = one.active, await cluster.zookeeper.session()
+    assert former is not None
+    is_slow = True
+    creating = asyncio.ensure_future(one.create_topic(NewTopic("a")))
+    await writing.wait()
+    former.fenced("an answer was lost")
+    await until(lambda: one.controller_id == NO_LEADER)
+    for _ in range(20):
+        await asyncio.sleep(0)  # it has seen that it has `/controller` still
+    await tool.delete("/controller")
+    is_slow = False
+    answered.set()
+    await creating
+    await until(lambda: one.is_active and one.controller_epoch == 2)
+    await looked_again(one)
+    latest = one.active
+    await cluster.start(TWO)
+    await until(lambda: latest is not None and TWO in latest.state.brokers)
+    await asyncio.sleep(0.05)
+    assert one.active is latest
 
 
 async def test_after_the_end_of_its_session_it_is_not_the_controller(cluster: Cluster) -> None:
