@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from itertools import count
 from random import Random
 from typing import Any, Final, TypeVar, cast
+from weakref import ref
 
 from ottla.broker.controller import decisions
 from ottla.broker.controller.channels import BrokerResponse, Channels
 from ottla.broker.controller.decisions import next_block
 from ottla.broker.controller.effect_writer import EffectWriter
-from ottla.broker.controller.event_queue import ControllerCounts, ControllerEvent, EventQueue, GroupOperation, Operation
+from ottla.broker.controller.event_queue import ControllerCounts, ControllerEvent, EventQueue, GroupOperation
 from ottla.broker.controller.external_changes import WATCHED_AT_ONCE, ExternalChanges, ToolRequests, Watched
 from ottla.broker.controller.membership import ControllerTerm, make_skeleton
 from ottla.broker.controller.operations import ConfigOperations, LogEndQueries, PartitionOperations, TopicOperations
@@ -143,11 +144,11 @@ class ActiveController(ControllerControl):
         self._partitions = PartitionOperations(state, writer, log_ends)
         self._configs = ConfigOperations(state, coordination, writes, writer, log_ends, clock)
         watched = Watched(
-            self._watch(ControllerEvent.BROKER_CHANGE, "reading brokers", lambda: self._external.look_for_brokers()),
-            self._watch(ControllerEvent.TOPIC_CHANGE, "reading topics", lambda: self._external.look_for_topics()),
+            self._watch(ControllerEvent.BROKER_CHANGE, "reading brokers", lambda active: active._external.look_for_brokers()),
+            self._watch(ControllerEvent.TOPIC_CHANGE, "reading topics", lambda active: active._external.look_for_topics()),
             self._watch_topic,
             self._watch(
-                ControllerEvent.LOG_DIR_EVENT, "reading log directory events", lambda: self._external.look_for_failed_directories()
+                ControllerEvent.LOG_DIR_EVENT, "reading log directory events", lambda active: active._external.look_for_failed_directories()
             ),
         )
         self._external = ExternalChanges(state, coordination, writes, writer, self._channels, self._topics, log_ends, random, watched)
@@ -156,8 +157,8 @@ class ActiveController(ControllerControl):
             coordination,
             writes,
             self._partitions,
-            self._watch(ControllerEvent.REASSIGN_PARTITIONS, "reading reassignments", lambda: self._tools.look_for_reassignment()),
-            self._watch(ControllerEvent.ELECT_LEADERS, "reading elections", lambda: self._tools.look_for_election()),
+            self._watch(ControllerEvent.REASSIGN_PARTITIONS, "reading reassignments", lambda active: active._tools.look_for_reassignment()),
+            self._watch(ControllerEvent.ELECT_LEADERS, "reading elections", lambda active: active._tools.look_for_election()),
         )
         self._requests: Final[dict[type[Request[Any]], _Row]] = dict(
             (
@@ -335,14 +336,24 @@ class ActiveController(ControllerControl):
         deletion = self._state.deletions.get(name)
         return deletion is not None and any(deletion.in_phase(broker_id, ReplicaPhase.DELETION_STARTED) for broker_id in deletion.phases)
 
-    def _watch(self, event: ControllerEvent, title: str, look: Operation[None]) -> Watch:
-        return lambda _: self._events.put(event, title, look)
+    def _watch(self, event: ControllerEvent, title: str, look: Callable[[ActiveController], Awaitable[None]]) -> Watch:
+        known = ref(self)  # the session keeps a watch until it fires, and may outlive many terms
+
+        def happened(_: WatchedEvent) -> None:
+            if (active := known()) is not None:
+                active._events.put(event, title, lambda: look(active))
+
+        return happened
 
     def _watch_topic(self, name: str) -> Watch:
+        known = ref(self)
+
         def happened(event: WatchedEvent) -> None:
-            self._external.watched_topics.discard(name)
+            if (active := known()) is None:
+                return
+            active._external.watched_topics.discard(name)
             if event.event_type is not EventType.DELETED:  # that is seen in the list of topics
-                self._events.put(ControllerEvent.TOPIC_CHANGE, f"reading topic {name}", lambda: self._external.look_at_topic(name))
+                active._events.put(ControllerEvent.TOPIC_CHANGE, f"reading topic {name}", lambda: active._external.look_at_topic(name))
 
         return happened
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -108,3 +110,18 @@ async def test_a_term_that_begins_again_in_its_epoch_continues_the_numbers_of_it
     assert len(numbers) > heard > 0
     assert numbers[0] > 0
     assert numbers == sorted(set(numbers))
+
+
+async def test_what_a_term_knew_is_let_go_when_it_has_failed(cluster: Cluster) -> None:
+    """ZooKeeper keeps its watches for as long as the session lasts, and a term that fails every few seconds leaves one for each topic."""
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("a"))
+    former = controller.active
+    assert former is not None
+    known = weakref.ref(former)
+    former.fenced("an answer was lost")
+    await until(lambda: controller.is_active and controller.active is not former)
+    await controller.create_topic(NewTopic("b"))
+    former = None
+    gc.collect()
+    assert known() is None
