@@ -161,8 +161,10 @@ class MarkerWriter:
                 await self._internal.committed(partition, offset + 1, COMMIT_SECONDS)
         except ApiError as error:
             return error.code
-        producers.note_ended(marker.producer_id, marker.transaction)
-        self._ends.transaction_ended(key, marker.producer_id, marker.is_commit)
+        # Another copy may have been committed first, and what is open now is the producer's next transaction.
+        if not producers.has_ended(marker.producer_id, marker.transaction):
+            producers.note_ended(marker.producer_id, marker.transaction)
+            self._ends.transaction_ended(key, marker.producer_id, marker.is_commit)
         return NONE
 
 

@@ -6,14 +6,19 @@ coordinator epoch are the same for the next one. Ottla's brokers number them.
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.loops import until
 from tests.unit.broker.wired import Wired, wired
 from tests.unit.storage.logs import batch_of
 
+from ottla.broker.groups.coordinator import GroupCoordinator
+from ottla.broker.replication.internal_topics import InternalTopics
 from ottla.broker.replication.partition import Partition
 from ottla.errors import NONE
 from ottla.interbroker.calls import TransactionMarker
@@ -128,3 +133,26 @@ async def test_a_marker_of_the_open_transaction_or_of_one_that_is_not_named_is_w
     assert world.partition.last_stable_offset == first
     end = await world.mark(number, is_commit=True)
     assert world.partition.last_stable_offset == end
+
+
+async def test_a_second_marker_that_is_committed_later_does_not_end_the_offsets_of_the_next_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are written before one is committed: when the first is, the producer's next transaction may begin and commit offsets."""
+    committed = defaultdict[int, asyncio.Event](asyncio.Event)
+    ended: list[int] = []
+
+    async def wait(topics: InternalTopics, partition: Partition, end_offset: int, timeout_seconds: float) -> None:
+        await committed[end_offset].wait()
+
+    monkeypatch.setattr(InternalTopics, "is_committed", lambda topics, partition, end_offset: False)
+    monkeypatch.setattr(InternalTopics, "committed", wait)
+    monkeypatch.setattr(GroupCoordinator, "transaction_ended", lambda groups, key, producer_id, is_commit: ended.append(producer_id))
+    world.verify(1)
+    first = world.write()
+    marking = [asyncio.ensure_future(world.mark(1, is_commit=True)) for _ in range(2)]
+    await until(lambda: world.partition.log.log_end_offset == first + 3)
+    for marker, end_offset in zip(marking, (first + 2, first + 3), strict=True):
+        committed[end_offset].set()
+        await marker
+    assert ended == [PRODUCER]
