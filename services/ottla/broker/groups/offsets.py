@@ -200,9 +200,7 @@ class GroupOffsets:
             if committed is not None and _is_of_another(committed.topic_id, current):
                 del self._committed[partition]
             records = self._appended.pop(partition, {})
-            kept: dict[int, Appended | None] = {
-                offset: commit for offset, commit in records.items() if commit is not None and not _is_of_another(commit.topic_id, current)
-            }
+            kept = {offset: commit for offset, commit in records.items() if commit is None or not _is_of_another(commit.topic_id, current)}
             if kept:
                 self._appended[partition] = kept
             for producer_id in list(self._producers.get(partition, ())):

@@ -164,6 +164,24 @@ async def test_an_offset_for_the_new_topic_is_not_removed_with_those_of_the_form
         assert offset_of(coordinator, ORDERS) == 2
 
 
+async def test_a_deletion_of_an_offset_that_is_under_way_is_not_forgotten_with_the_offsets_of_the_former_topic() -> None:
+    world = World()
+    shard = await world.coordinator()
+    await shard.commit_in_transaction("billing", PRODUCER, 0, -1, "", None, {ORDERS: CommittedOffset(40)})
+    world.topics.delete("orders")
+    world.topics.make("orders", 3)
+    shard.topics_deleted(["orders"])
+    await commit(shard, ORDERS, 2)
+    world.log.commits.clear()
+    deleting = asyncio.ensure_future(shard.delete_offsets("billing", [ORDERS]))
+    await asyncio.sleep(0)
+    await shard.remove_offsets_of_deleted_topics()
+    world.log.commits.set()
+    assert await deleting == {ORDERS: None}
+    for coordinator in (shard, await world.coordinator()):
+        assert offset_of(coordinator, ORDERS) is None
+
+
 @pytest.mark.parametrize("is_down", [False, True])
 @pytest.mark.parametrize("again", [False, True])
 async def test_an_offset_in_a_transaction_goes_with_its_topic(again: bool, is_down: bool) -> None:
