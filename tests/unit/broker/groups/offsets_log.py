@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.unit.broker.groups.known_topics import KnownTopics
+from tests.unit.broker.groups.logs_in_memory import MovingLog
 
 from ottla.broker.groups.classic.group import GroupLimits
 from ottla.broker.groups.entries import ShardSettings
@@ -96,7 +97,7 @@ class OffsetsLog:
 
 
 def shard_of(
-    log: OffsetsLog,
+    log: OffsetsLog | MovingLog,
     clock: ManualClock | None = None,
     epoch: int = 0,
     seed: int = 1,
@@ -111,8 +112,14 @@ def shard_of(
     return GroupShard(KEY, epoch, log, clock or ManualClock(), unique, settings or SETTINGS, topics or TOPICS)  # type: ignore[arg-type]
 
 
-async def loaded(log: OffsetsLog, clock: ManualClock | None = None, epoch: int = 0, topics: KnownTopics | None = None) -> GroupShard:
-    shard = shard_of(log, clock, epoch, topics=topics)
+async def loaded(
+    log: OffsetsLog | MovingLog,
+    clock: ManualClock | None = None,
+    epoch: int = 0,
+    topics: KnownTopics | None = None,
+    settings: ShardSettings | None = None,
+) -> GroupShard:
+    shard = shard_of(log, clock, epoch, topics=topics, settings=settings)
     shard.topics_known()
     await shard.load(offload_nothing)
     return shard

@@ -10,12 +10,14 @@ import contextlib
 import itertools
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.unit.broker.groups.consumer.clients import subscription
 from tests.unit.broker.groups.known_topics import KnownTopics
-from tests.unit.broker.groups.offsets_log import OffsetsLog, loaded
+from tests.unit.broker.groups.logs_in_memory import MovingLog
+from tests.unit.broker.groups.offsets_log import SETTINGS, OffsetsLog, loaded
 
 from ottla.broker.groups.classic.effects import Joined, JoinedMember
 from ottla.broker.groups.classic.group import Group
@@ -24,14 +26,15 @@ from ottla.broker.groups.classic.member import Protocol
 from ottla.broker.groups.classic.membership import Leaver, Sync
 from ottla.broker.groups.consumer.assignment import assignment_of, partitions_of
 from ottla.broker.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
-from ottla.broker.groups.consumer.group import ConsumerGroup
-from ottla.broker.groups.consumer.heartbeat import Heartbeat
+from ottla.broker.groups.consumer.group import ConsumerGroup, ConsumerLimits
+from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
 from ottla.broker.groups.shard import GroupShard
 from ottla.errors import (
     ApiError,
     FencedInstanceId,
     FencedMemberEpoch,
     GroupIdNotFound,
+    GroupMaxSizeReached,
     IllegalGeneration,
     MemberIdRequired,
     RebalanceInProgress,
@@ -46,14 +49,24 @@ PARTITIONS = 6
 class Storm:
     """One group and where it is coordinated at the moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: OffsetsLog | MovingLog | None = None, max_size: int = 100) -> None:
         self.topics = KnownTopics(clicks=PARTITIONS)
-        self.log, self.clock = OffsetsLog(), ManualClock()
+        self.log, self.clock = log or OffsetsLog(), ManualClock()
         self.shard: GroupShard
         self.kinds: list[str] = []
+        self.epochs = 0
+        limits = replace(SETTINGS.limits, max_size=max_size)
+        self._settings = replace(SETTINGS, limits=limits, consumer_limits=ConsumerLimits(max_size=max_size))
+
+    @property
+    def partition_count(self) -> int:
+        topic = self.topics.topic("clicks")
+        assert topic is not None
+        return len(topic.partitions)
 
     async def start(self) -> None:
-        self.shard = await loaded(self.log, self.clock, epoch=len(self.kinds), topics=self.topics)
+        self.epochs += 1
+        self.shard = await loaded(self.log, self.clock, epoch=self.epochs, topics=self.topics, settings=self._settings)
 
     def note_kind(self) -> None:
         group = self.shard.group("g")
@@ -78,6 +91,8 @@ class Storm:
         self.clock.advance(seconds=seconds)
         entry = self.shard._groups.get("g")
         if entry is not None and entry.group.next_deadline_ms <= self.clock.monotonic() * 1000:
+            if entry.timer is not None:
+                entry.timer.cancel()
             self.shard._tick(entry)
         await settle()
 
@@ -100,7 +115,14 @@ class NewClient:
         self.member_id = name
         self.instance_id = instance_id
         self._epoch = 0
+        self._asked: asyncio.Future[HeartbeatAnswer] | None = None
+        self._has_missed = False
+        self.heard_s: list[float] = []  # when it was answered
         self.owned: set[Any] = set()
+
+    @property
+    def is_at_rest(self) -> bool:
+        return True
 
     def is_current(self, group: Group | ConsumerGroup) -> bool:
         """Whether its next heartbeat would not be refused."""
@@ -110,20 +132,41 @@ class NewClient:
         return self._epoch in (position.epoch, position.previous_epoch)
 
     async def step(self) -> None:
-        joins = self._epoch == 0
-        more: dict[str, Any] = {"rebalance_timeout_ms": 60_000, "names": frozenset({"clicks"})} if joins else {}
-        owned = {} if joins else assignment_of(self.owned)
-        request = Heartbeat(self.member_id, self._epoch, instance_id=self.instance_id, owned=owned, **more)
+        if self._asked is None:
+            joins = self._epoch == 0
+            says_all = joins or self._has_missed
+            more: dict[str, Any] = {"rebalance_timeout_ms": 60_000, "names": frozenset({"clicks"})} if says_all else {}
+            owned = {} if joins else assignment_of(self.owned)
+            request = Heartbeat(self.member_id, self._epoch, instance_id=self.instance_id, owned=owned, **more)
+            self._asked = asyncio.ensure_future(self._storm.shard.consumer_heartbeat("g", request))
+            await settle()
+        if not self._asked.done():
+            return
+        asked, self._asked = self._asked, None
+        self._has_missed = True
         try:
-            answer = await self._storm.shard.consumer_heartbeat("g", request)
-        except UnreleasedInstanceId:
+            answer = asked.result()
+        except (UnreleasedInstanceId, GroupMaxSizeReached):
+            return  # it tries again
+        except (FencedMemberEpoch, UnknownMemberId, GroupIdNotFound) as error:
+            if isinstance(error, UnknownMemberId):
+                since_s = self._storm.clock.monotonic() - 40
+                assert len([at for at in self.heard_s if at > since_s]) < 3, f"{self.member_id} was put out though it lives"
+            self._epoch, self.owned, self.heard_s = 0, set(), []
             return
-        except (FencedMemberEpoch, UnknownMemberId, GroupIdNotFound):
-            self._epoch, self.owned = 0, set()
+        except ApiError as error:
+            assert error.retriable, error
             return
+        self._has_missed = False
+        self.heard_s.append(self._storm.clock.monotonic())
         self._epoch = answer.member_epoch
         if answer.assignment is not None:
             self.owned = set(partitions_of(answer.assignment))
+
+    def loses_its_connection(self) -> None:
+        if self._asked is not None:
+            self._asked.cancel()
+            self._asked, self._has_missed = None, True
 
     async def leave(self) -> None:
         await self._storm.shard.consumer_heartbeat("g", Heartbeat(self.member_id, -1, instance_id=self.instance_id))
@@ -144,7 +187,13 @@ class OldClient:
         self._generation = -1
         self._waiting: asyncio.Future[Any] | None = None
         self._is_joined = False
+        self._count = 0  # of partitions, when it joined last
         self.owned: set[Any] = set()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it has joined, and has given nothing up since."""
+        return self._is_joined
 
     def is_current(self, group: Group | ConsumerGroup) -> bool:
         """Whether it is a member, and of the right generation, or may be without knowing it yet."""
@@ -163,9 +212,10 @@ class OldClient:
         try:
             if self._waiting is not None:
                 return
-            if self._is_joined:
+            if self._is_joined and self._count == self._storm.partition_count:
                 self._storm.shard.heartbeat("g", self.member_id, self.instance_id, self._generation)
             else:
+                self._count = self._storm.partition_count
                 data = subscription(frozenset({"clicks"}), self.owned, self._storm.topics)
                 protocols = (Protocol("range", data),)
                 is_static = self.instance_id is not None
@@ -204,17 +254,22 @@ class OldClient:
         shares = {}
         for index, member_id in enumerate(owned):
             others = frozenset().union(*(some for other, some in owned.items() if other != member_id))
-            shares[member_id] = frozenset(range(PARTITIONS)[index :: len(members)]) - others
+            shares[member_id] = frozenset(range(self._storm.partition_count)[index :: len(members)]) - others
         return {member_id: write_assignment({"clicks": some} if some else {}, 1) for member_id, some in shares.items()}
 
     def _refused(self, error: ApiError) -> None:
         self._is_joined = False
-        if isinstance(error, UnknownMemberId | FencedInstanceId):
+        if isinstance(error, UnknownMemberId | FencedInstanceId | GroupMaxSizeReached):
             self.member_id, self.owned = "", set()
         elif isinstance(error, IllegalGeneration):
             self.owned = set()
         else:
             assert isinstance(error, RebalanceInProgress) or error.retriable, error
+
+    def loses_its_connection(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting, self._is_joined = None, False
 
     async def leave(self) -> None:
         self._storm.shard.leave("g", [Leaver(self.member_id, self.instance_id)])
