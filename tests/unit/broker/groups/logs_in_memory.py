@@ -119,8 +119,8 @@ class MovingLog:
             if written.marker is not None:
                 first = open_since.pop(written.producer_id, None)
                 if first is not None and written.marker is ControlRecordType.ABORT:
-                    inner = (each for each in self.written if each.producer_id == written.producer_id)
-                    aborted |= {each.base_offset for each in inner if first <= each.base_offset < written.base_offset}
+                    inner = (batch for batch in self.written if batch.producer_id == written.producer_id)
+                    aborted |= {batch.base_offset for batch in inner if first <= batch.base_offset < written.base_offset}
             elif written.producer_id != NO_PRODUCER_ID:
                 open_since.setdefault(written.producer_id, written.base_offset)
         clean_to = random.choice([written.base_offset for written in self.written] or [0])

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import lru_cache
 from itertools import product
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 from uuid import UUID
 
 from hypothesis import given, settings
@@ -29,7 +29,6 @@ from ottla.broker.groups.consumer.heartbeat import Heartbeat
 from ottla.broker.groups.records import CommittedOffset, OffsetKey, decode_key, decode_offset
 from ottla.broker.groups.shard import GroupShard
 from ottla.errors import ApiError, NotEnoughReplicas, UnknownTopicOrPartition
-from ottla.lifecycle import offload_nothing
 from ottla.model import NO_PRODUCER_ID, TopicPartition
 from ottla.record.control_records import ControlRecordType
 from ottla.testing.clock import ManualClock
@@ -47,6 +46,8 @@ EVENTS: Final = (
     *("member", "member", "lead again", "lead again"),
 )
 key_of, offset_of = lru_cache(decode_key), lru_cache(decode_offset)
+P = ParamSpec("P")
+R = TypeVar("R")
 Key = tuple[str, TopicPartition]
 Entry = tuple[int, int, UUID | None, int]  # where in the log, the offset, of which topic, committed when
 
@@ -71,7 +72,18 @@ class History:
         self.epochs += 1
         self.shard = shard_of(self.log, self.clock, self.epochs, topics=self.topics)
         self.shard.topics_known()
-        await self.shard.load(offload_nothing)
+        loading = asyncio.ensure_future(self.shard.load(after_a_turn))
+        while not loading.done():
+            await asyncio.sleep(0)
+            if self.random.random() < 0.05:
+                self.story.append("while it is read: " + self.topic(self.random.choice(TOPICS)))
+            elif self.open and self.random.random() < 0.1:
+                producer_id, is_commit = self.open.pop(), self.random.random() < 0.7
+                self.log.append_marker(producer_id, _marker(is_commit))
+                self.log.commit(self.log.end_offset)
+                self.shard.transaction_ended(producer_id, is_commit)
+                self.story.append(f"while it is read: marker of {producer_id}: {is_commit}")
+        await loading
 
     # The oracle.
 
@@ -350,11 +362,16 @@ class History:
         await self.shard.ended()
 
 
+async def after_a_turn(function: Callable[P, R], /, *arguments: P.args, **keywords: P.kwargs) -> R:
+    await asyncio.sleep(0)
+    return function(*arguments, **keywords)
+
+
 def _marker(is_commit: bool) -> ControlRecordType:
     return ControlRecordType.COMMIT if is_commit else ControlRecordType.ABORT
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_offsets_are_what_the_committed_log_says(seed: int) -> None:
     asyncio.run(History(Random(seed)).run(60))
