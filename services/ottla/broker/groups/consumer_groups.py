@@ -165,12 +165,11 @@ class ConsumerGroups:
 
         Its generation is the epoch that they are at, so that their next heartbeats are of the right one.
         """
-        changes = tombstones(group)
         try:
             for member in gone:
                 take_out(group, member)
             classic = downgraded(group, self._settings.limits, self._topics, monotonic_ms(self._clock), self._counts)
-            records: list[KeyValue] = [encode_change(group.group_id, change) for change in (*changes, *tombstones(group))]
+            records: list[KeyValue] = [encode_change(group.group_id, change) for change in (*group.changes, *tombstones(group))]
             stored = classic.store()
             if reason:  # another coordinator is to begin the rebalance too: by a group with members and no leader
                 stored = replace(stored, leader=None)

@@ -12,6 +12,7 @@ from tests.unit.broker.groups.known_topics import KnownTopics
 from tests.unit.broker.groups.offsets_log import KEY, SETTINGS, OffsetsLog, loaded
 from tests.unit.broker.groups.test_shard import CLICKS, VIEWS, join_request, one_member
 
+from ottla.broker.coordinator.last_values import LastValues
 from ottla.broker.groups import commits
 from ottla.broker.groups.classic.group import Group
 from ottla.broker.groups.classic.joining import Join
@@ -23,6 +24,7 @@ from ottla.broker.groups.consumer.embedded import read_assignment, write_assignm
 from ottla.broker.groups.consumer.group import ConsumerGroup, ConsumerLimits
 from ottla.broker.groups.consumer.heartbeat import Heartbeat, HeartbeatAnswer
 from ottla.broker.groups.consumer.states import ConsumerGroupState
+from ottla.broker.groups.loading import loaded_groups
 from ottla.broker.groups.records import CommittedOffset, encode_group_key, encode_offset
 from ottla.broker.groups.shard import GroupShard
 from ottla.errors import (
@@ -607,3 +609,17 @@ async def test_the_answer_of_a_heartbeat_without_changes_is_not_ahead_of_the_log
     log.commits.set()
     answers: list[HeartbeatAnswer] = [await first, await second]
     assert answers[0] == answers[1]
+
+
+async def test_a_static_member_that_a_classic_one_replaced_leaves_no_records_when_the_group_becomes_classic() -> None:
+    """They would be a member again, with its partitions, at a coordinator that loads the group as the consumer group that it is later."""
+    log = OffsetsLog()
+    shard = await loaded(log, topics=TOPICS)
+    await classic_member(shard)
+    await shard.consumer_heartbeat("g", beat("a", instance_id="i"))
+    await shard.join("g", classic_join(instance_id="i"))
+    assert isinstance(shard.group("g"), Group)
+    read = LastValues(KEY)
+    for batch in log.batches:
+        read.feed(batch)
+    assert loaded_groups(KEY, read)["g"].changes == []
