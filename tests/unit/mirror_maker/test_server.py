@@ -174,9 +174,10 @@ async def test_a_group_is_at_the_end_of_a_topic_of_the_target_that_was_made_agai
             assert not await delete_topics(b.cluster, ["A.clicks"])
             there = link._target.metadata.topics
             await until(lambda: "A.clicks" in there and there["A.clicks"].topic_id != former)
-            await link._follow_groups()
             assert [found.offset for found in await link.translate("readers")] == [0]
-            assert (await committed_offsets(b.cluster, "readers"))[COPIED].offset == 0
+            async with asyncio.timeout(SECONDS):  # as long as the coordinator has what was committed to the former topic, it stays
+                while (found := (await committed_offsets(b.cluster, "readers")).get(COPIED)) is None or found.offset:
+                    await link._follow_groups()
             await publish(a, CLICKS, b"2")
             await arrives(b, COPIED, b"2")
             await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(3)})
