@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from random import Random
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 from weakref import ref
 
 from ottla.broker.controller import decisions
@@ -66,6 +66,8 @@ log: Final = logging.getLogger(__name__)
 
 A = TypeVar("A")
 Q = TypeVar("Q", bound=Request[Any])
+S = TypeVar("S")
+Performer: TypeAlias = Callable[[S], Awaitable[Any]]  # of a request, or of a term
 
 # An answer waits this long, at most, for all brokers to have acknowledged what it says.
 _ACKNOWLEDGED_SECONDS: Final = 1.0
@@ -90,7 +92,7 @@ class _Row:
     """
 
     event: ControllerEvent
-    perform: Callable[[Any], Awaitable[Any]]
+    perform: Performer[Any]
     is_grouped: bool = False
     waits: bool = False
 
@@ -336,7 +338,7 @@ class ActiveController(ControllerControl):
         deletion = self._state.deletions.get(name)
         return deletion is not None and any(deletion.in_phase(broker_id, ReplicaPhase.DELETION_STARTED) for broker_id in deletion.phases)
 
-    def _watch(self, event: ControllerEvent, title: str, look: Callable[[ActiveController], Awaitable[None]]) -> Watch:
+    def _watch(self, event: ControllerEvent, title: str, look: Performer[ActiveController]) -> Watch:
         known = ref(self)  # the session keeps a watch until it fires, and may outlive many terms
 
         def happened(_: WatchedEvent) -> None:
@@ -402,9 +404,7 @@ class ActiveController(ControllerControl):
                 self._events.put(ControllerEvent.REBALANCE, "rebalancing leaders", self._partitions.rebalance)
 
 
-def _row(
-    request: type[Q], event: ControllerEvent, perform: Callable[[Q], Awaitable[object]], *, waits: bool = False
-) -> tuple[type[Request[Any]], _Row]:
+def _row(request: type[Q], event: ControllerEvent, perform: Performer[Q], *, waits: bool = False) -> tuple[type[Request[Any]], _Row]:
     return request, _Row(event, perform, waits=waits)
 
 
