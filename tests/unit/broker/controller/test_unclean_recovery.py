@@ -212,7 +212,7 @@ def test_the_last_in_sync_leads_once_the_other_that_was_eligible_is_back_on_a_ne
 
 @pytest.mark.parametrize("first", [1, 3])
 def test_of_two_in_sync_the_one_with_a_log_leads_once_the_other_is_back_on_a_new_disk(first: int) -> None:
-    """Nothing more is to come (simulation, seed 794692537), whoever was back first. The third was not in sync, and has less."""
+    """Nothing more is to come (simulation, seed 794692537), in whatever order they come. The third was not in sync, and has less."""
     cluster = KnownCluster(1, 2, 3)
     cluster.topic("a", (1, 2, 3), min_insync_replicas="2")
     cluster.leave(2)
