@@ -227,7 +227,7 @@ def test_answers_come_in_the_order_of_the_requests(cluster: EmbeddedCluster) -> 
 def test_a_client_asks_which_versions_a_broker_speaks_and_each_is_answered_in_its_own(cluster: EmbeddedCluster) -> None:
     """ "Other requests" (R2): Metadata has told of the controller since version 1, and a client of version 0 is not surprised by that.
 
-    A client that is newer than the broker is told so in the oldest version, which each can read.
+    A client that is newer than the broker gets that answer in the oldest version, which each can read.
     """
     with Connection(address_of(cluster, 1)) as connection:
         answer = connection.ask(message(ApiKey.API_VERSIONS, 0))

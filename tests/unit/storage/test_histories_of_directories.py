@@ -179,7 +179,7 @@ class History:
         except KafkaStorageError as error:
             self.tell(f"refused: {str(error)[-90:]}")
             return False
-        except Exception as error:
+        except Exception as error:  # whatever else comes out of the storage is a finding: the history fails by it
             self.found.append(f"{coroutine!r}: {error!r}")
             return False
         return True

@@ -126,7 +126,7 @@ def test_what_cannot_be_looked_at_is_exit_code_2(left: KafkaLeft, capsys: pytest
 
 
 def test_the_order_of_the_servers_of_zookeeper_makes_no_other_cluster(left: KafkaLeft, capsys: pytest.CaptureFixture[str]) -> None:
-    """As where each broker's file has the server beside it first. A slash at the end is none of the chroot's."""
+    """As where each broker's file has the nearest server first. A slash at the end is none of the chroot's."""
     for broker_id, connect in ((1, "zk2:2181,127.0.0.1:36281/kafka"), (2, "127.0.0.1:36281, zk2/kafka/")):
         path = left.directory / f"broker-{broker_id}.properties"
         path.write_text(path.read_text().replace("127.0.0.1:36281/kafka", connect))

@@ -89,6 +89,11 @@ class History:
         return self.cluster.of("a-0")
 
     @property
+    def members(self) -> set[BrokerId]:
+        """Who has everything that is committed, by what the controller knows."""
+        return {*self.state.isr, *self.state.eligible_leader_replicas}
+
+    @property
     def leader(self) -> Machine | None:
         """The one that leads and runs."""
         found = self.machines.get(self.state.leader)
@@ -269,10 +274,10 @@ class History:
     # and one that has forgotten look the same.
 
     def may_go(self, broker_id: BrokerId) -> bool:
-        members = {*self.state.isr, *self.state.eligible_leader_replicas} - {broker_id}
+        others = self.members - {broker_id}
         return (
-            broker_id not in (*self.state.isr, *self.state.eligible_leader_replicas)
-            or not any(self.machines[member].is_unnoticed for member in members)
+            broker_id not in self.members
+            or not any(self.machines[member].is_unnoticed for member in others)
             or self.another_is_well(broker_id)
         )
 
@@ -280,8 +285,7 @@ class History:
         if self.another_is_well(broker_id):
             return True
         has_lost_none = not any(machine.has_forgotten for machine in self.machines.values())
-        members = (*self.state.isr, *self.state.eligible_leader_replicas)
-        return broker_id not in members and self.state.leader == NO_LEADER and has_lost_none
+        return broker_id not in self.members and self.state.leader == NO_LEADER and has_lost_none
 
     def another_is_well(self, broker_id: BrokerId) -> bool:
         """Whether one that is in sync is there with all that it had, and a controller knows it: else killed is as bad as forgotten."""

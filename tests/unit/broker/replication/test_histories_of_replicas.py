@@ -36,7 +36,7 @@ EVENTS: Final = (
     *("produce",) * 6,
     *("fetch",) * 8,
     *("ask", "ask", "ask", "answer", "answer", "answer", "late fetch", "repeat", "all fetch", "all fetch"),
-    *("hear", "hear", "hear", "hear", "hear all", "hear all", "old news", "old news"),
+    *("hear", "hear", "hear", "hear", "hear all", "hear all", "late copy", "late copy"),
     *("wait", "wait", "wait", "wait long", "flush", "checkpoint", "consume", "consume", "consume"),
     *("kill", "power", "stop", "start", "start", "start", "expire"),
     *("tails", "tails", "join unheard", "lag", "few", "settings late", "question", "question"),
@@ -153,7 +153,7 @@ class History:
                 await self.hear(host)
             case "hear all":
                 await self.hear_all()
-            case "old news" if host.taken and host.is_there and host.partition is not None:
+            case "late copy" if host.taken and host.is_there and host.partition is not None:
                 message = self.random.choice((host.taken[-1], self.random.choice(host.taken)))
                 if message.topic_id == cluster.topic_id == host.taken[-1].topic_id:
                     self.story.append(f"{host} hears again: {message.state}")
