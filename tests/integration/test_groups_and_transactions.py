@@ -44,6 +44,19 @@ def test_a_copy_is_exact_while_everything_fails(containers: Containers, view: Vi
     )
 
 
+def progress(members: list[confluent_kafka.Consumer]) -> str:
+    """Of each member its partitions, with the offset that it is at and the last one that it knows of, or why that is unknown."""
+    lines = []
+    for member in members:
+        try:
+            places = member.position(member.assignment())
+            ends = [member.get_watermark_offsets(place, cached=True) for place in places]
+            lines.append(", ".join(f"{place.partition}: {place.offset} of {end}" for place, end in zip(places, ends, strict=True)))
+        except confluent_kafka.KafkaException as error:
+            lines.append(str(error))
+    return "; ".join(lines)
+
+
 def coordinator(view: View, internal_topic: str, key: str) -> int:
     """The leader of the partition that a group's or a transaction's name falls to."""
     from ottla.broker.coordinator.state_partition import partition_of
@@ -124,7 +137,7 @@ def test_members_share_a_topic_through_a_rolling_restart(containers: Containers,
         assert failed == []
         deadline = time.monotonic() + SECONDS
         while len(seen) < published:
-            assert time.monotonic() < deadline, f"{len(seen)} of {published} messages were handled"
+            assert time.monotonic() < deadline, f"{len(seen)} of {published} messages were handled: {progress(members)}"
             for member in members:
                 seen.update(message.value() or b"" for message in member.consume(100, 0.1) if message.error() is None)
         while sorted(len(member.assignment()) for member in members) != [2, 2, 2]:

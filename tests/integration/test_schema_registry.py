@@ -64,10 +64,10 @@ class Registrations:
     is_over: threading.Event = field(default_factory=threading.Event)
 
     def run(self, client: int) -> None:
-        number = 0
+        number = unanswered = 0  # each client has its own turns: two that passed one list on could each find the dead node for good
         while not self.is_over.is_set():
             subject = f"subject-{client}-{number}"
-            url = f"{self.urls[(client + number) % len(self.urls)]}/subjects/{subject}/versions"
+            url = f"{self.urls[(client + number + unanswered) % len(self.urls)]}/subjects/{subject}/versions"
             try:
                 self.acknowledged[subject] = ask(url, {"schema": schema(f"record_{client}_{number}")})["id"]
                 number += 1
@@ -77,7 +77,7 @@ class Registrations:
                     return
                 time.sleep(0.1)
             except OSError:
-                self.urls.append(self.urls.pop(0))
+                unanswered += 1
                 time.sleep(0.1)
 
 
