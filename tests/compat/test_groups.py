@@ -331,3 +331,41 @@ def test_a_group_rides_through_the_death_of_its_coordinator() -> None:
         cluster.kill(cluster.leader("__consumer_offsets", 0))
         publish(cluster.bootstrap_servers, topic, 60, 30)
         assert sorted(read_with_confluent(cluster.bootstrap_servers, topic, "survivors", 30)) == list(range(60, 90))
+
+
+def test_a_member_gets_its_offsets_when_the_coordinator_it_knows_has_just_moved() -> None:
+    """librdkafka asks the next coordinator where partitions are unstable; by the group's error alone it never reads them (issue 5586)."""
+    import confluent_kafka
+    from kafka import KafkaAdminClient
+    from kafka.protocol.admin import ElectionType
+    from kafka.structs import TopicPartition
+
+    with EmbeddedCluster(brokers=3, settings={"offsets.topic.num.partitions": "1", "auto.leader.rebalance.enable": "false"}) as cluster:
+        topic = cluster.create_topic("moved", partitions=PARTITIONS, replication_factor=3)
+        publish(cluster.bootstrap_servers, topic, 0, 60)
+        assert sorted(read_with_confluent(cluster.bootstrap_servers, topic, "movers", 60)) == list(range(60))
+        publish(cluster.bootstrap_servers, topic, 60, 60)
+        consumer = confluent_kafka.Consumer(confluent_settings(cluster.bootstrap_servers, "movers"))
+        try:
+            # Without a subscription, so that no heartbeat finds it out before.
+            consumer.assign([confluent_kafka.TopicPartition(topic, 0)])
+            assert [message.value() for message in consumer.consume(10, SECONDS)] == [
+                b"%d" % number for number in range(60, 120, PARTITIONS)
+            ]
+            former = cluster.leader("__consumer_offsets", 0)
+            replicas = [*(number for number in cluster.isr("__consumer_offsets", 0) if number != former), former]
+            admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers)
+            try:
+                admin.alter_partition_reassignments({TopicPartition("__consumer_offsets", 0): replicas})
+                admin.elect_leaders(ElectionType.PREFERRED, {"__consumer_offsets": [0]})
+            finally:
+                admin.close()
+            assert cluster.leader("__consumer_offsets", 0) == replicas[0]
+            consumer.incremental_assign([confluent_kafka.TopicPartition(topic, partition) for partition in range(1, PARTITIONS)])
+            found: list[int] = []
+            end = time.monotonic() + SECONDS
+            while len(found) < 50 and time.monotonic() < end:
+                found += [int(message.value() or 0) for message in consumer.consume(50, 0.5) if message.error() is None]
+            assert sorted(found) == [number for number in range(60, 120) if number % PARTITIONS]
+        finally:
+            consumer.close()

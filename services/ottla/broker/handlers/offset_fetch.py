@@ -19,7 +19,7 @@ from ottla.broker.handlers.by_topic import grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices, side_by_side
 from ottla.broker.security.authorizer import Operation
-from ottla.errors import NONE, ApiError, TopicAuthorizationFailed, UnstableOffsetCommit
+from ottla.errors import NONE, ApiError, CoordinatorNotAvailable, NotCoordinator, TopicAuthorizationFailed, UnstableOffsetCommit
 from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages import MessageSchema
@@ -83,8 +83,11 @@ async def _find(
     except ApiError as error:
         if context.api_version >= FIRST_WITH_GROUP_ERROR:
             found.error_code = error.code
+        # librdkafka looks for the coordinator by the group's error, and asks it only if a partition is unstable (its issue 5586).
+        is_elsewhere = isinstance(error, (CoordinatorNotAvailable, NotCoordinator))
+        code = UnstableOffsetCommit.code if require_stable and is_elsewhere else error.code
         async for partition in in_slices(_asked(topics or ())):
-            found.add(partition, None, error.code)
+            found.add(partition, None, code)
         return found
     if topics is None:
         async for partition in in_slices(sorted(key for key, _ in offsets.items())):

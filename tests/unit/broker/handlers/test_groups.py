@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from tests.loops import until
 
-from ottla.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, InvalidGroupId, InvalidRequest, RebalanceInProgress
+from ottla.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidGroupId,
+    InvalidRequest,
+    NotCoordinator,
+    RebalanceInProgress,
+    UnstableOffsetCommit,
+)
 from ottla.protocol.api import ApiKey
 
 
@@ -64,6 +72,16 @@ async def test_a_member_that_syncs_while_its_coordinator_reads_the_partition_joi
     assert int((await broker.ask(ApiKey.HEARTBEAT, 4, **member)).error_code) == 0
     joined = await broker.ask(ApiKey.JOIN_GROUP, 9, group_id="g", session_timeout=10_000)
     assert int(joined.error_code) == CoordinatorLoadInProgress.code
+
+
+@pytest.mark.parametrize("require_stable", [False, True])
+async def test_offsets_of_another_broker_are_not_stable_to_who_asks_for_stable_ones(broker: Any, require_stable: bool) -> None:
+    """The group's error is Kafka's; that of a partition, which Kafka leaves out, has librdkafka ask again where the coordinator is."""
+    groups = [{"group_id": "g", "topics": [{"name": "clicks", "partition_indexes": [0]}]}]
+    (found,) = (await broker.ask(ApiKey.OFFSET_FETCH, 8, groups=groups, require_stable=require_stable)).groups
+    assert int(found.error_code) == NotCoordinator.code
+    (partition,) = found.topics[0].partitions
+    assert int(partition.error_code) == (UnstableOffsetCommit.code if require_stable else NotCoordinator.code)
 
 
 async def test_groups_are_deleted_side_by_side(broker: Any) -> None:
