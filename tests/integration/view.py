@@ -38,7 +38,9 @@ class View:
 
         def is_created() -> bool:
             client = self._client()  # kept until it has answered
-            future = client.create_topics([NewTopic(name, partitions, replicas, config=config)], operation_timeout=10)[name]
+            # No broker that answers is a KafkaException too, as long as the future is waited for longer than the request.
+            new = NewTopic(name, partitions, replicas, config=config)
+            future = client.create_topics([new], operation_timeout=10, request_timeout=15)[name]
             try:
                 future.result(20)
             except confluent_kafka.KafkaException as exception:
@@ -77,23 +79,22 @@ class View:
 
         return wait_until("there is a controller", found, 180.0)
 
-    def out_of_sync(self) -> list[str] | None:
-        """Partitions without all of their replicas; None when it is not known, or not every broker is there."""
+    def out_of_sync(self, topic: str | None = None) -> list[str] | None:
+        """Partitions (or a topic's) without all of their replicas; None when it is not known, or a broker or the topic is not there."""
         metadata = self.metadata()
-        if metadata is None or sorted(metadata.brokers) != list(BROKERS):
+        if metadata is None or sorted(metadata.brokers) != list(BROKERS) or topic not in (None, *metadata.topics):
             return None
         return [
             f"{name}-{partition.id}: leader {partition.leader}, replicas {partition.replicas}, in sync {partition.isrs}"
-            for name, topic in metadata.topics.items()
-            for partition in topic.partitions.values()
-            if partition.leader < 0 or sorted(partition.isrs) != sorted(partition.replicas)
+            for name, known in metadata.topics.items()
+            for partition in known.partitions.values()
+            if topic in (None, name) and (partition.leader < 0 or sorted(partition.isrs) != sorted(partition.replicas))
         ]
 
     def wait_in_sync(self, topic: str | None = None, seconds: float = IN_SYNC_SECONDS) -> None:
         """Until all brokers are there and every replica (or a topic's) is in sync."""
 
-        def is_met() -> bool:
-            found = self.out_of_sync()
-            return found is not None and not [name for name in found if topic is None or name.startswith(f"{topic}-")]
+        def state() -> str:
+            return str(self.out_of_sync(topic))[:1500]
 
-        wait_until("every broker is there and every replica in sync", is_met, seconds, lambda: str(self.out_of_sync())[:1500])
+        wait_until("every broker is there and every replica in sync", lambda: self.out_of_sync(topic) == [], seconds, state)
