@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 import time
@@ -61,13 +62,14 @@ class Registrations:
     urls: list[str]
     acknowledged: dict[str, int] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
+    unanswered: dict[int, str] = field(default_factory=dict)  # the latest of each client, for the text of a failure
     is_over: threading.Event = field(default_factory=threading.Event)
 
     def run(self, client: int) -> None:
-        number = unanswered = 0  # each client has its own turns: two that passed one list on could each find the dead node for good
+        number = attempts = 0  # each client has its own turns: two that passed one list on could each find the dead node for good
         while not self.is_over.is_set():
             subject = f"subject-{client}-{number}"
-            url = f"{self.urls[(client + number + unanswered) % len(self.urls)]}/subjects/{subject}/versions"
+            url = f"{self.urls[(client + number + attempts) % len(self.urls)]}/subjects/{subject}/versions"
             try:
                 self.acknowledged[subject] = ask(url, {"schema": schema(f"record_{client}_{number}")})["id"]
                 number += 1
@@ -75,10 +77,15 @@ class Registrations:
                 if error.code < 500:
                     self.refused.append(f"{subject}: {error.code} {error.read()[:200]!r}")
                     return
+                self.unanswered[client] = f"{url}: {error}"
                 time.sleep(0.1)
-            except OSError:
-                unanswered += 1
+            except (OSError, http.client.HTTPException) as error:  # the second when a node dies in the middle of its answer
+                self.unanswered[client] = f"{url}: {error!r}"
+                attempts += 1
                 time.sleep(0.1)
+
+    def troubles(self) -> tuple[list[str], dict[int, str]]:
+        return self.refused, self.unanswered
 
 
 def leader_of(containers: Containers) -> str:
@@ -96,7 +103,7 @@ def test_the_leader_is_killed_and_no_acknowledged_schema_is_lost_or_shares_an_id
 
     def wait_for_more() -> None:
         wanted = len(registrations.acknowledged) + 50
-        wait_until("schemas are registered", lambda: len(registrations.acknowledged) > wanted, 180.0, lambda: registrations.refused)
+        wait_until("schemas are registered", lambda: len(registrations.acknowledged) > wanted, 180.0, registrations.troubles)
 
     try:
         for _ in range(2):
@@ -168,7 +175,7 @@ def test_the_nodes_are_replaced_one_by_one_and_registrations_go_on(registries: C
             containers.wait_healthy(NODES)
             registrations.urls[:] = [f"http://{containers.address(node, 8081)}" for node in NODES]
             wanted = len(registrations.acknowledged) + 50
-            wait_until("schemas are registered", lambda: len(registrations.acknowledged) > wanted, 180.0)  # noqa: B023
+            wait_until("schemas are registered", lambda: len(registrations.acknowledged) > wanted, 180.0, registrations.troubles)  # noqa: B023
     finally:
         registrations.is_over.set()
         for thread in clients:
@@ -200,8 +207,8 @@ def test_its_alerts_fire_and_clear(registries: ComposeCluster) -> None:
             return {name for name, _ in prometheus.firing() if name.startswith("Registry")}
 
         wait_until("nothing fires", lambda: not firing(), 180.0, prometheus.firing)
-        leader = leader_of(containers)
-        assert leader is not None and containers.stop(leader, seconds=30) == 0  # the other one leads then, and is a target as well
+        leader = wait_until("one leads", lambda: leader_of(containers), 180.0)
+        assert containers.stop(leader, seconds=30) == 0  # the other one leads then, and is a target as well
         wait_until("RegistryDown fires", lambda: firing() == {"RegistryDown"}, 180.0, prometheus.firing)
         containers.start(leader)
         containers.wait_healthy(NODES)
