@@ -32,8 +32,11 @@ class Failed(AssertionError):
 
 
 def run(*command: str, seconds: float = 60, given: str | None = None) -> str:
-    """A command's output; Failed when its exit code is not 0."""
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, input=given)
+    """A command's output; Failed when its exit code is not 0, or when it does not end: an `exec` into a pod that goes may hang."""
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, input=given)
+    except subprocess.TimeoutExpired as error:
+        raise Failed(f"{' '.join(command[:6])} …: not ended after {seconds:g} s") from error
     if ended.returncode != 0:
         raise Failed(f"{' '.join(command[:6])} …: exit code {ended.returncode}: {ended.stderr.strip()[-2000:]}")
     return ended.stdout
@@ -118,6 +121,15 @@ class Cluster:
 
     def ready_brokers(self) -> int:
         return int(self.get("statefulset", f"{FULLNAME}-broker")["status"].get("readyReplicas", 0))
+
+    def is_another_and_ready(self, pod: str, uid: str) -> bool:
+        """Whether a pod of that name, but not the one of that uid, is ready."""
+        try:
+            found = self.get("pod", pod)
+        except Failed:
+            return False
+        ready = [condition["status"] for condition in found["status"].get("conditions", ()) if condition["type"] == "Ready"]
+        return found["metadata"]["uid"] != uid and ready == ["True"]
 
     def restarts(self, broker: int) -> int:
         return int(self.get("pod", f"{FULLNAME}-broker-{broker}")["status"]["containerStatuses"][0]["restartCount"])
