@@ -111,17 +111,9 @@ def test_a_drain_is_told_through_tls(secured: Cluster) -> None:
 def test_brokers_survive_the_loss_of_the_server_that_they_coordinate_by(secured: Cluster) -> None:
     """One of three ZooKeeper servers, whichever leads or not, is no reason for a broker to be anything but ready."""
     for ordinal in range(3):
-        uid = secured.get("pod", f"{FULLNAME}-zookeeper-{ordinal}")["metadata"]["uid"]
-        secured.kubectl("delete", "pod", f"{FULLNAME}-zookeeper-{ordinal}", "--grace-period=1", seconds=60)
-        until("another server is ready", partial(_is_another_and_ready, secured, ordinal, uid))
+        pod = f"{FULLNAME}-zookeeper-{ordinal}"
+        uid = secured.get("pod", pod)["metadata"]["uid"]
+        secured.kubectl("delete", "pod", pod, "--grace-period=1", seconds=60)
+        until("another server is ready", partial(secured.is_another_and_ready, pod, uid))
         until("all brokers are ready", lambda: secured.ready_brokers() == 3)
     assert [secured.restarts(number) for number in range(3)] == [0, 0, 0], "a broker was restarted, for which there was no reason"
-
-
-def _is_another_and_ready(cluster: Cluster, ordinal: int, uid: str) -> bool:
-    try:
-        pod = cluster.get("pod", f"{FULLNAME}-zookeeper-{ordinal}")
-    except Failed:
-        return False
-    ready = [condition["status"] for condition in pod["status"].get("conditions", ()) if condition["type"] == "Ready"]
-    return pod["metadata"]["uid"] != uid and ready == ["True"]
