@@ -40,6 +40,14 @@ def all_have_services(cluster: Cluster) -> bool:
         return False
 
 
+def says_that_it_waits(cluster: Cluster) -> bool:
+    try:
+        said = cluster.kubectl("logs", f"{FULLNAME}-broker-0", "--container=configure")
+    except Failed:  # the container has not started
+        return False
+    return f"Service {FULLNAME}-broker-0 has no address yet" in said
+
+
 def test_brokers_wait_for_their_balancers_and_are_reached_through_them() -> None:
     with namespaced() as cluster:
         failed: list[BaseException] = []
@@ -56,8 +64,7 @@ def test_brokers_wait_for_their_balancers_and_are_reached_through_them() -> None
         try:
             until("a controller gives addresses", lambda: all(given(cluster, number) for number in range(3)), PATIENCE_SECONDS)
         except AssertionError:
-            said = cluster.kubectl("logs", f"{FULLNAME}-broker-0", "--container=configure")
-            assert f"Service {FULLNAME}-broker-0 has no address yet" in said
+            until("broker 0 waits", lambda: says_that_it_waits(cluster))
             for ordinal, address in enumerate(ADDRESSES):
                 give(cluster, ordinal, address)
         installing.join(WAIT_SECONDS + 60)
