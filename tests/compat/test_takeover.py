@@ -21,6 +21,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 from kazoo.client import KazooClient
+from tests.chaos.cluster import free_ports
 from tests.unit.takeover.kafka_left import BROKERS, CLEAN, KAFKAS_BROKER, KILLED, KafkaLeft
 
 from ottla.testing.zookeeper import ZooKeeperServer
@@ -215,15 +216,15 @@ def test_kafka_starts_on_what_ottla_left_and_reads_all_of_it(place: Place) -> No
     place.stop()
     assert place.check("--back")[0] == 0
 
-    for broker_id in BROKERS:
-        port = 36400 + broker_id
+    ports = dict(zip(BROKERS, free_ports(len(BROKERS)), strict=True))  # the other case may run at the same time
+    for broker_id, port in ports.items():
         text = place.file(broker_id).read_text().replace("127.0.0.1:0", f"127.0.0.1:{port}")
         place.file(broker_id).write_text(text)
         command = [str(home / "bin" / "kafka-server-start.sh"), str(place.file(broker_id))]
         environment = {**os.environ, "KAFKA_HEAP_OPTS": "-Xmx256m", "LOG_DIR": str(place.left.directory / "kafka-output")}
         with (place.left.directory / f"output-{broker_id}").open("ab") as output:
             place.processes[broker_id] = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-    addresses = ",".join(f"127.0.0.1:{36400 + broker_id}" for broker_id in BROKERS)
+    addresses = ",".join(f"127.0.0.1:{port}" for port in ports.values())
     admin = AdminClient({"bootstrap.servers": addresses})
     deadline = time.monotonic() + 2 * SECONDS
     while True:
