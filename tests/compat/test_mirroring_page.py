@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,18 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.cluster import free_ports
 from tests.compat.test_readme import environment_for, examples, exchanges, type_in
 
 from ottla.testing import EmbeddedCluster
 
 PAGE = Path(__file__).parents[2] / "docs" / "mirroring.md"
 SECONDS = 300.0
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextmanager
@@ -59,7 +53,7 @@ def until_copied(directory: Path, environment: dict[str, str]) -> None:
 
 def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
     with EmbeddedCluster() as a, EmbeddedCluster() as b:
-        port = free_port()
+        (port,) = free_ports(1)
         environment = {**environment_for(a.bootstrap_servers), "TARGET": b.bootstrap_servers, "OTTLA_MIRROR_RPC": f"127.0.0.1:{port}"}
         properties, first, *others = examples(PAGE)
         text = properties.text.replace("a-broker-1:9092", a.bootstrap_servers).replace("b-broker-1:9092", b.bootstrap_servers)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from tests.chaos.cluster import free_ports
 
 from ottla.config.properties import parse
 from ottla.config.registry import RegistrySettings
@@ -178,9 +178,9 @@ def _empty(directory: Path) -> Path:
 
 def test_a_registry_of_its_own_copied_with_its_ids(ottla: Ottla, tmp_path: Path) -> None:
     """From one that an embedded cluster has to one that runs by itself, from a file."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        rpc = f"127.0.0.1:{free.getsockname()[1]}"
     with EmbeddedCluster(services=["schema-registry"]) as source, EmbeddedCluster() as cluster:
+        (port,) = free_ports(1)
+        rpc = f"127.0.0.1:{port}"
         texts = {"a": CLICK, "b": {"type": "record", "name": "Use", "fields": [{"name": "c", "type": "Click"}]}}
         references = '[{"name":"Click","subject":"a","version":1}]'
         for subject, text in texts.items():
