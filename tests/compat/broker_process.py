@@ -48,7 +48,7 @@ class BrokerProcess:
     def kill(self) -> None:
         """As kill -9: nothing is flushed, closed or told to anybody."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(120)
 
     def terminate(self) -> int:
         """Asks it to stop, and gives its exit code."""
@@ -58,4 +58,4 @@ class BrokerProcess:
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(120)
