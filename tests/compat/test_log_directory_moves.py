@@ -110,7 +110,7 @@ def test_a_plan_that_names_log_directories_moves_replicas_to_them_and_back(
         may_end.set()
         assert run(("reassign", "status", str(back))) == 1
         assert "in another log directory" in capsys.readouterr().out
-        assert where_it_is(directories) == there
+        until(lambda: where_it_is(directories) == there, "the copy, which has the partition's name too, is removed")
 
         ottla("execute", str(back))
         assert where_it_is(directories) == here
