@@ -132,10 +132,11 @@ def test_a_call_that_is_under_way_while_the_loop_is_closed_says_so() -> None:
 def test_closing_lets_what_was_cancelled_before_clean_up() -> None:
     """A second cancel would cut that short. So a start of an embedded cluster that was interrupted left threads and locks behind."""
     thread = LoopThread("test-loop")
-    is_clean = False
+    begun, is_clean = threading.Event(), False
 
     async def serve() -> None:
         nonlocal is_clean
+        begun.set()
         try:
             await asyncio.sleep(3600)
         finally:
@@ -144,6 +145,7 @@ def test_closing_lets_what_was_cancelled_before_clean_up() -> None:
 
     with pytest.raises(TimeoutError):
         thread.call(serve(), 0.01)
+    assert begun.wait(120)  # the loop's thread may come to it later
     thread.close(120)
     assert is_clean
 
