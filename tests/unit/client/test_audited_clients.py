@@ -16,6 +16,8 @@ from ottla.clock import SystemClock
 from ottla.record.audit_records import NO_PARTITION, TOPIC, AuditRecord, decode, encode
 from ottla.testing.cluster import EmbeddedCluster
 
+AT_ITS_END: dict[str, Any] = {"ottla.audit.report.interval.ms": 600_000}  # and not once more on a machine that is slow
+
 
 def records_on(bootstrap_servers: str, count: int) -> list[AuditRecord]:
     """What was reported, once there is so much of it."""
@@ -41,7 +43,7 @@ def test_an_audited_producer_and_consumer_say_the_same(tmp_path: Path) -> None:
         cluster.create_topic(TOPIC)
         delivered: list[int | None] = []
         producer = audited(confluent_kafka.Producer)(
-            {"bootstrap.servers": servers, "ottla.audit.application": "checkout", "ottla.audit.host": "web-1"}
+            {"bootstrap.servers": servers, "ottla.audit.application": "checkout", "ottla.audit.host": "web-1", **AT_ITS_END}
         )
         for number in range(100):
             producer.produce(
@@ -51,9 +53,8 @@ def test_an_audited_producer_and_consumer_say_the_same(tmp_path: Path) -> None:
             producer.produce("clicks", b"x" * 2_000_000)  # refused before it is sent: never attempted
         assert producer.close_audit() == 0  # type: ignore[attr-defined]
         assert set(delivered) == set(range(100))
-        consumer = audited(confluent_kafka.Consumer)(
-            {"bootstrap.servers": servers, "group.id": "billing", "auto.offset.reset": "earliest", "ottla.audit.host": "bill-1"}
-        )
+        settings = {"bootstrap.servers": servers, "group.id": "billing", "auto.offset.reset": "earliest", "ottla.audit.host": "bill-1"}
+        consumer = audited(confluent_kafka.Consumer)(settings | AT_ITS_END)
         consumer.subscribe(["clicks"])
         count = 0
         deadline = time.monotonic() + 120
