@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.loops import until
-from tests.unit.wire.clusters import brokers, cluster_of, create_topic
+from tests.unit.wire.clusters import all_ended, brokers, cluster_of, create_topic
 
 from ottla.broker.in_process import InProcessBrokers
 from ottla.clock import SystemClock
@@ -109,6 +109,7 @@ async def committed(
     one: Side, *partitions: TopicPartition, leave_out: tuple[type[ApiError], ...] = ()
 ) -> dict[TopicPartition, list[Record]]:
     """What a reader of committed data gets, up to the last stable offset; without batches that cannot be read for such a reason."""
+    await all_ended(one.cluster)
     ends = await ends_of(one, *partitions)
     begins = await list_offsets(one.cluster, dict.fromkeys(partitions, EARLIEST))
     found: dict[TopicPartition, list[Record]] = {partition: [] for partition in partitions}

@@ -25,7 +25,7 @@ from tests.unit.mirror_maker.mirrors import (
     settings,
     two_sides,
 )
-from tests.unit.wire.clusters import create_topic
+from tests.unit.wire.clusters import all_ended, create_topic
 
 from ottla.clock import SystemClock
 from ottla.errors import ApiError, InvalidRequest, OutOfOrderSequenceNumber, TransactionAbortable
@@ -69,6 +69,7 @@ async def test_batches_are_copied_with_their_records_untouched_and_the_map_says_
                 producer.begin()
                 await (await producer.send(CLICKS, batch(b"4")))
                 await producer.commit()
+                await all_ended(a.cluster)
                 await caught_up(one, await ends_of(a, CLICKS))
             assert one.counts.opened_batches == 0
         source, target = await committed(a, CLICKS), await committed(b, CLICKS)
