@@ -39,8 +39,7 @@ class Side:
 
 @asynccontextmanager
 async def side(directory: Path, count: int = 1, **properties: str) -> AsyncIterator[Side]:
-    kept = {"log_retention_ms": "-1", **properties}  # the records of these tests are years old
-    async with brokers(directory, count, **kept) as running, cluster_of(running) as cluster:
+    async with brokers(directory, count, **properties) as running, cluster_of(running) as cluster:
         await cluster.refresh(None)
         assert cluster.metadata.cluster_id
         yield Side(running, cluster, cluster.metadata.cluster_id)

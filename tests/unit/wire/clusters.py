@@ -43,6 +43,7 @@ async def brokers(directory: Path, count: int = 1, **properties: str) -> AsyncIt
                 "transaction.state.log.replication.factor": "1",
                 "transaction.state.log.min.isr": "1",
                 "group.initial.rebalance.delay.ms": "0",
+                "log.retention.hours": "-1",  # records of tests may be of 1970, and would go half a minute after the start
                 **{name.replace("_", "."): value for name, value in properties.items()},
             }
         )

@@ -102,7 +102,7 @@ async def test_settings_of_topics_and_brokers_are_changed_and_shown(tmp_path: Pa
         assert found[two]["broker.id"].value == "2" and found[two]["broker.id"].is_read_only
         assert await admin.alter_configs(cluster, {topic: {"retention.ms": None}}) == {}
         found = await admin.describe_configs(cluster, [topic])
-        assert found[topic]["retention.ms"].source is ConfigSource.DEFAULT
+        assert found[topic]["retention.ms"].source is ConfigSource.STATIC_BROKER
         refused = await admin.alter_configs(cluster, {topic: {"retention.ms": "soon"}}, validate_only=True)
         assert isinstance(refused[topic], InvalidConfig)
 
