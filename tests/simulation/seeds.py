@@ -135,4 +135,10 @@ REGRESSIONS: Final = (
         " then passed for one that nothing had been in: it led, and the others cut off what was committed.",
         "tests/unit/broker/replication/test_roles.py",
     ),
+    Regression(
+        138079997,
+        "A broker was killed before it had made its log of a new partition, and was the last in sync. A log that it never made passed for"
+        " one on a disk that is gone: no leader for good.",
+        "tests/unit/storage/test_known_directories.py",
+    ),
 )

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
@@ -106,6 +106,10 @@ class AllReplicas:
     partitions: Mapping[str, frozenset[int]]
     unread_topics: frozenset[str] = frozenset()
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
+
+    def each(self) -> Iterator[TopicPartition]:
+        """Each of the replicas."""
+        return (TopicPartition(topic, partition) for topic, partitions in self.partitions.items() for partition in partitions)
 
     def is_stray(self, topic_partition: TopicPartition, topic_id: UUID | None) -> bool:
         """Whether a replica is none that the broker should have: it is not named, or is of another topic of that name.
@@ -212,7 +216,8 @@ class LogEnd(NamedTuple):
     offset: int
 
 
-NO_LOG: Final = LogEnd(-1, -1)  # the broker has no log of the partition
+NO_LOG: Final = LogEnd(-1, -1)  # the broker has no log of the partition, and may have had one on a disk that it has no more
+EMPTY_LOG: Final = LogEnd(-1, 0)  # nothing was ever in the broker's log, if there is one
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
     .lock                                locked while a broker uses the directory
     meta.properties                      whose it is
     .kafka_cleanshutdown                 the last user closed everything
+    .ottla_log_dirs                      with which others it had a log of each replica
     recovery-point-offset-checkpoint     log-start-offset-checkpoint     replication-offset-checkpoint
     cleaner-offset-checkpoint
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import logging
 import os
 import re
@@ -41,6 +43,7 @@ from ottla.storage.checkpoints import (
     make_private,
     read_offsets,
     sync_directory,
+    write_atomically,
     write_offsets,
 )
 from ottla.storage.clean_shutdown import take_clean_shutdown
@@ -57,6 +60,7 @@ from ottla.storage.file_names import (
     partition_of_marked_directory,
     stray_directory_name,
 )
+from ottla.storage.kafka_uuid import format_uuid, parse_uuid
 from ottla.storage.log_copy import LAST_BYTES
 from ottla.storage.log_sync import FULL
 from ottla.storage.meta_properties import META_PROPERTIES, MetaProperties, read_meta_properties, write_meta_properties
@@ -66,6 +70,7 @@ from ottla.storage.recovery import LoadedLog, NoRoomForLog, load_log
 log = logging.getLogger(__name__)
 
 LOCK: Final = ".lock"
+KNOWN_DIRECTORIES: Final = ".ottla_log_dirs"
 
 TRIAL: Final = ".space-trial"
 TRIAL_BYTES: Final = 1024 * 1024
@@ -88,6 +93,8 @@ class LogDirectory:
     lock: int  # the descriptor that holds it
     is_clean: bool
     broker_epoch: int
+    directory_id: UUID
+    known_directories: frozenset[UUID] = frozenset()  # the broker had a log of each replica in these
     predates_topic_ids: bool = False  # a broker used it last that may have known of no topic ids
     # The cleaner checkpoint is missing or damaged, or Kafka's, whose followers begin a segment behind a gap that their leader has cleaned.
     gaps_are_cleanings: bool = False
@@ -171,9 +178,11 @@ def open_directory(path: Path, broker_id: int, cluster_id: str | None, now_ms: i
                 sync_directory(parent)
     descriptor = _lock(path)
     try:
-        predates_topic_ids = _own(path, broker_id, cluster_id, now_ms)
+        directory_id, predates_topic_ids = _own(path, broker_id, cluster_id, now_ms)
         shutdown = take_clean_shutdown(path)
-        found = LogDirectory(path, descriptor, shutdown is not None, -1 if shutdown is None else shutdown.broker_epoch, predates_topic_ids)
+        broker_epoch = -1 if shutdown is None else shutdown.broker_epoch
+        known = read_known_directories(path)
+        found = LogDirectory(path, descriptor, shutdown is not None, broker_epoch, directory_id, known, predates_topic_ids)
         _list(path, found, coordination)
         found.recovery_points = _offsets(found, RECOVERY_POINT_CHECKPOINT)
         found.log_start_offsets = _offsets(found, LOG_START_OFFSET_CHECKPOINT)
@@ -222,6 +231,24 @@ def write_checkpoint(path: Path, name: str, offsets: Mapping[TopicPartition, int
     write_offsets(path / name, offsets)
 
 
+def write_known_directories(path: Path, ids: Iterable[UUID]) -> None:
+    """Writes down in a directory with which ones, by `directory.id`, its broker had a log of each replica.
+
+    While it has these and no others, a replica without a log never had one. Otherwise that may have been in a directory whose disk is a new
+    one, or that is in `log.dirs` no more.
+    """
+    content = json.dumps({"version": 0, "directories": sorted(map(format_uuid, ids))}, separators=(",", ":"))
+    write_atomically(path / KNOWN_DIRECTORIES, content.encode())
+
+
+def read_known_directories(path: Path) -> frozenset[UUID]:
+    """What a directory says of that; none where the file is not there or makes no sense, which is safe to believe."""
+    try:
+        return frozenset(map(parse_uuid, json.loads((path / KNOWN_DIRECTORIES).read_bytes())["directories"]))
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+        return frozenset()
+
+
 def _lock(path: Path) -> int:
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -241,8 +268,8 @@ def _lock(path: Path) -> int:
     return descriptor
 
 
-def _own(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> bool:
-    """Checks whose the directory is, and says whether the broker that used it last may have known of no topic ids.
+def _own(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> tuple[UUID, bool]:
+    """Checks whose the directory is; gives its id, and whether the broker that used it last may have known of no topic ids.
 
     Topic ids came with Kafka 2.8 and directory ids with 3.7, so where there is a directory id there were topic ids.
     """
@@ -258,11 +285,12 @@ def _own(path: Path, broker_id: int, cluster_id: str | None, now_ms: int) -> boo
                 f"{path} belongs to cluster {meta.cluster_id}, and this is cluster {cluster_id}; is the coordination service the right one?"
             )
         if meta.broker_id is not None and meta.directory_id is not None and (meta.cluster_id is not None or cluster_id is None):
-            return False
+            return meta.directory_id, False
     directory_id = None if meta is None else meta.directory_id
     known_cluster_id = cluster_id if meta is None or meta.cluster_id is None else meta.cluster_id
-    write_meta_properties(path, MetaProperties(broker_id, known_cluster_id, directory_id or uuid4()), now_ms)
-    return directory_id is None
+    own_id = directory_id or uuid4()
+    write_meta_properties(path, MetaProperties(broker_id, known_cluster_id, own_id), now_ms)
+    return own_id, directory_id is None
 
 
 def _list(path: Path, found: LogDirectory, coordination: Path | None) -> None:

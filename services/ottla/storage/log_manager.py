@@ -50,6 +50,7 @@ from ottla.storage.log_directory import (
     make_logs,
     open_directory,
     restore_interrupted_moves,
+    write_known_directories,
 )
 from ottla.storage.log_sync import PASSING
 from ottla.storage.partition_metadata import MalformedPartitionMetadata, newer_metadata, read_topic_id, write_topic_ids
@@ -185,6 +186,31 @@ class LogManager:
     def damaged(self) -> Mapping[TopicPartition, str]:
         """The logs that had lost records when they were loaded, and how that was seen."""
         return MappingProxyType(self._damaged)
+
+    def never_had(self, topic_partition: TopicPartition) -> bool:
+        """Whether a log that is not here never was: the directories are those that had every log, and none remembers this one."""
+        if not self._are_known():
+            return False
+        if topic_partition in self._logs:  # another topic's of that name
+            return True
+        return topic_partition not in self._damaged and not any(directory.had(topic_partition) for directory in self._directories.values())
+
+    def _are_known(self) -> bool:
+        ids = {directory.directory_id for directory in self._directories.values()}
+        return not self._offline and all(directory.known_directories == ids for directory in self._directories.values())
+
+    async def note_every_log(self) -> None:
+        """Each replica of this broker has its log in these directories: one that has none later on never had one (`never_had`)."""
+        if self._offline or self._are_known():
+            return
+        ids = frozenset(directory.directory_id for directory in self._directories.values())
+        for path, directory in list(self._directories.items()):
+            try:
+                await self._offload(write_known_directories, path, ids)
+            except OSError as error:
+                self._met(path, error)
+                return
+            directory.known_directories = ids
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
         """The partition's log, if it has one here."""

@@ -27,7 +27,7 @@ from ottla.broker.state_changes import state_changes
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
 from ottla.errors import NONE, ApiError, FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, UnknownTopicOrPartition
-from ottla.interbroker.calls import NO_LOG, AllReplicas, LogEnd, PartitionAssignment, PartitionToStop
+from ottla.interbroker.calls import EMPTY_LOG, NO_LOG, AllReplicas, LogEnd, PartitionAssignment, PartitionToStop
 from ottla.model import INTERNAL_TOPICS, NO_LEADER, NO_PARTITION_LEADER_EPOCH, ZERO_TOPIC_ID, BrokerId, BrokerRegistration, TopicPartition
 from ottla.storage.log import Log
 from ottla.storage.log_manager import LogManager
@@ -194,7 +194,7 @@ class ReplicaManager:
         return leader is not None and (leader != assignment.state.leader or assignment.partition_epoch < partition.partition_epoch)
 
     def log_ends(self, partitions: Mapping[TopicPartition, UUID]) -> dict[TopicPartition, LogEnd]:
-        """Where the logs of these partitions of topics with these ids end; `NO_LOG` where there is none.
+        """Where the logs of these partitions of topics with these ids end; `NO_LOG` where there is none, and may have been one before.
 
         One whose log is offline, or may lie in a directory that is, is left out: it is not known what it has.
         """
@@ -205,7 +205,7 @@ class ReplicaManager:
                 if not opened.is_offline:
                     found[key] = _end_of(opened)
             elif not self._logs.offline_directories:
-                found[key] = NO_LOG
+                found[key] = EMPTY_LOG if self._logs.never_had(key) else NO_LOG
         return found
 
     async def apply(
@@ -280,7 +280,7 @@ class ReplicaManager:
             log.warning("broker %d stopped leading its %d partitions", self._broker_id, len(led))
 
     async def rename_stray_logs(self, all_replicas: AllReplicas) -> tuple[TopicPartition, ...]:
-        """Gives up the replicas that are not this broker's any more; their files stay, under another name.
+        """Gives up the replicas that are not this broker's any more; their files stay, under another name. Notes when all others have logs.
 
         As Kafka's `updateStrayLogs`: only an operator deletes them, for a controller that takes them for strays may be wrong.
         """
@@ -299,6 +299,8 @@ class ReplicaManager:
                     self._logs.rename_stray(key)
                 if done % APPLIED_AT_ONCE == 0:
                     await asyncio.sleep(0)
+            if not all_replicas.unread_topics and all(key in self._logs.logs for key in all_replicas.each()):
+                await self._logs.note_every_log()
         return strays
 
     def apply_at_once(

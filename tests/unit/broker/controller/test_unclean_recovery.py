@@ -14,7 +14,17 @@ from ottla.broker.controller import active, decisions
 from ottla.broker.controller.effects import Decision
 from ottla.coordination import znodes
 from ottla.errors import NONE, KafkaStorageError, RequestTimedOut
-from ottla.interbroker.calls import NO_LOG, AlterPartitionRequest, ElectionType, IsrChange, IsrMember, LogEnd, LogEndsRequest, NewTopic
+from ottla.interbroker.calls import (
+    EMPTY_LOG,
+    NO_LOG,
+    AlterPartitionRequest,
+    ElectionType,
+    IsrChange,
+    IsrMember,
+    LogEnd,
+    LogEndsRequest,
+    NewTopic,
+)
 from ottla.model import CLOSED_BY_KAFKA, NO_LEADER, BrokerId, BrokerRegistration, TopicPartition
 
 from .clusters import ONE, THREE, TWO, Cluster
@@ -240,6 +250,20 @@ def test_one_that_was_eligible_leads_once_the_last_in_sync_is_back_on_a_new_disk
     cluster.state.log_ends = ends(b1=(1, 90), b3=NO_LOG)
     cluster.join(3, clean=False)
     assert cluster.leader_and_isr("a-0") == (1, (1,))
+
+
+def test_the_only_one_in_sync_that_never_made_its_log_has_lost_nothing() -> None:
+    """It was killed before it heard of the new partition, so nothing is committed; the others have what was not."""
+    cluster = KnownCluster(1, 2, 3)
+    cluster.topic("a", (1, 2, 3))
+    cluster.set_isr("a-0", 1)
+    cluster.leave(1)
+    cluster.state.log_ends = ends(b1=NO_LOG, b2=(0, 2), b3=(0, 1))
+    cluster.join(1, clean=False)
+    assert cluster.leader_and_isr("a-0") == (NONE_LEADS, (1,)), "its disk may be a new one"
+    cluster.state.log_ends = ends(b1=EMPTY_LOG, b2=(0, 2), b3=(0, 1))
+    cluster.perform(decisions.log_ends_known(cluster.state, [A0]))
+    assert cluster.leader_and_isr("a-0") == (2, (2,))
 
 
 def test_after_a_full_outage_the_others_do_not_lead_before_they_are_in_sync_with_whom_the_logs_elected() -> None:

@@ -16,7 +16,7 @@ from ottla.broker.replication.following import Follow
 from ottla.broker.replication.partition import Partition
 from ottla.config.topic import TopicSettings
 from ottla.errors import FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, StaleControllerEpoch, UnknownTopicOrPartition
-from ottla.interbroker.calls import NO_LOG, AllReplicas, LogEnd, PartitionAssignment, PartitionToStop
+from ottla.interbroker.calls import EMPTY_LOG, NO_LOG, AllReplicas, LogEnd, PartitionAssignment, PartitionToStop
 from ottla.model import NO_LEADER, BrokerId, BrokerRegistration, PartitionState, TopicPartition
 from ottla.storage import log_manager
 
@@ -160,6 +160,21 @@ async def test_where_a_log_ends_is_said_of_the_topic_that_is_meant(broker: Wired
     assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: LogEnd(7, 2)}, "in epoch 8 it wrote nothing, which a late order may be why"
     log.advance_log_start_offset(2)
     assert replicas.log_ends({KEY: topic_id("events")}) == {KEY: LogEnd(8, 2)}, "of an empty log no record says it"
+
+
+async def test_a_log_that_was_never_made_is_an_empty_one_where_all_others_are_there(broker: Wired) -> None:
+    """The broker was killed before it heard of the partition. Its disk is no new one: it had a log of each replica then."""
+    followed_by(broker)
+    replicas, other = broker.parts.replicas, TopicPartition("events", 1)
+    named = AllReplicas({"events": frozenset({0, 1})}, topic_ids={"events": topic_id("events")})
+    broker.parts.logs.create(KEY, topic_id("events"))
+    await replicas.rename_stray_logs(named)
+    assert replicas.log_ends({other: topic_id("events")}) == {other: NO_LOG}, "it may have been on the disk that was here before"
+    await replicas.rename_stray_logs(AllReplicas({"events": frozenset({0})}, frozenset({"unread"})))
+    assert replicas.log_ends({other: topic_id("events")}) == {other: NO_LOG}, "who knows what that topic has here"
+    await replicas.rename_stray_logs(AllReplicas({"events": frozenset({0})}))
+    assert replicas.log_ends({other: topic_id("events")}) == {other: EMPTY_LOG}
+    assert replicas.log_ends({KEY: topic_id("events made again")}) == {KEY: EMPTY_LOG}
 
 
 async def test_of_a_log_that_may_lie_on_a_failed_disk_it_is_not_said_that_there_is_none(broker: Wired) -> None:
