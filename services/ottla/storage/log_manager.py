@@ -17,7 +17,7 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -199,9 +199,9 @@ class LogManager:
         ids = {directory.directory_id for directory in self._directories.values()}
         return not self._offline and all(directory.known_directories == ids for directory in self._directories.values())
 
-    async def note_every_log(self) -> None:
-        """Each replica of this broker has its log in these directories: one that has none later on never had one (`never_had`)."""
-        if self._offline or self._are_known():
+    async def note_every_log(self, replicas: Iterable[TopicPartition]) -> None:
+        """Where each of this broker's replicas has its log here, one that has none later on never had one (`never_had`)."""
+        if self._offline or self._are_known() or not all(key in self._logs for key in replicas):
             return
         ids = frozenset(directory.directory_id for directory in self._directories.values())
         for path, directory in list(self._directories.items()):

@@ -29,7 +29,7 @@ def life(broker: Broker, *, notes: bool = False, clean: bool = False) -> list[bo
         if logs.get(KEY) is None:
             fill(logs.create(KEY, TOPIC), 3)
         if notes:
-            await logs.note_every_log()
+            await logs.note_every_log([KEY])
         answers.extend(logs.never_had(key) for key in (KEY, OTHER, THIRD))
         logs.high_watermarks = lambda: {KEY: 3}
         await logs.shutdown(clean=clean, broker_epoch=12)
@@ -108,7 +108,7 @@ def test_a_full_disk_leaves_them_unknown_and_a_failed_one_answers_nothing(tmp_pa
         await logs.start()
         logs.fail_directory(tmp_path / "b", OSError(errno.EIO, os.strerror(errno.EIO)))
         assert not logs.never_had(OTHER)
-        await logs.note_every_log()
+        await logs.note_every_log([KEY])
         await logs.shutdown(clean=False)
 
     run(scene)

@@ -299,8 +299,8 @@ class ReplicaManager:
                     self._logs.rename_stray(key)
                 if done % APPLIED_AT_ONCE == 0:
                     await asyncio.sleep(0)
-            if not all_replicas.unread_topics and all(key in self._logs.logs for key in all_replicas.each()):
-                await self._logs.note_every_log()
+            if not all_replicas.unread_topics:
+                await self._logs.note_every_log(all_replicas.each())
         return strays
 
     def apply_at_once(
