@@ -207,13 +207,24 @@ class StopReplicaRequest(BrokerRequest[StopReplicaResponse]):
 
 
 class LogEnd(NamedTuple):
-    """Where a replica's log ends. Of two the greater one has everything that is committed, if the other one has it.
+    """Where a replica's log ends. Of two the one whose position is greater has everything that is committed, if the other one has it.
 
     The leader epoch counts first: a leader of a later epoch had all that was committed before (KIP-101, KIP-966).
     """
 
-    leader_epoch: int  # the last that the log knows, also before its first record; -1 when there is none
+    leader_epoch: int  # of the last record, or of who led before the first one; -1 when there is none
     offset: int
+    epoch_led: int | None = None  # a later leader epoch that begins at this end: no record of it is left
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """What is compared."""
+        return self.leader_epoch, self.offset
+
+    @property
+    def latest_epoch(self) -> int:
+        """The last that the log knows, with or without a record."""
+        return self.leader_epoch if self.epoch_led is None else self.epoch_led
 
 
 NO_LOG: Final = LogEnd(-1, -1)  # the broker has no log of the partition, and may have had one on a disk that it has no more

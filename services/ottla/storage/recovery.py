@@ -23,7 +23,15 @@ from uuid import UUID, uuid4
 from ottla.model import NO_PARTITION_LEADER_EPOCH
 from ottla.record.batch import HEADER_SIZE, BatchHeader, read_header
 from ottla.storage.batches import SoundBatches, Stop, headers
-from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, encode_leader_epochs, sync_directory, write_atomically
+from ottla.storage.checkpoints import (
+    LEADER_EPOCH_CHECKPOINT,
+    MalformedCheckpoint,
+    encode_leader_epochs,
+    path_aside,
+    read_leader_epochs,
+    sync_directory,
+    write_atomically,
+)
 from ottla.storage.compaction.swap import COMPANION_SUFFIXES, complete_swaps
 from ottla.storage.delayed_deletes import keep_damaged_aside, rename_with_suffix
 from ottla.storage.file_names import (
@@ -145,6 +153,7 @@ def load_log(
         log_end_offset = recovery_point = end.next_offset
         snapshot_offset = restore_producers(producers, directory, snapshots, [segment.view() for segment in segments], log_end_offset)
     else:
+        begun = [entry for entry in (leader_epochs.latest, _begun_epoch(directory, names)) if entry is not None]
         _check_indexes([segment for segment in segments if segment.base_offset < recovery_point], names, index_interval_bytes)
         log_end_offset, snapshot_offset, checked_bytes, has_wrong_checksum = _recover(
             directory,
@@ -158,6 +167,9 @@ def load_log(
             high_watermark,
         )
         recovery_point = min(recovery_point, log_end_offset)
+        for epoch, start_offset in begun:
+            if start_offset == log_end_offset and epoch > leader_epochs.latest_epoch:  # whose leader has written nothing, or lost it
+                leader_epochs.assign(epoch, start_offset)
         if unsound is not None:
             # The checkpoint vouches for more until it is written again, so the next start may believe these.
             _sync_indexes(directory, segments)
@@ -555,6 +567,15 @@ def _check_indexes(segments: Sequence[Segment], names: set[str], index_interval_
         if problem is not None:
             log.warning("%s: the indexes are rebuilt: %s", segment, problem)
             rebuild_indexes(segment, index_interval_bytes)
+
+
+def _begun_epoch(directory: Path, names: set[str]) -> tuple[int, int] | None:
+    """The epoch that this replica led last, and where, if it is to be known after a kill: `Log.begin_epoch`."""
+    aside = path_aside(directory / LEADER_EPOCH_CHECKPOINT)
+    if aside.name in names:
+        with contextlib.suppress(MalformedCheckpoint):  # the power was lost
+            return max(read_leader_epochs(aside), default=None)
+    return None
 
 
 def _load_leader_epochs(directory: Path, segments: Sequence[Segment], names: set[str], vouched_for: bool) -> LeaderEpochCache:

@@ -182,7 +182,7 @@ ANSWERS: Final[dict[type[Request[Any]], st.SearchStrategy[Any]]] = {
     LeaderAndIsrRequest: st.builds(LeaderAndIsrResponse, ERRORS, ERRORS),
     UpdateMetadataRequest: NONE,
     StopReplicaRequest: st.builds(StopReplicaResponse, ERRORS),
-    LogEndsRequest: st.dictionaries(TOPIC_PARTITIONS, st.builds(LogEnd, INTS, LONGS), max_size=4),
+    LogEndsRequest: st.dictionaries(TOPIC_PARTITIONS, st.builds(LogEnd, INTS, LONGS, st.none() | INTS), max_size=4),
     DrainRequest: NONE,
     UndrainRequest: NONE,
     TransactionMarker: ERRORS,

@@ -438,8 +438,34 @@ def test_leader_epochs_come_back_from_the_batches(make_log: LogMaker) -> None:
     assert make_log().leader_epochs.entries == [(1, 0), (4, 2), (6, 4)]
     assert (make_log.directory / "leader-epoch-checkpoint.damaged").read_text() == "nonsense"
     log_file(log).write_bytes(log_file(log).read_bytes()[:-1])
-    (make_log.directory / "leader-epoch-checkpoint").write_text("0\n3\n1 0\n4 2\n6 4\n")
+    (make_log.directory / "leader-epoch-checkpoint").write_text("0\n3\n1 0\n4 2\n6 5\n")
     assert make_log().leader_epochs.entries == [(1, 0), (4, 2)]
+
+
+@pytest.mark.parametrize(("high_watermark", "known"), [(1, [(1, 0), (3, 2)]), (2, [(1, 0)])], ids=["not all committed", "all committed"])
+def test_a_leader_epoch_without_a_record_is_known_after_a_kill_where_it_committed_something(
+    make_log: LogMaker, high_watermark: int, known: list[tuple[int, int]]
+) -> None:
+    """What others have of an epoch before it was not committed, and a leader is chosen by that (decision 19)."""
+    log = make_log()
+    append(log, batch_of(0, leader_epoch=1), batch_of(1, leader_epoch=1))
+    log.begin_epoch(3, high_watermark)
+    assert make_log().leader_epochs.entries == known
+    again = make_log()
+    assert again.leader_epochs.entries == known, "and after another"
+    append(again, batch_of(2, leader_epoch=5))
+    assert make_log().leader_epochs.entries == [(1, 0), (5, 2)]
+
+
+def test_a_leader_epoch_whose_records_were_lost_is_known_where_it_began(make_log: LogMaker) -> None:
+    log = make_log()
+    append(log, batch_of(0, leader_epoch=1), batch_of(1, leader_epoch=4))
+    asyncio.run(log.flush())
+    path, size = log_file(log), log.size // 2
+    path.write_bytes(path.read_bytes()[:size])
+    assert make_log().leader_epochs.entries == [(1, 0), (4, 1)]
+    path.write_bytes(path.read_bytes()[: size - 1])
+    assert make_log().leader_epochs.entries == [(1, 0)]
 
 
 def test_leader_epochs_before_the_recovery_point_stay_as_they_are_on_the_disk(make_log: LogMaker) -> None:

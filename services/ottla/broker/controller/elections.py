@@ -131,7 +131,7 @@ def leader_with_loss(before: PartitionState, eligible: Collection[BrokerId], log
     if not there:
         return None
     ends = {member: end for member in there if (end := (log_ends or {}).get(member)) is not None}
-    leader = max(there, key=lambda member: ends.get(member, NO_LOG))
+    leader = max(there, key=lambda member: ends.get(member, NO_LOG).position)
     return Elected(leader, (leader,))
 
 
@@ -204,7 +204,8 @@ def leader_by_log_ends(
 
     More than half of those that were in sync last have to be back, each with a log, and more than half of them without those that
     had become eligible: the last in sync has what these have lost, and may only be away. Once all of them have answered, one with a
-    log is enough. A replica without a log leads only when all replicas were asked and none has had a record.
+    log is enough. A replica without a log leads only when all replicas were asked and none has had a record. Another replica leads
+    only if its last record is not from before the last epoch that one of these led.
 
     Args:
         before: the partition's state until now.
@@ -219,8 +220,11 @@ def leader_by_log_ends(
     ends = {member: end for member in before.replicas if member in eligible and (end := log_ends.get(member)) is not None}
     with_log = [member for member in back if ends.get(member, NO_LOG) != NO_LOG]
     if _are_enough(with_log, last, before, ends):
-        furthest = max(ends.values())
-        return next(member for member in (*with_log, *before.replicas) if ends.get(member) == furthest)
+        # Another may have what those have lost, of the epoch that one of them led last. What it has of an epoch before that, and they have
+        # not, it wrote when it led no more.
+        latest = max(ends[member].latest_epoch for member in with_log)
+        others = [member for member in before.replicas if member in ends and ends[member].leader_epoch >= latest]
+        return max((*with_log, *others), key=lambda member: ends[member].position)
     if back and len(ends) == len(before.replicas) and all(end.offset <= 0 for end in ends.values()):  # who has led knows an epoch
         return back[0]
     return None

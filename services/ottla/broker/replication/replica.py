@@ -137,7 +137,7 @@ class Replica:
         # After a restart too: the epoch may be the one before, and the high watermark that was recorded an old one.
         start_offset = self.in_sync.epoch_start_offset if leads_on else self.log.log_end_offset
         if leader_epoch > self.leader_epoch:
-            self.log.leader_epochs.assign(leader_epoch, self.log.log_end_offset)
+            self.log.begin_epoch(leader_epoch, self.high_watermark)
         self._adopt(assignment)
         self.is_leader = True
         self.in_sync.lead(former, start_offset, now_ms)

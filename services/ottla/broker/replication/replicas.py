@@ -671,8 +671,11 @@ class Owner(enum.Enum):
 def _end_of(found: Log) -> LogEnd:
     """Where a log ends. Who became leader and wrote nothing has no later records by that: it may be an order that came late."""
     end, epochs = found.log_end_offset, found.leader_epochs
-    epoch = epochs.latest_epoch if end == found.log_start_offset else epochs.epoch_for_offset(end - 1)
-    return LogEnd(NO_PARTITION_LEADER_EPOCH if epoch is None else epoch, end)
+    latest = epochs.latest_epoch
+    epoch = latest if end == found.log_start_offset else epochs.epoch_for_offset(end - 1)
+    if epoch is None:
+        epoch = NO_PARTITION_LEADER_EPOCH
+    return LogEnd(epoch, end, latest if latest > epoch else None)
 
 
 @dataclass(frozen=True, slots=True)

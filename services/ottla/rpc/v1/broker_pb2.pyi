@@ -593,10 +593,13 @@ class LogEnd(_message.Message):
     TOPIC_PARTITION_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
+    EPOCH_LED_FIELD_NUMBER: _builtins.int
     leader_epoch: _builtins.int
     """Of the last record; -1 when there is none."""
     offset: _builtins.int
     """-1 when the broker has no log of the partition."""
+    epoch_led: _builtins.int
+    """A later one than leader_epoch, that begins at this end: the replica has no record of it, or has lost them."""
     @_builtins.property
     def topic_partition(self) -> _common_pb2.TopicPartition: ...
     def __init__(
@@ -605,12 +608,15 @@ class LogEnd(_message.Message):
         topic_partition: _common_pb2.TopicPartition | None = ...,
         leader_epoch: _builtins.int = ...,
         offset: _builtins.int = ...,
+        epoch_led: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["topic_partition", b"topic_partition"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch_led", b"_epoch_led", "epoch_led", b"epoch_led", "topic_partition", b"topic_partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["leader_epoch", b"leader_epoch", "offset", b"offset", "topic_partition", b"topic_partition"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch_led", b"_epoch_led", "epoch_led", b"epoch_led", "leader_epoch", b"leader_epoch", "offset", b"offset", "topic_partition", b"topic_partition"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__epoch_led: _TypeAlias = _typing.Literal["epoch_led"]  # noqa: Y015
+    _WhichOneofArgType__epoch_led: _TypeAlias = _typing.Literal["_epoch_led", b"_epoch_led"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch_led) -> _WhichOneofReturnType__epoch_led | None: ...
 
 Global___LogEnd: _TypeAlias = LogEnd  # noqa: Y015
 

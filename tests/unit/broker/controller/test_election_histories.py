@@ -26,7 +26,7 @@ BROKERS: Final = ids(1, 2, 3, 4)
 EVENTS: Final = (
     *("produce", "fetch", "replicate", "replicate"),
     *("sync", "crash", "crash", "stop", "start", "start", "expire", "expire", "shrink", "fail over", "no controller"),
-    *("prefer", "hand over", "reassign", "disk fails", "outage"),
+    *("prefer", "hand over", "reassign", "disk fails", "outage", "unheard", "deposed writes", "tails"),
 )
 Log: TypeAlias = list[tuple[int, int]]  # the leader epoch and the number of each record
 
@@ -44,6 +44,12 @@ class Machine:
         self.broker_epoch = -1  # of its last registration
         self.has_failed = False  # its disk, until it starts again
         self.has_role = False  # as a controller tells a broker that has registered
+        self.heard: PartitionState | None = None
+        self.is_deaf = False  # what the controller says comes later
+        self.led: tuple[int, int] = (-1, 0)  # the last leader epoch that it began, and where
+
+    def leads(self, broker_id: BrokerId) -> bool:
+        return self.heard is not None and self.heard.leader == broker_id and not self.has_failed
 
     @property
     def is_there(self) -> bool:
@@ -51,7 +57,18 @@ class Machine:
 
     @property
     def end(self) -> LogEnd:
-        return NO_LOG if self.log is None else LogEnd(self.log[-1][0] if self.log else self.first_epoch, len(self.log))
+        if self.log is None:
+            return NO_LOG
+        epoch = self.log[-1][0] if self.log else self.first_epoch
+        return LogEnd(epoch, len(self.log), self.led[0] if self.led[0] > epoch else None)
+
+    def hear(self, broker_id: BrokerId, state: PartitionState) -> None:
+        self.heard, self.is_deaf = state, False
+        if self.log is None or broker_id not in state.replicas:
+            self.log = [] if broker_id in state.replicas else None
+            self.first_epoch, self.synced, self.led = -1, 0, (-1, 0)
+        if state.leader == broker_id and self.log is not None and self.led[0] != state.leader_epoch:
+            self.led = (state.leader_epoch, len(self.log))
 
     def crash(self, kind: str, random: Random) -> None:
         if kind == "empty disk" or (kind == "loss of power" and not self.synced and random.random() < 0.2):
@@ -62,11 +79,14 @@ class Machine:
                 self.first_epoch = -1
         self.has_forgotten |= kind != "kill"
         self.is_unnoticed |= kind != "kill"
+        if self.log is None or len(self.log) < self.led[1]:
+            self.led = (-1, 0)
+        self.heard, self.is_deaf = None, False
         self.is_alive = self.is_clean = self.has_role = self.has_failed = False
 
 
 class History:
-    """One partition of three replicas and four brokers, `min.insync.replicas=2`."""
+    """One partition of three replicas and four brokers."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -74,6 +94,7 @@ class History:
         self.machines = {broker_id: Machine() for broker_id in BROKERS}
         for broker_id, machine in self.machines.items():
             machine.broker_epoch = self.cluster.state.brokers[broker_id].broker_epoch
+        self.min_isr = random.choice((1, 2, 2))
         self.committed: Log = []
         self.count = 0
         self.has_controller = True
@@ -81,7 +102,7 @@ class History:
         for machine in self.machines.values():
             if random.random() < 0.15:
                 machine.crash("kill", random)  # which is not noticed yet
-        self.cluster.topic("a", tuple(random.sample(BROKERS, 3)), min_insync_replicas="2")
+        self.cluster.topic("a", tuple(random.sample(BROKERS, 3)), min_insync_replicas=str(self.min_isr))
         self.look(f"made, of {[broker_id for broker_id, machine in self.machines.items() if machine.is_alive]}")
 
     @property
@@ -97,25 +118,29 @@ class History:
     def leader(self) -> Machine | None:
         """The one that leads and runs."""
         found = self.machines.get(self.state.leader)
-        return found if found is not None and found.is_there and found.has_role else None
+        is_known = found is not None and found.heard is not None and found.heard.leader_epoch == self.state.leader_epoch
+        return found if found is not None and found.is_there and found.has_role and is_known else None
 
     def look(self, event: str) -> None:
         """What comes of an event: the leader has all that is committed."""
         for machine in self.machines.values():
             machine.has_role = machine.is_there and (machine.has_role or self.has_controller)
             machine.is_unnoticed &= not self.has_controller or machine.is_alive < machine.is_registered
-        state, leader = self.state, self.leader
+        state = self.state
         self.story.append(f"{event}: {state}" if self.has_controller else f"{event}, without a controller")
-        if leader is None or not self.has_controller:
+        if state.leader == NO_LEADER or not self.has_controller:
             return
         for broker_id, machine in self.machines.items():
-            if machine.is_there and (machine.log is None or broker_id not in state.replicas):
-                machine.log = [] if broker_id in state.replicas else None
-                machine.first_epoch, machine.synced = -1, 0
+            if machine.is_there and not machine.is_deaf:
+                machine.hear(broker_id, state)
+        leader = self.leader
+        if leader is None:
+            return
         assert leader.log is not None
         if not leader.log:
             leader.first_epoch = state.leader_epoch
         assert leader.log[: len(self.committed)] == self.committed, self.story
+        self.commit()
 
     def answer(self) -> None:
         """Where the logs end of those that are there."""
@@ -179,25 +204,48 @@ class History:
                     self.look(f"the leader takes {broker_id} for lagging")
             case "fail over":
                 self.fail_over()
+            case "unheard":
+                machine.is_deaf = machine.is_there and machine.has_role and self.random.random() < 0.6
+                self.look(f"{broker_id} hears late: {machine.is_deaf}")
+            case "deposed writes":
+                for deposed_id, deposed in self.machines.items():
+                    if deposed.is_alive and deposed.leads(deposed_id) and deposed is not self.leader:
+                        self.write(deposed)
+                        self.story.append(f"{deposed_id}, deposed: {deposed.log}")
+            case "tails" if self.has_controller:
+                self.tails()
             case "no controller":
                 self.has_controller = False
 
     def produce(self) -> None:
-        if (leader := self.leader) is not None and leader.log is not None:
+        if (leader := self.leader) is not None:
+            self.write(leader)
+
+    def write(self, leader: Machine) -> None:
+        if leader.log is not None and leader.heard is not None:
             self.count += 1
-            leader.log.append((self.state.leader_epoch, self.count))
+            leader.log.append((leader.heard.leader_epoch, self.count))
 
     def fetch(self, broker_id: BrokerId) -> None:
         """A follower cuts what the leader has not, takes the rest, and is in sync."""
-        leader, machine, isr = self.leader, self.machines[broker_id], self.state.isr
-        if leader is None or leader is machine or not machine.is_there or not machine.has_role or broker_id not in self.state.replicas:
+        machine, isr = self.machines[broker_id], self.state.isr
+        heard = machine.heard
+        if heard is None or heard.leader == NO_LEADER or not machine.is_there or not machine.has_role or broker_id not in heard.replicas:
             return
-        assert leader.log is not None and machine.log is not None
+        leader = self.machines[heard.leader]
+        if leader is machine or not leader.is_alive or leader.heard is None or leader.heard.leader_epoch != heard.leader_epoch:
+            return
+        if leader.log is None or machine.log is None:
+            return
         pairs = enumerate(zip(machine.log, leader.log, strict=False))
         same = next((at for at, (ours, theirs) in pairs if ours != theirs), min(len(machine.log), len(leader.log)))
         machine.synced, machine.log = min(machine.synced, same), list(leader.log)
         machine.first_epoch, machine.has_forgotten = (machine.log[0][0] if machine.log else -1), False
-        if broker_id not in isr and self.has_controller:
+        if machine.led[1] > len(machine.log) or same < machine.led[1]:
+            machine.led = (-1, 0)
+        if leader is not self.leader:
+            return
+        if broker_id not in isr and broker_id in self.state.replicas and self.has_controller:
             self.cluster.alter_isr("a-0", *isr, broker_id)
             self.look(f"{broker_id} has caught up")
         self.commit()
@@ -205,7 +253,9 @@ class History:
     def commit(self) -> None:
         """What all in sync have is committed, if they are enough and no other is eligible."""
         members = [self.machines[member] for member in self.state.isr]
-        if len(members) < 2 or self.state.eligible_leader_replicas or not all(member.is_there for member in members):
+        if len(members) < self.min_isr or self.state.eligible_leader_replicas or not all(member.is_there for member in members):
+            return
+        if not all(member.heard is not None and member.heard.leader_epoch == self.state.leader_epoch for member in members):
             return
         least: Log = min((member.log or [] for member in members), key=len)
         if len(least) > len(self.committed) and all((member.log or [])[: len(least)] == least for member in members):
@@ -249,12 +299,31 @@ class History:
     def end(self) -> None:
         """All come back, and answer."""
         for broker_id in self.random.sample(BROKERS, len(BROKERS)):
+            self.machines[broker_id].is_deaf = False
             self.start(broker_id)
         self.fail_over()
         self.story[-1] = f"all are back: {self.state}"
         state = self.state
         last = {*state.isr, *state.eligible_leader_replicas, *state.last_known_leader_replicas}
         assert self.leader is not None or all(self.machines[member].log is None for member in last), self.story
+
+    def tails(self) -> None:
+        """One leader after the other is taken for dead, and writes what others may fetch that have not heard of it."""
+        for _ in range(self.random.randint(1, 3)):
+            for machine in self.machines.values():
+                machine.is_deaf = machine.is_there and machine.has_role and self.random.random() < 0.5
+            deposed_id = self.state.leader
+            if deposed_id != NO_LEADER and self.machines[deposed_id].is_registered and self.may_go(deposed_id):
+                self.end_session(deposed_id)
+            for broker_id, machine in self.machines.items():
+                if machine.is_alive and machine.leads(broker_id) and self.random.random() < 0.7:
+                    self.write(machine)
+            for follower in self.random.sample(BROKERS, len(BROKERS)):
+                self.fetch(follower)
+            if self.random.random() < 0.5:
+                for machine in self.machines.values():
+                    machine.is_deaf = False
+                self.look("all hear")
 
     def outage(self) -> None:
         """One after the other loses power, or is killed at least, and its session ends. The controller may hear of two at once."""

@@ -33,9 +33,9 @@ from .known_clusters import NONE_LEADS, KnownCluster, ids, partition_of
 A0 = partition_of("a-0")
 
 
-def ends(**by_broker: tuple[int, int]) -> dict[TopicPartition, dict[BrokerId, LogEnd]]:
+def ends(**by_broker: LogEnd | tuple[int, int]) -> dict[TopicPartition, dict[BrokerId, LogEnd]]:
     """Where the log of a-0 ends at each broker that answers: `b1=(leader epoch, offset)`."""
-    return {A0: {BrokerId(int(name[1:])): LogEnd(*end) for name, end in by_broker.items()}}
+    return {A0: {BrokerId(int(name[1:])): end if isinstance(end, LogEnd) else LogEnd(*end) for name, end in by_broker.items()}}
 
 
 def all_killed(*broker_ids: int, **overrides: str) -> KnownCluster:
@@ -234,6 +234,25 @@ def test_of_two_in_sync_the_one_with_a_log_leads_once_the_other_is_back_on_a_new
     cluster.state.log_ends = ends(b1=(1, 90), b2=(0, 95), b3=NO_LOG)
     cluster.join(4 - first, clean=False)
     assert cluster.leader_and_isr("a-0") == (1, (1,))
+
+
+@pytest.mark.parametrize(
+    ("one", "leader"),
+    [((1, 90), 3), ((1, 40), 3), ((2, 50), 1)],
+    ids=["of an epoch before", "and a shorter log", "of the last epoch that one led"],
+)
+def test_what_one_wrote_after_it_was_deposed_counts_for_nothing_beside_a_leader_of_a_later_epoch(one: tuple[int, int], leader: int) -> None:
+    """The last in sync led epoch 2 and wrote nothing in it, or lost it: by that its records of epoch 0 were committed."""
+    cluster = KnownCluster(1, 2, 3)
+    cluster.topic("a", (2, 1, 3))
+    cluster.leave(2)
+    assert cluster.leader_and_isr("a-0") == (1, (1, 3))
+    cluster.leave(1)
+    cluster.leave(3)
+    assert cluster.leader_and_isr("a-0") == (NONE_LEADS, (3,))
+    cluster.state.log_ends = {A0: {BrokerId(1): LogEnd(*one), BrokerId(3): LogEnd(0, 45, 2)}}
+    cluster.join(1, 3, clean=False)
+    assert cluster.leader_and_isr("a-0") == (leader, (leader,))
 
 
 def test_one_that_was_eligible_leads_once_the_last_in_sync_is_back_on_a_new_disk() -> None:
