@@ -82,7 +82,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 def _package(ours: Path, directory: Path) -> Path:
     """This package as a zip, from which Python imports."""
     path = directory / "ottla.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         for name in ("ottla", "pyspark_ottla"):
             for file in sorted((ours / name).rglob("*.py")):
                 archive.write(file, file.relative_to(ours))

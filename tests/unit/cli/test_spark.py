@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
+
+from ottla.cli.spark import _package
 
 SUBMIT = """#!/bin/sh
 exec "$PYSPARK_PYTHON" -c 'import time; print("begun", flush=True); time.sleep(600)'
@@ -30,3 +33,12 @@ def test_a_program_ends_with_the_command_that_runs_it(tmp_path: Path) -> None:
         # Both have the pipe: it ends when both have.
         rest, _ = running.communicate(timeout=120)
     assert (rest, running.returncode) == ("", 128 + signal.SIGTERM)
+
+
+def test_files_from_before_1980_are_packed(tmp_path: Path) -> None:
+    """As images have them that are built the same each time: a zip knows no such time, and `submit` to a cluster was a traceback."""
+    (tmp_path / "ottla").mkdir()
+    (tmp_path / "ottla" / "__init__.py").touch()
+    os.utime(tmp_path / "ottla" / "__init__.py", (1, 1))
+    with ZipFile(_package(tmp_path, tmp_path)) as archive:
+        assert archive.namelist() == ["ottla/__init__.py"]
