@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 _POLL_SECONDS: Final = 1.0
 _SLACK_SECONDS: Final = 30.0  # what a call into the loop has beyond the timeouts inside it
+_LONGEST_PAUSE_SECONDS: Final = 10.0  # unless fetchOffset.retryIntervalMs is longer
 _MILLISECONDS: Final = ((1 << 63) - 1) // 1000  # of which a column has microseconds
 
 
@@ -601,7 +602,8 @@ class ClusterReader:
         raise AssertionError
 
     def _pause(self, attempt: int) -> None:
-        threading.Event().wait(self.settings.fetch_offset_retry_interval_ms / 1000 * 2 ** (attempt - 1))
+        first = self.settings.fetch_offset_retry_interval_ms / 1000
+        threading.Event().wait(min(first * 2.0 ** min(attempt - 1, 30), max(first, _LONGEST_PAUSE_SECONDS)))
 
 
 def _asking(settings: SourceSettings) -> Asking:

@@ -68,7 +68,7 @@ OPTIONS: Final = (
     Option("includeHeaders", "false", "batch and stream", "Whether there is a column `headers`."),
     Option("groupIdPrefix", "spark-kafka-source", "batch and stream", "What `client.id` begins with; no consumer group is used."),
     Option("fetchOffset.numRetries", "3", "batch and stream", "How often offsets are asked for again."),
-    Option("fetchOffset.retryIntervalMs", "10", "batch and stream", "The first pause before that."),
+    Option("fetchOffset.retryIntervalMs", "10", "batch and stream", "The first pause before that; each is twice the last, up to 10 s."),
     Option("kafkaConsumer.pollTimeoutMs", "120000", "batch and stream", "A task fails when a partition gives nothing for as long."),
     Option("columns", "all", "batch and stream", "Which columns, with commas; others are not made. Not Spark's."),
     Option("includeValue", "true", "batch and stream", "Whether there is a column `value`. Not Spark's."),

@@ -260,6 +260,20 @@ def test_a_cluster_is_asked_again_as_often_as_the_option_says(cluster: EmbeddedC
         assert failing == 0
 
 
+def test_a_pause_before_asking_again_does_not_grow_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as long each time it came to hours with twenty retries, and with forty to more than can be waited for."""
+    waited: list[float] = []
+    monkeypatch.setattr("threading.Event.wait", lambda _, seconds: waited.append(seconds))
+    more = {"fetchOffset.numRetries": "60", "fetchOffset.retryIntervalMs": "10"}
+    found = SourceSettings.of({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "any", **more}, is_stream=False)
+    with ClusterReader(found) as reader:
+        for attempt in range(1, 61):
+            reader._pause(attempt)
+    assert waited[:3] == [0.01, 0.02, 0.04]
+    assert max(waited) == 10
+    assert waited == sorted(waited)
+
+
 def test_a_stream_waits_for_its_minimum_until_the_delay_is_over_and_keeps_its_maximum(cluster: EmbeddedCluster) -> None:
     """minOffsetsPerTrigger, maxTriggerDelay, maxOffsetsPerTrigger; the first batch does not wait, as with Spark's own source."""
     pytest.importorskip("pyspark")
