@@ -87,7 +87,7 @@ _REFUSED: Final = {
 }
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, None: 0.001}
-_MAXIMUM: Final = (1 << 63) - 1
+_REQUEST_BITS: Final = 32  # of the numbers that a Fetch request has
 
 
 class OptionRefused(ConfigurationError):
@@ -217,12 +217,12 @@ class SourceSettings:
         )
 
     def fetch_settings(self) -> FetchSettings:
-        """How batches are fetched."""
+        """How batches are fetched. Raises OptionRefused."""
         return FetchSettings(
-            max_wait_ms=_number(self.kafka, "fetch.max.wait.ms", 500, 0),
-            min_bytes=_number(self.kafka, "fetch.min.bytes", 1, 0),
-            max_bytes=_number(self.kafka, "fetch.max.bytes", 16 << 20, 1),
-            max_partition_bytes=_number(self.kafka, "max.partition.fetch.bytes", 4 << 20, 1),
+            max_wait_ms=_number(self.kafka, "fetch.max.wait.ms", 500, 0, _REQUEST_BITS),
+            min_bytes=_number(self.kafka, "fetch.min.bytes", 1, 0, _REQUEST_BITS),
+            max_bytes=_number(self.kafka, "fetch.max.bytes", 16 << 20, 1, _REQUEST_BITS),
+            max_partition_bytes=_number(self.kafka, "max.partition.fetch.bytes", 4 << 20, 1, _REQUEST_BITS),
             read_committed=self.read_committed,
             check_crcs=flag(self.kafka, "check.crcs", True),
         )
@@ -359,7 +359,7 @@ def flag(given: Mapping[str, str], name: str, default: bool) -> bool:
     return text.strip().lower() == "true"
 
 
-def _number(given: Mapping[str, str], name: str, default: int, at_least: int) -> int:
+def _number(given: Mapping[str, str], name: str, default: int, at_least: int, bits: int = 64) -> int:
     text = given.get(name.lower())
     if text is None:
         return default
@@ -367,8 +367,8 @@ def _number(given: Mapping[str, str], name: str, default: int, at_least: int) ->
         number = int(text)
     except ValueError:
         raise OptionRefused(f"{name} is a whole number, not {text!r}") from None
-    if not at_least <= number <= _MAXIMUM:
-        raise OptionRefused(f"{name} must be at least {at_least} and fit 64 bits, and is {number}")
+    if not at_least <= number < 1 << bits - 1:
+        raise OptionRefused(f"{name} must be at least {at_least} and fit {bits} bits, and is {number}")
     return number
 
 

@@ -218,3 +218,11 @@ def test_blanks_around_the_topic_of_a_sink_are_no_part_of_its_name() -> None:
 
     schema = types.StructType([types.StructField("value", types.BinaryType())])
     assert SinkSettings.of({"kafka.bootstrap.servers": "localhost:9092", "topic": " a\n"}, schema).topic == "a"
+
+
+@pytest.mark.parametrize("name", ["fetch.max.wait.ms", "fetch.min.bytes", "fetch.max.bytes", "max.partition.fetch.bytes"])
+def test_a_number_that_no_request_can_have_is_refused(name: str) -> None:
+    """They are 32 bits of a request, and INT in Java's client; a task died of `struct.error`, which does not name the option."""
+    assert batch(**{f"kafka.{name}": str((1 << 31) - 1)}).fetch_settings()
+    with pytest.raises(OptionRefused, match=f"{name} must be at least [01] and fit 32 bits, and is 2147483648"):
+        batch(**{f"kafka.{name}": str(1 << 31)}).fetch_settings()
