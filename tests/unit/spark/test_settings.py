@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ottla.model import TopicPartition
+from ottla.spark.loading.driver import LoadSettings
 from ottla.spark.settings import COLUMNS, OPTIONS, Boundary, OptionRefused, SourceSettings
 
 GIVEN = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "clicks"}
@@ -226,3 +227,19 @@ def test_a_number_that_no_request_can_have_is_refused(name: str) -> None:
     assert batch(**{f"kafka.{name}": str((1 << 31) - 1)}).fetch_settings()
     with pytest.raises(OptionRefused, match=f"{name} must be at least [01] and fit 32 bits, and is 2147483648"):
         batch(**{f"kafka.{name}": str(1 << 31)}).fetch_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("endingOffsets", '{"clicks":{"0":3}}'),
+        ("endingOffsetsByTimestamp", '{"clicks":{"0":3}}'),
+        ("endingTimestamp", "3"),
+        ("columns", "offset"),
+        ("includeValue", "false"),
+    ],
+)
+def test_a_load_refuses_what_has_no_effect_on_it(name: str, value: str) -> None:
+    """It loaded up to the topics' ends, with values."""
+    with pytest.raises(OptionRefused, match=f"{name} is not for a load"):
+        LoadSettings.of({**GIVEN, name.upper(): value}, "table", "job")

@@ -51,6 +51,7 @@ _ASK_SECONDS: Final = 30.0
 _CHECKED_SECONDS: Final = 60.0
 _ASKED_AGAIN_SECONDS: Final = 0.5
 _SMALL_RANGE: Final = 100_000  # offsets that are not worth a task of their own
+_NOT_OF_A_LOAD: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "columns", "includeValue")
 _MOST_UNSENT: Final = 10_000  # records for the audit, which may be away for days
 # By the session of a job's reports: up to which number, by topic, this process has tried to send them, and what it could not.
 _reported: Final[dict[str, tuple[Mapping[str, int], Sequence[tuple[str, bytes]]]]] = {}
@@ -98,6 +99,9 @@ class LoadSettings:
         Raises:
             OptionRefused
         """
+        given = {name.lower() for name in options}
+        if idle := [name for name in _NOT_OF_A_LOAD if name.lower() in given]:
+            raise OptionRefused(f"{idle[0]} is not for a load, which has all columns, and ends where the topics do or `until_ms` says")
         source = SourceSettings.of({"kafka.isolation.level": "read_committed", **options}, is_stream=False)
         if source.engine != "ottla":
             raise OptionRefused(f"a load accounts for every offset, of which engine={source.engine} does not say what became of it")
