@@ -262,6 +262,29 @@ def test_until_before_1970_loads_nothing(cluster: EmbeddedCluster, tmp_path: Pat
         assert load(settings_for(cluster, tmp_path, topic, until_ms=until_ms), LocalExecutor()).is_empty
 
 
+def test_offsets_are_not_computed_from_rows_of_two_topics_of_one_name(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Of a topic that was made again, and loaded as another job: those of the first one were taken for its own, and not loaded.
+
+    Method: what was cleaned from the log is not found.
+    """
+    from confluent_kafka.admin import AdminClient
+
+    topic = cluster.create_topic("two-of-a-name")
+    fill(cluster, topic, 30)
+    load(settings_for(cluster, tmp_path, topic, "first"), LocalExecutor())
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(90)
+    cluster.create_topic(topic)
+    fill(cluster, topic, 10)
+    settings = settings_for(cluster, tmp_path, topic, "second")
+    load(settings, LocalExecutor())
+    fill(cluster, topic, 40)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(TableUnusable, match=r"two-of-a-name-0 .* more than once"):
+        patch.setattr(Table, "remembered", lambda *_: None)
+        load(settings, LocalExecutor())
+    assert load(settings, LocalExecutor()).rows == 40
+
+
 def test_what_retention_took_stops_a_load_unless_it_may_be_lost(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     topic = cluster.create_topic("taken")
     fill(cluster, topic, 10)

@@ -32,6 +32,7 @@ from ottla.clock import Clock, SystemClock
 from ottla.errors import ApiError, ConfigurationError, OttlaError, reason_of
 from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
+from ottla.record.columnar import Integers
 from ottla.spark.loading.auditing import Report, send
 from ottla.spark.loading.decoding import OURS, ColumnTypes, merged
 from ottla.spark.loading.files import PARTITION_BY, WriteTask, table_schema, write
@@ -40,7 +41,7 @@ from ottla.spark.loading.schemas import Decoding
 from ottla.spark.offsets import Loss, Offsets, backlog, flat, nested, packed
 from ottla.spark.reading import ClusterReader, ReadFailed, report
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
-from ottla.spark.table import Table
+from ottla.spark.table import Table, TableUnusable
 from ottla.wire.admin import ConfigResource, ResourceType, describe_configs
 from ottla.wire.cluster import Cluster
 from ottla.wire.groups import CommittedOffset, commit_offsets
@@ -387,16 +388,31 @@ def offsets_of(table: Table, settings: LoadSettings) -> dict[TopicPartition, int
 
 
 def offsets_of_rows(table: Table, source: SourceSettings) -> dict[TopicPartition, int]:
-    """The offset behind the last row of each partition of the topics that a source speaks of."""
-    found: dict[TopicPartition, int] = {}
+    """The offset behind the last row of each partition of the topics that a source speaks of.
+
+    Raises:
+        TableUnusable: an offset is there more than once, so that rows are of other topics or jobs too.
+    """
+    found: dict[TopicPartition, list[Integers]] = {}  # runs of offsets, as first and last
     for file, batch in table.rows(["partition", "offset"]):
         numbers, offsets = (batch.column(name).to_numpy() for name in ("partition", "offset"))
         for number in np.unique(numbers).tolist():
-            partition = TopicPartition(file["partition.topic"], number)
-            found[partition] = max(found.get(partition, 0), int(offsets[numbers == number].max()) + 1)
+            of_it = np.sort(offsets[numbers == number])
+            breaks = np.flatnonzero(np.diff(of_it) != 1)
+            runs = np.column_stack((of_it[np.append(0, breaks + 1)], of_it[np.append(breaks, len(of_it) - 1)]))
+            found.setdefault(TopicPartition(file["partition.topic"], number), []).append(runs)
     with ClusterReader(source) as reader:
         there = reader.partitions()
-    return {partition: offset for partition, offset in found.items() if partition in there}
+    ends = {}
+    for partition in sorted(found.keys() & there):
+        firsts, lasts = np.sort(np.concatenate(found[partition]), axis=0).T
+        if (firsts[1:] <= lasts[:-1]).any():
+            raise TableUnusable(
+                f"{partition} has offsets in {table.uri} more than once, of another job or of a topic that was made again, so that rows do"
+                " not say where this job is: load it as another job, with startingOffsets"
+            )
+        ends[partition] = int(lasts[-1]) + 1
+    return ends
 
 
 def _bounds(
