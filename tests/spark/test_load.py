@@ -262,6 +262,16 @@ def test_until_before_1970_loads_nothing(cluster: EmbeddedCluster, tmp_path: Pat
         assert load(settings_for(cluster, tmp_path, topic, until_ms=until_ms), LocalExecutor()).is_empty
 
 
+def test_a_job_that_is_to_begin_behind_a_topics_end_is_refused(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """As a batch of the source is. It was committed with that offset, and each later load took the leader for one that is behind."""
+    topic = cluster.create_topic("begins-behind", partitions=2)
+    fill(cluster, topic, 10)
+    options = {"startingOffsets": json.dumps({topic: {"0": 3, "1": 100}})}
+    with pytest.raises(ConfigurationError, match="start offset 100 is greater than the resolved end offset 0 for begins-behind-1"):
+        load(settings_for(cluster, tmp_path, topic, options=options), LocalExecutor())
+    assert rows_of(tmp_path) == []
+
+
 def test_offsets_are_not_computed_from_rows_of_two_topics_of_one_name(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     """Of a topic that was made again, and loaded as another job: those of the first one were taken for its own, and not loaded.
 
