@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MILLISECONDS_DIGITS: Final = 19  # with fewer a number fits 64 bits
-_DURATION: Final = re.compile(r"(\d+)(ms|s|m|h)")
+_DURATION: Final = re.compile(r"(\d{1,18})(ms|s|m|h)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 _FRAMES: Final = re.compile(r"\n\s*0: ")
@@ -385,7 +385,7 @@ def _milliseconds(text: str | None) -> int | None:
 
 def _duration(text: str, option: str) -> float:
     match = _DURATION.fullmatch(text)
-    if match is None:
+    if match is None or int(match[1]) * _SECONDS[match[2]] > threading.TIMEOUT_MAX:
         raise UsageError(f"{option} takes a time such as 500ms, 1s or 5m, and {text!r} is none")
     return int(match[1]) * _SECONDS[match[2]]
 
