@@ -14,7 +14,7 @@ from tests.unit.spark.test_reading import damage, fill, in_transaction
 
 from ottla.cli.main import run
 from ottla.model import TopicPartition
-from ottla.testing import EmbeddedCluster
+from ottla.testing import EmbeddedCluster, ManualClock
 
 pytest.importorskip("deltalake")
 
@@ -115,6 +115,22 @@ def test_metrics_are_in_the_commit_in_a_file_and_served_while_it_runs(
     failed = file.read_text(encoding="utf-8")
     assert success in failed
     assert 'ottla_load_failures_total{load="m"} 1.0' in failed
+
+
+@pytest.mark.parametrize("job", ['a "day"', "back\\slash", "two\nlines"])
+def test_the_last_success_outlives_a_failure_whatever_the_job_is_called(job: str, tmp_path: Path) -> None:
+    """A quote is escaped in a label, where it was not found: the last success was 0 from then on, and LoadStale fired."""
+    from ottla.spark.loading.driver import LoadOutcome
+    from ottla.spark.loading.statistics import LoadStatistics
+
+    file = tmp_path / "load.prom"
+    first, second = LoadStatistics(job, 3600, ManualClock()), LoadStatistics(job, 3600)
+    first.took(LoadOutcome(1, 1, 0, 0, 0))
+    first.write(file)
+    (success,) = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("ottla_load_last_success")]
+    second.failed()
+    second.write(file)
+    assert success in file.read_text(encoding="utf-8")
 
 
 def test_metrics_that_cannot_be_written_are_no_reason_to_fail(

@@ -25,6 +25,7 @@ from ottla.serving.surface import Surface
 from ottla.spark.loading.driver import LoadOutcome
 
 _CALL_SECONDS: Final = 30.0
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})  # in a label, by the text format
 
 
 class LoadStatistics:
@@ -93,7 +94,7 @@ class LoadStatistics:
             text = path.read_text(encoding="utf-8")
         except (FileNotFoundError, UnicodeDecodeError):
             text = ""
-        pattern = rf'^{metrics.LAST_SUCCESS.name}\{{load="{re.escape(self._labels[0])}"\}} ([0-9.e+]+)$'
+        pattern = rf'^{metrics.LAST_SUCCESS.name}\{{load="{re.escape(self._labels[0].translate(_ESCAPED))}"\}} ([0-9.e+]+)$'
         found = re.search(pattern, text, re.MULTILINE)
         return {metrics.LAST_SUCCESS: 0.0 if found is None else float(found[1])}
 
