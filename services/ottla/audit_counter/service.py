@@ -530,7 +530,7 @@ class AuditCounter:
                 await asyncio.sleep(_LOG_AGAIN_SECONDS)
 
     async def read_log(self, topic: str, start_ms: int) -> None:
-        """Counts the log's records of a window and judges it again; not of a window of a former topic of the name.
+        """Counts the log's records of a window and judges it again; not of one of a former topic of the name, or that is kept no more.
 
         Raises:
             UnknownTopicOrPartition, OffsetOutOfRange: it is gone, or a part of it.
@@ -538,8 +538,10 @@ class AuditCounter:
         """
         await self._in_store(self._store.begin_log, topic, [start_ms])
         books = await self._in_store(self._store.books, topic, start_ms)
+        if books.is_log_gone or not books.tallies:  # of a former topic, or folded or forgotten since it was to be read
+            return
         topic_id = await self._topic_id(topic)
-        if books.is_former or await self._is_made_again(topic, topic_id):
+        if await self._is_made_again(topic, topic_id):
             return
         bounds: dict[int, list[int]] = {}
         for tier in books.tallies.keys() - {LOG}:

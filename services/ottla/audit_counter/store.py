@@ -567,6 +567,7 @@ class Store:
                 moved[partition] = Moved(known.messages + one.messages, known.offsets.plus(one.offsets))
         tallies = [(tier, number, _by_records(tier, tally, moved.get(number))) for tier, number, tally in self.partitions(*span)]
         rows = [(topic, hour, tier, number, "", _FOLDED, *_values(tally)) for tier, number, tally in tallies]
+        self._in_log -= {(topic, start_ms) for start_ms in counted}
         for table in ("counts", "verdicts", "repeated"):
             connection.execute(f"DELETE FROM {table} {where}", span)
         connection.executemany(_PUT_COUNTS, rows)
@@ -722,7 +723,8 @@ class Store:
         """Forgets windows that are past the retention, and sessions that ended before it; how many windows."""
         before = self._oldest_ms(now_ms)
         self._recent.clear()
-        self._without_log = {window for window in self._without_log if window[1] >= before}
+        for windows in (self._without_log, self._in_log):
+            windows -= {window for window in windows if window[1] < before}
         with self._transaction() as connection:
             for table in ("verdicts", "repeated", "former", "counts"):
                 rows = [(topic, before) for topic in self._topics_in(table)]

@@ -720,6 +720,17 @@ def test_what_a_log_says_is_not_taken_in_when_more_was_written_while_it_was_read
     assert verdicts(store) == {"producer->broker": Verdict.COMPLETE}
 
 
+@pytest.mark.parametrize("is_folded", [True, False])
+def test_what_a_log_says_is_not_taken_in_when_its_window_was_folded_or_forgotten_while_it_was_read(store: Store, is_folded: bool) -> None:
+    apply(store, appended(0, ALL))
+    store.put_verdicts("clicks", START, [EdgeVerdict("producer", "broker", Verdict.COMPLETE)])
+    store.judged(store.unjudged())
+    store.begin_log("clicks", [START])
+    assert (store.fold(START + 5 * HOUR) if is_folded else store.purge(START + 170 * HOUR)) == 1
+    store.put_log("clicks", {START: {0: tally([0])}}, {0: 100}, {START: 0})
+    assert [tier for _, tier, _ in store.totals()] == ["broker"] * is_folded
+
+
 def told(store: Store, start_ms: int) -> list[tuple[str, str]]:
     """Judges a window, and gives edges and verdicts."""
     known = {said.edge: said for _, _, said in store.verdicts("clicks", start_ms, start_ms + 1)}
@@ -960,6 +971,28 @@ async def test_a_log_that_was_read_has_its_own_window_judged_and_no_other(store:
     assert counter.progress.judged == 101
     await counter._judge({("clicks", -1)})
     assert counter.progress.judged == 201
+
+
+async def test_a_log_is_not_read_for_a_window_that_was_folded_or_forgotten_meanwhile(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A counter that stood by for long has many to read: one window's log stood for the hour, and the rest of it was called lost."""
+
+    async def no_id(counter: AuditCounter, topic: str) -> None: ...
+
+    async def log_of_one(counter: AuditCounter, topic: str, start_ms: int, bounds: object) -> tuple[_LogCount, dict[int, int]]:
+        counts = _LogCount(start_ms, MINUTE)
+        counts.tallies[0] = tally([0])
+        return counts, {0: 60}
+
+    monkeypatch.setattr(AuditCounter, "_topic_id", no_id)
+    monkeypatch.setattr(AuditCounter, "_count_log", log_of_one)
+    counter = counter_of(store, verify="records")
+    hour = START - START % HOUR
+    folded_hour(store, hour, hour + 5 * HOUR)
+    before = store.verdicts()
+    for start_ms in (hour, hour + MINUTE, hour - 200 * HOUR):
+        await counter.read_log("clicks", start_ms)
+        assert store.verdicts() == before, start_ms
+    assert store.windows_of("clicks") == [hour]
 
 
 async def test_sessions_that_have_not_ended_are_counted_by_the_kind_of_their_tier(store: Store) -> None:
