@@ -226,6 +226,7 @@ class Store:
         self._without_log: set[Window] = set()  # since something was said of them last
         self._fold_ms = max(1, _HOUR_MS // window_ms) * window_ms
         self._folded_ms = 0  # up to where windows were folded, or could not be
+        self._fold_until_ms = 0
         self._unfolded: list[str] = []  # topics that are to be folded up to there
         self._purged_ms = 0  # up to where windows were forgotten
         self._connection = _opened(path)
@@ -529,7 +530,9 @@ class Store:
         if not self._unfolded:
             if until <= self._folded_ms:
                 return 0
+            self._fold_until_ms = until
             self._unfolded = self._topics_in("counts")
+        until = self._fold_until_ms  # for all of them, however long they take
         topics, self._unfolded = self._unfolded[:_FOLDED_AT_ONCE], self._unfolded[_FOLDED_AT_ONCE:]
         folded = 0
         with self._transaction() as connection:

@@ -827,6 +827,19 @@ def folded_hour(store: Store, hour: int, now_ms: int) -> None:
     assert store.fold(now_ms) == 60
 
 
+def test_topics_that_are_folded_one_after_the_other_are_all_folded_when_the_hour_ends_meanwhile(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was the next hour by then stayed as it was, of those that had had their turn."""
+    monkeypatch.setattr("ottla.audit_counter.store._FOLDED_AT_ONCE", 1)
+    hour = START - START % HOUR
+    for number, (topic, start_ms) in enumerate((topic, hour + since * HOUR) for since in range(2) for topic in "ab"):
+        apply(store, record("b", number // 2, "broker", {start_ms: headers([0])}, topic=topic), first=number)
+        store.put_verdicts(topic, start_ms, [EdgeVerdict("producer", "broker", Verdict.COMPLETE)])
+    store.judged(store.unjudged())
+    assert sum(store.fold(hour + later * HOUR + MINUTE) for later in (3, 4, 4, 4)) == 4
+
+
 def test_what_came_late_to_a_folded_hour_and_is_counted_again_by_the_next_leader_is_no_loss(store: Store) -> None:
     """Where both lie in one window of the range it cannot be told apart from what was folded."""
     hour = START - START % HOUR
