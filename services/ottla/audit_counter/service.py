@@ -261,6 +261,7 @@ class AuditCounter:
         self._open: dict[str, set[int]] = {}
         self._reporting: dict[str, frozenset[str]] = {}
         self._doubts: OrderedDict[Window, None] = OrderedDict()
+        self._has_more_doubts = False  # than were kept
         self._doubted = asyncio.Event()
         self._watchers: set[asyncio.Queue[Event | None]] = set()
         self._changed = asyncio.Condition()
@@ -450,6 +451,8 @@ class AuditCounter:
             for start_ms in unread:
                 if len(self._doubts) < _MOST_DOUBTS:
                     self._doubts[topic, start_ms] = None
+                else:
+                    self._has_more_doubts = True
         if self._doubts:
             self._doubted.set()
         async with self._changed:
@@ -506,6 +509,9 @@ class AuditCounter:
     async def _look_into_logs(self) -> None:
         while True:
             await self._doubted.wait()
+            if self._has_more_doubts and not self._doubts:
+                self._has_more_doubts = False
+                await self._judge([(topic, -1) for topic in self._open])
             if not self.is_active or not self._doubts:
                 self._doubted.clear()
                 continue

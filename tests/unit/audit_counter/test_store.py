@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sqlite3
@@ -57,9 +58,9 @@ def acknowledged(offsets: list[int]) -> Tally:
     return replace(tally(offsets), attempted=len(offsets), acknowledged=len(offsets))
 
 
-def put_log(store: Store, offsets: list[int]) -> None:
-    store.begin_log("clicks", [START])
-    store.put_log("clicks", {START: {0: tally(offsets)}}, {0: 100}, {START: 0})
+def put_log(store: Store, offsets: list[int], topic: str = "clicks") -> None:
+    store.begin_log(topic, [START])
+    store.put_log(topic, {START: {0: tally(offsets)}}, {0: 100}, {START: 0})
 
 
 def count_of(store: Store, tier: str) -> int:
@@ -1006,6 +1007,32 @@ async def test_a_log_is_not_read_for_a_window_that_was_folded_or_forgotten_meanw
         await counter.read_log("clicks", start_ms)
         assert store.verdicts() == before, start_ms
     assert store.windows_of("clicks") == [hour]
+
+
+async def test_windows_that_are_too_many_to_be_read_at_once_are_read_later(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of quiet topics were PENDING for good, as no one spoke of them again."""
+    read_now: list[str] = []
+    is_read = asyncio.Event()
+
+    async def note(counter: AuditCounter, topic: str, start_ms: int) -> None:
+        read_now.append(topic)
+        put_log(store, ALL, topic)
+        await counter._judge({(topic, start_ms)}, _LogCount(start_ms, MINUTE))
+        if len(read_now) == 3:
+            is_read.set()
+
+    monkeypatch.setattr("ottla.audit_counter.service._MOST_DOUBTS", 1)
+    monkeypatch.setattr(AuditCounter, "read_log", note)
+    counter = counter_of(store)
+    counter.is_active = True
+    both = (produced(0, ALL, watermark_ms=END), appended(0, ALL[:99], next_offset=100, watermark_ms=END))
+    await counter._judge(apply(store, *(one._replace(topic=topic) for topic in "abc" for one in both)))
+    looking = asyncio.ensure_future(counter._look_into_logs())
+    try:
+        await asyncio.wait_for(is_read.wait(), 10)
+    finally:
+        looking.cancel()
+    assert sorted(read_now) == ["a", "b", "c"]
 
 
 async def test_sessions_that_have_not_ended_are_counted_by_the_kind_of_their_tier(store: Store) -> None:
