@@ -351,6 +351,7 @@ class AuditCounter:
             if fetched:
                 self.is_caught_up = False
                 next_offsets = {one.partition.partition: one.next_offset for one in fetched}
+                await self._in_store(self._store.read_from, [(one.partition.partition, one.offset) for one in fetched])
                 while True:
                     now_ms = self._clock.time_ms()
                     changed, is_whole = await self._in_store(self._take_in, fetched, next_offsets, now_ms)

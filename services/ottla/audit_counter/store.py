@@ -282,6 +282,12 @@ class Store:
             self._set_meta("topic.id", topic_id)
             return dict(connection.execute("SELECT partition, next_offset FROM offsets"))
 
+    def read_from(self, offsets: Iterable[tuple[int, int]]) -> None:
+        """What comes of a partition begins here: below where it was, if its log was cut, and then other records have these offsets."""
+        rows = [(offset, partition, offset) for partition, offset in offsets]
+        with self._transaction() as connection:
+            connection.executemany("UPDATE offsets SET next_offset = ? WHERE partition = ? AND next_offset > ?", rows)
+
     def apply(self, read: Iterable[Read], next_offsets: Mapping[int, int], now_ms: int) -> Applied:
         """Takes in what was read, with the offsets behind it.
 

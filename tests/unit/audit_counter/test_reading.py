@@ -18,7 +18,8 @@ from ottla.audit_counter.verdicts import EdgeVerdict
 from ottla.clock import SystemClock
 from ottla.model import TopicPartition
 from ottla.protocol.list_offsets_client import ListedOffset
-from ottla.record.audit_records import TOPIC, Verdict
+from ottla.record.audit_records import TOPIC, Verdict, encode
+from ottla.record.records import Record, build_batch
 from ottla.wire.fetching import Fetched
 
 PARTITION = TopicPartition(TOPIC, 0)
@@ -130,3 +131,13 @@ async def test_nothing_is_complete_by_a_counter_that_is_behind(store: Store, pos
     verify = lambda counter: counter.verify("clicks", 0, 1 << 60, (), 0.0)  # noqa: E731
     found = await after_reading(store, Reading(10, ([], position, 10)), verify)
     assert (found.verdict, found.exit_code, found.windows) == (verdict, code, 1)
+
+
+async def test_what_was_written_in_the_place_of_a_tail_that_was_cut_off_is_read(store: Store) -> None:
+    """As after an election of a broker that was not in sync: what was said until the log was as long as before was passed over."""
+    store.apply(read(produced(0, [0])), {0: 3}, NOW)
+    said = memoryview(build_batch([Record(0, NOW, b"clicks", encode(appended(0, [0])))]))
+    reading = Reading(1, ([Fetched(PARTITION, 0, 1, said, 1, 1, 0)], 1, 1))
+    tiers = lambda counter: {session.tier for session in store.sessions()}  # noqa: E731
+    assert await after_reading(store, reading, tiers) == {"producer", "broker"}
+    assert store.next_offsets("topic-1") == {0: 1}
