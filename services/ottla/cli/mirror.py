@@ -228,7 +228,7 @@ def repair(
     - `ottla mirror repair A-B clicks-3 --truncate`
     """
     topic, dash, number = partition.rpartition("-")
-    if not dash or not number.isdecimal():
+    if not dash or not number.isdecimal() or len(number) > 9:
         raise UsageError(f"{partition!r} is not of the form topic-3")
     ways = [name for name, is_asked in (("ACCEPT_GAP", accept_gap), ("RESTART", restart), ("TRUNCATE", truncate)) if is_asked]
     if len(ways) != 1:

@@ -107,6 +107,8 @@ def _replicas(text: str) -> list[list[int]]:
     """`1:2,2:3` as the brokers of partition 0 and of partition 1."""
     try:
         replicas = [[int(broker) for broker in partition.split(":")] for partition in text.split(",")]
+        if max(map(max, replicas)) >= 1 << 31:
+            raise ValueError  # the client would take it for another broker
     except ValueError:
         raise UsageError(f"--replica-assignment takes ID:ID for each partition, with commas, and not {text!r}") from None
     if not all(len(set(brokers)) == len(brokers) == len(replicas[0]) and min(brokers) >= 0 for brokers in replicas):

@@ -295,6 +295,8 @@ def test_a_quickstart_that_has_no_place_for_its_data_says_so(capsys: pytest.Capt
         (["groups", "reset-offsets", "g", "--from-file", "/nowhere.csv", "--topic", "clicks"], "--topic contradicts"),
         (["groups", "reset-offsets", "g", "--to-current", "--export", "--json"], "contradict"),
         (["topics", "create", "clicks", "--partitions", str(1 << 64)], "--partitions"),
+        (["topics", "create", "clicks", "--replica-assignment", str((1 << 32) + 1)], "and not '4294967297'"),
+        (["mirror", "repair", "A-B", f"clicks-{1 << 32}", "--accept-gap"], "'clicks-4294967296' is not of the form topic-3"),
         (["consume", "clicks", "-o", "²"], "-o takes"),
         (["consume", "clicks", "-o", "9" * 5000], "-o takes"),
         (["consume", "clicks", "-o", "-" + "9" * 5000], "-o takes"),
