@@ -216,7 +216,7 @@ class ControlApplier(BrokerControl):
             return StopReplicaResponse(await self._replicas.stop(request.partitions))
 
     async def log_ends(self, request: LogEndsRequest) -> Mapping[TopicPartition, LogEnd]:
-        """Says where logs end. They are all there before this broker registers, and nothing is written to a partition without a leader."""
+        """Says where logs end, of those that are loaded. Nothing is written to a partition without a leader."""
         async with self._one_at_a_time:
             if self._service.registration is not None:  # else the registration that the question names is not read back yet
                 await self._confirm(request)

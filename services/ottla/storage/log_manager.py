@@ -131,6 +131,7 @@ class LogManager:
         self._held: set[Path] = set()  # partitions' directories that a move between log directories has yet to give up
         self._leaving: dict[Path, _Leaving] = {}
         self._damaged: dict[TopicPartition, str] = {}
+        self.are_loaded = False  # the logs, by `start`
         # Logs that a start found without a file: in which log directory, and where they begin.
         self._waiting_for_room: dict[TopicPartition, tuple[Path, int]] = {}
         self._left: dict[TopicPartition, Path] = {}  # the log directories that logs have moved out of and not given up yet
@@ -260,6 +261,7 @@ class LogManager:
                 if directory.lock >= 0:
                     directory.unlock()
             raise
+        self.are_loaded = True
         self.counts.recovery_seconds = self._clock.monotonic() - begin
         log.info(
             "%d logs loaded from %d of %d directories in %.3f s%s",

@@ -196,7 +196,7 @@ class ReplicaManager:
     def log_ends(self, partitions: Mapping[TopicPartition, UUID]) -> dict[TopicPartition, LogEnd]:
         """Where the logs of these partitions of topics with these ids end; `NO_LOG` where there is none, and may have been one before.
 
-        One whose log is offline, or may lie in a directory that is, is left out: it is not known what it has.
+        One whose log is offline, may lie in a directory that is, or may not be loaded yet, is left out: it is not known what it has.
         """
         found = {}
         for key, topic_id in partitions.items():
@@ -204,7 +204,7 @@ class ReplicaManager:
             if opened is not None and _may_be_of(opened.topic_id, topic_id):
                 if not opened.is_offline:
                     found[key] = _end_of(opened)
-            elif not self._logs.offline_directories:
+            elif self._logs.are_loaded and not self._logs.offline_directories:
                 found[key] = EMPTY_LOG if self._logs.never_had(key) else NO_LOG
         return found
 

@@ -11,9 +11,12 @@ from typing import NoReturn
 from uuid import UUID
 
 import pytest
+from tests.unit.storage.brokers import Broker
 
+from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.following import Follow
 from ottla.broker.replication.partition import Partition
+from ottla.broker.replication.replicas import ReplicaManager
 from ottla.config.topic import TopicSettings
 from ottla.errors import FencedLeaderEpoch, InconsistentTopicId, KafkaStorageError, StaleControllerEpoch, UnknownTopicOrPartition
 from ottla.interbroker.calls import EMPTY_LOG, NO_LOG, AllReplicas, LogEnd, PartitionAssignment, PartitionToStop
@@ -175,6 +178,16 @@ async def test_a_log_that_was_never_made_is_an_empty_one_where_all_others_are_th
     await replicas.rename_stray_logs(AllReplicas({"events": frozenset({0})}))
     assert replicas.log_ends({other: topic_id("events")}) == {other: EMPTY_LOG}
     assert replicas.log_ends({KEY: topic_id("events made again")}) == {KEY: EMPTY_LOG}
+
+
+async def test_before_the_logs_are_loaded_it_is_not_said_that_there_is_none(tmp_path: Path) -> None:
+    """A broker that is started again is asked under its former registration, whose session has not ended (simulation, seed 30117705)."""
+    logs = Broker(tmp_path, broker_id=str(BROKER)).manager()
+    replicas, asked = ReplicaManager(BROKER, logs, Purgatory(), Purgatory()), {KEY: topic_id("events")}
+    assert replicas.log_ends(asked) == {}
+    await logs.start()
+    assert replicas.log_ends(asked) == {KEY: NO_LOG}
+    await logs.shutdown()
 
 
 async def test_of_a_log_that_may_lie_on_a_failed_disk_it_is_not_said_that_there_is_none(broker: Wired) -> None:
