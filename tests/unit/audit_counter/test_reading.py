@@ -134,7 +134,7 @@ async def test_nothing_is_complete_by_a_counter_that_is_behind(store: Store, pos
 
 
 async def test_what_was_written_in_the_place_of_a_tail_that_was_cut_off_is_read(store: Store) -> None:
-    """As after an election of a broker that was not in sync: what was said until the log was as long as before was passed over."""
+    """As after an election of a broker that was not in sync: what was said until the log was as long as before was skipped."""
     store.apply(read(produced(0, [0])), {0: 3}, NOW)
     said = memoryview(build_batch([Record(0, NOW, b"clicks", encode(appended(0, [0])))]))
     reading = Reading(1, ([Fetched(PARTITION, 0, 1, said, 1, 1, 0)], 1, 1))

@@ -445,9 +445,9 @@ def _bounds(
     ends = reader.ends({partition: start[partition] for partition in partitions})
     latest = {partition: ends[partition] for partition in partitions if partition in ends}
     behind = [partition for partition, offset in latest.items() if offset < start[partition]]
-    if behind and settings.source.starting.offsets and remembered is None:
-        where = f"start offset {start[behind[0]]} is greater than the resolved end offset {latest[behind[0]]} for {behind[0]}"
-        raise OptionRefused(f"The resolved {where}")
+    if behind and remembered is None and settings.source.starting.offsets:
+        key = behind[0]
+        raise OptionRefused(f"The resolved start offset {start[key]} is greater than the resolved end offset {latest[key]} for {key}")
     if behind and remembered is not None:
         ends_at = f"{behind[0]} ends at {latest[behind[0]]}, and the table is at {start[behind[0]]}"
         if behind[0].topic in known_ids.keys() & reader.topic_ids.keys():
