@@ -298,6 +298,7 @@ def test_all_are_counted_and_few_are_told() -> None:
     assert len(verdict.findings) == 20
 
 
+@pytest.mark.long
 def test_a_history_of_many_disputes_is_judged_without_looking_through_it_for_each() -> None:
     """Twenty thousand disputes; to look through them for each would take minutes, and the timeout of tests ends this."""
     count = 20_000

@@ -20,12 +20,13 @@ from tests.chaos.schedule import (
     Kind,
     schedule,
 )
+from tests.examples import examples
 
 BROKERS = (1, 2, 3)
 
 
 @given(st.integers(), st.floats(0.5, 40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_faults_of_one_lane_follow_each_other_and_end_in_time(seed: int, minutes: float) -> None:
     faults = schedule(seed, minutes, BROKERS)
     for lane in (BROKER_LANE, COORDINATION_LANE):

@@ -78,7 +78,8 @@ def test_a_history_that_begins_with_what_kafka_left_is_found_sound() -> None:
     assert "0 failed" in ran.stdout
 
 
-@pytest.mark.parametrize(("name", "seed"), [("acknowledges-early", "10"), pytest.param("skips-truncation", "9", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "seed"), [("acknowledges-early", "10"), ("skips-truncation", "9")])
 def test_a_broker_that_breaks_a_promise_is_found_out(name: str, seed: str) -> None:
     """By a seed that is known to, or one of those after it; `make sim-sabotage` begins at the first one and has all that can be broken."""
     ran = simulate("--seed", seed, "--count", "40", "--sabotage", name)

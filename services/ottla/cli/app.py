@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -95,6 +96,7 @@ def _root(
     """Only what stands before any command."""
 
 
+@cache  # Typer takes a tenth of a second to make it
 def command() -> TyperGroup:
     """The whole command line. Its help shows no type beside an option that takes no value, where Typer would say `<bool>`."""
     root = typer.main.get_group(app)

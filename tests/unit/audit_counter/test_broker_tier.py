@@ -129,6 +129,7 @@ async def test_the_next_leader_counts_what_the_killed_one_had_not_said(tmp_path:
         assert len([first for _, first in ranges if first == 0]) == 2, "the second leader began at the block's first offset"
 
 
+@pytest.mark.long
 async def test_the_next_leader_begins_where_the_killed_one_has_spoken_however_long_that_was_silent(tmp_path: Path) -> None:
     """The others report on meanwhile; the silent one's messages reach far beyond the block in which it last spoke."""
     silent: set[int] = set()
@@ -159,6 +160,7 @@ async def test_the_next_leader_begins_where_the_killed_one_has_spoken_however_lo
             await until_counted(running, 60 + 3 * BLOCK)
 
 
+@pytest.mark.long
 async def test_what_was_said_of_a_former_topic_is_not_taken_for_what_the_next_one_of_its_name_has_said(tmp_path: Path) -> None:
     """Leader epochs of both begin at 0. The broker that follows would count that much less of the new one, once it leads."""
     silent: set[int] = set()
@@ -334,6 +336,7 @@ async def test_ranges_are_said_once_and_end_where_the_log_does(tmp_path: Path) -
         assert ranges[-1][1] == 60
 
 
+@pytest.mark.long
 async def test_a_topic_made_again_is_counted_from_its_first_offset_however_soon_it_grows(tmp_path: Path) -> None:
     """It has passed the block that the former one ended in before the broker looks again. Its messages are of another minute."""
     count = BLOCK + 5_000
@@ -377,6 +380,7 @@ async def test_a_new_topic_is_spoken_of_long_before_the_first_report(tmp_path: P
             await create_topic(running.cluster, "clicks", 2)
 
 
+@pytest.mark.long
 async def test_what_is_said_of_a_topic_stays_when_the_next_one_of_its_name_is_audited_and_nobody_is_accused(tmp_path: Path) -> None:
     """Of the next one's clients some report before a broker has: in the former one's minute, and in one of their own. The log tells."""
     edges = {"producer->broker", "broker->consumer:billing"}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.audit_counter.books import BROKER, LOG, PRODUCER, Books
 from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge, revised
@@ -357,6 +358,7 @@ def test_a_run_of_offsets_that_no_sketch_can_name_is_named_by_the_log(is_lost: b
     assert judge(books, (LOG,), {told.edge: other})[0].reason != told.reason
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=20, deadline=None)
 def test_what_no_sketch_of_a_window_can_name_is_named_piece_by_piece(data: st.DataObject) -> None:
@@ -441,7 +443,7 @@ def test_what_comes_after_the_window_was_known_is_late_with_a_revision() -> None
 
 
 @given(st.sets(st.integers(0, 200), max_size=12), st.lists(st.integers(0, 200), max_size=12, unique=True), st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_verdict_is_complete_exactly_if_the_multisets_are_the_same(lost: set[int], doubled: list[int], parts: int) -> None:
     """Whatever is dropped and doubled, and however hosts and partitions divide it."""
     sent = list(range(201))

@@ -490,6 +490,7 @@ async def test_a_request_that_waits_for_a_follower_takes_no_place_of_others(tmp_
         assert not waiting.unread
 
 
+@pytest.mark.long
 async def test_a_request_that_names_so_much_that_it_is_work_counts_while_it_waits(tmp_path: Path) -> None:
     async with wired(tmp_path, most_in_flight=1) as broker:
         broker.topic("events", MOST_UNCOUNTED)

@@ -18,6 +18,7 @@ from ottla.client import Producer, ProducerSettings
 from ottla.testing import EmbeddedCluster
 
 
+@pytest.mark.long
 def test_the_file_of_a_consumer_moves_no_offsets_and_names_no_other_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Kafka's tools have the address of --bootstrap-server, too. A look at a group with its own file committed what it looked at."""
     file = tmp_path / "consumer.properties"

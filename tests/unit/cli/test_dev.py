@@ -63,6 +63,7 @@ def test_metrics_of_several_brokers_are_at_ports_side_by_side(tmp_path: Path, gi
     assert dev_properties(tmp_path, "127.0.0.1", 0, 1, {"http.listener": given}, 3, 3)["http.listener"] == expected
 
 
+@pytest.mark.long
 async def test_the_audit_of_three_brokers_has_three_copies_whichever_service_is_named_first(tmp_path: Path) -> None:
     """What the registry wrote had the brokers make `__audit` with one copy, and the counter found it there."""
     overrides = {"audit.enable": "true", "coordination.listener": "127.0.0.1:0"}

@@ -375,6 +375,7 @@ def ottla(redirected: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("module", "words", "extra"),
     [

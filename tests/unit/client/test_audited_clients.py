@@ -151,6 +151,7 @@ def test_what_is_on_its_way_at_the_end_is_reported_as_attempted() -> None:
     assert (record.is_final, record.windows[60_000].attempted, record.windows[60_000].outstanding) == (True, 1, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_consumer", [False, True])
 def test_messages_of_thousands_of_windows_are_reported_in_records_that_can_be_sent(is_consumer: bool) -> None:
     """As of a file of last year that is sent again: one record of all of them is larger than a broker takes, or than a counter reads."""

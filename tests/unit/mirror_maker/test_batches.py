@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.client.partitioners import murmur2
 from ottla.errors import InvalidRecord, MessageTooLarge
@@ -114,7 +115,7 @@ def test_a_batch_is_opened_for_these_reasons_and_no_other() -> None:
     assert (copy.target_partition, copy.spans) == (3, ((5, 0, 3),))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.sets(st.integers(0, 60), min_size=1, max_size=40),
     st.integers(0, 4),
@@ -178,7 +179,7 @@ def test_the_hash_of_keys_is_kafkas() -> None:
     assert {key: murmur2(key) for key in expected} == {key: value & 0xFFFFFFFF for key, value in expected.items()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -211,7 +212,7 @@ def test_a_record_is_marked_as_it_lies_whatever_is_in_it(
         assert (header.record_count, header.codec, len(copy.batch) <= max_batch_bytes) == (len(there), codec, True)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 400), st.integers(0, 255))
 def test_a_batch_whose_records_contradict_it_is_refused_or_read_as_by_everyone_else(position: int, value: int) -> None:
     damaged = bytearray(built(*range(5, 25)))

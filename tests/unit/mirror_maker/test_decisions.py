@@ -8,6 +8,7 @@ from itertools import permutations
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.mirror_maker.mirrors import MAX_BATCH
 
 from ottla.errors import ConfigurationError, InvalidTopic
@@ -86,7 +87,7 @@ def test_a_worker_that_joins_gets_its_share_of_many_slots_of_one_weight() -> Non
     assert 14 <= moved <= 16
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(loads, st.lists(st.sampled_from("abcdef"), min_size=1, max_size=12))
 @example([15054698.688777097, 52052117.9608383, 52052117.9608383], ["a", "b"])  # the first would go to and fro, by rounding
 def test_workers_that_come_and_go_share_the_slots_and_move_them_one_at_a_time(weights: list[float], membership: list[str]) -> None:

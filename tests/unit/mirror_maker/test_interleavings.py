@@ -193,6 +193,7 @@ async def test_a_link_that_is_made_while_the_worker_stops_ends_with_it(tmp_path:
         assert not slow.running and not one.links
 
 
+@pytest.mark.long
 async def test_a_worker_whose_target_is_away_stops_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of its slots waited for a minute or two to abort its transaction, one after the other: three minutes for these four."""
     monkeypatch.setattr(link, "ABORT_SECONDS", link.ABORT_SECONDS / 10)

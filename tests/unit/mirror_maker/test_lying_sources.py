@@ -144,6 +144,7 @@ async def test_a_marker_that_is_none_fails_its_partition_and_no_other(tmp_path: 
             assert (await committed(b, CLICKS))[CLICKS] == []
 
 
+@pytest.mark.long
 async def test_a_batch_that_unpacks_to_more_than_is_taken_fails_its_partition_and_no_other(tmp_path: Path) -> None:
     """Some kilobytes that would be more than 128 MiB, where batches have to be opened."""
     bomb = seal(read_header(batch(b"0"))._replace(attributes=ZSTD), compress(ZSTD, bytes(MAXIMUM_DECOMPRESSED + 1)))
@@ -332,8 +333,9 @@ KNOWN = b"value of the liar"
 RECORDS_BEFORE = len(batch(KNOWN).partition(KNOWN)[0])
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
-@pytest.mark.parametrize("partition_by", [pytest.param("number", marks=pytest.mark.long), "key"])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("partition_by", ["number", "key"])
 def test_a_source_that_lies_harms_no_other_link_and_is_copied_again_when_it_says_the_truth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int, partition_by: str
 ) -> None:

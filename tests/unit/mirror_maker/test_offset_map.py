@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.errors import InvalidRecord
 from ottla.mirror_maker.offset_map import (
@@ -48,7 +49,7 @@ def compacted(log: list[MapRecord]) -> list[MapRecord]:
 batches = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 4)), max_size=200)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(batches, st.integers(1, 20))
 def test_each_offset_is_translated_to_the_first_copied_record_that_is_not_before_it(
     sizes: list[tuple[int, int, int]], in_a_transaction: int
@@ -117,6 +118,7 @@ def test_a_source_that_was_cut_takes_the_ranges_behind_the_cut_with_it() -> None
             assert sum(span.record_count for span in found.ranges()) == sum(4 * (at // 2) + at % 2 < cut for at in range(300))
 
 
+@pytest.mark.long
 def test_a_target_that_has_lost_its_end_or_was_made_again_takes_the_ranges_from_there_on_with_it() -> None:
     """They would translate to offsets behind records that were copied since, which a group that moves would not read."""
     for target in (0, 1, 3, 7 * 64, 7 * 64 + 1, 7 * 149 + 1):

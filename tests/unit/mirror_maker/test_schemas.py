@@ -80,6 +80,7 @@ async def test_a_worker_carries_schemas_over_with_their_ids_and_renames_their_to
             assert link.refused_schemas == 0
 
 
+@pytest.mark.long
 async def test_schemas_are_copied_by_one_worker_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next holder of slot 0 took the mode that the former one had set for the subject's own: it stayed in IMPORT for good."""
     begun, may_end = threading.Event(), threading.Event()
@@ -214,6 +215,7 @@ async def test_a_mode_that_could_not_be_put_back_is_put_back_once_the_registry_a
         assert (await target.get("/mode/clicks-value")).code == 40409
 
 
+@pytest.mark.long
 async def test_a_mode_is_put_back_by_the_next_worker_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one took IMPORT for the subject's own mode, and clients could register nothing there. The killed worker asks for nothing
     any more; a mode that an operator has set since stays.

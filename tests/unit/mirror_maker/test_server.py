@@ -141,6 +141,7 @@ async def test_a_setting_that_the_source_sets_no_more_goes_back_in_the_target(tm
         assert "flush.messages" in await own_of(b, "A.clicks"), "it has another value by now"
 
 
+@pytest.mark.long
 async def test_a_topic_of_the_target_that_is_made_again_is_set_as_the_sources_is(tmp_path: Path) -> None:
     """Until settings are compared again, ten minutes later, a larger message would fail its partition, and old ones be deleted."""
     async with two_sides(tmp_path) as (a, b):
@@ -159,6 +160,7 @@ async def test_a_topic_of_the_target_that_is_made_again_is_set_as_the_sources_is
             assert (found["max.message.bytes"].value, found["cleanup.policy"].value) == ("2000000", "compact")
 
 
+@pytest.mark.long
 async def test_a_group_is_at_the_end_of_a_topic_of_the_target_that_was_made_again_while_nothing_new_came(tmp_path: Path) -> None:
     """It was brought behind that end, where its consumers find no offset (KIP-545: never ahead of what the target has)."""
     async with two_sides(tmp_path) as (a, b):
@@ -185,6 +187,7 @@ async def test_a_group_is_at_the_end_of_a_topic_of_the_target_that_was_made_agai
             assert [found.offset for found in await link.translate("readers")] == [1]
 
 
+@pytest.mark.long
 async def test_a_group_that_moves_reads_each_message_once(tmp_path: Path) -> None:
     """With confluent-kafka on both sides; behind, in the middle of a batch, and at the end."""
 
@@ -318,6 +321,7 @@ async def test_no_group_is_translated_in_a_topic_that_several_links_copy_into(tm
                 assert await link.translate("readers") == []
 
 
+@pytest.mark.long
 async def test_no_group_is_translated_in_a_topic_into_which_a_link_may_copy_whose_source_has_not_answered_yet(tmp_path: Path) -> None:
     """After a restart of the worker, while one of two sources was away, it was moved behind what it had not read of that one."""
     async with two_sides(tmp_path) as (a, b):
@@ -334,6 +338,7 @@ async def test_no_group_is_translated_in_a_topic_into_which_a_link_may_copy_whos
                 assert [found.offset for found in await link.translate("readers")] == offsets, more
 
 
+@pytest.mark.long
 async def test_a_group_that_a_link_of_another_file_brought_stays_and_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It was moved to the further one of its two places, behind what it had not read of the other cluster."""
     async with two_sides(tmp_path) as (a, b):
@@ -368,6 +373,7 @@ async def test_a_group_whose_offsets_the_target_refuses_is_named_once(tmp_path: 
             assert said.startswith("A-B: the offsets of group readers are not translated: ") and "OffsetMetadataTooLarge" in said
 
 
+@pytest.mark.long
 async def test_a_group_that_a_link_has_brought_is_not_brought_back_by_the_other(tmp_path: Path) -> None:
     """With the same names in both clusters: behind its place in B is nothing of B's, whose end in A is behind what it has not read."""
     async with two_sides(tmp_path) as (a, b):
@@ -409,6 +415,7 @@ async def test_a_group_that_came_from_a_cluster_whose_alias_begins_as_the_target
                 assert [found.offset for found in await link.translate("readers")] == offsets, links
 
 
+@pytest.mark.long
 async def test_a_group_is_brought_no_further_than_it_has_read_of_both_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same names in both clusters: what B has had before the copies of A it was to have read in A, which did not have it yet."""
     async with two_sides(tmp_path) as (a, b):
@@ -509,6 +516,7 @@ async def test_workers_of_one_file_without_a_zookeeper_say_what_keeps_them_from_
                 await asyncio.sleep(0.1)
 
 
+@pytest.mark.long
 async def test_links_are_made_and_deleted_by_command_at_all_workers(tmp_path: Path) -> None:
     """A link that is made again goes on where its map says; the file's links are the file's, and ZooKeeper keeps the others."""
     async with two_sides(tmp_path) as (a, b):
@@ -612,6 +620,7 @@ async def test_what_cannot_be_read_of_links_is_told_by_its_path(tmp_path: Path) 
     await zookeeper.close()
 
 
+@pytest.mark.long
 async def test_a_link_whose_znode_is_damaged_is_told_once_with_its_path_and_no_other_minds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -756,6 +765,7 @@ async def test_by_key_no_offset_of_the_target_is_said_to_stand_for_one_of_the_so
             assert "mm2-offset-syncs.A.internal" not in b.cluster.metadata.topics
 
 
+@pytest.mark.long
 async def test_mirror_maker_2s_topics_are_called_as_its_policy_calls_them(tmp_path: Path) -> None:
     """With another separator, with dots in its own topics all the same, and heartbeats with a prefix under identity names too."""
     async with two_sides(tmp_path) as (a, b):
@@ -783,6 +793,7 @@ async def test_mirror_maker_2s_topics_are_called_as_its_policy_calls_them(tmp_pa
                     await b.cluster.refresh(None)
 
 
+@pytest.mark.long
 async def test_what_is_switched_off_is_not_done_and_what_is_excluded_stays_behind(tmp_path: Path) -> None:
     off = ("sync.topic.configs", "sync.group.offsets", "emit.heartbeats", "emit.checkpoints", "emit.offset-syncs", "heartbeats.replication")
     async with two_sides(tmp_path) as (a, b):

@@ -306,6 +306,7 @@ async def test_a_topic_that_was_made_again_is_not_taken_for_the_former_one(tmp_p
             assert one.maps[CLICKS].translate(0) == where[2].offset
 
 
+@pytest.mark.long
 async def test_a_batch_that_the_target_does_not_take_is_split_and_a_record_that_is_too_large_fails_its_partition_only(
     tmp_path: Path,
 ) -> None:

@@ -238,6 +238,7 @@ async def test_frames_that_are_not_taken_yet_count_for_the_bound(wire: Wire) -> 
         await until(lambda: all(receiver.frames == [numbered(3 * MIB)] for _, receiver in pairs))
 
 
+@pytest.mark.long
 async def test_what_has_come_of_a_frame_that_waits_to_grow_counts_for_the_bound(wire: Wire) -> None:
     buffers = CountingBuffers(8 * MIB)
     async with serving(wire, buffers=buffers) as server:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka import codec as kafka_python
+from tests.examples import examples
 
 from ottla.errors import InvalidRecord, UnsupportedCompressionType
 from ottla.record.codecs import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD, DecompressedTooLarge, codec_number, compress, decompress
@@ -21,7 +22,7 @@ TEXT = b"tail number N14228, carrier UA, from EWR to IAH; " * 3000  # 147,000 by
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
 @given(data=st.binary(max_size=2000), repeats=st.integers(1, 200))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_what_was_compressed_comes_back(codec: int, data: bytes, repeats: int) -> None:
     whole = data * repeats
     assert decompress(codec, compress(codec, whole)) == whole
@@ -120,7 +121,7 @@ def test_a_stream_cut_short_is_refused(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", COMPRESSING)
 @given(garbage=st.binary(max_size=300))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_garbage_is_refused_or_read_but_never_a_crash(codec: int, garbage: bytes) -> None:
     for data in (garbage, compress(codec, b"abc" * 50)[:12] + garbage):
         try:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.errors import InvalidRecord
 from ottla.record.batch import read_header
@@ -108,7 +109,7 @@ def difference_of(count: int, seed: int) -> tuple[bool, bool]:
 
 
 @given(st.integers(0, 300), st.integers(0, 2**32))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_what_a_sketch_names_was_lost_however_much_was(count: int, seed: int) -> None:
     _, is_right = difference_of(count, seed)
     assert is_right

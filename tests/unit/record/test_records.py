@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.records.readers import read_batch as kio_read_batch
+from tests.examples import examples
 
 from ottla.errors import CorruptMessage, InvalidRecord, UnsupportedCompressionType
 from ottla.record.batch import CONTROL_MASK, LOG_APPEND_TIME, TRANSACTIONAL_MASK, check_batch, read_header
@@ -96,7 +97,7 @@ def test_a_batch_written_by_hand_is_what_we_build() -> None:
 
 
 @given(record_lists())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_kio_reads_what_we_build(records: list[Record]) -> None:
     """kio's reader of record batches is an implementation of its own; it knows no codecs and cuts timestamps to seconds."""
     batch, size = kio_read_batch(build_batch(records, base_offset=records[0].offset), 0)
@@ -143,7 +144,7 @@ def test_we_read_what_kafka_python_and_aiokafka_build(module: Any, codec: int) -
 
 @pytest.mark.parametrize("codec", CODEC_NAMES)
 @given(records=record_lists())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_records_survive_a_batch(codec: int, records: list[Record]) -> None:
     batch = build_batch(records, base_offset=records[0].offset, codec=codec)
     assert list(read_records(batch)) == records
@@ -239,7 +240,7 @@ def test_an_unknown_codec_is_named() -> None:
 
 
 @given(st.binary(max_size=120), st.integers(0, 4), st.integers(-3, 60))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_garbage_for_a_payload_is_refused_or_read_but_never_a_crash(payload: bytes, codec: int, record_count: int) -> None:
     header = read_header(build_batch([Record(0, 0, None, None)]))._replace(attributes=codec, record_count=record_count)
     for content in (payload, compress(codec, payload) if codec != NONE else payload):
@@ -250,7 +251,7 @@ def test_garbage_for_a_payload_is_refused_or_read_but_never_a_crash(payload: byt
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_flipped_byte_in_the_records_is_never_a_crash(data: st.DataObject) -> None:
     batch = bytearray(build_batch(RECORDS, codec=data.draw(st.sampled_from([NONE, GZIP]))))
     batch[data.draw(st.integers(61, len(batch) - 1))] ^= data.draw(st.integers(1, 255))

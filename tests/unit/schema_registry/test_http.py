@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.loops import LoopClock
 from tests.unit.schema_registry.registries import Client, MemoryLog, node, parsed, record
 
@@ -254,7 +255,7 @@ async def test_handshakes_under_way_are_bounded_in_all_and_of_each_address(tmp_p
 @given(
     st.lists(st.binary(max_size=60) | st.sampled_from([b"GET ", b"POST / HTTP/1.1\r\n", b"Content-Length: 5\r\n", b"\r\n\r\n"]), max_size=6)
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_bytes_that_are_no_http_end_the_connection_and_nothing_else(pieces: list[bytes]) -> None:
     class Transport(asyncio.Transport):
         def __init__(self) -> None:

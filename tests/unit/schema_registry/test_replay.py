@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.examples import examples
 from tests.unit.schema_registry.registries import MemoryLog
 
 from ottla.schema_registry.formats import Formats
@@ -179,7 +180,7 @@ class Topic(RuleBasedStateMachine):
 
 
 TestTopic = Topic.TestCase
-TestTopic.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+TestTopic.settings = settings(max_examples=examples(80), stateful_step_count=25, deadline=None)
 
 
 def put(state: State, subject: str, number: int, schema_id: int, text: str, *, epoch: int | None = None, deleted: bool = False) -> None:

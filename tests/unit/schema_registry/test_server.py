@@ -489,6 +489,7 @@ async def test_operators_ask_by_grpc(found: World, tmp_path: Path) -> None:
     assert await client_of(registry).register("c", '"long"') == 2
 
 
+@pytest.mark.long
 async def test_over_tls_an_operator_is_answered_and_no_one_else_that_the_authority_has_signed(
     found: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

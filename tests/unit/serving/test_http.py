@@ -335,6 +335,7 @@ async def test_a_large_body_behind_the_head_of_a_stream_ends_it_and_is_no_failur
     assert not caplog.records
 
 
+@pytest.mark.long
 async def test_requests_whose_clients_have_gone_are_in_nobodys_way(world: Asked) -> None:
     """Of 2,000 that came at once and were given up, each had its hundredth of a second before a probe had its own."""
     for _ in range(2_000):

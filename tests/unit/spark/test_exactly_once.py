@@ -388,6 +388,7 @@ def test_a_broker_that_does_not_answer_for_a_moment_ends_no_batch(cluster: Embed
     assert committed(cluster, topic) == [b"a"]
 
 
+@pytest.mark.long
 def test_decisions_of_many_batches_are_read_from_a_partition_that_others_write_to(cluster: EmbeddedCluster) -> None:
     names = [name for name in map(str, range(200)) if partition_of(name) == partition_of("0")][:3]
     topic = cluster.create_topic("many")

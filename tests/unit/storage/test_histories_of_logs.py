@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.simulation.log_audit import findings
 
 from ottla.record.batch import batches
@@ -266,7 +267,7 @@ async def tell_of(seed: int, directory: Path) -> None:
         await history.log.abandon()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_log_is_what_was_written_whatever_became_of_its_files(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     directory = tmp_path_factory.mktemp("clicks") / "clicks-0"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.record.batch import read_header
 from ottla.record.codecs import ZSTD, compress
@@ -213,7 +214,7 @@ def test_a_damaged_snapshot_or_checkpoint_says_why(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_no_damage_is_ever_a_crash(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """The fixture's files with bytes changed, cut or put in; every offset and position of the answer lies in the file."""
     directory = tmp_path_factory.mktemp("damaged")
@@ -235,7 +236,7 @@ def test_no_damage_is_ever_a_crash(tmp_path_factory: pytest.TempPathFactory, dat
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_a_file_of_garbage_is_never_a_crash(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     directory = tmp_path_factory.mktemp("garbage")
     for name in (SEGMENT, "00000000000000000100.index", "00000000000000000100.timeindex"):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.examples import examples
 
 from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, MalformedCheckpoint, encode_leader_epochs
 from ottla.storage.leader_epochs import LeaderEpochCache
@@ -140,5 +141,5 @@ class LeaderEpochsAgainstALog(RuleBasedStateMachine):
         assert len({start for _, start in entries}) == len(entries)
 
 
-LeaderEpochsAgainstALog.TestCase.settings = settings(max_examples=30, stateful_step_count=25)
+LeaderEpochsAgainstALog.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=25)
 TestLeaderEpochsAgainstALog = LeaderEpochsAgainstALog.TestCase

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.record.batch import LOG_APPEND_TIME
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
@@ -32,7 +33,7 @@ def time_at(log: Log, offset: int) -> int | None:
     return timestamp_at(files, offset)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     batches=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 1000)), min_size=1, max_size=25),
     interval=st.sampled_from([0, 150, 4096]),

@@ -20,6 +20,7 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.errors import KafkaStorageError, LogDirNotFound, ReplicaNotAvailable
 from ottla.model import TopicPartition
@@ -571,7 +572,7 @@ async def _move(it: Moving) -> None:
 STEPS: list[Step] = [_append, _append, _round, _round, _round, _move, _cut, _restart_at, _retain, _flush]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(st.lists(st.sampled_from(STEPS), max_size=40))
 def test_whatever_happens_meanwhile_a_log_that_moves_is_as_one_that_stays(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Step]

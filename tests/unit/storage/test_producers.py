@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.examples import examples
 
 from ottla.errors import InvalidProducerEpoch, InvalidRecord, InvalidTransactionState, OutOfOrderSequenceNumber
 from ottla.record.batch import CONTROL_MASK, TRANSACTIONAL_MASK, BatchHeader
@@ -355,5 +356,5 @@ class Producers(RuleBasedStateMachine):
             ]
 
 
-Producers.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
+Producers.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30)
 TestProducers = Producers.TestCase

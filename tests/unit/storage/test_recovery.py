@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.record.batch import PREFIX_SIZE, batches
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
@@ -85,7 +86,7 @@ def test_a_flipped_byte_cuts_the_log_before_its_batch(make_log: LogMaker, byte: 
         check(log, b"".join(filled[:3]), 3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(damage=st.lists(st.tuples(st.integers(0, 1_200), st.binary(min_size=1, max_size=80)), min_size=1, max_size=3))
 def test_whatever_the_damage_the_log_is_whole_batches_in_order_afterwards(
     tmp_path_factory: pytest.TempPathFactory, damage: list[tuple[int, bytes]]

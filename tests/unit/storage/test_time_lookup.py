@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.record.batch import LOG_APPEND_TIME
 from ottla.record.records import Record, build_batch
@@ -173,7 +174,7 @@ async def test_a_segment_that_is_cleaned_under_a_look_up_is_looked_at_again(
     assert (found.timestamp, found.offset) == (150, 15)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(0, 60), min_size=1, max_size=4), min_size=1, max_size=25),
     interval=st.sampled_from([0, 150, 4096]),

@@ -45,6 +45,7 @@ def test_everything_that_kafka_held_is_there_and_more_can_be_written(tmp_path: P
         left.check(cluster.bootstrap_servers, only="transactions")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("which", "is_elected_by_log_ends"), [(CLEAN, False), (KILLED, True)])
 def test_what_kafka_closed_in_order_is_not_called_an_unclean_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, which: str, is_elected_by_log_ends: bool
@@ -57,6 +58,7 @@ def test_what_kafka_closed_in_order_is_not_called_an_unclean_stop(
     assert ("stopped uncleanly" in caplog.text) == is_elected_by_log_ends
 
 
+@pytest.mark.long
 def test_without_one_of_three_brokers_the_others_have_everything(tmp_path: Path) -> None:
     """The broker that is missing is in every ISR of the killed cluster."""
     left = KafkaLeft.unpack(KILLED, tmp_path)
@@ -68,6 +70,7 @@ def test_without_one_of_three_brokers_the_others_have_everything(tmp_path: Path)
         assert sum(path.stat().st_size for path in left.log_directory(3).glob("transactions-0/*.log")) > 0
 
 
+@pytest.mark.long
 def test_torn_tails_and_missing_indexes_are_mended_and_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
     """A tail of garbage behind the last batch of each log, as a power cut leaves, and not one index of broker 2."""
     left = KafkaLeft.unpack(KILLED, tmp_path)

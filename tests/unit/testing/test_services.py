@@ -29,6 +29,7 @@ def test_a_schema_registry_runs_beside_the_brokers_and_is_there_again_after_a_re
         assert cluster.with_schema_registry() == cluster.schema_registry_url
 
 
+@pytest.mark.long
 def test_the_audit_of_three_brokers_has_three_copies_whatever_runs_beside() -> None:
     """The registry came first, and what it wrote had the brokers make `__audit` with one: the audit ended with the first broker killed."""
     with EmbeddedCluster(brokers=3, services=["schema-registry", "audit-counter"]) as cluster:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.wire.fakes import VERSIONS, Asked, FakeChannel, api_versions
 
 from ottla.errors import OttlaError, SaslAuthenticationFailed, UnsupportedSaslMechanism, UnsupportedVersion
@@ -178,7 +179,7 @@ async def test_a_session_is_given_up_before_the_broker_ends_it() -> None:
     assert not connection.is_usable
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(data=st.data())
 def test_an_introduction_that_lies_anywhere_is_refused_or_understood(data: st.DataObject) -> None:
     """Any answer cut, with a byte changed, or replaced: an error of ours, and a connection that is closed; nothing else."""

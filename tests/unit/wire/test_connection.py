@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.loops import until
 
 from ottla.model import Endpoint
@@ -441,7 +442,7 @@ async def test_a_request_without_an_answer_is_over_when_the_system_has_all_of_it
     assert sizes == [8_000_000] * 3
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(data=st.binary(max_size=200), cuts=st.lists(st.integers(0, 200), max_size=5))
 def test_whatever_is_answered_each_request_is_answered_or_fails_and_the_connection_ends(data: bytes, cuts: list[int]) -> None:
     """Frames that lie about their lengths, in pieces of any size."""

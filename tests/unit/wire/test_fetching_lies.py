@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.wire.fakes import Asked, FakeChannel, api_versions, connecting, one_partition
 
 from ottla.errors import TopicAuthorizationFailed
@@ -85,7 +86,7 @@ class Liar:
         return asked.frame[4:8].tobytes() + b"\0" + b"".join(piece for piece in pieces if isinstance(piece, bytes))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(seed=st.integers(0, 2**32), share=st.sampled_from([0.2, 0.6]))
 def test_what_is_delivered_is_the_log_however_the_broker_lies(seed: int, share: float) -> None:
     random = Random(seed)

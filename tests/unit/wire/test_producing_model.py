@@ -10,6 +10,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 from tests.unit.wire.fakes import Asked, FakeChannel, api_versions, connecting, one_partition
 
 from ottla.errors import (
@@ -136,7 +137,7 @@ def numbered(count: int, too_large: set[int]) -> list[bytes]:
     return [TOO_LARGE if index in too_large else b"%d" % index for index in range(count)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(seed=st.integers(0, 2**32), share=st.sampled_from([0.05, 0.3, 0.6]), count=st.integers(1, 40))
 def test_whatever_is_lost_each_batch_is_written_once_and_in_order(seed: int, share: float, count: int) -> None:
     random = Random(seed)
@@ -146,7 +147,7 @@ def test_whatever_is_lost_each_batch_is_written_once_and_in_order(seed: int, sha
     assert broker.log == values
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     seed=st.integers(0, 2**32),
     share=st.sampled_from([0.0, 0.3]),
@@ -163,7 +164,7 @@ def test_batches_that_are_refused_fail_alone(seed: int, share: float, count: int
     assert broker.log == kept
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 40), too_large=st.sets(st.integers(0, 39), max_size=15))
 def test_with_both_nothing_is_written_twice_and_the_order_holds(seed: int, count: int, too_large: set[int]) -> None:
     """Behind a refused batch an answer that was lost may leave no way to tell what is written: then the batch fails, written or not."""
@@ -178,7 +179,7 @@ def test_with_both_nothing_is_written_twice_and_the_order_holds(seed: int, count
     assert set(acknowledged) <= set(broker.log)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 40))
 def test_no_batch_gets_the_sequence_of_one_that_is_refused_and_may_be_written(seed: int, count: int) -> None:
     """The broker would take it for that one, and acknowledge what it does not store."""

@@ -159,6 +159,7 @@ def test_many_batches_count_as_one_by_one(
     }
 
 
+@pytest.mark.long
 def test_the_size_of_a_batch_that_is_opened_in_parts_is_counted_once() -> None:
     count = LARGE_BATCH_RECORDS + 10
     data = log_of([[0, WINDOW], [number % 2 * WINDOW for number in range(count)]])

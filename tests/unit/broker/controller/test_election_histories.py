@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.broker.controller import decisions, reassignments
 from ottla.interbroker.calls import NO_LOG, ElectionType, LogEnd
@@ -362,7 +363,7 @@ class History:
         return any(member.is_there and member.has_role and not member.has_forgotten for member in others)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_who_leads_has_what_is_committed_and_once_all_are_back_there_is_a_leader(seed: int) -> None:
     random = Random(seed)

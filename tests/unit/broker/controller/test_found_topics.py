@@ -15,6 +15,7 @@ from ottla.model import NO_LEADER, TopicPartition
 from .clusters import ONE, Cluster, Dies, MortalSession, clustered, looked_again
 
 
+@pytest.mark.long
 async def test_a_creation_cut_between_two_requests_is_completed_by_the_next_start(cluster: Cluster) -> None:
     controller = await cluster.start(
         wrapped=lambda session: MortalSession(session, "/brokers/topics/a/partitions/6000/state", False)  # type: ignore[arg-type,return-value]

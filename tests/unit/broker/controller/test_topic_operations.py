@@ -91,6 +91,7 @@ async def test_topics_asked_for_at_once_are_made_one_after_the_other(cluster: Cl
     assert len(cluster.broker.topics()) == 51
 
 
+@pytest.mark.long
 async def test_a_topic_too_large_for_one_request_is_made_in_several(cluster: Cluster) -> None:
     """ZooKeeper's limit is 1 MiB a request; 1,000 partitions fit into one, 10,000 do not."""
     sizes: list[int] = []

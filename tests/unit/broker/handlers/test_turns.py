@@ -112,6 +112,7 @@ async def test_no_request_keeps_the_loop_for_more_than_some_slices(broker: Any, 
     assert not over, "\n".join(over)
 
 
+@pytest.mark.long
 async def test_partitions_that_exist_are_answered_committed_and_forgotten_in_slices(broker: Any, offload: ThreadOffload) -> None:
     """A topic of 6,000 partitions, as metadata know it; none of them has a log here. A group without members commits for all of them."""
     await broker.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=("g",))

@@ -27,6 +27,7 @@ def produce(cluster: EmbeddedCluster, count: int, *, age_seconds: int = 0) -> No
     assert producer.flush(120) == 0
 
 
+@pytest.mark.long
 def test_a_group_is_behind_by_records_and_by_the_age_of_the_first_that_it_has_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collectors, "GOOD_FOR_SECONDS", 0.05)
     with EmbeddedCluster(settings={**SETTINGS, "metrics.partition.enabled": "true"}, topics={"clicks": 2}) as cluster:

@@ -22,6 +22,7 @@ def produce(cluster: EmbeddedCluster, topic: str, count: int) -> None:
     assert producer.flush(120) == 0
 
 
+@pytest.mark.long
 def test_a_broker_that_is_killed_is_seen_in_the_metrics_of_the_others_until_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
     """Issue 6: kill one of three, and the gauge of under-replicated partitions goes up and back.
 

@@ -58,6 +58,7 @@ async def test_after_the_first_request_only_partitions_with_news_are_named(follo
     assert len({request.session_id for request in leader.requests[1:]}) == 1
 
 
+@pytest.mark.long
 async def test_thousands_of_partitions_catch_up_by_answers_of_bounded_size(follower: Follower) -> None:
     leader = follower.leader()
     leader.max_answer = 2000

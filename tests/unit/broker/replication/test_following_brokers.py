@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import confluent_kafka
+import pytest
 from tests.waiting import until
 
 from ottla.testing import EmbeddedCluster
@@ -54,6 +55,7 @@ def publish(cluster: EmbeddedCluster, topic: str, partitions: int, sizes: list[i
     assert not failed
 
 
+@pytest.mark.long
 def test_batches_of_any_size_in_many_partitions_arrive_as_they_are() -> None:
     """One batch may exceed what a follower asks for per partition and per fetch (KIP-74)."""
     with EmbeddedCluster(brokers=3, settings=SMALL) as cluster:

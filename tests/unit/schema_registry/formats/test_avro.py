@@ -16,6 +16,7 @@ import fastavro
 import pytest
 from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.schema_registry.formats import (
     CompatibilityLevel,
@@ -544,7 +545,7 @@ class Generator:
         return VALUES[type_]
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_compatible_means_that_the_reader_reads_what_the_writer_wrote(seed: int) -> None:
     """fastavro writes with one schema and reads with the other; whatever the check calls compatible it must read."""
@@ -567,7 +568,7 @@ def test_compatible_means_that_the_reader_reads_what_the_writer_wrote(seed: int)
         fastavro.schemaless_reader(written, fastavro.parse_schema(writer), fastavro.parse_schema(reader))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_the_written_forms_are_the_schema(seed: int) -> None:
     """Reading the canonical and the normalised text gives the schema; fastavro has the same parsing canonical form for all three."""

@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.schema_registry.formats import (
     CompatibilityLevel,
@@ -551,6 +552,7 @@ def test_hostile_schemas_end_soon(compare: Callable[[], object]) -> None:
         assert "too complex" in str(error)
 
 
+@pytest.mark.long
 def test_objects_of_many_properties_in_many_alternatives_have_too_many_steps() -> None:
     """Each alternative of the one is compared with each of the other, and each time all their names are looked at."""
 
@@ -698,7 +700,7 @@ class Generator:
         return None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_compatible_means_that_the_reader_takes_what_the_writer_allowed(seed: int) -> None:
     """What jsonschema finds valid for the writer it finds valid for the reader, whatever the rules call compatible.

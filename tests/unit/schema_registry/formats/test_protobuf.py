@@ -22,6 +22,7 @@ from google.protobuf import descriptor_pb2, message_factory, timestamp_pb2, unkn
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.schema_registry.formats import (
     CompatibilityLevel,
@@ -752,7 +753,7 @@ def message_class(text: str) -> Any:
     return message_factory.GetMessageClass(pool_of(schema._files).FindMessageTypeByName("a.b.M"))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_compatible_means_that_the_reader_reads_what_the_writer_wrote(seed: int) -> None:
     """What both know by a number is no unknown field to the reader, and a value of the same type comes back."""

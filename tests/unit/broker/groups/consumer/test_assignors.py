@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.examples import examples
 
 from ottla.broker.groups.consumer.assignment import Assignment, count, partitions_of
 from ottla.broker.groups.consumer.assignors import ASSIGNORS, Subscriber, range_assignor, uniform_assignor
@@ -29,7 +30,7 @@ def sizes(assigned: dict[str, Assignment]) -> list[int]:
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(subscriptions, counts)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_everything_that_somebody_wants_is_read_once(name: str, topics: list[frozenset[UUID]], partition_counts: dict[UUID, int]) -> None:
     assigned = ASSIGNORS[name](subscribers(topics), partition_counts)
     found = [partition for member in assigned.values() for partition in partitions_of(member)]
@@ -40,14 +41,14 @@ def test_everything_that_somebody_wants_is_read_once(name: str, topics: list[fro
 
 
 @given(st.integers(1, 7), counts)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_those_who_read_the_same_read_as_much(members: int, partition_counts: dict[UUID, int]) -> None:
     found = sizes(uniform_assignor(subscribers([frozenset(TOPICS)] * members), partition_counts))
     assert found[-1] - found[0] <= 1
 
 
 @given(subscriptions, counts)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_nobody_has_two_more_than_somebody_who_could_take_one(topics: list[frozenset[UUID]], partition_counts: dict[UUID, int]) -> None:
     who = subscribers(topics)
     assigned = uniform_assignor(who, partition_counts)
@@ -59,7 +60,7 @@ def test_nobody_has_two_more_than_somebody_who_could_take_one(topics: list[froze
 
 
 @given(subscriptions, counts)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_what_is_well_assigned_stays(topics: list[frozenset[UUID]], partition_counts: dict[UUID, int]) -> None:
     first = uniform_assignor(subscribers(topics), partition_counts)
     assert uniform_assignor(subscribers(topics, first), partition_counts) == first
@@ -69,7 +70,7 @@ def test_what_is_well_assigned_stays(topics: list[frozenset[UUID]], partition_co
 
 
 @given(st.integers(1, 6), counts)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_one_more_member_takes_only_its_share(members: int, partition_counts: dict[UUID, int]) -> None:
     first = uniform_assignor(subscribers([frozenset(TOPICS)] * members), partition_counts)
     second = uniform_assignor(subscribers([frozenset(TOPICS)] * (members + 1), first), partition_counts)
