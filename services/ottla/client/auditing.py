@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from typing import Final, NamedTuple, TypeAlias
 from weakref import ref
 
@@ -24,6 +24,7 @@ from ottla.clock import Clock, SystemClock
 from ottla.record.audit_records import NO_OFFSET, NO_PARTITION, AuditRecord, Session, Tally
 from ottla.record.columnar import Integers
 from ottla.record.digests import NAMED, Identities, by_window, contents, digest_of, digests_of
+from ottla.record.lists import NO_HEADERS
 from ottla.record.message_ids import id_of, ids_of_sections
 from ottla.wire.producing import BaseOffset
 
@@ -31,6 +32,8 @@ Headers: TypeAlias = Iterable[tuple[str, str | bytes | None]]
 
 # Messages of a topic are added up when there are so many, so that memory is bounded whatever the interval of reports.
 _FOLDED_AT: Final = 32_768
+# Batches of a producer are counted when they have so many bytes.
+_COUNTED_AT: Final = 1_000_000
 # Of one record, with up to 4 KiB of a sketch each: neither a broker nor a counter takes one larger than a million bytes.
 _MOST_WINDOWS: Final = 128
 
@@ -297,8 +300,22 @@ class ProducerAudit(_Sent):
         return topic
 
 
+class _Written(NamedTuple):
+    """A batch that is written, and has yet to be counted."""
+
+    values: list[bytes | None]
+    keys: list[bytes | None] | None
+    sections: list[bytes] | None
+    runs: list[tuple[int, int]]
+    partition: int
+    base_offset: int
+    append_time_ms: int
+    opened_ms: int
+    written_ms: int
+
+
 class OutgoingAudit(_Sent):
-    """What a producer of `ottla.client` counts, by batches: nothing is done for a message before its batch is built.
+    """What a producer of `ottla.client` counts: many batches at a time, once they are written. Nothing is done for a message before.
 
     Args:
         outgoing: says what is on its way.
@@ -307,7 +324,8 @@ class OutgoingAudit(_Sent):
     def __init__(self, session: Session, outgoing: Outgoing, clock: Clock | None = None, *, by_append: bool = False) -> None:
         super().__init__(session, clock, by_append=by_append)
         self._outgoing: Final = outgoing
-        self._contents: dict[OutgoingBatch, tuple[bytes, Integers, Integers]] = {}
+        self._written: dict[str, list[_Written]] = {}
+        self._written_size = 0
         # Of the open transaction: what is written, which counts at its commit, and which times its messages have.
         self._transaction: list[tuple[str, Outcomes, list[tuple[int, int]]]] | None = None
 
@@ -316,35 +334,39 @@ class OutgoingAudit(_Sent):
         with self._lock:
             self._topic(topic)
 
-    def built(self, batch: OutgoingBatch) -> None:
-        """The batch is about to be written."""
-        self._contents[batch] = digests_of(batch.keys or [None] * batch.count, batch.values, ids_of_sections(batch.sections))
-
     def written(self, batch: OutgoingBatch, base_offset: BaseOffset) -> None:
-        """It is."""
-        digests, key_lengths, sizes = self._contents.pop(batch)
-        count, (topic, partition), runs = batch.count, batch.partition, self._runs(batch)
-        sent = np.repeat(*np.array(runs_of(batch), np.int64).T)
-        now_ms = self._clock.time_ms()
-        outcomes = Outcomes(
-            digests,
-            np.full(count, partition),
-            np.arange(base_offset, base_offset + count) if base_offset >= 0 else np.full(count, -1),
-            sent if base_offset.append_time_ms < 0 else np.full(count, base_offset.append_time_ms),
-            np.maximum(now_ms - (np.full(count, batch.opened_ms) if self.by_append else sent), 0),
-            key_lengths,
-            sizes,
-        )
+        """The batch is written there."""
+        (topic, partition), append_time_ms = batch.partition, base_offset.append_time_ms
         with self._lock:
+            self._written.setdefault(topic, []).append(
+                _Written(
+                    batch.values,
+                    batch.keys,
+                    batch.sections,
+                    runs_of(batch),
+                    partition,
+                    int(base_offset),
+                    append_time_ms,
+                    batch.opened_ms,
+                    self._clock.time_ms(),
+                )
+            )
+            self._written_size += batch.size
+            if self._written_size >= _COUNTED_AT:
+                self._gather()
+
+    def _gather(self) -> None:
+        for topic, batches in self._written.items():
+            outcomes = _outcomes_of(batches, by_append=self.by_append)
             if self._transaction is None:
                 self._count(topic, outcomes)
             else:
-                self._transaction.append((topic, outcomes, runs))
+                self._transaction.append((topic, outcomes, [run for batch in batches for run in self._runs_of(batch)]))
+        self._written, self._written_size = {}, 0
 
     def failed(self, batch: OutgoingBatch) -> None:
         """It is not, or no one knows."""
-        self._contents.pop(batch, None)
-        for counted_ms, count in self._runs(batch):
+        for counted_ms, count in [(batch.opened_ms, batch.count)] if self.by_append else runs_of(batch):
             self.given_up(batch.partition.topic, counted_ms, count)
 
     def given_up(self, topic: str, timestamp_ms: int, count: int) -> None:
@@ -355,20 +377,20 @@ class OutgoingAudit(_Sent):
     def begin_transaction(self) -> None:
         """What is written from now on counts at the commit."""
         with self._lock:
+            self._gather()
             self._transaction = []
 
     def end_transaction(self, *, is_committed: bool) -> None:
         """What the transaction had counts, or is nowhere and counts for nothing."""
         with self._lock:
+            self._gather()
             transaction, self._transaction = self._transaction or [], None
             now_ms = self._clock.time_ms()
             for topic, outcomes, _ in transaction if is_committed else ():
                 self._count(topic, outcomes._replace(latencies_ms=np.maximum(outcomes.latencies_ms, now_ms - outcomes.timestamps)))
-        if not is_committed:
-            self._contents.clear()
 
-    def _runs(self, batch: OutgoingBatch) -> list[tuple[int, int]]:
-        return [(batch.opened_ms, batch.count)] if self.by_append else runs_of(batch)
+    def _runs_of(self, batch: _Written) -> list[tuple[int, int]]:
+        return [(batch.opened_ms, len(batch.values))] if self.by_append else batch.runs
 
     def _on_their_way(self, name: str, topic: _Topic) -> dict[int, int]:
         found: dict[int, int] = {}
@@ -378,6 +400,29 @@ class OutgoingAudit(_Sent):
             start_ms = self._start_ms(counted_ms)
             found[start_ms] = found.get(start_ms, 0) + count
         return found
+
+
+def _outcomes_of(batches: Sequence[_Written], *, by_append: bool) -> Outcomes:
+    counts = np.array([len(batch.values) for batch in batches])
+    values = list(chain.from_iterable(batch.values for batch in batches))
+    keys = list(chain.from_iterable(batch.keys or repeat(None, len(batch.values)) for batch in batches))
+    ids = None
+    if any(batch.sections for batch in batches):
+        ids = ids_of_sections([section for batch in batches for section in batch.sections or repeat(NO_HEADERS, len(batch.values))])
+    digests, key_lengths, sizes = digests_of(keys, values, ids)
+    columns = np.array([batch[4:] for batch in batches], np.int64).T
+    partitions, base_offsets, append_times, opened, written = (np.repeat(column, counts) for column in columns)
+    numbers = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
+    sent = np.repeat(*np.array([run for batch in batches for run in batch.runs], np.int64).T)
+    return Outcomes(
+        digests,
+        partitions,
+        np.where(base_offsets < 0, -1, base_offsets + numbers),
+        np.where(append_times < 0, sent, append_times),
+        np.maximum(written - (opened if by_append else sent), 0),
+        key_lengths,
+        sizes,
+    )
 
 
 class ConsumerAudit(Audit):

@@ -297,8 +297,6 @@ class RecordSender:
         if batch.is_over:  # its transaction is aborted
             return
         try:
-            if self.audit is not None:
-                self.audit.built(batch)
             data = build_batch_of_lists(batch.values, batch.times, batch.keys, batch.sections, codec=self._settings.codec)
             if self.transactions is not None:
                 written = await self.transactions.send(batch.partition, data)
