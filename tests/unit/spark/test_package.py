@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pkgutil
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from setuptools import find_packages
@@ -23,3 +26,18 @@ def test_neither_the_command_nor_the_package_imports_spark_or_arrow_before_it_ha
     program = f"{imports}; print({{'pyspark', 'pyarrow', 'deltalake'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_what_a_load_imports_comes_with_its_extra() -> None:
+    """After `pip install 'ottla[spark]'`, as the page has it, `ottla load` ended with "prometheus_client is not installed".
+
+    Method: what is loaded of all that extras name, by the distribution that it is from.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {extra: {re.split(r"[<>=\[]", one)[0] for one in wanted} for extra, wanted in project["optional-dependencies"].items()}
+    imports = "import sys, ottla.cli.load, ottla.serving.http, ottla.spark.loading.statistics"
+    program = f"{imports}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    distributions = packages_distributions()
+    loaded = {name.replace("_", "-") for module in done.stdout.split() for name in distributions.get(module, ())}
+    assert loaded & (extras["server"] | extras["registry"] | extras["audit"]) <= extras["spark"] | extras["columns"]
