@@ -17,6 +17,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.compute
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
@@ -293,6 +294,26 @@ def test_offsets_are_not_computed_from_rows_of_two_topics_of_one_name(cluster: E
         patch.setattr(Table, "remembered", lambda *_: None)
         load(settings, LocalExecutor())
     assert load(settings, LocalExecutor()).rows == 40
+
+
+def test_offsets_of_two_topics_of_one_name_are_no_rows_that_are_there_twice(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    """Of a topic that was made again and loaded as another job, as a load asks for: `verify` said so for good, and ended with 1."""
+    from deltalake import write_deltalake
+
+    topic = cluster.create_topic("both-of-a-name")
+    fill(cluster, topic, 30)
+    load(settings_for(cluster, tmp_path, topic, "first"), LocalExecutor())
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(90)
+    cluster.create_topic(topic)
+    fill(cluster, topic, 20)
+    load(settings_for(cluster, tmp_path, topic, "second", max_records=10), LocalExecutor())
+    load(settings_for(cluster, tmp_path, topic, "second"), LocalExecutor())
+    assert inspection.verify(Table.open(str(tmp_path))) == inspection.Verdict(50, 3, (), True)
+    rows = Table.open(str(tmp_path)).delta.to_pyarrow_table()
+    write_deltalake(str(tmp_path), rows.filter(pyarrow.compute.greater_equal(rows["offset"], 19)), mode="append")
+    wrong = (f"{topic}-0: 12 offsets are there more than once", f"{topic}-0: 62 rows are there, and 50 were committed")
+    assert inspection.verify(Table.open(str(tmp_path))).wrong == wrong
 
 
 def test_what_retention_took_stops_a_load_unless_it_may_be_lost(cluster: EmbeddedCluster, tmp_path: Path) -> None:

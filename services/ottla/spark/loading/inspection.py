@@ -89,9 +89,12 @@ def verify(table: Table) -> Verdict:
                 wrong.append(f"{action['path']} has {size} bytes, and {action['size_bytes']} were committed")
     offsets = _offsets(table) if not wrong else {}
     committed, is_whole, ends = _committed(table)
+    loaded: dict[TopicPartition, list[Integers]] | None = None
     for partition in sorted(offsets.keys() | committed.keys()) if not wrong else ():
         found = np.sort(np.concatenate(offsets[partition])) if partition in offsets else np.zeros(0, np.int64)
-        if doubled := int((np.diff(found) == 0).sum()):
+        if (np.diff(found) == 0).any() and loaded is None:
+            loaded = _loaded(table)
+        if doubled := _doubled(found, [] if loaded is None else loaded.get(partition, [])):
             wrong.append(f"{partition}: {doubled} offsets are there more than once")
         if len(found) and partition in ends and int(found[-1]) >= ends[partition]:
             wrong.append(f"{partition}: offset {int(found[-1])} is there, and its job is at {ends[partition]}")
@@ -107,6 +110,23 @@ def _offsets(table: Table) -> dict[TopicPartition, list[Integers]]:
         for number in np.unique(numbers).tolist():
             found.setdefault(TopicPartition(file["partition.topic"], number), []).append(offsets[numbers == number])
     return found
+
+
+def _loaded(table: Table) -> dict[TopicPartition, list[Integers]]:
+    """What loads have committed of each partition: one after the other of each topic that had the name, starts and ends of ranges."""
+    found: dict[TopicPartition, dict[str | None, list[tuple[int, int]]]] = {}
+    for commit in table.commits():
+        for topic, number, start, end, *_ in commit["ranges"] if str(commit["application"]).startswith(_APPLICATION) else ():
+            topic_id = commit.get("topics", {}).get(topic)
+            found.setdefault(TopicPartition(topic, number), {}).setdefault(topic_id, []).append((start, end))
+    return {partition: [np.sort(ranges, axis=0).T for ranges in by_id.values()] for partition, by_id in found.items()}
+
+
+def _doubled(found: Integers, loaded: Sequence[Integers]) -> int:
+    """How many offsets are too many: each is there once, and once more for each further topic of the name that was loaded up to there."""
+    offsets, counts = np.unique(found, return_counts=True)
+    within = [np.searchsorted(starts, offsets, "right") > np.searchsorted(ends, offsets, "right") for starts, ends in loaded]
+    return int(np.maximum(counts - np.maximum(np.sum(within, axis=0), 1), 0).sum())
 
 
 def _committed(table: Table) -> tuple[Counter[TopicPartition], bool, dict[TopicPartition, int]]:
