@@ -26,7 +26,7 @@ from ottla.clock import Clock, SystemClock
 from ottla.errors import ApiError, CorruptMessage, OffsetOutOfRange, OttlaError, UnknownTopicId, UnknownTopicOrPartition, reason_of
 from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
-from ottla.record.batch import batches, crc_of
+from ottla.record.batch import batches, crc_of, read_header
 from ottla.record.columnar import ByteColumn, Columns, Integers, read_columns
 from ottla.spark.offsets import EARLIEST, LATEST, Loss, OffsetRange, Offsets
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
@@ -42,6 +42,9 @@ T = TypeVar("T")
 _POLL_SECONDS: Final = 1.0
 _SLACK_SECONDS: Final = 30.0  # what a call into the loop has beyond the timeouts inside it
 _LONGEST_PAUSE_SECONDS: Final = 10.0  # unless fetchOffset.retryIntervalMs is longer
+_MOST_BYTES: Final = (1 << 31) - 1  # that a Fetch request can ask for
+_NEXT_BYTES: Final = 4 << 20  # as many as a batch has at most, but for few
+_NO_END: Final = "it cannot be put into quarantine, as no one can say where it ends"
 _MILLISECONDS: Final = ((1 << 63) - 1) // 1000  # of which a column has microseconds
 
 
@@ -369,25 +372,52 @@ class _Fetching:
         Raises:
             ReadFailed: where the batch ends cannot be said.
         """
-        settings = replace(self.settings.fetch_settings(), check_crcs=False)
         try:
-            async with asyncio.timeout(timeout_seconds), Fetcher(self.cluster, settings) as fetcher:
-                fetcher.assign(one.partition, one.start)
-                while not (arrived := await fetcher.poll(_POLL_SECONDS)):
-                    pass
-        except FetchFailed as failure:
-            raise ReadFailed(f"{failure}; it cannot be put into quarantine, as no one can say where it ends") from failure
+            async with asyncio.timeout(timeout_seconds):
+                return await self._first_damage(one)
         except TimeoutError as error:
             raise ReadFailed(f"{one.partition} is damaged behind offset {one.start}, and gave nothing when it was asked again") from error
-        fetched = arrived[0]
+
+    async def _first_damage(self, one: OffsetRange) -> tuple[Fetched | None, Damaged | None]:
+        fetched = await self._as_it_is(one)
         next_offset = one.start
         for position, header in batches(fetched.records):
             octets = fetched.records[position : position + header.size]
             if crc_of(octets) != header.crc:
+                if position + header.size == len(fetched.records):
+                    await self._check_end(one, header.last_offset + 1, fetched)
                 whole = replace(fetched, records=fetched.records[:position], next_offset=next_offset) if position else None
                 return whole, Damaged(one.partition, header.base_offset, header.last_offset + 1, bytes(octets))
             next_offset = header.last_offset + 1
         return None, None
+
+    async def _check_end(self, one: OffsetRange, end: int, fetched: Fetched) -> None:
+        """Looks whether a damaged batch, the last that was fetched, ends where it says: what follows must not begin before.
+
+        Raises:
+            ReadFailed
+        """
+        if len((await self._as_it_is(one, len(fetched.records) + _NEXT_BYTES)).records) > len(fetched.records):
+            return  # in which offsets rise
+        # Nothing follows in its segment.
+        begins = fetched.last_stable_offset if self.settings.read_committed else fetched.high_watermark
+        if end < begins:
+            begins = read_header((await self._as_it_is(replace(one, start=end))).records).base_offset
+        if begins < end:
+            raise ReadFailed(f"{one.partition} is damaged before offset {end}; {_NO_END}")
+
+    async def _as_it_is(self, one: OffsetRange, more_bytes: int = 0) -> Fetched:
+        """What a range begins with, whatever its checksums are. Raises ReadFailed."""
+        settings = self.settings.fetch_settings()
+        sizes = {name: min(getattr(settings, name) + more_bytes, _MOST_BYTES) for name in ("max_bytes", "max_partition_bytes")}
+        try:
+            async with Fetcher(self.cluster, replace(settings, check_crcs=False, **sizes)) as fetcher:
+                fetcher.assign(one.partition, one.start)
+                while not (arrived := await fetcher.poll(_POLL_SECONDS)):
+                    pass
+        except FetchFailed as failure:
+            raise ReadFailed(f"{failure}; {_NO_END}") from failure
+        return arrived[0]
 
     async def go_on(self, one: OffsetRange) -> None:
         self.fetcher.assign(one.partition, one.start)

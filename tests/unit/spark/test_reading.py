@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.unit.wire.clusters import wait_until_all_ended
 
 from ottla.model import TopicPartition
-from ottla.record.batch import CRC_START, batches, crc_of
+from ottla.record.batch import CRC_START, LAST_OFFSET_DELTA, LAST_OFFSET_DELTA_POSITION, batches, crc_of
 from ottla.spark.offsets import Condition, OffsetRange
 from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, TopicFacts, arrow_schema, read_ranges, record_batch
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
@@ -719,6 +719,9 @@ def test_a_damaged_batch_fails_with_its_place_or_goes_into_quarantine(
         assert (found.base_offset, found.last_offset + 1) == (start, end)
     assert [row["offset"] for row in rows(sparing, [OffsetRange(place, spoilt[0][0] + 1, spoilt[1][1])])] == []
 
+    alone = replace(sparing, kafka={**sparing.kafka, "max.partition.fetch.bytes": "1"})  # each batch is the last of its fetch
+    assert [row["offset"] for row in rows(alone, [OffsetRange(place, 0, 40)])] == expected
+
     class Silent(Fetcher):
         async def poll(self, timeout_seconds: float) -> list[Fetched]:
             if self.settings.check_crcs:
@@ -732,3 +735,25 @@ def test_a_damaged_batch_fails_with_its_place_or_goes_into_quarantine(
     for wrong in ({"onCorrupt": "quarantine"}, {"quarantinePath": "x"}, {"onCorrupt": "ignore"}):
         with pytest.raises(OptionRefused, match="onCorrupt"):
             settings(cluster, subscribe=topic, **wrong)
+
+
+@pytest.mark.parametrize(("number", "change"), [(1, 1), (1, 30), (2, 1), (2, -1)])
+def test_a_damaged_batch_that_says_another_end_does_not_take_what_is_behind_it_into_quarantine(
+    cluster: EmbeddedCluster, tmp_path: Path, number: int, change: int
+) -> None:
+    """Records behind it were left out in silence, where it was the last of its fetch, and counted as damaged."""
+    topic = cluster.create_topic(f"ends-{number}-{change + 2}")
+    for _ in range(3):
+        fill(cluster, topic, 2 if change < 0 else 1)
+    place = TopicPartition(topic, 0)
+    segment = min(cluster.data_directory.rglob(f"{place}/*.log"))
+    whole = bytearray(segment.read_bytes())
+    position, header = list(batches(whole))[number]
+    LAST_OFFSET_DELTA.pack_into(whole, position + LAST_OFFSET_DELTA_POSITION, header.last_offset_delta + change)
+    with segment.open("r+b") as file:
+        file.write(whole)
+    options = {"onCorrupt": "quarantine", "quarantinePath": str(tmp_path), "kafka.max.partition.fetch.bytes": "1"}
+    options["kafkaConsumer.pollTimeoutMs"] = "2000" if change < 0 else "120000"  # as there is nothing from the end on that it says
+    with pytest.raises(ReadFailed, match=r"cannot be put into quarantine, as no one can say where it ends|gave nothing"):
+        rows(settings(cluster, subscribe=topic, **options), [OffsetRange(place, 0, 3 if change > 0 else 6)])
+    assert not list(tmp_path.iterdir())
