@@ -11,10 +11,12 @@ knows of the cluster, and neither imports pyspark.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
@@ -300,7 +302,7 @@ class Damaged:
 
 
 def put_aside(directory: str, name: str, octets: bytes) -> None:
-    """Writes a file of a quarantine.
+    """Writes a file of a quarantine. Where one of the name has other bytes, as of a topic that was made again, both are kept.
 
     Args:
         directory: a path or an address; it is made if it is not there.
@@ -310,7 +312,11 @@ def put_aside(directory: str, name: str, octets: bytes) -> None:
     """
     system, base = place_of(directory)
     system.create_dir(base, recursive=True)
-    with system.open_output_stream(f"{base}/{name}") as file:
+    path = f"{base}/{name}"
+    with suppress(FileNotFoundError), system.open_input_stream(path) as file:
+        if not octets.startswith(file.readall()):  # as what a killed task has left is
+            path += f".{hashlib.sha256(octets).hexdigest()[:16]}"
+    with system.open_output_stream(path) as file:
         file.write(octets)
 
 

@@ -21,7 +21,7 @@ from tests.unit.wire.clusters import wait_until_all_ended
 from ottla.model import TopicPartition
 from ottla.record.batch import CRC_START, LAST_OFFSET_DELTA, LAST_OFFSET_DELTA_POSITION, batches, crc_of
 from ottla.spark.offsets import Condition, OffsetRange
-from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, TopicFacts, arrow_schema, read_ranges, record_batch
+from ottla.spark.reading import ClusterReader, DataLost, ReadFailed, TopicFacts, arrow_schema, put_aside, read_ranges, record_batch
 from ottla.spark.settings import Boundary, OptionRefused, SourceSettings
 from ottla.testing import EmbeddedCluster, ManualClock
 from ottla.testing.certificates import Authority
@@ -757,3 +757,13 @@ def test_a_damaged_batch_that_says_another_end_does_not_take_what_is_behind_it_i
     with pytest.raises(ReadFailed, match=r"cannot be put into quarantine, as no one can say where it ends|gave nothing"):
         rows(settings(cluster, subscribe=topic, **options), [OffsetRange(place, 0, 3 if change > 0 else 6)])
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_in_quarantine_of_a_topic_that_was_made_again_stays_there(tmp_path: Path) -> None:
+    """Its file had the same name, and the bytes of the topic before were gone. What a killed task wrote a part of is written again."""
+    for octets in (b"first", b"first, whole", b"second", b"second"):
+        put_aside(str(tmp_path), "clicks-0-17.batch", octets)
+    put_aside(str(tmp_path), "clicks-0-17.batch", b"first, whole")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert (len(names), names[0]) == (2, "clicks-0-17.batch")
+    assert [(tmp_path / name).read_bytes() for name in names] == [b"first, whole", b"second"]
