@@ -85,7 +85,7 @@ _REFUSED: Final = {
     "enable.auto.commit": "the source commits no offset",
     "interceptor.classes": "the source always reads keys and values as bytes, and an interceptor may break the query",
 }
-_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
+_DURATION: Final = re.compile(r"(\d{1,18})\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, None: 0.001}
 _REQUEST_BITS: Final = 32  # of the numbers that a Fetch request has
 

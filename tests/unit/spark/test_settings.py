@@ -148,7 +148,9 @@ def test_a_stream_has_no_end(name: str) -> None:
         SourceSettings.of({**GIVEN, name: "1"}, is_stream=True)
 
 
-@pytest.mark.parametrize("given", [{"maxOffsetsPerTrigger": "8", "minOffsetsPerTrigger": "9"}, {"maxTriggerDelay": "soon"}])
+@pytest.mark.parametrize(
+    "given", [{"maxOffsetsPerTrigger": "8", "minOffsetsPerTrigger": "9"}, {"maxTriggerDelay": "soon"}, {"maxTriggerDelay": "9" * 400}]
+)
 def test_limits_of_triggers_have_no_effect_in_a_batch_query(given: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
     """A warning says so, as by Spark's source (`KafkaSourceProvider.validateBatchOptions`): a job may read both ways with one set."""
     assert batch(**given) == batch()
