@@ -117,7 +117,7 @@ def test_metrics_are_in_the_commit_in_a_file_and_served_while_it_runs(
     assert 'ottla_load_failures_total{load="m"} 1.0' in failed
 
 
-@pytest.mark.parametrize("job", ['a "day"', "back\\slash", "two\nlines"])
+@pytest.mark.parametrize("job", ['a "day"', "back\\slash", "two\nlines", "returned\r"])
 def test_the_last_success_outlives_a_failure_whatever_the_job_is_called(job: str, tmp_path: Path) -> None:
     """A quote is escaped in a label, where it was not found: the last success was 0 from then on, and LoadStale fired."""
     from ottla.spark.loading.driver import LoadOutcome
@@ -127,10 +127,20 @@ def test_the_last_success_outlives_a_failure_whatever_the_job_is_called(job: str
     first, second = LoadStatistics(job, 3600, ManualClock()), LoadStatistics(job, 3600)
     first.took(LoadOutcome(1, 1, 0, 0, 0))
     first.write(file)
-    (success,) = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("ottla_load_last_success")]
+    (success,) = [line for line in file.read_bytes().split(b"\n") if line.startswith(b"ottla_load_last_success")]
     second.failed()
     second.write(file)
-    assert success in file.read_text(encoding="utf-8")
+    assert success in file.read_bytes()
+
+
+@pytest.mark.parametrize("left", [b'ottla_load_last_success_timestamp_seconds{load="m"} 1.7e.9', b"\xff"])
+def test_a_metrics_file_that_cannot_be_read_is_written_again(left: bytes, tmp_path: Path) -> None:
+    """One that is no longer what was written; a number that is none was a traceback, after the load's own error."""
+    from ottla.spark.loading.statistics import LoadStatistics
+
+    (tmp_path / "load.prom").write_bytes(left)
+    LoadStatistics("m", 3600).write(tmp_path / "load.prom")
+    assert 'ottla_load_last_success_timestamp_seconds{load="m"} 0.0' in (tmp_path / "load.prom").read_text(encoding="utf-8")
 
 
 def test_metrics_that_cannot_be_written_are_no_reason_to_fail(

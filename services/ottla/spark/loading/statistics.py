@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from ottla.clock import Clock, SystemClock
 from ottla.config.http import listener_of
@@ -25,7 +26,6 @@ from ottla.serving.surface import Surface
 from ottla.spark.loading.driver import LoadOutcome
 
 _CALL_SECONDS: Final = 30.0
-_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})  # in a label, by the text format
 
 
 class LoadStatistics:
@@ -91,12 +91,13 @@ class LoadStatistics:
     def _last_success(self, path: Path) -> dict[Metric, float]:
         """As the file has it that a run before this one wrote; 0 where there was no success yet."""
         try:
-            text = path.read_text(encoding="utf-8")
-        except (FileNotFoundError, UnicodeDecodeError):
-            text = ""
-        pattern = rf'^{metrics.LAST_SUCCESS.name}\{{load="{re.escape(self._labels[0].translate(_ESCAPED))}"\}} ([0-9.e+]+)$'
-        found = re.search(pattern, text, re.MULTILINE)
-        return {metrics.LAST_SUCCESS: 0.0 if found is None else float(found[1])}
+            families = list(text_string_to_metric_families(path.read_bytes().decode()))
+        except (FileNotFoundError, ValueError):
+            families = []
+        labels = dict(zip(metrics.LAST_SUCCESS.labels, self._labels, strict=True))
+        samples = [sample for family in families for sample in family.samples]
+        found = (sample.value for sample in samples if (sample.name, sample.labels) == (metrics.LAST_SUCCESS.name, labels))
+        return {metrics.LAST_SUCCESS: next(found, 0.0)}
 
     @contextmanager
     def served(self, address: str) -> Iterator[str]:
