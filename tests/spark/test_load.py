@@ -543,6 +543,29 @@ def test_offsets_are_computed_from_the_rows_where_the_log_does_not_have_them(clu
     assert rows_of(tmp_path) == all_of(topic, [15, 9])
 
 
+@pytest.mark.parametrize(
+    "starting", [{"startingOffsets": {"0": 5, "1": 10}}, {"startingOffsetsByTimestamp": {"0": 1_700_000_000_005, "1": 1_700_000_001_000}}]
+)
+def test_a_partition_without_rows_begins_where_its_job_began_where_the_log_does_not_have_it(
+    cluster: EmbeddedCluster, tmp_path: Path, starting: dict[str, Any]
+) -> None:
+    """It began at its beginning: records were loaded that the job was to leave out. Method: as above."""
+    ((option, places),) = starting.items()
+    topic = cluster.create_topic(f"without-rows-{option}", partitions=2)
+    for number in range(2):
+        fill(cluster, topic, 10, partition=number)
+    options = {option: json.dumps({topic: places}), "startingOffsetsByTimestampStrategy": "latest"}
+    settings = settings_for(cluster, tmp_path, topic, options=options)
+    load(settings, LocalExecutor())
+    table = Table.open(str(tmp_path))
+    table.commit([], "another", 1)
+    table.delta.create_checkpoint()
+    for commit in sorted((tmp_path / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+    load(settings, LocalExecutor())
+    assert rows_of(tmp_path) == all_of(topic, [10, 0])[5:]
+
+
 def test_what_is_committed_while_a_table_is_looked_at_is_no_part_of_what_is_said(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     """`reconcile` said LOSS of rows that came while it waited for the counter: they lay before their job's offset, and not in the files.
 

@@ -19,7 +19,7 @@ import secrets
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -388,7 +388,7 @@ def offsets_of(table: Table, settings: LoadSettings) -> dict[TopicPartition, int
 
 
 def offsets_of_rows(table: Table, source: SourceSettings) -> dict[TopicPartition, int]:
-    """The offset behind the last row of each partition of the topics that a source speaks of.
+    """The offset behind the last row of each partition of the topics that a source speaks of, or where a job was to begin with it.
 
     Raises:
         TableUnusable: an offset is there more than once, so that rows are of other topics or jobs too.
@@ -403,7 +403,7 @@ def offsets_of_rows(table: Table, source: SourceSettings) -> dict[TopicPartition
             found.setdefault(TopicPartition(file["partition.topic"], number), []).append(runs)
     with ClusterReader(source) as reader:
         there = reader.partitions()
-    ends = {}
+        ends = _begins_without_rows(reader, there - found.keys())
     for partition in sorted(found.keys() & there):
         firsts, lasts = np.sort(np.concatenate(found[partition]), axis=0).T
         if (firsts[1:] <= lasts[:-1]).any():
@@ -413,6 +413,14 @@ def offsets_of_rows(table: Table, source: SourceSettings) -> dict[TopicPartition
             )
         ends[partition] = int(lasts[-1]) + 1
     return ends
+
+
+def _begins_without_rows(reader: ClusterReader, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where a job was to begin with partitions, of those that its settings speak of: others are read from their beginning."""
+    starting = reader.settings.starting
+    offsets, times = ({one: of[one] for one in partitions if one in of} for of in (starting.offsets, starting.timestamps_ms))
+    wanted = partitions if starting.timestamp_ms is not None else {**offsets, **times}
+    return reader.resolve(replace(starting, offsets=offsets, timestamps_ms=times, topic_offsets={}), wanted, is_start=True)
 
 
 def _bounds(
