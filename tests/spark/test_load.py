@@ -454,6 +454,9 @@ def test_a_part_of_an_hour_is_an_hour_for_vacuum(tmp_path: Path) -> None:
         os.utime(tmp_path / f"{name}.parquet", (at, at))
     assert table.vacuum(0.5, dry_run=True) == ["old.parquet"]
     assert table.vacuum(1.2, dry_run=True) == []
+    for no_age in (float("nan"), float("inf"), -0.5):  # the first went through `--older-than-hours` where typer is of last year
+        with pytest.raises(ConfigurationError, match=f"older than some hours, from 0 on, and not than {no_age}"):
+            table.vacuum(no_age, dry_run=False)
 
 
 LOADING = """

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from ottla.clock import Clock, SystemClock
-from ottla.errors import OttlaError
+from ottla.errors import ConfigurationError, OttlaError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -316,7 +316,12 @@ class Table:
 
         A file of a load that runs now is an orphan until its commit, so nothing younger than a load takes may be removed. `deltalake` knows
         whole hours: a part of one is an hour.
+
+        Raises:
+            ConfigurationError: that is no age.
         """
+        if not 0 <= older_than_hours < math.inf:
+            raise ConfigurationError(f"files are removed that are older than some hours, from 0 on, and not than {older_than_hours}")
         return list(self.delta.vacuum(math.ceil(older_than_hours), dry_run=dry_run, enforce_retention_duration=False, full=True))
 
     def compact(self) -> int:
