@@ -16,7 +16,7 @@ from tests.loops import at_once_at_the_end, until
 from tests.unit.schema_registry.registries import TIMEOUT_SECONDS, MemoryLog, MemoryTopic, node, record
 
 from ottla.coordination.election import Term
-from ottla.errors import RequestTimedOut
+from ottla.errors import MessageTooLarge, RequestTimedOut
 from ottla.schema_registry.formats import Formats
 from ottla.schema_registry.leadership import Address
 from ottla.schema_registry.state import decisions
@@ -122,6 +122,47 @@ async def test_a_batch_waits_for_those_who_have_gone_for_a_moment_only() -> None
     async with store_of(MemoryLog()) as store:
         await asyncio.gather(*(store.register(registration(f"s{number}")) for number in range(5)))
         assert (await store.register(registration("alone", '"long"'))).id == 2
+
+
+def bounded(log: MemoryLog) -> None:
+    """A batch of more than 1 MiB, `max.message.bytes` as it is unless it is set, is refused."""
+
+    def look(records: Sequence[Record]) -> None:
+        if (size := sum(len(record.key) + len(record.value or b"") for record in records)) > 1024 * 1024:
+            raise MessageTooLarge(f"_schemas-0: {size} bytes")
+
+    log.before_append = look
+
+
+def documented(name: str, size: int) -> str:
+    """A schema with so much documentation."""
+    return json.dumps({**record(name, "a"), "doc": "x" * size})
+
+
+async def test_schemas_that_are_too_large_for_one_batch_together_are_written_one_after_the_other() -> None:
+    """Registered at the same time, all of them were refused with 50001."""
+    log = MemoryLog()
+    bounded(log)
+    async with store_of(log) as store:
+        texts = [documented(f"R{number}", size) for number, size in enumerate((100, 400_000, 900_000, 100))]
+        found = await asyncio.gather(*(store.register(registration(f"s{number}", text)) for number, text in enumerate(texts)))
+        assert [version.id for version in found] == [1, 2, 3, 4]
+    async with store_of(log, epoch=None) as reader:
+        assert [version.schema.text for version in reader.state.versions_in(":.__GLOBAL:")] == [version.schema.text for version in found]
+
+
+async def test_a_command_writes_more_than_the_topic_takes_in_one_batch() -> None:
+    """A deletion of versions that have more than `max.message.bytes` together was never taken back: 50001, however often it was tried."""
+    log = MemoryLog()
+    bounded(log)
+    async with store_of(log) as store:
+        for name in ("A", "B", "C"):
+            await store.register(Registration("s", text=documented(name, 500_000), force=True))
+        await store.change(lambda state: decisions.delete_subject(state, "s", is_permanent=False))
+        assert await store.change(lambda state: decisions.undelete(state, "s", None)) == [1, 2, 3]
+        assert [version.is_deleted for version in store.state.versions("s")] == [False] * 3
+    async with store_of(log, epoch=None) as reader:
+        assert reader.state.versions("s") == store.state.versions("s")
 
 
 async def test_the_same_schema_from_many_clients_at_once_has_one_id_and_one_version_for_each_subject() -> None:

@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
@@ -436,10 +436,12 @@ class Store:
                     continue
                 if records:
                     header = _header_of(epoch)
-                    async with asyncio.timeout(self._timeout_seconds):
-                        appended = await self._append(records, header)
-                    self._take(records, header, appended)
-                    await self.wait_for(appended.offset + len(records))
+                    # Of a registration the topic has all or nothing.
+                    for piece in _pieces(records) if writes[0][0].draft is None else [records]:
+                        async with asyncio.timeout(self._timeout_seconds):
+                            appended = await self._append(piece, header)
+                        self._take(piece, header, appended)
+                        await self.wait_for(appended.offset + len(piece))
                     # What was written after the NOOP of another leader is in the topic, and every replay drops it.
                     self._check_epoch(epoch)
                     self.write_seconds.observe(loop.time() - began)
@@ -535,6 +537,10 @@ class Store:
                     assert write.decide is not None
                     answer, changes = write.decide(self.state)  # type: ignore[assignment]  # a result of any type
                 added = decisions.records_of(self.state, changes, batch)
+                added_size = _size_of(added)
+                if records and size + added_size > BATCH_BYTES:  # together the topic may not take them
+                    self._queue.appendleft(write)
+                    break
             except RegistryError as error:
                 writes.append((write, error))
                 continue
@@ -546,7 +552,7 @@ class Store:
                 _fail(write, StoreFailed(repr(error)))
                 continue
             records += added
-            size += sum(len(record.key) + len(record.value or b"") for record in added)
+            size += added_size
             writes.append((write, answer))
             if write.draft is None:
                 break
@@ -598,6 +604,22 @@ async def replayed(
     log.info("records behind the snapshot were compacted away, and with them what they deleted: the topic is read from its beginning")
     await store.close()
     return await replayed(topic, drafts, State(state.defaults), offsets, timeout_seconds, init_timeout_seconds)
+
+
+def _size_of(records: Sequence[Record]) -> int:
+    return sum(len(record.key) + len(record.value or b"") for record in records)
+
+
+def _pieces(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """In batches that the topic takes: a single command may write all versions of a subject, or of a context."""
+    begin = size = 0
+    for index, record in enumerate(records):
+        more = _size_of([record])
+        if index > begin and (index - begin == BATCH_RECORDS or size + more > BATCH_BYTES):
+            yield records[begin:index]
+            begin, size = index, 0
+        size += more
+    yield records[begin:]
 
 
 def _header_of(epoch: int | None) -> tuple[str, bytes]:
