@@ -26,6 +26,7 @@ from ottla.schema_registry.state.errors import (
     Incompatible,
     LeaderUnknown,
     OperationNotPermitted,
+    SchemaTooLarge,
     StoreFailed,
     StoreTimedOut,
     SubjectNotFound,
@@ -163,6 +164,16 @@ async def test_a_command_writes_more_than_the_topic_takes_in_one_batch() -> None
         assert [version.is_deleted for version in store.state.versions("s")] == [False] * 3
     async with store_of(log, epoch=None) as reader:
         assert reader.state.versions("s") == store.state.versions("s")
+
+
+async def test_a_schema_that_the_topic_does_not_take_is_too_large() -> None:
+    """As at Confluent's (`EntryTooLargeException`): 42209, and not an error of the class 500, after which clients try again."""
+    log = MemoryLog()
+    bounded(log)
+    async with store_of(log) as store:
+        with pytest.raises(SchemaTooLarge, match="bytes"):
+            await store.register(registration("s", json.dumps({**record("R", "a"), "doc": '"' * 400_000})))  # each takes four bytes
+        assert (await store.register(registration("s"))).id == 1
 
 
 async def test_the_same_schema_from_many_clients_at_once_has_one_id_and_one_version_for_each_subject() -> None:

@@ -26,12 +26,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from ottla.errors import ApiError, InvalidProducerEpoch, OttlaError, ProducerFenced, RequestTimedOut
+from ottla.errors import ApiError, InvalidProducerEpoch, MessageTooLarge, OttlaError, ProducerFenced, RequestTimedOut
 from ottla.metrics.cells import Histogram
 from ottla.schema_registry.state import decisions
 from ottla.schema_registry.state.decisions import Batch, Draft, Registered, Registration, Stale
 from ottla.schema_registry.state.drafts import Drafts
-from ottla.schema_registry.state.errors import LeaderUnknown, RegistryError, StoreFailed, StoreTimedOut
+from ottla.schema_registry.state.errors import LeaderUnknown, RegistryError, SchemaTooLarge, StoreFailed, StoreTimedOut
 from ottla.schema_registry.state.records import Change, Record
 from ottla.schema_registry.state.replay import EPOCH_HEADER, State
 from ottla.schema_registry.state.schemas import Version
@@ -464,7 +464,8 @@ class Store:
             except (TimeoutError, RequestTimedOut, StoreTimedOut) as error:
                 self._failed(writes, StoreTimedOut(f"the topic did not take the write in time: {str(error) or 'no answer'}"))
             except (ApiError, OSError, RegistryError) as error:
-                self._failed(writes, StoreFailed(f"the topic did not take the write: {error}"))
+                is_too_large = isinstance(error, MessageTooLarge) and len(writes) == 1
+                self._failed(writes, (SchemaTooLarge if is_too_large else StoreFailed)(f"the topic did not take the write: {error}"))
                 await asyncio.sleep(_PAUSE_SECONDS / 5)
             except Exception as error:  # where writes end
                 log.exception("a write failed in a way that was not foreseen")
