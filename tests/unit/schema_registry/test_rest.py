@@ -625,6 +625,20 @@ async def test_ids_and_versions_are_given_in_import_mode_only(client: Client) ->
     assert (await client.delete("/mode/:.lake:?recursive=true")).json == {"mode": "IMPORT"}
 
 
+async def test_no_version_is_given_that_no_other_node_can_read() -> None:
+    """Behind the highest number there was one more, which the leader had and every replay took for no record of a registry."""
+    log = MemoryLog()
+    async with node(log) as leader:
+        client = leader.client
+        await client.put("/mode/a", {"mode": "IMPORT"})
+        assert (await client.post("/subjects/a/versions", {"schema": A, "id": 1, "version": 2**31 - 1})).status == 200
+        await client.put("/mode/a", {"mode": "READWRITE"})
+        assert (await client.post("/subjects/a/versions", {"schema": B_DEFAULTS})).code == 42205
+        assert await client.register("a", A) == 1
+    async with node(log, leads=False) as reader:
+        assert reader.state.unreadable_count == 0
+
+
 async def test_modes_are_left_alone_where_they_may_not_be_changed() -> None:
     """`mode.mutability=false`."""
     async with asking(may_change_mode=False) as client:

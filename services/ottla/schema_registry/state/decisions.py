@@ -273,6 +273,8 @@ def register(state: State, draft: Draft, batch: Batch) -> Registered:
         if request.version != number and not is_import:
             raise InvalidSchema("Version is not one more than previous version")
         number = request.version
+    if number > HIGHEST_ID:
+        raise OperationNotPermitted(f"all {HIGHEST_ID} versions of subject {subject} are given")
     context = names.context_of(subject)
     schema_id = request.schema_id
     if schema_id is None:
