@@ -249,6 +249,27 @@ async def test_a_schema_with_references_is_read_with_them_in_it(client: Client) 
         assert found["references"] == [{"name": "R", "subject": ":.c:a", "version": 1}]
 
 
+async def test_types_that_are_nested_too_deep_by_their_references_are_refused(client: Client) -> None:
+    """Each schema may be nested a hundred deep, and all of them together were an Internal Server Error."""
+    inner, references = "string", list[dict[str, Any]]()
+    schema: dict[str, Any] = {}
+    for number in range(6):
+        nested: Any = inner
+        for level in range(95):
+            schema = {"type": "record", "name": f"R{number}_{level}", "fields": [{"name": "f", "type": nested}]}
+            nested = schema
+        await client.register(f"s{number}", schema, references=references)
+        inner, references = schema["name"], [{"name": schema["name"], "subject": f"s{number}", "version": 1}]
+    body = {"schema": json.dumps({**schema, "doc": "another"}), "references": [{"name": "R4_94", "subject": "s4", "version": 1}]}
+    for reply in (
+        await client.get("/subjects/s5/versions/1?format=resolved"),
+        await client.get("/subjects/s5/versions/1/diff/1"),
+        await client.post("/subjects/s5/versions", body),
+        await client.post("/subjects/s5", body),
+    ):
+        assert reply.code == 42201 and "too deep" in reply.json["message"]
+
+
 async def test_compatibility_is_asked_of_one_version_or_all_and_says_why(client: Client) -> None:
     checked = "/compatibility/subjects/a/versions"
     assert (await client.post(f"{checked}/latest", {"schema": A})).json == {"is_compatible": True}  # a subject that is not there

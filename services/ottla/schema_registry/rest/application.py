@@ -27,6 +27,7 @@ from ottla.schema_registry.rest.security import Authentication
 from ottla.schema_registry.state.errors import (
     ForwardingFailed,
     Incompatible,
+    InvalidSchema,
     LeaderUnknown,
     MalformedRequest,
     MethodNotAllowed,
@@ -265,6 +266,9 @@ class Application:
             return self._success(request, route, found, media_type, may_keep=removals == self._place.state.removals)
         except RegistryError as error:
             return self._error(request, route.name, error, media_type)
+        except RecursionError:  # each of the schemas that refer to one another may be as deep as is allowed
+            too_deep = InvalidSchema("Invalid schema, details: with its references the schema is nested too deep")
+            return self._error(request, route.name, too_deep, media_type)
         except Exception:  # where a request ends
             log.exception("%s failed in a way that was not foreseen", route.name)
             return self._error(request, route.name, StoreFailed("Internal Server Error"), media_type)
