@@ -794,6 +794,18 @@ async def test_an_answer_is_kept_until_the_schema_is_gone_also_for_javas_client(
         assert (await client.get("/schemas/ids/1")).code == 40403
 
 
+async def test_a_kept_answer_does_not_hide_that_a_schema_was_deleted_or_is_there_again() -> None:
+    async with node(MemoryLog()) as registry:
+        client = registry.client
+        await client.register("a", A)
+        asked = b"GET /schemas/ids/1 HTTP/1.1\r\nHost: x\r\n"
+        for expected, method, path in ((0, "DELETE", "/subjects/a"), (4, "POST", "/subjects/a/undelete"), (0, "GET", "/")):
+            answers = await client.raw((asked + b"\r\n") * 3 + asked + b"Connection: close\r\n\r\n")
+            assert answers.count(b'"deleted":true') == expected and answers.count(b"HTTP/1.1 200 OK") == 4
+            assert (await client.ask(method, path, {})).status == 200
+        assert registry.application.counts.cached == 6
+
+
 async def test_javas_clients_that_end_at_an_unknown_field_are_answered_as_by_confluents_7() -> None:
     """`SchemaString`, `Schema` and `RegisterSchemaResponse` ignore no unknown field up to v5.5.15. Newer clients get all."""
     log = MemoryLog()

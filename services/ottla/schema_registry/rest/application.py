@@ -1,7 +1,7 @@
 """A request from its bytes to the bytes of its answer: media types, compression, who may ask, where a write goes, errors.
 
-What is answered for an id does not change until something is deleted for good, so whole answers are kept, by target; a request for one
-of those costs a look into a dictionary.
+What is answered for an id does not change until something is deleted, or a deletion is taken back, so whole answers are kept, by target; a
+request for one of those costs a look into a dictionary.
 """
 
 from __future__ import annotations

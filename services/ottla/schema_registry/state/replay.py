@@ -116,7 +116,7 @@ class State:
         defaults: the config that holds where none is set.
         next_offset: of the record that has not been applied yet.
         epoch: the highest that a record had.
-        removals: how often something that had an id was removed for good: until then an id can be answered from a cache.
+        removals: how often something that had an id was deleted, or is there again: until then an id can be answered from a cache.
         conflict_count, dropped_count, unreadable_count: records that were not applied, since the start.
         other_keys: by the key that ours have, other ones of the same meaning: of older releases, with other blanks.
     """
@@ -248,6 +248,7 @@ class State:
     def _replace(self, former: Version, version: Version) -> None:
         versions = self._subjects[former.subject]
         self._subjects[former.subject] = tuple(version if known is former else known for known in versions)
+        self.removals += version.is_deleted != former.is_deleted
 
     def _remove(self, subject: str, number: int) -> None:
         version = self.version(subject, number)
