@@ -594,7 +594,8 @@ class Link:
 
     async def _commit_positions(self) -> None:
         """In a step of its own: who may only read the source may not do this."""
-        positions = {partition: CommittedOffset(known.next_offset, known.leader_epoch) for partition, known in self._copied().items()}
+        copied = self._copied()  # also what the source has no more
+        positions = {one: CommittedOffset(copied[one].next_offset, copied[one].leader_epoch) for one in copied.keys() & self._wanted.keys()}
         if positions:
             await self._refresh_source(())
             await commit_offsets(self._source, f"{MAP_PREFIX}{self.settings.name}", positions)

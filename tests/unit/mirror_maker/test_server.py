@@ -373,6 +373,24 @@ async def test_a_group_whose_offsets_the_target_refuses_is_named_once(tmp_path: 
             assert said.startswith("A-B: the offsets of group readers are not translated: ") and "OffsetMetadataTooLarge" in said
 
 
+async def test_the_positions_of_a_topic_that_the_source_has_deleted_are_not_committed_any_more(tmp_path: Path) -> None:
+    """The map keeps them, and the coordinator refused them for good: every commit took five seconds more, and none succeeded."""
+    async with two_sides(tmp_path) as (a, b):
+        views = TopicPartition("views", 0)
+        for partition in (CLICKS, views):
+            await create_topic(a.cluster, partition.topic)
+            await publish(a, partition, b"0")
+        async with worker(a, b) as one:
+            link = one.links["A-B"]
+            await until(lambda: all(partition in link.maps and link.maps[partition].next_offset == 1 for partition in (CLICKS, views)))
+            await delete_topics(a.cluster, ["views"])
+            await until(lambda: not link.target_of(views))
+            await publish(a, CLICKS, b"1")
+            await until(lambda: link.maps[CLICKS].next_offset == 2)
+            await link._commit_positions()
+            assert (await committed_offsets(a.cluster, "ottla-mirror-A-B"))[CLICKS].offset == 2
+
+
 @pytest.mark.long
 async def test_a_group_that_a_link_has_brought_is_not_brought_back_by_the_other(tmp_path: Path) -> None:
     """With the same names in both clusters: behind its place in B is nothing of B's, whose end in A is behind what it has not read."""
