@@ -3,6 +3,8 @@
     PENDING ──► STARTING ──► RUNNING ◄──► LAGGING
        ▲            ▲           │ (any of the three)
        │            └─ resume ─ PAUSED ◄─┤
+       │                        │ resume │
+       │                        ▼        │
        └────────── repair ──── FAILED ◄──┤
                                STOPPED ◄─┘   from anywhere: this worker has it no more
 
@@ -34,7 +36,8 @@ _STEPS: Final = {
     PartitionState.STARTING: _WORKING | {PartitionState.PENDING, PartitionState.PAUSED, PartitionState.FAILED},
     PartitionState.RUNNING: _WORKING | {PartitionState.PENDING, PartitionState.PAUSED, PartitionState.FAILED},
     PartitionState.LAGGING: _WORKING | {PartitionState.PENDING, PartitionState.PAUSED, PartitionState.FAILED},
-    PartitionState.PAUSED: frozenset({PartitionState.STARTING, PartitionState.PENDING}),
+    # Resumed it may fail at once, as its topic was made again in the pause.
+    PartitionState.PAUSED: frozenset({PartitionState.STARTING, PartitionState.PENDING, PartitionState.FAILED}),
     PartitionState.FAILED: frozenset({PartitionState.PENDING}),
     PartitionState.STOPPED: frozenset[PartitionState](),
 }

@@ -545,6 +545,31 @@ async def test_a_paused_partition_waits_and_goes_on_where_it_was(tmp_path: Path)
             await until(lambda: CLICKS not in one.statuses)
 
 
+async def test_a_partition_whose_topic_was_made_again_in_a_pause_fails_alone_when_it_is_resumed(tmp_path: Path) -> None:
+    """Its slot had ended there, again and again, and no partition of it was copied any more."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks")
+        await create_both(a, b, "views")
+        await create_map(b)
+        views = TopicPartition("views", 0)
+        wanted = {**same(1, "clicks"), **same(1, "views")}
+        async with BatchProducer(a.cluster) as plain:
+            await plain.send(CLICKS, batch(b"0"))
+        one = copier(a, b)
+        one.want(wanted)
+        async with running(one):
+            await caught_up(one, {CLICKS: 1})
+            one.want(wanted, [CLICKS])
+            await reached(one, CLICKS, PartitionState.PAUSED)
+            assert not await delete_topics(a.cluster, ["clicks"])
+            await create_topic(a.cluster, "clicks")
+            one.want(wanted)
+            assert "made again" in await reached(one, CLICKS, PartitionState.FAILED)
+            async with BatchProducer(a.cluster) as plain:
+                await plain.send(views, batch(b"1"))
+            await caught_up(one, {views: 1})
+
+
 async def test_a_topic_that_goes_while_its_partition_is_started_ends_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for, and is not wanted any more when the answer comes: the slot had ended there, and the others waited ten seconds."""
     async with two_sides(tmp_path) as (a, b):
