@@ -26,7 +26,7 @@ from ottla.config.mirror import MirrorLink
 from ottla.config.settings import MIB
 from ottla.coordination.errors import CoordinationError
 from ottla.coordination.interface import Coordination
-from ottla.errors import ApiError, InvalidRequest, InvalidTopic, OttlaError, reason_of
+from ottla.errors import ApiError, ConfigurationError, InvalidRequest, InvalidTopic, OttlaError, reason_of
 from ottla.lifecycle import Offload, ThreadOffload
 from ottla.metrics.cells import Histogram, HistogramSnapshot
 from ottla.mirror_maker.assignment import slot_of, to_release, to_take
@@ -124,8 +124,7 @@ class Link:
         schemas: SchemaCopier | None,
         links: Mapping[str, Link],
     ) -> None:
-        if settings.audit_enable:
-            import ottla.record.audit_records  # noqa: F401 - says here that the extra `audit` is not installed
+        check_installed(settings)
         self.settings: Final = settings
         self.failure = ""  # why nothing is copied
         self._trouble = ""  # what kept the last attempt at something from success
@@ -804,6 +803,19 @@ class _Nobody:
 
     async def leave(self) -> None:
         """It has not joined."""
+
+
+def check_installed(settings: MirrorLink) -> None:
+    """Whether there is all that the link needs here.
+
+    Raises:
+        ConfigurationError: the extra `audit` is not installed.
+    """
+    try:
+        if settings.audit_enable:
+            import ottla.record.audit_records  # noqa: F401 - is it there
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"audit.enable is true, and {error.name} is not installed: pip install 'ottla[audit]'") from error
 
 
 def naming_of(settings: MirrorLink) -> Naming:

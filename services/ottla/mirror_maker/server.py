@@ -26,7 +26,7 @@ from ottla.errors import ConfigurationError, InvalidRequest, OttlaError
 from ottla.lifecycle import Tasks, ThreadOffload, look_at_error
 from ottla.metrics import mirror as metrics
 from ottla.metrics.family import Family, Pause
-from ottla.mirror_maker.link import Link
+from ottla.mirror_maker.link import Link, check_installed
 from ottla.mirror_maker.membership import ALL, MadeLinks
 from ottla.mirror_maker.merge.slot import Repair
 from ottla.mirror_maker.naming import name_filter
@@ -186,6 +186,7 @@ class MirrorMaker:
         made = self._made_links()
         try:
             link = self._settings.made_link(name, given)
+            check_installed(link)
         except ConfigurationError as error:
             raise InvalidRequest(str(error)) from None
         try:

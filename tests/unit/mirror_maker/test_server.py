@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -584,6 +585,26 @@ async def test_links_are_made_and_deleted_by_command_at_all_workers(tmp_path: Pa
         async with worker(a, b, None, **none) as alone:
             code, output = await command(alone, "create", "A-B")
             assert code == 1 and "zookeeper.connect is not set" in output
+
+
+async def test_a_link_that_needs_what_is_not_installed_is_refused_and_keeps_no_other_one_from_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made by a command at a worker that has the extra `audit`, it ended the following of such links at all that have it not."""
+    monkeypatch.setitem(sys.modules, "ottla.record.audit_records", None)
+    async with two_sides(tmp_path) as (a, b):
+        zookeeper = EmbeddedZooKeeper(tmp_path / "coordination", SystemClock())
+        try:
+            links = MadeLinks(await zookeeper.session(), lambda: None)
+            await links.add("A-B", "A", "B", {"audit.enable": "true"})
+            async with worker(a, b, zookeeper.session, **{"A->B.enabled": "false"}) as one:
+                code, output = await command(one, "create", "B-A", "--config", "audit.enable=true")
+                assert code == 1 and "is not installed: pip install 'ottla[audit]'" in output
+                assert (await links.look())[0].keys() == {"A-B"}
+                await links.add("B-A", "B", "A", {"topics": "none"})
+                await until(lambda: one.links.keys() == {"B-A"})
+        finally:
+            await zookeeper.close()
 
 
 async def test_a_link_that_this_release_cannot_make_keeps_no_other_one_from_being_made_and_can_be_deleted(tmp_path: Path) -> None:
