@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 import typer
 
-from ottla.cli.errors import CommandFailed, UsageError
+from ottla.cli.errors import CommandFailed, OutputFailed, UsageError
 from ottla.protocol.api import ApiKey
 
 if TYPE_CHECKING:
@@ -286,26 +286,27 @@ def told_plainly(bootstrap_server: str, subject: str = "") -> Iterator[None]:
 
 
 def each_deleted(answers: Mapping[str, Future[Any]], bootstrap_server: str, kind: str) -> Iterator[str]:
-    """The names that were deleted, of those that were asked for at once; at the end a `CommandFailed` with what became of the others."""
-    failures = []
+    """The names that were deleted, of those that were asked for at once; at the end a `CommandFailed` with what became of the others.
+
+    All are waited for before the first is given: who prints them may have to stop.
+    """
+    deleted: list[str] = []
+    failures: list[str] = []
     for name, answer in answers.items():
-        try:
-            with told_plainly(bootstrap_server, f"{kind} {name!r}"):
-                answer.result(ANSWER_SECONDS + 5)
-        except CommandFailed as error:
-            failures.append(str(error))
-        else:
-            yield name
+        with noted(failures), told_plainly(bootstrap_server, f"{kind} {name!r}"):
+            answer.result(ANSWER_SECONDS + 5)
+            deleted.append(name)
+    yield from deleted
     if failures:
         raise CommandFailed("; ".join(failures))
 
 
 @contextmanager
 def noted(failures: list[str]) -> Iterator[None]:
-    """What fails of one does not keep the others from being done; what was typed wrong does."""
+    """What fails of one does not keep the others from being done; what was typed wrong does, and output that no one takes."""
     try:
         yield
-    except UsageError:
+    except (UsageError, OutputFailed):
         raise
     except CommandFailed as error:
         failures.append(str(error))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,14 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 from tests.waiting import until
 
-from ottla.cli.connection import cluster_metadata
+from ottla.cli.connection import Connection, cluster_metadata
+from ottla.cli.group_facts import list_groups
 from ottla.cli.main import run
 from ottla.client import Producer, ProducerSettings
+from ottla.model import TopicPartition
 from ottla.testing import EmbeddedCluster
+from ottla.wire.cluster import Cluster
+from ottla.wire.groups import CommittedOffset, commit_offsets
 
 
 @pytest.mark.long
@@ -158,3 +166,25 @@ def test_a_group_whose_members_wait_for_partitions_is_not_said_to_have_none(caps
 
         until(lambda: "1 member" in described(), "the consumer has joined")
         assert described().endswith("\n\nNothing is committed, and its members have no partitions yet.\n")
+
+
+def test_groups_are_deleted_in_silence_where_the_reader_of_their_names_has_gone() -> None:
+    """As `| head` goes. What was printed no more was taken for a failure of the group, and those behind it were not waited for."""
+    names = [f"{number}-{'long' * 40}" for number in range(60)]  # more than is kept back before it is written
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+
+        async def each_commits() -> None:
+            async with Cluster(cluster.bootstrap_servers) as asked:
+                for name in names:
+                    await commit_offsets(asked, name, {TopicPartition("clicks", 0): CommittedOffset(0)})
+
+        asyncio.run(each_commits())
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            words = [sys.executable, "-m", "ottla.cli", "groups", "delete", *names, "-b", cluster.bootstrap_servers]
+            ended = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True)
+        finally:
+            os.close(writer)
+        left, _ = list_groups(Connection(cluster.bootstrap_servers))
+    assert (ended.returncode, ended.stderr, left) == (1, "", [])
