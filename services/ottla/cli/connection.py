@@ -162,7 +162,9 @@ class Connection:
 # confluent-kafka's own properties that are functions; the others end in `_cb`.
 _FUNCTIONS: Final = frozenset({"logger", "on_commit", "on_delivery"})
 # What a command says itself: of these a file has the application's values, by which a look at a group would commit for it.
-_OWN: Final = frozenset({"bootstrap.servers", "metadata.broker.list", "group.id", "enable.auto.commit", "enable.partition.eof"})
+_OF_READERS: Final = ("group.id", "enable.auto.commit", "enable.partition.eof")
+_OF_PRODUCERS: Final = ("transactional.id", "delivery.report.only.error")
+_OWN: Final = frozenset({"bootstrap.servers", "metadata.broker.list", *_OF_READERS, *_OF_PRODUCERS})
 # librdkafka's last reason why it has no connection. Here, because a process runs one command with several clients.
 _last_errors: Final[deque[KafkaError]] = deque(maxlen=1)
 _admins: Final[WeakSet[AdminClient]] = WeakSet()

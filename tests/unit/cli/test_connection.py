@@ -53,6 +53,17 @@ def test_the_file_of_a_consumer_moves_no_offsets_and_names_no_other_cluster(tmp_
         assert (committed("billing"), committed("other")) == ([3], [5])
 
 
+def test_the_file_of_a_producer_says_nothing_of_what_a_command_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its transactional id each message was refused ("Erroneous state"), and the other line ended in a traceback."""
+    file, message = tmp_path / "producer.properties", tmp_path / "message"
+    file.write_text("transactional.id=billing\ndelivery.report.only.error=true\n")
+    message.write_text("hello\n")
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        assert run(["produce", "clicks", str(message), "-b", cluster.bootstrap_servers, "--command-config", str(file)]) == 0
+        assert run(["produce", "clicks", "-b", cluster.bootstrap_servers, "-X", "delivery.report.only.error=true"]) == 2
+    assert capsys.readouterr().err == "ottla: -X delivery.report.only.error: the command says this itself\n"
+
+
 def test_an_address_without_a_port_is_kafkas_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     """As for librdkafka's commands: those that go by `ottla.wire` ended in a traceback."""
     with EmbeddedCluster(topics={"clicks": 1}) as cluster:
