@@ -265,15 +265,15 @@ def _offsets(admin: AdminClient, where: Connection, keys: Keys, spec: OffsetSpec
 
 def first_unread_ages(where: Connection, behind: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], float | None]:
     """How old the message at each offset is, in seconds; None for one without a time, nothing for one that could not be had."""
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
 
     if not behind:
         return {}
-    consumer = Consumer(
-        where.client_configuration(
-            **{"group.id": "ottla-lag", "enable.auto.commit": False, "auto.offset.reset": "earliest", "fetch.message.max.bytes": 1024}
-        )
-    )
+    own = {"group.id": "ottla-lag", "enable.auto.commit": False, "auto.offset.reset": "earliest", "fetch.message.max.bytes": 1024}
+    try:
+        consumer = Consumer(where.client_configuration(**own))
+    except KafkaException as error:
+        raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
     ages: dict[tuple[str, int], float | None] = {}
     try:
         consumer.assign([TopicPartition(*key, offset) for key, offset in behind.items()])

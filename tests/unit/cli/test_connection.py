@@ -64,6 +64,17 @@ def test_the_file_of_a_producer_says_nothing_of_what_a_command_writes(tmp_path: 
     assert capsys.readouterr().err == "ottla: -X delivery.report.only.error: the command says this itself\n"
 
 
+def test_a_file_that_no_consumer_takes_is_refused_where_a_group_is_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a producer: the message that the group has not read is read by a consumer, whose refusal was a traceback."""
+    (tmp_path / "message").write_text("hello\n")
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        where = ("-b", cluster.bootstrap_servers)
+        assert run(["produce", "clicks", str(tmp_path / "message"), *where]) == 0
+        assert run(["groups", "reset-offsets", "billing", "--topic", "clicks", "--to-earliest", "--execute", *where]) == 0
+        assert run(["groups", "describe", "billing", *where, "-X", "receive.message.max.bytes=1000000"]) == 2
+    assert "`receive.message.max.bytes` must be >= `fetch.max.bytes`" in capsys.readouterr().err
+
+
 def test_an_address_without_a_port_is_kafkas_for_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     """As for librdkafka's commands: those that go by `ottla.wire` ended in a traceback."""
     with EmbeddedCluster(topics={"clicks": 1}) as cluster:
