@@ -452,7 +452,8 @@ def _planned(file: Path, groups: Sequence[str]) -> dict[str, dict[tuple[str, int
     try:
         with file.open(encoding="utf-8", newline="") as opened:
             for number, cells in enumerate(csv.reader(opened), start=1):
-                if len(cells) == 4 or (len(cells) == 3 and len(plans) == 1 and groups):
+                is_whole = all(cells) and "\0" not in "".join(cells)  # the client raises for a name that is empty or has a NUL in it
+                if is_whole and (len(cells) == 4 or (len(cells) == 3 and len(plans) == 1 and groups)):
                     group = cells[0] if len(cells) == 4 else groups[0]
                     if not 0 <= int(cells[-2]) < 1 << 31:  # the client raises for others
                         raise ValueError(f"there is no partition {cells[-2]}")

@@ -341,6 +341,15 @@ def test_a_file_with_no_number_of_a_partition_is_refused(partition: str, tmp_pat
     assert capsys.readouterr().err == f"ottla: {file} cannot be read: there is no partition {partition}\n"
 
 
+@pytest.mark.parametrize("line", [",0,5", "a\0b,0,5"])
+def test_a_file_with_no_name_of_a_topic_is_refused(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The client takes none of them, and raised in the middle."""
+    file = tmp_path / "offsets.csv"
+    file.write_text(f"{line}\n")
+    assert run(["groups", "reset-offsets", "g", "--from-file", str(file), "-b", f"127.0.0.1:{free_port()}"]) == 2
+    assert capsys.readouterr().err == f"ottla: {file}:1: {line!r} is not topic,partition,offset\n"
+
+
 @pytest.mark.parametrize("command", ["status", "execute"])
 def test_a_plan_at_standard_input_that_is_no_text_is_refused(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
