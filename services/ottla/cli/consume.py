@@ -296,6 +296,9 @@ class GroupReader:
 
         self._where = where
         self._follow = follow
+        # Members that cooperate (KIP-429, KIP-848) are given partitions beside those that they have; at first, and in between, none.
+        strategy, protocol = (where.properties.get(name, "") for name in ("partition.assignment.strategy", "group.protocol"))
+        self._cooperates = "cooperative" in strategy or protocol.lower() == "consumer"
         self._unread: set[tuple[str, int]] | None = None  # partitions of ours that have not come to their end; None before we have any
         self._ends: dict[tuple[str, int], int] = {}  # where others of ours have just ended, not committed yet
         try:
@@ -358,11 +361,15 @@ class GroupReader:
         self._consumer.close()
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._unread = {(partition.topic, partition.partition) for partition in partitions}
+        given = {(partition.topic, partition.partition) for partition in partitions}
+        if given or not self._cooperates:
+            self._unread = given | (self._unread or set() if self._cooperates else set())
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._unread = None
-        self._ends.clear()
+        revoked = {(partition.topic, partition.partition) for partition in partitions}
+        left = {(partition.topic, partition.partition) for partition in consumer.assignment()} - revoked
+        self._unread = (self._unread or set()) & left if left else None
+        self._ends = {key: offset for key, offset in self._ends.items() if key in left}
 
     def _belongs(self, message: Message) -> bool:
         from confluent_kafka import KafkaError

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -210,3 +211,26 @@ def test_groups_are_deleted_in_silence_where_the_reader_of_their_names_has_gone(
             os.close(writer)
         left, _ = list_groups(Connection(cluster.bootstrap_servers))
     assert (ended.returncode, ended.stderr, left) == (1, "", [])
+
+
+def test_a_member_that_cooperates_waits_for_the_partitions_that_others_are_to_give_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """It joins with none (KIP-429), which was taken for the end: it printed nothing, as if the group had read everything."""
+    strategy = {"partition.assignment.strategy": "cooperative-sticky"}
+    with EmbeddedCluster(topics={"clicks": 2}) as cluster:
+        with Producer(ProducerSettings(broker_list=cluster.bootstrap_servers)) as producer:
+            for partition in (0, 1):
+                producer.send("clicks", b"%d" % partition, partition=partition)
+        other = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g", "enable.auto.commit": False, **strategy})
+        other.subscribe(["clicks"])
+        until(lambda: other.poll(0.1) is None and len(other.assignment()) == 2)
+        is_over = Event()
+        polling = Thread(target=lambda: [other.poll(0.1) for _ in iter(is_over.is_set, True)])
+        polling.start()
+        try:
+            words = [f"{name}={value}" for name, value in strategy.items()]
+            assert run(["consume", "clicks", "--group", "g", "-X", *words, "-b", cluster.bootstrap_servers]) == 0
+        finally:
+            is_over.set()
+            polling.join()
+            other.close()
+    assert capsys.readouterr().out in ("0\n", "1\n")
