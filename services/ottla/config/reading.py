@@ -112,7 +112,7 @@ class ServiceSettings(Settings):
             if plain in known and not plain.startswith("ssl."):
                 raise ConfigurationError(f"{name}: {plain} is one setting for all listeners; only ssl.… can be set for one")
         if plain not in known:
-            raise ConfigurationError(why_refused(plain) or unknown_setting(name, known))
+            raise ConfigurationError(why_refused(name) or unknown_setting(name, known))
         return listener.lower(), known[plain]
 
     def for_listener(self, listener_name: str) -> Self:

@@ -6,10 +6,13 @@ broker that lets everybody in, for one. A broker says so and names the line.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 _KRAFT: Final = "it belongs to KRaft, which Ottla does not have; remove it"
 _NOT_NEEDED: Final = "nothing in Ottla works in a way that it could tune; remove it"
+# Before what is set for one listener, and for one of its mechanisms of SASL.
+_OF_A_LISTENER: Final = re.compile(r"^listener\.name\.[^.]+\.(?:[^.]+\.(?=sasl\.))?")
 _LISTENERS: Final = "listeners and advertised.listeners say hosts and ports, as in Kafka since 3.0"
 _REASONS: Final = {
     "zookeeper.sync.time.ms": _NOT_NEEDED,
@@ -45,6 +48,8 @@ _REASONS: Final = {
     "remote.storage.": "this release has no tiered storage",
     "remote.fetch.": "this release has no tiered storage",
     "remote.list.": "this release has no tiered storage",
+    "rlmm.config.": "this release has no tiered storage",
+    "rsm.config.": "this release has no tiered storage",
     "log.local.retention.": "this release has no tiered storage",
     "local.retention.": "this release has no tiered storage",
     "fetch.purgatory.": _NOT_NEEDED,
@@ -100,7 +105,8 @@ _REASONS: Final = {
 
 def why_refused(name: str) -> str:
     """Why a setting of Kafka's is not accepted, or an empty text when this module does not know it."""
+    plain = _OF_A_LISTENER.sub("", name)
     for prefix, reason in _REASONS.items():
-        if name == prefix or (prefix.endswith(".") and name.startswith(prefix)):
+        if plain == prefix or (prefix.endswith(".") and plain.startswith(prefix)):
             return f"{name} cannot be set: {reason}"
     return ""
