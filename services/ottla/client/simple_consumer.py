@@ -20,6 +20,7 @@ from uuid import UUID
 
 from ottla.client.errors import TopicRecreated
 from ottla.client.messages import MessageSet
+from ottla.config.settings import INT_MAX, LONG_MAX
 from ottla.errors import NONE, ApiError, MessageTooLarge, UnknownTopicOrPartition, error_of
 from ottla.lifecycle import LoopThread
 from ottla.model import BrokerId, TopicPartition
@@ -125,13 +126,15 @@ class AsyncSimpleConsumer:
         """As `fetch`, of several partitions at once: one request goes to each leader. One answer for each request, in their order.
 
         Raises:
-            ValueError: a partition is asked for twice, an offset is below 0, or `max_bytes` is not above 0.
+            ValueError: a partition is asked for twice, no message can have an offset, or `max_bytes` or `max_wait_ms` cannot be that.
         """
         asked = {TopicPartition(request.topic, request.partition): request for request in requests}
         if len(asked) != len(requests):
             raise ValueError("a partition is asked for twice")
+        if not 0 <= max_wait_ms <= INT_MAX:
+            raise ValueError(f"max_wait_ms = {max_wait_ms}: it is from 0 to {INT_MAX}")
         for request in requests:
-            if request.offset < 0 or request.max_bytes <= 0:
+            if not 0 <= request.offset <= LONG_MAX or request.max_bytes <= 0:
                 raise ValueError(f"{request}: an offset is at least 0 and max_bytes at least 1; offsets_before gives the ends of a log")
 
         async def ask(leader: BrokerId, some: Mapping[TopicPartition, FetchRequest]) -> Mapping[TopicPartition, _Taken | ApiError]:

@@ -86,9 +86,14 @@ async def test_a_multi_fetch_asks_for_many_partitions_at_once_and_answers_in_the
         consumer = AsyncSimpleConsumer(cluster=cluster)
         found = await consumer.multi_fetch([FetchRequest("clicks", number, 0) for number in (2, 0, 3, 1)])
         assert [message.value for messages in found for message in messages] == [b"2", b"0", b"3", b"1"]
-        for wrong in ([FetchRequest("clicks", 0, 0), FetchRequest("clicks", 0, 1)], [FetchRequest("clicks", 0, -1)]):
+        for wrong in (
+            [FetchRequest("clicks", 0, 0), FetchRequest("clicks", 0, 1)],
+            *([FetchRequest("clicks", 0, no)] for no in (-1, 1 << 63)),
+        ):
             with pytest.raises(ValueError, match=r"asked for twice|at least 0"):
                 await consumer.multi_fetch(wrong)
+        with pytest.raises(ValueError, match="max_wait_ms = 2147483648"):
+            await consumer.fetch("clicks", 0, 0, max_wait_ms=1 << 31)
 
 
 async def test_batches_that_do_not_fit_are_asked_for_with_twice_the_bytes(cluster: Cluster) -> None:
