@@ -869,7 +869,7 @@ class _Batch:
         for own_ms, tally in record.windows.items():
             start_ms = own_ms
             former = self._former_windows(record.topic)
-            if own_ms < self._now_ms - _FOLDED_AFTER_MS:
+            if self._oldest_ms <= own_ms < self._now_ms - _FOLDED_AFTER_MS:
                 hour = own_ms - own_ms % self._fold_ms
                 last_offsets = self._folded_into(record, hour)
                 if last_offsets and hour in former:

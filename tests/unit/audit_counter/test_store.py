@@ -1078,3 +1078,11 @@ def failing(record: AuditRecord) -> Iterator[Read]:
     """Read after all the others, and then the file fails."""
     yield Read(0, 8, record)
     raise sqlite3.OperationalError("a full disk")
+
+
+@pytest.mark.parametrize("start_ms", [-(1 << 63) + 8_000, (1 << 63) - 55_807])
+def test_a_window_at_the_end_of_all_time_is_refused_and_ends_no_counter(store: Store, start_ms: int) -> None:
+    """Its hour begins before the lowest number that SQLite takes. The record was read again at each start, and ended it again."""
+    start_ms -= start_ms % MINUTE
+    apply(store, record("p", 0, "producer", {start_ms: acknowledged(ALL)}), produced(1, ALL))
+    assert (store.counters.windows_refused, count_of(store, "producer")) == (1, 100)
