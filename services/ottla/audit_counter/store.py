@@ -50,6 +50,8 @@ _FOLDED_AT_ONCE: Final = 20  # topics, some 5 ms each; the store does nothing el
 # Whose latencies are in memory, a KiB and more each. Arrays of many more go back to the system, which gives them zeroed the next time:
 # a day takes 32 ms of CPU with 4,096 rows, and 19 with these.
 _ROWS_AT_ONCE: Final = 128
+# SQLite's numbers have 63 bits. What adds up to more is forged, and is kept as this, so that no stranger ends the counter.
+_MOST_COUNT: Final = 1 << 60
 # In place of where a range begins, in a row that windows were folded into.
 _FOLDED: Final = -1
 _SCHEMA: Final = """
@@ -504,8 +506,9 @@ class Store:
     def _put_verdicts(connection: sqlite3.Connection, topic: str, start_ms: int, verdicts: Iterable[EdgeVerdict], windows: int) -> None:
         connection.execute("DELETE FROM verdicts WHERE topic = ? AND start_ms = ?", (topic, start_ms))
         connection.executemany("INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (
-            (topic, start_ms, said.upstream, said.downstream, str(said.verdict), said.upstream_count, said.downstream_count,
-             said.missing, said.surplus, said.revision, json.dumps(_details(said)), windows) for said in verdicts
+            (topic, start_ms, said.upstream, said.downstream, str(said.verdict),
+             *(min(count, _MOST_COUNT) for count in (said.upstream_count, said.downstream_count, said.missing, said.surplus)),
+             said.revision, json.dumps(_details(said)), windows) for said in verdicts
         ))  # fmt: skip
 
     def unjudged(self) -> set[Window]:
@@ -689,7 +692,7 @@ class Store:
 
     def totals(self) -> list[tuple[str, str, int]]:
         """Topic, tier, messages of all windows that are kept."""
-        return self._connection.execute("SELECT topic, tier, SUM(count) FROM counts GROUP BY topic, tier").fetchall()
+        return self._connection.execute("SELECT topic, tier, CAST(TOTAL(count) AS INTEGER) FROM counts GROUP BY topic, tier").fetchall()
 
     def verdict_counts(self) -> list[tuple[str, str, str, str, int, int, int, int]]:
         """Topic, both ends, verdict, how many windows, what is missing and what is too much in them, and where the first begins.
@@ -697,8 +700,8 @@ class Store:
         Nothing is where it is not known: what differs there may be audit data.
         """
         rows = self._connection.execute(
-            "SELECT topic, upstream, downstream, verdict, SUM(windows), SUM(missing), SUM(surplus), MIN(start_ms) FROM verdicts"
-            " GROUP BY topic, upstream, downstream, verdict"
+            "SELECT topic, upstream, downstream, verdict, SUM(windows), CAST(TOTAL(missing) AS INTEGER), CAST(TOTAL(surplus) AS INTEGER),"
+            " MIN(start_ms) FROM verdicts GROUP BY topic, upstream, downstream, verdict"
         )
         return [row if row[3] in WRONG else (*row[:5], 0, 0, row[7]) for row in rows]
 
@@ -1127,6 +1130,9 @@ def _gaps(text: str) -> tuple[Gap, ...]:
 def _values(tally: Tally) -> tuple[Any, ...]:
     fields = fields_of(tally)
     fields["latencies"] = _packed(tally.latencies.buckets)
+    if max(fields["attempted"], fields["count"], fields["size"]) > _MOST_COUNT:
+        fields |= {name: min(fields[name], _MOST_COUNT) for name in ("attempted", "acknowledged", "count", "size")}
+        fields["failed"] = min(fields["failed"], fields["attempted"] - fields["acknowledged"])  # as `tally_of` has it
     return tuple(fields[name] for name in _COUNTS)
 
 
@@ -1137,6 +1143,8 @@ def _tally(values: Sequence[Any]) -> Tally:
 
 
 def _packed(buckets: Mapping[int, int]) -> bytes:
+    if max(buckets.values(), default=0) > _MOST_COUNT:
+        buckets = {bucket: min(count, _MOST_COUNT) for bucket, count in buckets.items()}
     return struct.pack(f"<{2 * len(buckets)}q", *buckets, *buckets.values())
 
 

@@ -1086,3 +1086,21 @@ def test_a_window_at_the_end_of_all_time_is_refused_and_ends_no_counter(store: S
     start_ms -= start_ms % MINUTE
     apply(store, record("p", 0, "producer", {start_ms: acknowledged(ALL)}), produced(1, ALL))
     assert (store.counters.windows_refused, count_of(store, "producer")) == (1, 100)
+
+
+async def test_sums_of_forged_counts_end_no_counter(store: Store) -> None:
+    """Of some ten thousand records with the largest counts that are allowed: no 64 bits take their sum. Method: fewer, and larger ones."""
+    most = 1 << 62
+    latencies = Latencies.of_pairs([(7, most)])
+    forged = Tally(2 * most, most, most, most, most, 0, 5, offsets=None, latencies=latencies)
+    for number in range(3):
+        apply(store, record("p", number, "producer", {START: forged}, watermark_ms=END), first=number)
+        apply(store, record("q", number, "producer", {START: forged}, watermark_ms=END), first=number + 10)
+    apply(store, appended(0, ALL, watermark_ms=END + 1), first=20)
+    counter = counter_of(store, verify="never", expected=("producer", "broker"))
+    await counter._judge({("clicks", START)})
+    collector = Collector(counter, SystemClock())
+    await collector.refresh()
+    assert list(collector.collect())
+    assert (await counter.summary("clicks", 0, 1 << 60)).verdict is Verdict.LOSS
+    assert store.partitions("clicks", 0, 1 << 60)
