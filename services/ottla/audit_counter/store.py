@@ -239,6 +239,7 @@ class Store:
                     f"{path} was written with windows of {known} ms, and audit.window.ms is {window_ms}: give it another file"
                 )
             self._set_meta("window.ms", str(window_ms))
+        self._next_offsets: dict[int, int] = dict(self._connection.execute("SELECT partition, next_offset FROM offsets"))
 
     def close(self) -> None:
         """Closes the file."""
@@ -281,14 +282,17 @@ class Store:
                 self._recent.clear()
                 for table in _TABLES:
                     connection.execute(f"DELETE FROM {table}")
+                self._next_offsets.clear()
             self._set_meta("topic.id", topic_id)
-            return dict(connection.execute("SELECT partition, next_offset FROM offsets"))
+        return dict(self._next_offsets)
 
     def read_from(self, offsets: Iterable[tuple[int, int]]) -> None:
         """What comes of a partition begins here: below where it was, if its log was cut, and then other records have these offsets."""
-        rows = [(offset, partition, offset) for partition, offset in offsets]
-        with self._transaction() as connection:
-            connection.executemany("UPDATE offsets SET next_offset = ? WHERE partition = ? AND next_offset > ?", rows)
+        lower = {partition: offset for partition, offset in offsets if offset < self._next_offsets.get(partition, 0)}
+        if lower:  # seldom, and each fetch asks
+            with self._transaction() as connection:
+                connection.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?)", lower.items())
+            self._next_offsets |= lower
 
     def apply(self, read: Iterable[Read], next_offsets: Mapping[int, int], now_ms: int) -> Applied:
         """Takes in what was read, with the offsets behind it.
@@ -304,12 +308,11 @@ class Store:
         counters = Counters()
         with self._transaction() as connection:
             applied = _Batch(connection, self._recent, self._window_ms, self._fold_ms, self._oldest_ms(now_ms), now_ms, counters)
-            known = dict(connection.execute("SELECT partition, next_offset FROM offsets"))
             is_whole = True
             none: Read | None = None
             reached: dict[int, int] = {}
             for one in read:
-                if one.offset < known.get(one.partition, 0):
+                if one.offset < self._next_offsets.get(one.partition, 0):
                     continue
                 if one.record is not None and applied.is_of_next_topic(one.record):
                     is_whole, next_offsets = False, reached
@@ -325,6 +328,7 @@ class Store:
             connection.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?)", next_offsets.items())
             connection.executemany(_PUT_UNJUDGED, applied.changed)
         applied.committed()
+        self._next_offsets.update(next_offsets)
         if none is not None:
             log.warning(
                 "__audit-%d: no audit record is at offset %d, the last of %d such: %s",

@@ -1104,3 +1104,18 @@ async def test_sums_of_forged_counts_end_no_counter(store: Store) -> None:
     assert list(collector.collect())
     assert (await counter.summary("clicks", 0, 1 << 60)).verdict is Verdict.LOSS
     assert store.partitions("clicks", 0, 1 << 60)
+
+
+def test_what_is_read_on_where_it_was_writes_nothing_and_a_log_that_was_cut_is_read_from_there(store: Store) -> None:
+    """A fetch asks each time; a transaction for it was as much work for the file as what it brought."""
+    apply(store, produced(0, ALL), produced(1, ALL))
+    before = store._connection.total_changes
+    said: list[str] = []
+    store._connection.set_trace_callback(said.append)
+    store.read_from([(0, 2), (0, 5), (1, 0)])
+    assert not said
+    store.read_from([(0, 1)])
+    store._connection.set_trace_callback(None)
+    assert (store._connection.total_changes - before, store.next_offsets("")) == (1, {0: 1})
+    store.apply(read(produced(2, ALL), first=1), {0: 2}, NOW)
+    assert count_of(store, "producer") == 300
