@@ -101,15 +101,37 @@ def ask(url: str, path: str, failed: type[CommandFailed] = CommandFailed, /, **q
         connection.request("GET", f"{path}?{asked}" if asked else path)
         response = connection.getresponse()
         found = json.loads(response.read())
-        if response.status >= 300 and not isinstance(found, dict):
+        if response.status >= 300 and not (isinstance(found, dict) and "detail" in found):
             raise ValueError(response.reason)
+        if response.status < 300 and not _is_answer(path, found):
+            raise ValueError("what answers is another service")
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise failed(f"no audit counter answers at {url}: {reason_of(error)}") from None
     finally:
         connection.close()
     if response.status >= 300:
-        raise (UsageError if response.status == 400 else failed)(str(found.get("detail", response.reason)))
+        raise (UsageError if response.status == 400 else failed)(str(found["detail"]))
     return found
+
+
+# What the commands read of each answer: of an object, and of each object of a list.
+_OBJECTS: Final = {
+    "status": {"is_active", "epoch", "records", "lag"},
+    "verify": {"verdict", "exit_code", "windows", "edges"},
+    "canary": {"is_enabled", "is_running", "partitions"},
+}
+_LISTS: Final = {
+    "topics": {"topic", "verdicts", "missing", "surplus"},
+    "missing": {"partition", "offset", "times"},
+    "sessions": {"tier", "topic", "host", "application", "state", "records", "gaps"},
+}
+
+
+def _is_answer(path: str, found: object) -> bool:
+    name = path.rpartition("/")[2]
+    if name in _LISTS:
+        return isinstance(found, list) and all(isinstance(row, dict) and row.keys() >= _LISTS[name] for row in found)
+    return isinstance(found, dict) and found.keys() >= _OBJECTS[name]
 
 
 def moment(text: str) -> int:

@@ -143,6 +143,37 @@ def test_an_audit_counter_behind_a_path_is_asked_there(capsys: pytest.CaptureFix
             serving.join()
 
 
+class _Other(_Proxy):
+    """Another service, which answers at any path with JSON of its own."""
+
+    status, body = 200, b""
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+
+@pytest.mark.parametrize(("status", "body"), [(200, b"{}"), (200, b"[]"), (200, b'["one"]'), (200, b"null"), (404, b'{"error_code": 404}')])
+def test_another_service_at_the_address_is_no_audit_counter(status: int, body: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a schema registry whose port was given: the command ended with a KeyError and its traceback."""
+    commands = {("status",): 1, ("verify", "--topic", "c"): 3, ("canary",): 3}
+    if body != b"[]":  # no session, and no message that differs
+        commands |= {("sessions",): 1, ("missing", "--topic", "c", "--window", "0", "--edge", "a->b"): 1}
+    with HTTPServer(("127.0.0.1", 0), type("Other", (_Other,), {"status": status, "body": body})) as server:
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_port}"
+            for words, code in commands.items():
+                assert run(["audit", *words, "--counter", url]) == code, words
+                why = "Not Found" if status == 404 else "what answers is another service"
+                assert capsys.readouterr().err == f"ottla: no audit counter answers at {url}: {why}\n"
+        finally:
+            server.shutdown()
+            serving.join()
+
+
 class _Restarting(BaseHTTPRequestHandler):
     """A counter that is killed while it is asked, whose file then cannot be read yet, and that knows all at its next answer."""
 
