@@ -29,6 +29,7 @@ from ottla.audit_counter.windows import SessionStanding, watermark_of
 from ottla.clock import Clock
 from ottla.errors import (
     ApiError,
+    ClusterAuthorizationFailed,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRecord,
@@ -39,6 +40,8 @@ from ottla.errors import (
     OutOfOrderSequenceNumber,
     ProducerFenced,
     TopicAlreadyExists,
+    TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
     UnknownProducerId,
     UnknownTopicOrPartition,
     reason_of,
@@ -101,7 +104,10 @@ _VERDICTS_AGAIN_SECONDS: Final = 1.0
 # The transactional id under which verdicts are written, without transactions.
 _WRITER: Final = "ottla-audit-counter"
 # What is said of the producer, and of no batch.
-_OF_NO_BATCH: Final = (ProducerFenced, InvalidProducerEpoch, OutOfOrderSequenceNumber, UnknownProducerId, InvalidProducerIdMapping)
+_OF_NO_BATCH: Final = (
+    *(ProducerFenced, InvalidProducerEpoch, OutOfOrderSequenceNumber, UnknownProducerId, InvalidProducerIdMapping),
+    *(ClusterAuthorizationFailed, TopicAuthorizationFailed, TransactionalIdAuthorizationFailed),
+)
 # A counter that stands by writes what changed since, should it become active: the other one may not have come to that any more.
 _WRITTEN_BY_OTHERS_MS: Final = 600_000
 # A log that no one writes to any more still has to be read to its end.
@@ -822,32 +828,42 @@ class AuditCounter:
             self._has_unwritten = False
             while self._activation is activation and (some := await self._in_store(self._store.unwritten, _VERDICTS_AT_ONCE)):
                 events = [Event(topic, start_ms, said) for topic, start_ms, _, verdicts in some for said in verdicts]
-                marks = [found[:3] for found in some]
-                try:
-                    for batch in _verdict_batches(events, self._clock.time_ms()):
-                        await producer.room()
-                        await producer.send(TopicPartition(VERDICTS_TOPIC, 0), batch)
-                except ApiError as error:
-                    if not (error.retriable or isinstance(error, _OF_NO_BATCH)):  # these never can
-                        await self._in_store(self._store.written, marks)
-                    raise
-                await self._in_store(self._store.written, marks)
+                for batch in _batches_of(events):
+                    await self._write_batch(producer, batch)
+                await self._in_store(self._store.written, [found[:3] for found in some])
             async with self._changed:
                 await self._changed.wait_for(lambda: self._has_unwritten or self._activation is not activation)
 
+    async def _write_batch(self, producer: BatchProducer, events: list[Event]) -> None:
+        """Writes verdicts; of a batch that is refused for good each by itself, and one that is refused alone without what it names."""
+        now_ms = self._clock.time_ms()
+        try:
+            await producer.room()
+            rows = [Record(index, now_ms, _verdict_key(event), _verdict_value(event)) for index, event in enumerate(events)]
+            await producer.send(TopicPartition(VERDICTS_TOPIC, 0), build_batch(rows))
+        except ApiError as error:
+            if error.retriable or isinstance(error, _OF_NO_BATCH):
+                raise
+            short = dataclasses.replace(events[0].verdict, named=(), hosts=())
+            if len(events) == 1 and events[0].verdict == short:
+                log.warning("the verdict %s is not written to %s: %s", _verdict_key(events[0]).decode(), VERDICTS_TOPIC, reason_of(error))
+                return
+            for event in events if len(events) > 1 else [dataclasses.replace(events[0], verdict=short)]:
+                await self._write_batch(producer, [event])
 
-def _verdict_batches(events: Iterable[Event], now_ms: int) -> Iterator[bytes]:
-    rows: list[Record] = []
+
+def _batches_of(events: Iterable[Event]) -> Iterator[list[Event]]:
+    some: list[Event] = []
     size = 0
     for event in events:
-        key, value = _verdict_key(event), _verdict_value(event)
-        if rows and size + len(value) > _VERDICTS_BYTES:
-            yield build_batch(rows)
-            rows, size = [], 0
-        rows.append(Record(len(rows), now_ms, key, value))
-        size += len(value)
-    if rows:
-        yield build_batch(rows)
+        length = len(_verdict_value(event))
+        if some and size + length > _VERDICTS_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(event)
+        size += length
+    if some:
+        yield some
 
 
 def _verdict_key(event: Event) -> bytes:

@@ -38,7 +38,7 @@ from ottla.audit_counter import store
 from ottla.audit_counter.server import FILE, AuditServer
 from ottla.audit_counter.service import AuditCounter, CounterSettings
 from ottla.audit_counter.store import StoreFailed
-from ottla.audit_counter.verdicts import NOT_KNOWN
+from ottla.audit_counter.verdicts import NOT_KNOWN, EdgeVerdict, Named
 from ottla.client.auditing import ConsumerAudit, ProducerAudit, new_session
 from ottla.clock import SystemClock
 from ottla.coordination.election import Term
@@ -629,3 +629,29 @@ async def test_a_counter_that_is_started_again_knows_all_windows_that_are_open_h
         await counter._prepare()
         assert sum(map(len, counter._open.values())) == count
     kept.close()
+
+
+async def test_a_verdict_that_is_too_large_for_its_topic_is_written_without_what_it_names_and_takes_no_other_along(tmp_path: Path) -> None:
+    """One that names tens of thousands of messages: of the hundred windows that are written together none came to the topic."""
+    kept = store.Store(tmp_path / "audit.db", MINUTE, 168 * 60 * MINUTE)
+    for number, count in enumerate((1, 5_000, 2, 3)):
+        named = tuple(Named(0, offset, 1) for offset in range(count))
+        verdict = EdgeVerdict("producer", "broker", Verdict.LOSS, missing=count, named=named, hosts=("web-1",))
+        kept.put_verdicts("clicks", number * MINUTE, [verdict])
+    async with brokers(tmp_path, 1) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, VERDICTS_TOPIC, max_message_bytes="20000")
+        counter = AuditCounter(cluster, kept, CounterSettings(replication_factor=1), SystemClock(), offload_nothing, offload_nothing)
+        await counter.activate(1)
+        writing = asyncio.ensure_future(counter._write_verdicts())
+        try:
+            await until_true(lambda: not kept.unwritten(1))
+        finally:
+            writing.cancel()
+            await asyncio.wait([writing])
+        found = {}
+        async for _, columns in to_the_end(cluster, VERDICTS_TOPIC):
+            for index in range(len(columns)):
+                value = json.loads(columns.values[index] or b"")
+                found[value["window"] // MINUTE] = value["missing"], len(value["named"])
+    kept.close()
+    assert found == {0: (1, 1), 1: (5_000, 0), 2: (2, 2), 3: (3, 3)}
