@@ -859,8 +859,9 @@ class _Batch:
             in_doubt = "SELECT topic, start_ms FROM verdicts WHERE verdict = ? AND topic = ?"
             self.changed.update(self._connection.execute(in_doubt, (str(Verdict.IN_DOUBT), record.topic)))
         if record.sequence > next_sequence:
-            # Of messages of any time: what is late comes below a watermark too.
-            self._miss(session[5], Gap(next_sequence, record.sequence, 0, self._last_time(record), session[1]))
+            # Of messages of any time: what is late comes below a watermark too. A mirror's is its clock's, whatever it copies.
+            watermark_ms = min(session[1], session[6] - record.window_ms) if is_mirrored(record.tier) else session[1]
+            self._miss(session[5], Gap(next_sequence, record.sequence, 0, self._last_time(record), watermark_ms))
         session[:5] = [record.sequence + 1, max(session[1], record.watermark_ms), record.is_final, False, record.reported_ms]
         session[6] = max(session[6], min(max(record.windows, default=0) + record.window_ms, self._now_ms + MOST_AHEAD_MS))
         range_offset = self._range(record, session[5])

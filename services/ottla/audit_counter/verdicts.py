@@ -300,7 +300,8 @@ def _judge_edge(books: Books, joined: Mapping[str, Mapping[int, Tally]], log: Lo
     spoken, window = books.sessions, (books.start_ms, books.end_ms)
     if said.verdict in WRONG | {Verdict.UNAUDITED} and lacks_audit_data(sessions, *window):
         return replace(said, verdict=Verdict.UNAUDITED, reason="audit data is missing, which may be all that differs")
-    if said.verdict is Verdict.COMPLETE and upstream == PRODUCER and may_have_had_more(spoken.get(PRODUCER, ()), *window):
+    writers = (session for tier, some in spoken.items() if is_writer(tier) for session in some)
+    if said.verdict is Verdict.COMPLETE and is_writer(upstream) and may_have_had_more(writers, *window):
         return replace(said, verdict=Verdict.UNAUDITED, reason="audit data is missing, of messages that may be missing too")
     has_died = downstream.startswith(CONSUMER) and is_in_doubt(spoken.get(downstream, ()), *window)
     if said.verdict in (Verdict.LOSS, Verdict.COMPENSATED) and has_died:

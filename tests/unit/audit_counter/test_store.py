@@ -1119,3 +1119,18 @@ def test_what_is_read_on_where_it_was_writes_nothing_and_a_log_that_was_cut_is_r
     assert (store._connection.total_changes - before, store.next_offsets("")) == (1, {0: 1})
     store.apply(read(produced(2, ALL), first=1), {0: 2}, NOW)
     assert count_of(store, "producer") == 300
+
+
+def test_a_window_that_a_mirror_s_missing_report_may_be_of_is_never_complete(store: Store) -> None:
+    """The target lost the end of its logs: copies, and what the mirror had said of them. They are older than its report before that."""
+    windows = START - 2 * MINUTE, START - MINUTE, START
+    parts = {start_ms: headers(ALL[40 * number : 40 * number + 40]) for number, start_ms in enumerate(windows)}
+    said = {"watermark_ms": END + HOUR, "reported_ms": END + HOUR}
+    apply(
+        store,
+        record("m", 0, "mirrored:A-B", {one: parts[one] for one in windows[:2]}, first_offset=0, next_offset=80, **said),
+        record("m", 2, "mirrored:A-B", {START: parts[START]}, first_offset=80, next_offset=100, **said),
+        record("b", 0, "broker", parts, first_offset=0, next_offset=100, watermark_ms=END),
+    )
+    found = [judge(store.books("clicks", start_ms), ("producer", "broker"))[0].verdict for start_ms in windows]
+    assert found == [Verdict.COMPLETE, Verdict.UNAUDITED, Verdict.UNAUDITED]
