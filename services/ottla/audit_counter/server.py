@@ -199,6 +199,7 @@ class AuditServer:
         """This counter or another is active now."""
         if not term.is_own:
             self.term_ended()
+            self.counter.is_other_active = True
             log.info("%s is active, term %d; this counter stands by", term.holder.decode(errors="replace"), term.epoch)
             return
         try:

@@ -260,6 +260,7 @@ class AuditCounter:
         self._beside = beside
         self._epoch = store.epoch
         self.is_active = False
+        self.is_other_active = False  # so that it writes what there is to write
         self._activation: object | None = None  # the last one, unless the counter was told to stand by since
         self.is_caught_up = False
         self._caught_up = asyncio.Event()
@@ -422,7 +423,7 @@ class AuditCounter:
     def _purge(self, now_ms: int) -> None:
         """In the store's thread, as the log's reader may have a window judged there meanwhile."""
         self._store.purge(now_ms)
-        if not self.is_active:
+        if self.is_other_active:
             self._store.leave_unwritten(now_ms - _WRITTEN_BY_OTHERS_MS)
         oldest = now_ms - self.settings.retention_ms - self.settings.window_ms
         for starts in self._open.values():
@@ -782,6 +783,7 @@ class AuditCounter:
             StoreFailed: its file knows of a later term.
         """
         self._activation = activation = object()
+        self.is_other_active = False
         await self._in_store(self._store.raise_epoch, epoch)
         self._epoch, self._fenced = epoch, fenced
         if self._activation is not activation:
@@ -794,7 +796,8 @@ class AuditCounter:
         return True
 
     def stand_by(self) -> None:
-        """Another counter writes."""
+        """This counter writes no more; another one may, or none."""
+        self.is_other_active = False
         self._activation = None
         self.is_active = False
 

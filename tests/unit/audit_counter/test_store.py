@@ -22,11 +22,12 @@ from tests.unit.audit_counter.test_verdicts import headers, tally
 
 from ottla.audit_counter.books import Moved
 from ottla.audit_counter.rest.application import AuditApplication
-from ottla.audit_counter.server import Collector
+from ottla.audit_counter.server import AuditServer, Collector
 from ottla.audit_counter.service import AuditCounter, CounterSettings, _LogCount
 from ottla.audit_counter.store import Read, Store, StoreFailed
 from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
 from ottla.clock import SystemClock
+from ottla.coordination.election import Term
 from ottla.errors import InvalidRequest
 from ottla.lifecycle import Offload, offload_nothing
 from ottla.metrics import audit as metrics
@@ -1134,3 +1135,16 @@ def test_a_window_that_a_mirror_s_missing_report_may_be_of_is_never_complete(sto
     )
     found = [judge(store.books("clicks", start_ms), ("producer", "broker"))[0].verdict for start_ms in windows]
     assert found == [Verdict.COMPLETE, Verdict.UNAUDITED, Verdict.UNAUDITED]
+
+
+async def test_verdicts_are_left_to_another_counter_only_while_there_is_an_active_one(store: Store) -> None:
+    """Without ZooKeeper all stand by: what changed more than ten minutes before it was back came to no topic."""
+    server = AuditServer(cast(Any, None), cast(Any, object()))
+    server.counter = counter_of(store)
+    store.put_verdicts("clicks", START, [EdgeVerdict("producer", "broker", Verdict.COMPLETE)], now_ms=NOW)
+    server.term_ended()
+    server.counter._purge(NOW + HOUR)
+    assert store.unwritten(1)
+    await server.term_begins(Term(b"another", 2, None))
+    server.counter._purge(NOW + HOUR)
+    assert not store.unwritten(1)
