@@ -95,6 +95,7 @@ _PURGE_SECONDS: Final = 60.0
 # Several times as long as a broker may wait before it says that there is nothing.
 _DEAF_SECONDS: Final = 2.0
 _READ_SECONDS: Final = 5.0  # a counter that is not behind has long read by then what has just come
+_CLOCK_SET_MS: Final = 5_000  # by more than that beside the clock that is never set
 _WATCHER_EVENTS: Final = 1_000
 _JUDGED_AT_ONCE: Final = 100  # windows of a topic, some tens of milliseconds
 _MOST_DOUBTS: Final = 10_000
@@ -347,6 +348,7 @@ class AuditCounter:
         wrong = await self._in_store(self._store.windows_with, WRONG)
         await self._judge(left | wrong | {(topic, -1) for topic in self._open})
         looked_at = purged_at = self._clock.monotonic()
+        looked_at_ms = steady_ms = self._clock.time_ms()
         is_deaf = False  # a partition of `__audit` cannot be read, so that no silence is the sessions'
         while True:
             fetched = await fetcher.poll(_POLL_SECONDS)
@@ -372,14 +374,18 @@ class AuditCounter:
                 is_deaf = False
                 await self._in_store(self._store.heard_all, self._clock.time_ms())
             if began - looked_at >= _HOUSEKEEPING_SECONDS and not self.progress.lag and not is_deaf:
-                looked_at = began
+                now_ms, passed_ms = self._clock.time_ms(), round(1000 * (self._clock.monotonic() - looked_at))
+                if abs(now_ms - looked_at_ms - passed_ms) > _CLOCK_SET_MS:  # by which sessions were not silent so long
+                    await self._in_store(self._store.heard_all, now_ms)
+                # What is folded stays so: a clock that was set ahead, and may be set back, is followed at twice its pace.
+                steady_ms = min(now_ms, steady_ms + 2 * passed_ms)
+                looked_at, looked_at_ms = looked_at + passed_ms / 1000, now_ms
                 with suppress(OttlaError, OSError):
                     await self._assign(fetcher, {})
-                now_ms = self._clock.time_ms()
                 heard_before = now_ms - self.settings.session_timeout_ms
                 await self._wait_for_leaders(await self._in_store(self._store.silent_brokers, heard_before))
                 changed |= {(topic, -1) for topic, _ in await self._in_store(self._store.silent_sessions, heard_before, now_ms)}
-                await self._in_store(self._store.fold, now_ms)
+                await self._in_store(self._store.fold, steady_ms)
             if changed:
                 await self._judge(changed)
             read_to = {key.partition: offset for key, offset in reached.items()}

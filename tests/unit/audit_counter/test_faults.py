@@ -655,3 +655,51 @@ async def test_a_verdict_that_is_too_large_for_its_topic_is_written_without_what
                 found[value["window"] // MINUTE] = value["missing"], len(value["named"])
     kept.close()
     assert found == {0: (1, 1), 1: (5_000, 0), 2: (2, 2), 3: (3, 3)}
+
+
+class _Clock(SystemClock):
+    """A machine's that can be set."""
+
+    ahead_ms = 0
+
+    def time_ms(self) -> int:
+        return super().time_ms() + self.ahead_ms
+
+
+async def test_a_clock_that_jumps_by_hours_and_back_folds_nothing_early_and_ends_no_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hour was folded as if it were past, and what came of it then was counted beside that; all sessions were taken for dead."""
+    folded: list[int] = []
+    clock = _Clock()
+    kept = store.Store(tmp_path / "audit.db", MINUTE, 168 * 60 * MINUTE)
+    fold = kept.fold
+    monkeypatch.setattr(kept, "fold", lambda now_ms: folded.append(fold(now_ms)))
+
+    def heard_ms() -> int:
+        (found,) = kept._connection.execute("SELECT MAX(heard_ms) FROM sessions WHERE is_final = 0").fetchone()
+        return found or 0
+
+    async with brokers(tmp_path, 1) as running, cluster_of(running) as cluster:
+        await create_topic(cluster, "clicks", 2)
+        settings = CounterSettings(verify="records", expected=("producer", "log"), replication_factor=1)
+        counter = AuditCounter(cluster, kept, settings, clock, offload_nothing, offload_nothing)
+        await counter.activate(1)
+        working = asyncio.ensure_future(counter.run())
+        await counter.wait_caught_up()
+        now_ms = clock.time_ms()
+        line = Pipeline(running, cluster, counter, now_ms - now_ms % MINUTE - 2 * MINUTE)
+        await line.produce(20)
+        await line.say_final()
+        other = new_session("producer", host="web-2").record("clicks", 0, {}, watermark_ms=now_ms, reported_ms=now_ms)
+        await line.report([other])
+        await until_said(line, PRODUCED, Verdict.COMPLETE)
+        for clock.ahead_ms in (300 * MINUTE, 0):
+            folded.clear()
+            await until_true(lambda: len(folded) > 2)
+            assert not sum(folded)
+            assert abs(heard_ms() - clock.time_ms()) < 100 * MINUTE
+        assert not any(session.is_dead for session in await counter.sessions())
+        working.cancel()
+        await asyncio.wait([working])
+    kept.close()
