@@ -313,9 +313,11 @@ class AuditCounter:
 
     async def _prepare(self) -> Mapping[int, int]:
         settings = self.settings
+        # Each window has keys of its own: without a retention they were kept for ever.
+        verdicts_settings = {"cleanup.policy": "compact,delete", "retention.ms": str(settings.retention_ms)}
         wanted = [
             NewTopic(TOPIC, settings.partitions, settings.replication_factor, TOPIC_SETTINGS),
-            NewTopic(VERDICTS_TOPIC, 1, settings.replication_factor, {"cleanup.policy": "compact"}),
+            NewTopic(VERDICTS_TOPIC, 1, settings.replication_factor, verdicts_settings),
         ]
         said = ""
         while wanted:

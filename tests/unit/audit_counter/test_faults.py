@@ -47,7 +47,7 @@ from ottla.lifecycle import offload_nothing
 from ottla.model import BrokerId, TopicPartition
 from ottla.record.audit_records import TOPIC, VERDICTS_TOPIC, Verdict
 from ottla.record.records import Record, build_batch
-from ottla.wire.admin import create_partitions, delete_topics
+from ottla.wire.admin import ConfigResource, ResourceType, create_partitions, delete_topics, describe_configs
 from ottla.wire.cluster import Cluster
 from ottla.wire.producing import BaseOffset, BatchProducer
 
@@ -703,3 +703,15 @@ async def test_a_clock_that_jumps_by_hours_and_back_folds_nothing_early_and_ends
         working.cancel()
         await asyncio.wait([working])
     kept.close()
+
+
+async def test_the_topic_of_verdicts_keeps_none_of_windows_that_the_counter_has_forgotten(tmp_path: Path) -> None:
+    """Each window has keys of its own, so a topic that is compacted only grew for ever."""
+    kept = store.Store(tmp_path / "audit.db", MINUTE, 168 * 60 * MINUTE)
+    async with brokers(tmp_path, 1) as running, cluster_of(running) as cluster:
+        settings = CounterSettings(replication_factor=1, retention_ms=60 * MINUTE)
+        await AuditCounter(cluster, kept, settings, SystemClock(), offload_nothing, offload_nothing)._prepare()
+        resource = ConfigResource(ResourceType.TOPIC, VERDICTS_TOPIC)
+        found = (await describe_configs(cluster, [resource]))[resource]
+    kept.close()
+    assert [found[name].value for name in ("cleanup.policy", "retention.ms")] == ["compact,delete", str(60 * MINUTE)]
