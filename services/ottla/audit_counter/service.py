@@ -270,6 +270,7 @@ class AuditCounter:
         self._reporting: dict[str, frozenset[str]] = {}
         self._doubts: OrderedDict[Window, None] = OrderedDict()
         self._has_more_doubts = False  # than were kept
+        self._unreadable: set[str] = set()  # topics whose log could not be read the last time
         self._doubted = asyncio.Event()
         self._watchers: set[asyncio.Queue[Event | None]] = set()
         self._changed = asyncio.Condition()
@@ -465,10 +466,14 @@ class AuditCounter:
                     _offer(watcher, event)
             self._has_unwritten |= bool(events)
             for start_ms in unread:
-                if len(self._doubts) < _MOST_DOUBTS:
-                    self._doubts[topic, start_ms] = None
-                else:
+                if len(self._doubts) >= _MOST_DOUBTS:
                     self._has_more_doubts = True
+                    others = () if topic in self._unreadable else reversed(self._doubts)
+                    spare = next((window for window in others if window[0] in self._unreadable), None)
+                    if spare is None:
+                        continue
+                    del self._doubts[spare]
+                self._doubts[topic, start_ms] = None
         if self._doubts:
             self._doubted.set()
         async with self._changed:
@@ -532,6 +537,7 @@ class AuditCounter:
                 self._doubted.clear()
                 continue
             topic, start_ms = self._doubts.popitem(last=False)[0]
+            self._unreadable.discard(topic)
             try:
                 await self.read_log(topic, start_ms)
             except (UnknownTopicOrPartition, OffsetOutOfRange) as error:
@@ -548,7 +554,10 @@ class AuditCounter:
                 log.log(
                     logging.WARNING if is_failure else logging.DEBUG, "%s, window %d: its log cannot be read: %s", topic, start_ms, error
                 )
-                self._doubts.setdefault((topic, start_ms))  # behind the others, as the cause may be this topic's alone
+                self._unreadable.add(topic)  # and goes behind all others, as the cause may be its alone
+                for window in [window for window in self._doubts if window[0] == topic]:
+                    self._doubts.move_to_end(window)
+                self._doubts.setdefault((topic, start_ms))
                 await asyncio.sleep(_LOG_AGAIN_SECONDS)
 
     async def read_log(self, topic: str, start_ms: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from tests.loops import until
 from tests.unit.audit_counter.records import MINUTE, NOW, START, appended, consumed, produced, read, record
 from tests.unit.audit_counter.test_many import answer
 from tests.unit.audit_counter.test_verdicts import headers, tally
@@ -28,7 +29,7 @@ from ottla.audit_counter.store import Read, Store, StoreFailed
 from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
 from ottla.clock import SystemClock
 from ottla.coordination.election import Term
-from ottla.errors import InvalidRequest
+from ottla.errors import InvalidRequest, TopicAuthorizationFailed
 from ottla.lifecycle import Offload, offload_nothing
 from ottla.metrics import audit as metrics
 from ottla.record.audit_records import NO_PARTITION, AuditRecord, Tally, Verdict
@@ -1148,3 +1149,34 @@ async def test_verdicts_are_left_to_another_counter_only_while_there_is_an_activ
     await server.term_begins(Term(b"another", 2, None))
     server.counter._purge(NOW + HOUR)
     assert not store.unwritten(1)
+
+
+async def test_a_topic_whose_logs_cannot_be_read_keeps_no_other_topic_waiting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that the counter may not read, each minute left a window to be tried again: a week of them were all that was ever tried."""
+    tried: list[str] = []
+    is_read = asyncio.Event()
+
+    async def fail(counter: AuditCounter, topic: str, start_ms: int) -> None:
+        tried.append(topic)
+        if topic == "a":
+            raise TopicAuthorizationFailed("a")
+        is_read.set()
+
+    monkeypatch.setattr("ottla.audit_counter.service._MOST_DOUBTS", 20)
+    monkeypatch.setattr(AuditCounter, "read_log", fail)
+    counter = counter_of(store)
+    counter.is_active = True
+    windows = {START - number * MINUTE: acknowledged(ALL) for number in range(30)}
+    behind = {start_ms: headers(ALL[:99]) for start_ms in windows}
+    unreadable = record("p", 0, "producer", windows, topic="a", watermark_ms=END)
+    had = record("b", 0, "broker", behind, topic="a", first_offset=0, next_offset=100, watermark_ms=END)
+    await counter._judge(apply(store, unreadable, had))
+    looking = asyncio.ensure_future(counter._look_into_logs())
+    try:
+        await until(lambda: tried)
+        both = (produced(0, ALL, watermark_ms=END), appended(0, ALL[:99], next_offset=100, watermark_ms=END))
+        await counter._judge(apply(store, *both, first=2))
+        await asyncio.wait_for(is_read.wait(), 60)
+    finally:
+        looking.cancel()
+    assert len(tried) < 10
