@@ -452,19 +452,17 @@ class AuditCounter:
                 wanted.add(start_ms)
         for topic, starts in topics.items():
             starts |= self._open.get(topic, set()) if of_log is None else set()
-            events: list[Event] = []
             unread: list[int] = []
             # Some at a time: who asks the store meanwhile waits for these, and not for a day of windows that are open.
             ordered = sorted(starts)
             for first in range(0, len(ordered), _JUDGED_AT_ONCE):
                 some = ordered[first : first + _JUDGED_AT_ONCE]
-                said, doubtful = await self._in_store(self._judge_in_store, topic, some, of_log)
-                events += said
+                events, doubtful = await self._in_store(self._judge_in_store, topic, some, of_log)
                 unread += doubtful
-            for event in events:
-                for watcher in list(self._watchers):
-                    _offer(watcher, event)
-            self._has_unwritten |= bool(events)
+                for event in events:  # while the next are judged, as no watcher has room for those of a day
+                    for watcher in list(self._watchers):
+                        _offer(watcher, event)
+                self._has_unwritten |= bool(events)
             for start_ms in unread:
                 if len(self._doubts) >= _MOST_DOUBTS:
                     self._has_more_doubts = True

@@ -30,7 +30,7 @@ from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
 from ottla.clock import SystemClock
 from ottla.coordination.election import Term
 from ottla.errors import InvalidRequest, TopicAuthorizationFailed
-from ottla.lifecycle import Offload, offload_nothing
+from ottla.lifecycle import Offload, ThreadOffload, offload_nothing
 from ottla.metrics import audit as metrics
 from ottla.record.audit_records import NO_PARTITION, AuditRecord, Tally, Verdict
 from ottla.record.digests import Latencies, OffsetSums
@@ -1180,3 +1180,25 @@ async def test_a_topic_whose_logs_cannot_be_read_keeps_no_other_topic_waiting(st
     finally:
         looking.cancel()
     assert len(tried) < 10
+
+
+async def test_a_reader_that_keeps_up_is_sent_all_verdicts_that_become_known_together(store: Store) -> None:
+    """A producer's final word makes a day of windows known: all of these came at once, and every reader was ended as too slow."""
+    count = 1_500
+    windows = {START - number * MINUTE: acknowledged(ALL[:1]) for number in range(count)}
+    apply(store, record("p", 0, "producer", windows, watermark_ms=END), appended(0, ALL[:1], watermark_ms=END))
+    in_store = ThreadOffload(1, "store")
+    counter = counter_of(store, in_store, verify="never", expected=("producer", "broker"))
+    found: dict[int, Verdict] = {}
+
+    async def watch() -> None:
+        async for event in counter.watch():
+            found[event.start_ms] = event.verdict.verdict
+
+    watching = asyncio.ensure_future(watch())
+    await until(lambda: counter._watchers)
+    await counter._judge(("clicks", start_ms) for start_ms in windows)
+    await until(lambda: watching.done() or len(found) == count)
+    watching.cancel()
+    in_store.close()
+    assert found.keys() == windows.keys()
