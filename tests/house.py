@@ -79,7 +79,7 @@ CEILINGS: Final[dict[str, int]] = {
     "loops of tests over each": 0,
     "__getattr__": 0,
     "lines of services/ottla": 64_313,
-    "lines of tests": 89_380,
+    "lines of tests": 89_411,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 27,
