@@ -98,3 +98,12 @@ def test_the_commands_that_an_installation_prints_reach_brokers_that_speak_tls(t
     assert "-- ottla mirror list" not in printed, "a worker has no certificate of an operator"
     shown = "-X ssl.certificate.location=/run/ottla/keystore.pem -X ssl.key.location=/run/ottla/keystore.pem"
     assert f"-c broker -- {asked} {shown}\n" in notes(tmp_path, {"tls": {**tls, "clientAuth": "required"}})
+
+
+def test_each_worker_is_asked_how_far_the_topics_are(tmp_path: Path) -> None:
+    """Without `--rpc` a worker answers for its own slots alone: of two, half of the partitions seemed to have no worker."""
+    printed = notes(tmp_path, {**MIRROR, "mirrorMaker.replicas": 2})
+    labels = template(MIRROR).pod_templates()["Deployment/mine-ottla-mirror"]["metadata"]["labels"]
+    [selector] = re.findall(r"for pod in \$\(kubectl -n streams get pods -o name -l (\S+)\)", printed)
+    assert dict(term.split("=") for term in selector.split(",")).items() <= labels.items()
+    assert "do kubectl -n streams exec $pod -c mirror-maker -- ottla mirror list; done" in printed
