@@ -107,3 +107,8 @@ def test_each_worker_is_asked_how_far_the_topics_are(tmp_path: Path) -> None:
     [selector] = re.findall(r"for pod in \$\(kubectl -n streams get pods -o name -l (\S+)\)", printed)
     assert dict(term.split("=") for term in selector.split(",")).items() <= labels.items()
     assert "do kubectl -n streams exec $pod -c mirror-maker -- ottla mirror list; done" in printed
+
+
+def test_workers_that_answer_operators_alone_by_their_settings_are_not_asked_from_their_pods(tmp_path: Path) -> None:
+    secured = {"rpc.security.protocol": "SSL", "rpc.allowed.principals": "ann"}
+    assert "-- ottla mirror list" not in notes(tmp_path, {**MIRROR, "mirrorMaker.settings": secured})

@@ -126,6 +126,11 @@ imagePullSecrets:
 {{- if and (include "ottla.tls.secret" $root) (has (index . 1) $root.Values.tls.listeners) -}}SSL{{- else -}}PLAINTEXT{{- end -}}
 {{- end -}}
 
+{{/* The same of the mirror maker's gRPC, where its settings may say otherwise. */}}
+{{- define "ottla.mirror.rpcProtocol" -}}
+{{- get (default dict .Values.mirrorMaker.settings) "rpc.security.protocol" | default (include "ottla.protocol" (list . "RPC")) -}}
+{{- end -}}
+
 {{/* Whether a service around the log has the certificate: it shows it to brokers, to operators, or knows their authorities. */}}
 {{- define "ottla.tls.isOfServices" -}}
 {{- if or (eq (include "ottla.protocol" (list . "INTERNAL")) "SSL") (eq (include "ottla.protocol" (list . "RPC")) "SSL") -}}true{{- end -}}
