@@ -93,7 +93,25 @@ def test_where_another_spark_runs_the_tasks_it_finds_the_driver() -> None:
         ({"load.topics": []}, "load.enabled needs load.topics or load.pattern"),
         ({"load.pattern": "c.*"}, "load: either topics or pattern"),
         ({"load.into": "/var/lib/ottla/tables/clicks"}, "say in load.existingClaim on which volume it is"),
+        ({"load.into": "/tmp/clicks", "load.existingClaim": "tables"}, "/tmp/clicks would go with the pod"),
+        ({"load.into": "clicks", "load.existingClaim": "tables"}, "name a directory below /var/lib/ottla/tables"),
+        ({"load.into": "file:///tmp/clicks"}, "file:///tmp/clicks would go with the pod"),
+        ({"load.into": "/lake/clicks", "load.extraVolumeMounts": [{"name": "lake", "mountPath": "/lakes"}]}, "would go with the pod"),
     ],
 )
 def test_what_makes_no_load_is_refused(values: dict[str, Any], said: str) -> None:
     assert said in refusal({**TO_STORAGE, **values})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"load.into": "/var/lib/ottla/tables", "load.existingClaim": "tables"},
+        {"load.into": "file:///var/lib/ottla/tables/clicks", "load.existingClaim": "tables"},
+        {"load.into": "/lake/clicks", "load.extraVolumeMounts": [{"name": "lake", "mountPath": "/lake/"}]},
+    ],
+)
+def test_a_table_on_a_volume_is_taken(values: dict[str, Any]) -> None:
+    """A table anywhere else is gone when the load has succeeded, and the next one begins at the first record."""
+    [container] = pod_of(template({**TO_STORAGE, **values}).one("CronJob", "load"))["containers"]
+    assert parsed(container["args"])["into"] == values["load.into"]
