@@ -18,6 +18,13 @@ $(sed -nE "s/^(BASE_IMAGE|COMPOSE_PROJECT_NAME|OTTLA_UP_SECONDS|OTTLA_[A-Z_]+_IM
 END
 fi
 export COMPOSE_PROJECT_NAME="${COMPOSE_PROJECT_NAME:-ottla}"
+# docker-compose 1.29 makes another name of it, under which nothing would be looked for here; `docker compose` refuses it.
+case $COMPOSE_PROJECT_NAME in
+[![:lower:][:digit:]]* | *[![:lower:][:digit:]_-]*)
+    echo "compose.sh: COMPOSE_PROJECT_NAME is '$COMPOSE_PROJECT_NAME'; it may have small letters, digits, - and _, and begins with a letter or a digit" >&2
+    exit 2
+    ;;
+esac
 profiles=${PROFILES:-}
 # As the services of the compose file name them: what stops and shows a cluster is about all of them.
 every_profile=$(sed -n 's/^ *profiles: *\[\(.*\)\] *$/\1/p' docker-compose.yml | tr -d ' ' | tr , '\n' | sort -u | paste -s -d , -)

@@ -203,6 +203,16 @@ def test_a_profile_that_there_is_not_is_refused_before_anything_starts(profiles:
     assert f"there is no profile '{wrong}'; there are ensemble,mirror,observability,registries,spark" in ended.stderr
 
 
+@pytest.mark.parametrize("name", ["Ottla", "my.cluster", "-second", "two words"])
+def test_a_project_s_name_of_which_compose_makes_another_is_refused_before_anything_starts(name: str) -> None:
+    """docker-compose 1.29 starts `Ottla` as `ottla`: `make up` found none of its containers, and failed after 180 s with `()`."""
+    command = ["sh", str(ROOT / "deploy" / "compose.sh"), "up"]
+    environment = {"PATH": "/usr/bin:/bin", "COMPOSE_PROJECT_NAME": name}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"COMPOSE_PROJECT_NAME is '{name}'; it may have small letters, digits, - and _" in ended.stderr
+
+
 def up(folder: Path, script: str = "compose.sh up", root: Path = ROOT, **environment: str) -> list[str]:
     """What a Docker that has every image but the public ones is asked for, on a system without GNU's `timeout`, as macOS is."""
     programs = folder / "bin"
