@@ -180,6 +180,16 @@ def test_what_kubernetes_takes_is_taken(values: dict[str, Any]) -> None:
             kubernetes_validate.validate(json.loads(json.dumps(manifest)), "1.30", strict=True)
 
 
+def test_hosts_are_names_and_addresses_of_either_kind() -> None:
+    """Brokers put IPv6 addresses into brackets where there are none; a certificate has them without."""
+    hosts = ["kafka.example.org", "192.0.2.7", "2001:db8::7", "[2001:db8::8]"]
+    issued = {"enabled": True, "issuerRef": {"name": "authority"}}
+    rendered = template({"externalAccess": {"enabled": True, "hosts": hosts}, "tls.certManager": issued})
+    certificate = rendered.one("Certificate", "tls")["spec"]
+    assert certificate["dnsNames"][-1] == "kafka.example.org"
+    assert certificate["ipAddresses"] == ["192.0.2.7", "2001:db8::7", "2001:db8::8"]
+
+
 def test_a_chart_above_it_can_switch_it_off(tmp_path: Path) -> None:
     """`condition: ottla.enabled` is how Helm's own page has it (helm.sh/docs/topics/charts, "Tags and Condition Fields")."""
     version = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["version"]
@@ -239,6 +249,8 @@ def test_the_chart_has_the_version_of_the_project() -> None:
         ({"externalAccess.type": "Ingress"}, "externalAccess.type"),
         ({"externalAccess.nodePorts": [30092, 30092]}, "externalAccess.nodePorts"),
         ({"externalAccess.sourceRanges": ["10.0.0.1"]}, "externalAccess.sourceRanges"),
+        ({"externalAccess.hosts": ["kafka.example.org:9094"]}, "externalAccess.hosts"),
+        ({"externalAccess.hosts": ["https://kafka.example.org"]}, "externalAccess.hosts"),
         ({"zookeeper.replicas": 2}, "zookeeper.replicas"),
         ({"zookeeper.chroot": "/ottla/"}, "zookeeper.chroot"),
         ({"zookeeper.digest.password": "secret"}, "Additional property password is not allowed"),
