@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from tests.helm.charting import CHART, ROOT, helm, refusal, template
+from tests.helm.charting import CHART, ROOT, broker_container, helm, refusal, template
 
 kubernetes_validate: Any = importlib.import_module("kubernetes_validate")  # untyped
 
@@ -190,6 +190,14 @@ def test_hosts_are_names_and_addresses_of_either_kind() -> None:
     assert certificate["ipAddresses"] == ["192.0.2.7", "2001:db8::7", "2001:db8::8"]
 
 
+def test_an_image_is_named_with_a_port_a_path_and_a_digest() -> None:
+    digest = f"sha256:{'0' * 64}"
+    rendered = template({"image": {"registry": "registry.example.org:5000/mirror", "repository": "streams/ottla", "digest": digest}})
+    assert broker_container(rendered)["image"] == f"registry.example.org:5000/mirror/streams/ottla@{digest}"
+    rendered = template({"image": {"repository": "registry.example.org:5000/streams/ottla", "tag": "0.2.0"}})
+    assert broker_container(rendered)["image"] == "registry.example.org:5000/streams/ottla:0.2.0"
+
+
 def test_a_chart_above_it_can_switch_it_off(tmp_path: Path) -> None:
     """`condition: ottla.enabled` is how Helm's own page has it (helm.sh/docs/topics/charts, "Tags and Condition Fields")."""
     version = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))["version"]
@@ -244,6 +252,11 @@ def test_the_chart_has_the_version_of_the_project() -> None:
         ({"broker.affinity": {"podAntiAffinity": {}}}, "Additional property podAntiAffinity is not allowed"),
         ({"image.digest": "latest"}, "image.digest"),
         ({"image.pullPolicy": "Sometimes"}, "image.pullPolicy"),
+        ({"image.registry": "https://registry.example.org"}, "image.registry"),
+        ({"image.registry": "registry.example.org/"}, "image.registry"),
+        ({"image.repository": "ottla/broker:0.2.0"}, "image.repository"),
+        ({"load.image.repository": f"ottla/spark@sha256:{'0' * 64}"}, "load.image.repository"),
+        ({"zookeeper.image.repository": "/zookeeper"}, "zookeeper.image.repository"),
         ({"tls.listeners": ["CONTROLLER"]}, "tls.listeners"),
         ({"tls.keystorePassword": "secret"}, "Additional property keystorePassword is not allowed"),
         ({"externalAccess.type": "Ingress"}, "externalAccess.type"),
