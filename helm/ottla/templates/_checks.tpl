@@ -77,6 +77,17 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* The API server refuses that when the ConfigMap has the other `log.dirs` already, and a broker would start again with those. */ -}}
+{{- if .Release.IsUpgrade -}}
+{{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-broker" (include "ottla.fullname" .)) -}}
+{{- $there := len (default list .spec.volumeClaimTemplates) -}}
+{{- $wanted := ternary (int $values.broker.persistence.volumes) 0 $values.broker.persistence.enabled -}}
+{{- if ne $there $wanted -}}
+{{- fail (printf "broker.persistence: each broker has %d volumes and cannot have %d in place: those that there are would be left, with their logs, or others be missing" $there $wanted) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* A ZooKeeper that grows in place can elect two new, empty servers over the one that has the data. */ -}}
 {{- if and .Release.IsUpgrade $values.zookeeper.enabled -}}
 {{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-zookeeper" (include "ottla.fullname" .)) -}}

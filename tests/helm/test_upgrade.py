@@ -1,0 +1,94 @@
+"""An upgrade looks at what is there: what cannot become what the values say is refused before Helm has changed half of it.
+
+`--dry-run=server` has the templates ask an API server for StatefulSets. Here that is a small one that knows these alone.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from tests.helm.charting import CHART, NAMESPACE, helm
+
+SETS = {"name": "statefulsets", "singularName": "statefulset", "namespaced": True, "kind": "StatefulSet", "verbs": ["get"]}
+VERSION = {"groupVersion": "apps/v1", "version": "v1"}
+DISCOVERY: Mapping[str, Any] = {
+    "/version": {"major": "1", "minor": "30", "gitVersion": "v1.30.0"},
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
+    "/apis": {"kind": "APIGroupList", "groups": [{"name": "apps", "versions": [VERSION], "preferredVersion": VERSION}]},
+    "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [SETS]},
+}
+NOT_FOUND = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+
+
+@contextmanager
+def api_server(specs: Mapping[str, Any]) -> Iterator[str]:
+    """The address of an API server with these StatefulSets, by their names."""
+    sets = {
+        f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/{name}": {
+            "kind": "StatefulSet",
+            "apiVersion": "apps/v1",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": spec,
+        }
+        for name, spec in specs.items()
+    }
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = {**DISCOVERY, **sets}.get(self.path.partition("?")[0])
+            body = json.dumps(found or NOT_FOUND).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            """Nothing: helm's own words are what is looked at."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def refusal_of(values: str, **specs: Any) -> str:
+    """What an upgrade to these values is refused with; empty when it is taken."""
+    with api_server({f"mine-ottla-{name}": spec for name, spec in specs.items()}) as address:
+        look = ("--is-upgrade", "--dry-run=server", "--kube-apiserver", address)
+        made = helm("template", "mine", str(CHART), "--namespace", NAMESPACE, *look, "--set", values)
+    return made.stderr if made.returncode else ""
+
+
+def brokers(volumes: int) -> dict[str, Any]:
+    return {"replicas": 3, "volumeClaimTemplates": [{"metadata": {"name": f"data-{number}"}} for number in range(volumes)]}
+
+
+@pytest.mark.parametrize(
+    ("there", "values", "said"),
+    [
+        (1, "broker.persistence.volumes=2", "each broker has 1 volumes and cannot have 2 in place"),
+        (2, "broker.persistence.volumes=1", "each broker has 2 volumes and cannot have 1 in place"),
+        (1, "broker.persistence.enabled=false", "each broker has 1 volumes and cannot have 0 in place"),
+        (0, "broker.replicas=3", "each broker has 0 volumes and cannot have 1 in place"),
+    ],
+)
+def test_an_upgrade_to_another_number_of_volumes_is_refused(there: int, values: str, said: str) -> None:
+    """The API server refuses it too, but when the ConfigMap that a broker reads at its next start has the other `log.dirs`."""
+    assert said in refusal_of(values, broker=brokers(there))
+
+
+@pytest.mark.parametrize(("there", "values"), [(2, "broker.persistence.volumes=2"), (0, "broker.persistence.enabled=false")])
+def test_an_upgrade_with_the_volumes_that_there_are_is_taken(there: int, values: str) -> None:
+    assert refusal_of(values, broker=brokers(there)) == ""
+
+
+def test_a_zookeeper_of_another_number_of_servers_is_refused() -> None:
+    assert "zookeeper.replicas is 1 and cannot become 3 in place" in refusal_of("zookeeper.replicas=3", zookeeper={"replicas": 1})
