@@ -27,9 +27,11 @@ from tests.helm.pod_script import script
 
 from ottla.config.registry import RegistrySettings
 from ottla.schema_registry.server import SchemaRegistry
+from ottla.testing.certificates import Authority
 from ottla.testing.cluster import EmbeddedCluster
 
 configure = script("configure")
+listener_check = script("listener_check")
 scale_down_check = script("scale_down_check")
 registry_check = script("registry_check")
 registry_prepare = script("registry_prepare")
@@ -281,3 +283,28 @@ async def test_a_registry_that_asks_for_a_password_is_well_where_each_node_does(
                 await asyncio.to_thread(registry_check.check, registry.url, 0.0, ["http://127.0.0.1:1"])
         finally:
             await registry.stop()
+
+
+def test_a_certificate_for_clients_outside_alone_passes_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has not the pod's own name (here 127.0.0.2), at which the check began and failed; the names that brokers give are looked at."""
+    keystore, authorities = Authority("outside").write(tmp_path, "broker")
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,EXTERNAL://0.0.0.0:0",
+        "advertised.listeners": "PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTERNAL:SSL",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": keystore,
+    }
+    monkeypatch.setenv("CLIENT_PROPERTIES", json.dumps({"security.protocol": "ssl", "ssl.ca.location": authorities}))
+    with EmbeddedCluster(settings=settings) as cluster:
+        port = cluster.address("EXTERNAL").rpartition(":")[2]
+        monkeypatch.setattr(sys, "argv", ["listener_check.py", f"127.0.0.2:{port}", "1", "60", "outside"])
+        listener_check.main()
+        assert f"127.0.0.1:{port} knows of 127.0.0.1:{port}" in capsys.readouterr().out
+        strangers = {"security.protocol": "ssl", "ssl.ca.location": str(tmp_path / "ca.crt"), "log_level": "0"}
+        monkeypatch.setenv("CLIENT_PROPERTIES", json.dumps(strangers))
+        monkeypatch.setattr(listener_check, "ANSWER_SECONDS", 1.0)
+        with pytest.raises(SystemExit, match=r"brokers are down|Broker transport failure|timed out"):
+            listener_check.main()  # without a ca.crt those are trusted whom the machine trusts, and no file is missed

@@ -1,9 +1,10 @@
 """`helm test`: through one listener, something is written to every broker and read back; and every broker says that it is well.
 
-    listener_check.py BOOTSTRAP_SERVER REPLICAS SECONDS [URL ...]
+    listener_check.py BOOTSTRAP_SERVER REPLICAS SECONDS [outside | URL ...]
 
 A topic of its own is made, with a partition for each broker, and deleted. CLIENT_PROPERTIES in the environment is JSON:
-librdkafka's names, for TLS. The URLs are those that must answer 200.
+librdkafka's names, for TLS. The URLs are those that must answer 200. With `outside` it begins where clients outside of Kubernetes do:
+BOOTSTRAP_SERVER is asked for these addresses alone, as its name need not be in a certificate for them.
 """
 
 # ruff: noqa: T201  (what it prints is the pod's log)
@@ -16,6 +17,7 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -74,6 +76,15 @@ def read(client: Mapping[str, str], topic: str, partitions: int, count: int, dea
     return sorted(found, key=lambda each: (each[0], int(each[1].rpartition(b"/")[2])))
 
 
+def outside(bootstrap_server: str, properties: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The addresses that clients outside hear, and whom they trust: a Secret of a public authority's certificate has no `ca.crt`."""
+    trusting = {name: value for name, value in properties.items() if name != "ssl.ca.location" or Path(value).exists()}
+    asking = {**trusting, "ssl.endpoint.identification.algorithm": "none"}
+    admin = AdminClient({"bootstrap.servers": bootstrap_server, "client.id": "ottla-check", **asking})
+    heard = [(str(each.host), each.port) for each in admin.list_topics(timeout=ANSWER_SECONDS).brokers.values()]
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in heard), trusting
+
+
 def check_listener(bootstrap_server: str, replicas: int, seconds: float, properties: Mapping[str, str]) -> None:
     """Every broker can be written to and read from at the addresses that this listener gives."""
     deadline = time.monotonic() + seconds
@@ -112,8 +123,12 @@ def check_urls(urls: Sequence[str]) -> None:
 def main() -> None:
     """The check's command."""
     bootstrap_server, replicas, seconds, *urls = sys.argv[1:]
+    properties = json.loads(os.environ.get("CLIENT_PROPERTIES", "{}"))
     try:
-        check_listener(bootstrap_server, int(replicas), float(seconds), json.loads(os.environ.get("CLIENT_PROPERTIES", "{}")))
+        if urls == ["outside"]:
+            urls = []
+            bootstrap_server, properties = outside(bootstrap_server, properties)
+        check_listener(bootstrap_server, int(replicas), float(seconds), properties)
     except KafkaException as error:
         raise SystemExit(f"{bootstrap_server}: {error.args[0].str()}") from error
     check_urls(urls)
