@@ -441,10 +441,10 @@ def _environment_of_children() -> dict[str, str]:
 
 
 async def until_stopped() -> str:
-    """Waits for SIGINT or SIGTERM and gives the signal's name.
+    """Waits for SIGINT, SIGTERM or SIGHUP, which a terminal sends that is closed, and gives the signal's name.
 
     Until the loop is closed SIGTERM does nothing after that: a supervisor may repeat it, and what stops is to stop cleanly. As with Java.
-    Another SIGINT interrupts: a person does not want to wait.
+    Another SIGINT interrupts: a person does not want to wait. With `nohup` SIGHUP stays ignored, as with Java too.
     """
     loop = asyncio.get_running_loop()
     stopped: asyncio.Future[str] = loop.create_future()
@@ -453,8 +453,9 @@ async def until_stopped() -> str:
         if not stopped.done():
             stopped.set_result(name)
 
-    for wanted in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(wanted, stop, wanted.name)
+    for wanted in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if wanted != signal.SIGHUP or signal.getsignal(wanted) != signal.SIG_IGN:
+            loop.add_signal_handler(wanted, stop, wanted.name)
     try:
         return await stopped
     finally:

@@ -153,7 +153,7 @@ def serve_with_services(
     when_ready: Callable[[str, Mapping[str, str]], None],
     pid_file: Path | None,
 ) -> None:
-    """Runs them until SIGINT or SIGTERM; `when_ready` is called with the addresses of brokers and of each service."""
+    """Runs them until SIGINT, SIGTERM or SIGHUP; `when_ready` is called with the addresses of brokers and of each service."""
     served = BrokersWithServices(settings, directory, addresses, mirror_from)
 
     def ready(servers: str) -> None:

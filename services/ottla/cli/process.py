@@ -128,7 +128,7 @@ WhenReady: TypeAlias = Callable[[str], None]
 
 
 def serve(settings: BrokerSettings, when_ready: WhenReady, pid_file: Path | None) -> None:
-    """Runs a broker until SIGINT or SIGTERM; `when_ready` gets the address as soon as it answers."""
+    """Runs a broker until SIGINT, SIGTERM or SIGHUP; `when_ready` gets the address as soon as it answers."""
     from ottla.broker.server import Broker
 
     broker = Broker(settings)
@@ -173,7 +173,7 @@ PRIVATE: Final = 0o077
 
 
 def serve_service(name: str, served: Served, address: Callable[[], str], when_ready: WhenReady, pid_file: Path | None = None) -> None:
-    """Runs a service until SIGINT or SIGTERM.
+    """Runs a service until SIGINT, SIGTERM or SIGHUP.
 
     Args:
         name: of the service, as its log lines say it.

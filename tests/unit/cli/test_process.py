@@ -100,6 +100,33 @@ def test_sigterm_gives_a_start_up_and_cuts_no_stop_short(slow: str, seen: list[s
     assert signal.getsignal(signal.SIGTERM) is former
 
 
+@pytest.mark.parametrize(("ignored", "expected"), [(False, "stopped"), (True, "runs")])
+def test_a_terminal_that_is_closed_stops_a_service_cleanly_unless_nohup_started_it(ignored: bool, expected: str) -> None:
+    """As Java does with Kafka. The process was ended at once: an unclean stop, and of `ottla dev --ephemeral` the directory stayed."""
+    seen: list[str] = []
+
+    class Idle:
+        async def start(self) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+        async def failed(self) -> str:
+            await asyncio.sleep(0.05)
+            seen.append("runs")
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(3600)
+            return ""
+
+        async def stop(self) -> None:
+            seen.append("stopped")
+
+    former = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        serve_service("test", Idle(), lambda: "here", lambda _: None)
+    finally:
+        signal.signal(signal.SIGHUP, former)
+    assert seen[0] == expected
+
+
 def test_a_service_may_open_as_many_files_as_the_hard_limit_allows() -> None:
     """As a JVM does for Kafka (MaxFDLimit): containers have 1,024 of 524,288 from containerd 2 on, and no pod can ask for more."""
 
