@@ -294,8 +294,16 @@ class LogDefaults(Settings):
 
 
 def _registries_complaint(urls: tuple[str, ...]) -> str:
-    wrong = [url for url in urls if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname]
+    wrong = [url for url in urls if not _is_http(url)]
     return f"'{wrong[0]}' is not http://host:port" if wrong else ""
+
+
+def _is_http(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a bracket that is not closed, a port that is no number or too large
+        return False
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -214,6 +215,13 @@ def test_an_address_can_have_a_bound_of_its_own() -> None:
 def test_what_kafka_refuses_at_its_start_is_refused(values: dict[str, str], complaint: str) -> None:
     """`CompressionType.forId` and `KafkaConfig.validateValues`: no offset could be committed, no log be compacted."""
     assert complaint in refusal(values)
+
+
+@pytest.mark.parametrize("url", ["http://[::1:8081", "http://registry:99999", "http://registry:http", "http://:8081", "registry:8081", ""])
+def test_a_registry_at_no_address_is_refused_with_its_line(url: str) -> None:
+    """A bracket that was not closed ended in a traceback; a port beyond 65535 did when the registry was asked, at a produce."""
+    with pytest.raises(ConfigurationError, match=r"^a\.properties:1: .*'" + re.escape(url) + "' is not http://host:port"):
+        BrokerSettings.from_properties(properties.parse(f"confluent.schema.registry.url=http://registry:8081,{url}", "a.properties"))
 
 
 def test_the_algorithm_that_compares_names_is_taken_as_java_calls_it() -> None:
