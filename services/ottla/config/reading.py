@@ -109,6 +109,8 @@ class ServiceSettings(Settings):
         plain = name
         if name.startswith(LISTENER_PREFIX):
             listener, _, plain = name[len(LISTENER_PREFIX) :].partition(".")
+            if not listener:  # without its name it would be a setting of all
+                raise ConfigurationError(f"{name}: the name of the listener is missing")
             if plain in known and not plain.startswith("ssl."):
                 raise ConfigurationError(f"{name}: {plain} is one setting for all listeners; only ssl.… can be set for one")
         if plain not in known:

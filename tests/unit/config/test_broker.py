@@ -161,6 +161,8 @@ def test_what_is_set_for_a_listener_that_there_is_not_is_refused() -> None:
     listeners = {"listeners": "EXTERNAL://:1,PLAINTEXT://:2", "listener.security.protocol.map": "EXTERNAL:PLAINTEXT,PLAINTEXT:PLAINTEXT"}
     misspelt = {**listeners, "listener.name.externl.ssl.client.auth": "required"}
     assert refusal(misspelt) == "listener.name.externl.ssl.client.auth: there is no listener 'externl'; did you mean 'external'?"
+    unnamed = {**listeners, "ssl.client.auth": "required", "listener.name..ssl.client.auth": "none"}
+    assert refusal(unnamed) == "listener.name..ssl.client.auth: the name of the listener is missing"
     twice = {**listeners, "listener.name.external.ssl.client.auth": "none", "listener.name.EXTERNAL.ssl.client.auth": "required"}
     assert "listener.name.EXTERNAL.ssl.client.auth: ssl.client.auth was set already" in refusal(twice)
     BrokerSettings.from_properties(
