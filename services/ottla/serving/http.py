@@ -252,6 +252,15 @@ class _Connection(H11Protocol):
             self._end()
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
+    def send_400_response(self, msg: str) -> None:
+        self.is_lost = True  # this is the only answer, whatever works on another one
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
+
     def on_response_complete(self) -> None:
         self._end()
         super().on_response_complete()

@@ -243,6 +243,26 @@ async def test_what_is_no_request_is_refused_and_the_next_one_answered(words: by
     assert not [record for record in caplog.records if record.levelname != "INFO"], "a stranger must not fill the log"
 
 
+@pytest.mark.parametrize("request_line", ["POST /echo", "GET /healthz", "GET /never", "GET /events", "GET /metrics"])
+@pytest.mark.parametrize("comes_later", [False, True])
+async def test_a_body_that_is_none_ends_its_request_and_is_no_failure(
+    request_line: str, comes_later: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A chunk without its size (RFC 9112, 7.1) was answered with 400, and once more by what had begun to answer: a traceback in the log."""
+    async with asked() as world:
+        reader, writer = await world.open()
+        head, body = f"{request_line} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode(), b"none\r\n"
+        writer.write(head if comes_later else head + body)
+        if comes_later:
+            await asyncio.sleep(0.05)
+            writer.write(body)
+        with suppress(ConnectionError):
+            await asyncio.wait_for(reader.read(), 120)
+        writer.close()
+        assert (await world.get("/healthz"))[0] == 200
+    assert not [record for record in caplog.records if record.levelname != "INFO"], "a stranger must not fill the log"
+
+
 async def test_scrapes_at_the_same_time_are_one_scrape(world: Asked) -> None:
     """One that took a second serves others for four."""
     world.scrapes._clock = clock = ManualClock()
