@@ -101,7 +101,8 @@ class EmbeddedCluster:
         self._audit_port: int | None = 0 if AUDIT_COUNTER in services else None
         if AUDIT_COUNTER in services:
             self._settings = {"audit.enable": "true", "audit.report.interval.ms": "200", **self._settings}
-        self._given_directory = None if data_directory is None else Path(data_directory)
+        # Of now: the test may change the working directory, which is the brokers' too.
+        self._given_directory = None if data_directory is None else Path(data_directory).absolute()
         self._directory: Path | None = self._given_directory
         self._addresses: dict[int, str] = {}
         self._bound: dict[int, dict[str, str]] = {}  # the listeners of each broker, with the ports that they got at its first start

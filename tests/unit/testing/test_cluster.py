@@ -150,6 +150,16 @@ def test_a_given_directory_is_kept_and_used_again(tmp_path: Path) -> None:
         assert read_one(cluster, "clicks") == b"hello"
 
 
+def test_a_directory_stays_where_it_is_when_the_test_goes_to_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker went with it: its log directory failed, and no topic could be made."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with EmbeddedCluster(data_directory="data") as cluster:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        publish(cluster, cluster.create_topic("clicks"), b"hello")
+    assert (tmp_path / "data" / "log" / "clicks-0" / "00000000000000000000.log").stat().st_size
+
+
 def test_settings_are_the_brokers_under_kafkas_names() -> None:
     import confluent_kafka
 
