@@ -158,6 +158,8 @@ def dev(
                 directory = (data_dir or default_data_directory()).expanduser().absolute()
             except RuntimeError:  # a user without a name, as containers have them
                 raise UsageError("there is no home directory; say where data may go: --data-dir or --ephemeral") from None
+        if "," in str(directory):
+            raise UsageError(f"{directory}: its path has a comma, at which log.dirs would be parted; say where data may go: --data-dir")
         audited = {"audit.enable": "true"} if "audit-counter" in (services or ()) else {}
         overrides = {**audited, **_from_environment(), **pairs(properties, "-X")}
         if former := [number for number in range(brokers + 1, 100) if (directory / f"broker-{number}").exists()]:

@@ -103,6 +103,8 @@ class EmbeddedCluster:
             self._settings = {"audit.enable": "true", "audit.report.interval.ms": "200", **self._settings}
         # Of now: the test may change the working directory, which is the brokers' too.
         self._given_directory = None if data_directory is None else Path(data_directory).absolute()
+        if "," in str(self._given_directory):
+            raise ConfigurationError(f"data_directory = {self._given_directory}: its path has a comma, at which log.dirs would be parted")
         self._directory: Path | None = self._given_directory
         self._addresses: dict[int, str] = {}
         self._bound: dict[int, dict[str, str]] = {}  # the listeners of each broker, with the ports that they got at its first start

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from ottla.cli.dev import dev_properties, log_directory
 from ottla.cli.dev_services import BrokersWithServices
 from ottla.cli.errors import UsageError
+from ottla.cli.main import run
 from ottla.config.broker import BrokerSettings
 from ottla.model import BrokerId
 
@@ -52,6 +53,13 @@ def test_what_each_broker_has_of_its_own_is_not_given_to_several(tmp_path: Path,
     with pytest.raises(UsageError, match=rf"{name} would be that of all 2 brokers"):
         dev_properties(tmp_path, "127.0.0.1", 0, 1, {name: "7"}, 1, 2)
     assert dev_properties(tmp_path, "127.0.0.1", 0, 1, {name: "7"})[name] == "7"
+
+
+def test_a_directory_whose_path_has_a_comma_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Logs lay in two others, one of them in the working directory, as `log.dirs` is a list."""
+    assert run(["dev", "--data-dir", str(tmp_path / "a,b"), "--port", "0"]) == 2
+    assert capsys.readouterr().err.startswith(f"ottla: {tmp_path / 'a,b'}: its path has a comma")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_free_ports_are_free_ones_of_each(tmp_path: Path) -> None:
