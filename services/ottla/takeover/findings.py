@@ -35,6 +35,7 @@ MOST_NAMED: Final = 5
 
 _TIERED: Final = "remote.storage.enable"
 _OF_TIERED_TOPICS: Final = ("remote.", "local.retention.")
+_NOT_KAFKAS: Final = ("ottla.", "confluent.")
 
 
 class Severity(Enum):
@@ -432,6 +433,13 @@ def _way_back(cluster: FoundCluster, brokers: Sequence[FoundBroker]) -> Iterator
         for directory in broker.directories:
             yield from _foreign(cluster, broker, directory)  # Kafka refuses them, too
             yield from _directory_back(directory, broker.settings.protocol_release)
+    if own_names := sorted({name for topic in cluster.topics.values() for name in topic.settings if name.startswith(_NOT_KAFKAS)}):
+        yield _change(
+            "topic-settings",
+            f"Kafka passes over {', '.join(own_names)}, and refuses to alter a topic while that is set of it",
+            (znodes.TOPIC_CONFIG.path(name) for name, topic in cluster.topics.items() if not topic.settings.keys().isdisjoint(own_names)),
+            "remove it with kafka-configs.sh --delete-config",
+        )
     if cluster.own_epochs.last >= 0:
         yield _change("znodes", "Kafka passes over what lies under /ottla", ("/ottla",), "`deleteall /ottla` when there is no coming again")
 

@@ -197,6 +197,14 @@ def test_nothing_that_ottla_writes_stands_in_kafkas_way() -> None:
     assert back(ours, found) == {"settings": Severity.CHANGES, "znodes": Severity.CHANGES}
 
 
+def test_settings_of_topics_that_keep_kafka_from_altering_others_are_named() -> None:
+    """`LogConfig.validateNames` takes what is set already for unknown, whatever is to be altered. Nothing was said of it."""
+    own = replace(CLUSTER, topics={"clicks": topic(ottla_audit="false", retention_ms="5"), "views": topic(retention_ms="5")})
+    (found,) = findings.way_back(own, [broker()])
+    assert (found.severity, found.name, found.where) == (Severity.CHANGES, "topic-settings", ("/config/topics/clicks",))
+    assert "Kafka passes over ottla.audit, and refuses to alter a topic" in found.what
+
+
 def test_what_keeps_kafka_from_starting_is_found() -> None:
     living = replace(CLUSTER, brokers=(BrokerRegistration(ONE, (Endpoint("PLAINTEXT", "h", 1),)),))
     assert back(living, broker()) == {"live-brokers": Severity.STOPS}
