@@ -57,7 +57,8 @@ def dev_properties(
     return {
         "broker.id": str(broker_id),
         "listeners": f"PLAINTEXT://{host}:{port + broker_id - 1 if port else 0}",
-        "log.dirs": str(log_directory(data_directory, broker_id, brokers)),
+        # It goes before a log.dir that is given.
+        ("log.dir" if "log.dir" in overrides else "log.dirs"): str(log_directory(data_directory, broker_id, brokers)),
         "coordination.directory": str(data_directory / "coordination"),
         "num.partitions": str(partitions),
         "group.initial.rebalance.delay.ms": "0",

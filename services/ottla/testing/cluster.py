@@ -484,7 +484,9 @@ class EmbeddedCluster:
             {
                 "broker.id": str(broker_id),
                 "listeners": f"{LISTENER}://127.0.0.1:0",
-                "log.dirs": str(directory / (f"broker-{broker_id}" if self._broker_count > 1 else "log")),
+                ("log.dir" if "log.dir" in self._settings else "log.dirs"): str(
+                    directory / (f"broker-{broker_id}" if self._broker_count > 1 else "log")
+                ),
                 "coordination.directory": str(directory / "coordination"),
                 # A test's consumer is assigned at once, and waits for no more of its group.
                 "group.initial.rebalance.delay.ms": "0",

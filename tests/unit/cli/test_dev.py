@@ -55,6 +55,13 @@ def test_what_each_broker_has_of_its_own_is_not_given_to_several(tmp_path: Path,
     assert dev_properties(tmp_path, "127.0.0.1", 0, 1, {name: "7"})[name] == "7"
 
 
+@pytest.mark.parametrize("name", ["log.dirs", "log.dir"])
+def test_a_broker_that_is_alone_keeps_its_logs_where_a_property_says(tmp_path: Path, name: str) -> None:
+    """`log.dir` had no effect: `log.dirs` goes before it, and was set to the data directory."""
+    properties = dev_properties(tmp_path, "127.0.0.1", 0, 1, {name: str(tmp_path / "logs")})
+    assert BrokerSettings.from_properties(properties).log_directories == (tmp_path / "logs",)
+
+
 def test_a_directory_whose_path_has_a_comma_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Logs lay in two others, one of them in the working directory, as `log.dirs` is a list."""
     assert run(["dev", "--data-dir", str(tmp_path / "a,b"), "--port", "0"]) == 2

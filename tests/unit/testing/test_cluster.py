@@ -160,6 +160,12 @@ def test_a_directory_stays_where_it_is_when_the_test_goes_to_another(tmp_path: P
     assert (tmp_path / "data" / "log" / "clicks-0" / "00000000000000000000.log").stat().st_size
 
 
+@pytest.mark.parametrize("name", ["log.dirs", "log.dir"])
+def test_logs_lie_where_a_setting_says(tmp_path: Path, name: str) -> None:
+    with EmbeddedCluster(topics={"clicks": 1}, data_directory=tmp_path / "data", settings={name: str(tmp_path / "logs")}):
+        assert (tmp_path / "logs" / "clicks-0").is_dir()
+
+
 def test_a_directory_whose_path_has_a_comma_is_refused(tmp_path: Path) -> None:
     """Logs lay in two others, one of them in the working directory, as `log.dirs` is a list."""
     with pytest.raises(ConfigurationError, match=r"clicks, 2: its path has a comma"):
