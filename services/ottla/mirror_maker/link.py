@@ -205,17 +205,16 @@ class Link:
     def lost(self) -> None:
         """The session has expired: the slots are others'."""
         self._membership = _Nobody()
-        self._drop_slots()
-
-    def _drop_slots(self) -> None:
         self._members = Members(paused=self._members.paused)
-        if self._schemas is not None and self._copying_schemas is not None:
+        self._drop_slots(list(self.slots))
+
+    def _drop_slots(self, slots: Collection[int]) -> None:
+        if 0 in slots and self._schemas is not None and self._copying_schemas is not None:
             self._schemas.is_ended = True
-        for slot, task in self._copying.items():
-            task.cancel()
+        for slot in slots:
+            self._copying.pop(slot).cancel()
             self._keep_counts(self.slots.pop(slot))
-        self._copying.clear()
-        self._measured.clear()
+            self._measured.pop(slot, None)
 
     async def _run(self) -> None:
         while True:
@@ -329,13 +328,20 @@ class Link:
             return  # and what is free may be another worker's, whose source is the right one
         slots = self.settings.slots
         try:
-            members = self._members = await self._membership.look()
-            for slot in to_take(self._worker, members.workers, slots, members.holders, members.bytes_per_second):
-                if await self._membership.take(slot):
-                    self._begin(slot)
+            membership = self._membership
+            members = await membership.look()
+            if membership is not self._membership:
+                return  # the session has ended meanwhile, and with it what was seen in it
+            self._members = members
+            own = {slot for slot, holder in members.holders.items() if holder == self._worker}
+            if others := self.slots.keys() - own:
+                log.warning("%s: slots %s are not this worker's in ZooKeeper, and are given up", self.settings.name, sorted(others))
+                self._drop_slots(others)
             # A znode of ours whose copier has ended for another reason than a loss.
-            for slot, holder in members.holders.items():
-                if holder == self._worker and slot not in self.slots:
+            for slot in sorted(own - self.slots.keys()):
+                self._begin(slot)
+            for slot in to_take(self._worker, members.workers, slots, members.holders, members.bytes_per_second):
+                if await membership.take(slot) and membership is self._membership:
                     self._begin(slot)
             await self._membership.publish(self._rates())
             released = to_release(self._worker, members.workers, slots, members.holders, members.bytes_per_second)
@@ -344,7 +350,8 @@ class Link:
             if self.slots and self._membership.may_be_over:
                 # The worker that has them by now would be fenced by this one, and this one by it, in turns.
                 log.warning("%s: ZooKeeper is silent for as long as a session lasts; all slots are given up", self.settings.name)
-                self._drop_slots()
+                self._members = Members(paused=self._members.paused)
+                self._drop_slots(list(self.slots))
             return
         if released is not None:
             log.info("%s: slot %d is given up, for another worker has less to do", self.settings.name, released)

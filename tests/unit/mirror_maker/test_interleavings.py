@@ -18,7 +18,7 @@ from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import ConnectionLoss
 from ottla.coordination.retries import BoundedCoordination
 from ottla.mirror_maker import link
-from ottla.mirror_maker.membership import MadeLinks, Shared
+from ottla.mirror_maker.membership import ROOT, MadeLinks, Members, Shared
 from ottla.mirror_maker.merge.slot import SlotCopier
 from ottla.mirror_maker.server import MirrorMaker
 from ottla.model import BrokerId, TopicPartition
@@ -122,6 +122,36 @@ async def test_a_slot_that_is_another_workers_by_the_time_it_is_given_up_stays_t
             await until(lambda: slow.ending == 4)
             await asyncio.sleep(0.5)
             assert (len(slots_of(first)), len(slots_of(second))) == (0, 4)
+
+
+async def test_a_slot_that_is_another_workers_in_zookeeper_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two fenced each other in turns for good."""
+    slow = Slow(monkeypatch)
+    slow.may_end.set()
+    async with shares(tmp_path) as shared, shared.worker() as one:
+        await until(lambda: len(slots_of(one)) == 4)
+        await (await shared.zookeeper.session()).set(f"{ROOT}/A-B/slots/2", b"another")
+        await until(lambda: slots_of(one) == {0, 1, 3})
+        await until(lambda: len(slow.running) == 3)
+
+
+async def test_no_slot_is_begun_by_what_was_seen_in_a_session_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends while what there is is on its way: by then the slots are others'."""
+    slow = Slow(monkeypatch)
+    slow.may_end.set()
+    async with shares(tmp_path) as shared, shared.worker() as one:
+        await until(lambda: len(slots_of(one)) == 4)
+        look, link_ = Shared.look, one.links["A-B"]
+
+        async def ends(membership: Shared) -> Members:
+            found = await look(membership)
+            link_.lost()
+            return found
+
+        monkeypatch.setattr(Shared, "look", ends)
+        await until(lambda: not isinstance(link_._membership, Shared))
+        await asyncio.sleep(0)
+        assert not slots_of(one) and not link_._copying
 
 
 async def test_two_operators_who_pause_at_once_have_both_paused(tmp_path: Path) -> None:
