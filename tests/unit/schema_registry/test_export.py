@@ -1,0 +1,25 @@
+"""`ottla schema export`: the order of its lines, which is that in which they can be registered again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from tests.unit.schema_registry.registries import Client
+from typer.testing import CliRunner
+
+from ottla.cli.schema import app
+
+
+async def test_in_a_named_context_too_what_others_refer_to_is_exported_first(client: Client) -> None:
+    """A reference names no context where it is that of its own subject; the import of such an export was refused at its first line."""
+    await client.put("/mode/:.__GLOBAL:?force=true", {"mode": "IMPORT"})
+    base, user = {"schema": '"int"', "id": 9}, {"schema": '"long"', "id": 3, "references": [{"name": "b", "subject": "base", "version": 1}]}
+    for context in ("", ":.other:"):
+        for subject, body in (("base", base), ("user", user)):
+            assert (await client.post(f"/subjects/{context}{subject}/versions", body)).status == 200
+    asked = ["export", "--registry", f"http://127.0.0.1:{client.port}"]
+    result = await asyncio.get_running_loop().run_in_executor(None, CliRunner().invoke, app, asked)
+    subjects = [json.loads(line)["subject"] for line in result.output.splitlines()]
+    for context in ("", ":.other:"):
+        assert subjects.index(f"{context}base") < subjects.index(f"{context}user"), result.output
