@@ -806,6 +806,20 @@ async def test_a_kept_answer_does_not_hide_that_a_schema_was_deleted_or_is_there
         assert registry.application.counts.cached == 6
 
 
+async def test_a_kept_answer_for_an_alias_does_not_outlive_a_change_of_the_alias() -> None:
+    """In another context the id is another schema; in a proxy the answer would be kept for a year."""
+    async with node(MemoryLog()) as registry:
+        client = registry.client
+        await client.register("a", A)
+        await client.register(":.other:a", '"int"')
+        asked = b"GET /schemas/ids/1?subject=short HTTP/1.1\r\nHost: x\r\n"
+        for alias, expected in (("a", b"record"), (":.other:a", b"int")):
+            await client.put("/config/short", {"alias": alias})
+            answers = await client.raw((asked + b"\r\n") * 3 + asked + b"Connection: close\r\n\r\n")
+            assert answers.count(expected) == 4 and b"immutable" not in answers
+        assert registry.application.counts.cached == 4
+
+
 async def test_javas_clients_that_end_at_an_unknown_field_are_answered_as_by_confluents_7() -> None:
     """`SchemaString`, `Schema` and `RegisterSchemaResponse` ignore no unknown field up to v5.5.15. Newer clients get all."""
     log = MemoryLog()

@@ -1,7 +1,7 @@
 """A request from its bytes to the bytes of its answer: media types, compression, who may ask, where a write goes, errors.
 
-What is answered for an id does not change until something is deleted, or a deletion is taken back, so whole answers are kept, by target; a
-request for one of those costs a look into a dictionary.
+What is answered for an id does not change until something is deleted, a deletion is taken back, or an alias changes, so whole answers are
+kept, by target; a request for one of those costs a look into a dictionary.
 """
 
 from __future__ import annotations
@@ -336,7 +336,9 @@ class Application:
         is_lasting = route.name in CACHED_ROUTES and not (isinstance(found, dict) and "maxId" in found)
         if is_lasting:
             whose = "public" if self._authentication is None else "private"
-            headers |= {"cache-control": f"{whose}, {FOREVER}", "etag": f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'}
+            # A subject may be an alias, and of another one tomorrow.
+            for_long = "no-cache" if b"subject=" in request.target else FOREVER
+            headers |= {"cache-control": f"{whose}, {for_long}", "etag": f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'}
             if headers["etag"] in request.header(b"if-none-match"):
                 status, body = 304, b""
         else:

@@ -116,7 +116,8 @@ class State:
         defaults: the config that holds where none is set.
         next_offset: of the record that has not been applied yet.
         epoch: the highest that a record had.
-        removals: how often something that had an id was deleted, or is there again: until then an id can be answered from a cache.
+        removals: how often something that had an id was deleted, or is there again, or an alias changed: until then an id can be answered
+            from a cache.
         conflict_count, dropped_count, unreadable_count: records that were not applied, since the start.
         other_keys: by the key that ours have, other ones of the same meaning: of older releases, with other blanks.
     """
@@ -201,6 +202,7 @@ class State:
                     if version.is_deleted:
                         self._remove(version.subject, version.version)
             case PutConfig(scope, config):
+                self.removals += (config or {}).get("alias") != self._configs.get(scope, {}).get("alias")
                 _set(self._configs, scope, config)
                 self._in_scope.clear()
             case PutMode(scope, mode):
