@@ -323,6 +323,16 @@ async def test_nothing_is_no_schema_that_could_be_compatible(client: Client, sch
         assert verbose.json == {"is_compatible": False, "messages": ["Empty schema"]}
 
 
+@pytest.mark.parametrize("text", ["// nothing", 'syntax = "proto2";'])
+async def test_a_protobuf_schema_of_which_nothing_is_left_in_its_canonical_text_is_refused(client: Client, text: str) -> None:
+    """It was registered as an empty text, with which no import and no mirror can register it again."""
+    body = {"schema": text, "schemaType": "PROTOBUF"}
+    for path in ("/subjects/a/versions", "/compatibility/subjects/a/versions"):
+        reply = await client.post(f"{path}?normalize=true", body)
+        assert (reply.code, reply.json["message"]) == (42201, "Empty schema")
+    assert (await client.get("/subjects")).json == []
+
+
 @pytest.mark.parametrize("ask", ["compatibility", "lookup"])
 async def test_others_are_answered_while_a_schema_is_compared_with_many_versions(ask: str) -> None:
     """A subject has hundreds, and each takes milliseconds to be read and compared: the loop has its turn between two."""

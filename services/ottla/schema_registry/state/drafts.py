@@ -169,6 +169,8 @@ class Drafts:
         references = tuple(sorted(set(references))) if normalize else references
         text = request.text or ""
         parsed = await self._parse(state, request.subject, request.schema_type, text, references, is_new=is_new, normalize=normalize)
+        if not parsed.canonical.strip():  # of Protobuf: nothing but comments. What has it could not be registered again, as by an import
+            raise InvalidSchema("Empty schema")
         return parsed, Schema.of(request.schema_type, parsed.canonical, references, request.metadata, request.rule_set)
 
     async def _equal(self, state: State, subject: str, parsed: ParsedSchema, schema: Schema, versions: Sequence[Version]) -> Version | None:
