@@ -28,10 +28,10 @@ from tests.unit.mirror_maker.mirrors import (
 from tests.unit.wire.clusters import all_ended, create_topic
 
 from ottla.clock import SystemClock
-from ottla.errors import ApiError, InvalidRequest, OutOfOrderSequenceNumber, TransactionAbortable
-from ottla.mirror_maker.merge import map_topic
+from ottla.errors import ApiError, InvalidRequest, OutOfOrderSequenceNumber, TopicAuthorizationFailed, TransactionAbortable
+from ottla.mirror_maker.merge import map_topic, slot
 from ottla.mirror_maker.merge.auditing import SlotAudit, _Part
-from ottla.mirror_maker.merge.slot import SlotLost
+from ottla.mirror_maker.merge.slot import SlotCopier, SlotLost
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.model import ZERO_TOPIC_ID, BrokerId, TopicPartition
 from ottla.protocol.list_offsets_client import ListedOffset
@@ -593,6 +593,39 @@ async def test_a_topic_that_goes_while_its_partition_is_started_ends_no_slot(tmp
             assert not running_one.done(), running_one.exception()
         finally:
             await ended(running_one)
+
+
+async def test_a_partition_that_fails_while_its_source_is_asked_about_its_end_is_not_copied_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source has ended before the next offset for long, and refuses to say more: it was FAILED, and its records came all the same."""
+    watermarks = Fetcher.watermarks
+    ends: list[int] = []
+
+    async def refused(*_: object) -> bool:
+        raise slot._Unanswered(TopicAuthorizationFailed("clicks"))
+
+    monkeypatch.setattr(Fetcher, "watermarks", lambda *given: (0, ends[-1], ends[-1]) if ends else watermarks(*given))
+    monkeypatch.setattr(SlotCopier, "_refuses_offsets", refused)
+    monkeypatch.setattr(slot, "SHORT_SECONDS", 0.2)
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks", 2)
+        await create_map(b)
+        other = TopicPartition("clicks", 1)
+        one = copier(a, b)
+        one.want(same(2, "clicks"))
+        async with BatchProducer(a.cluster) as producer, running(one):
+            await producer.send(CLICKS, batch(b"0", b"1"))
+            await caught_up(one, {CLICKS: 2})
+            ends.append(1)
+            assert "TopicAuthorizationFailed" in await reached(one, CLICKS, PartitionState.FAILED)
+            ends.clear()
+            await producer.send(CLICKS, batch(b"2"))
+            await producer.send(other, batch(b"other"))
+            await caught_up(one, {other: 1})
+            assert one.maps[CLICKS].next_offset == 2
+            one.repair(CLICKS, "accept gap")
+            await caught_up(one, {CLICKS: 3})
 
 
 async def test_a_throttle_has_what_comes_next_wait_for_what_was_copied(tmp_path: Path) -> None:

@@ -798,6 +798,7 @@ class SlotCopier:
                 fetcher.unassign(partition)
                 await self._lost(producer, fetcher, partition, OffsetOutOfRange(f"the source ends at offset {end}, and has for long"))
         except _Unanswered as error:
+            fetcher.unassign(partition)  # it may be FAILED from now on
             self._wait_for(partition, error)
 
     def _ask_again(self, partition: TopicPartition, error: OttlaError, times: int) -> None:
