@@ -150,7 +150,7 @@ class Shared:
             self._paused_as_read = data
             try:
                 self._paused = _names(json.loads(data))
-            except (ValueError, TypeError) as error:  # paused stays what is paused
+            except (ValueError, TypeError, RecursionError) as error:  # paused stays what is paused
                 log.error("%s/paused cannot be read: %r; pause or resume writes it again", self._path, error)
         return self._paused
 
@@ -205,7 +205,7 @@ class MadeLinks:
             if each is not None:
                 try:
                     found[name] = _said_of_link(each[0])
-                except (ValueError, TypeError, KeyError, AttributeError) as error:
+                except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                     damaged[name] = f"{LINKS}/{name} cannot be read: {error!r}"
         return found, damaged
 

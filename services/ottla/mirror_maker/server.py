@@ -230,6 +230,10 @@ class MirrorMaker:
             except (OSError, OttlaError) as error:
                 log.warning("links that commands have made are looked at again: %s", error)
                 seconds = FOLLOW_SECONDS
+            except Exception:
+                # Where a look at the links ends: one that is at fault in a way of its own does not end the following of the others.
+                log.exception("links that commands have made are looked at again, as that failed in a way that was not foreseen")
+                seconds = FOLLOW_SECONDS
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._links_changed.wait()

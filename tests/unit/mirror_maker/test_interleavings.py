@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.loops import until
@@ -17,7 +18,7 @@ from ottla.clock import SystemClock
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.errors import ConnectionLoss
 from ottla.coordination.retries import BoundedCoordination
-from ottla.mirror_maker import link
+from ottla.mirror_maker import link, server
 from ottla.mirror_maker.membership import ROOT, MadeLinks, Members, Shared
 from ottla.mirror_maker.merge.slot import SlotCopier
 from ottla.mirror_maker.server import MirrorMaker
@@ -189,6 +190,25 @@ async def test_a_worker_whose_joining_was_answered_with_a_lost_connection_joins(
         assert found.workers == {"one"}
     finally:
         await zookeeper.close()
+
+
+async def test_a_look_at_the_links_that_fails_for_an_unforeseen_reason_is_not_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No link that a command made later was copied by this worker, and its log said nothing."""
+    Slow(monkeypatch).may_end.set()
+    monkeypatch.setattr(server, "FOLLOW_SECONDS", 0.1)
+    look = MadeLinks.look
+
+    async def fails(links: MadeLinks) -> Any:
+        monkeypatch.setattr(MadeLinks, "look", look)
+        raise RuntimeError("unforeseen")
+
+    monkeypatch.setattr(MadeLinks, "look", fails)
+    async with shares(tmp_path) as shared, shared.worker(**{"A->B.enabled": "false"}) as one:
+        await MadeLinks(await shared.zookeeper.session(), lambda: None).add("A-B", "A", "B", {})
+        await until(lambda: one.links.keys() == {"A-B"})
+    assert "unforeseen" in caplog.text
 
 
 async def test_a_link_that_ends_while_its_worker_stops_ends_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from ottla.coordination.sessions import OpenSession
 from ottla.errors import TopicAuthorizationFailed
 from ottla.metrics.mirror import METRICS
 from ottla.mirror_maker.link import Link
-from ottla.mirror_maker.membership import LINKS, ROOT, MadeLinks
+from ottla.mirror_maker.membership import LINKS, ROOT, MadeLinks, Shared
 from ottla.mirror_maker.merge import slot
 from ottla.mirror_maker.partition_states import PartitionState
 from ottla.mirror_maker.server import Collector, MirrorMaker
@@ -647,6 +647,7 @@ async def test_a_pause_of_what_is_not_copied_and_a_resume_of_what_is_not_paused_
 
 async def test_what_cannot_be_read_of_links_is_told_by_its_path(tmp_path: Path) -> None:
     damages = [b"{", b"[]", b'{"source": "A", "target": "B"}', b'{"source": "A", "target": "B", "settings": {"topics": 1}}']
+    damages.append(b"[" * 100_000)
     zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
     session = await zookeeper.session()
     links = MadeLinks(session, lambda: None)
@@ -655,7 +656,11 @@ async def test_what_cannot_be_read_of_links_is_told_by_its_path(tmp_path: Path) 
         await session.create(f"{LINKS}/{number}", damage)
     found, damaged = await links.look()
     assert found == {"B-A": {"source": "B", "target": "A", "settings": {"topics": "x"}}}
-    assert {name: why.partition(" cannot be read")[0] for name, why in damaged.items()} == {str(n): f"{LINKS}/{n}" for n in range(4)}
+    assert {name: why.partition(" cannot be read")[0] for name, why in damaged.items()} == {str(n): f"{LINKS}/{n}" for n in range(5)}
+    shared = Shared(session, "A-B", "one", lambda: None)
+    await shared.join()
+    await session.set(f"{ROOT}/A-B/paused", damages[-1])
+    assert (await shared.look()).paused == set()
     await zookeeper.close()
 
 
