@@ -647,6 +647,23 @@ async def test_a_throttle_has_what_comes_next_wait_for_what_was_copied(tmp_path:
                 assert one.record_ages.snapshot().buckets[-1] == 2, "their records are of 2023"
 
 
+async def test_a_pause_holds_at_once_while_a_throttle_has_the_next_records_wait(tmp_path: Path) -> None:
+    """8 MiB at 10 kB a second are a quarter of an hour, in which no partition was paused, begun or repaired."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_both(a, b, "clicks", 2)
+        await create_map(b)
+        one = copier(a, b, bytes_per_second=1000)
+        one.want(same(1, "clicks"))
+        async with BatchProducer(a.cluster) as producer, running(one):
+            await producer.send(CLICKS, batch(bytes(300_000)))
+            await caught_up(one, {CLICKS: 1})
+            await producer.send(CLICKS, batch(b"next"))
+            one.want(same(2, "clicks"), [CLICKS])
+            await reached(one, CLICKS, PartitionState.PAUSED)
+            await reached(one, TopicPartition("clicks", 1), PartitionState.RUNNING)
+            assert one.counts.records == 1
+
+
 def test_messages_of_more_windows_than_an_audit_record_takes_are_missing_audit_data_and_no_loss() -> None:
     """The earliest windows are left out, and with them a number, as by a broker."""
     audit = SlotAudit("a-b", cast(Any, None), cast(Any, None), ("a", "b"), MINUTE, SystemClock())

@@ -190,12 +190,11 @@ class Pace:
     bytes_per_second: int
     _free_at: float = field(default=0.0)
 
-    async def spend(self, size: int) -> None:
-        """Waits until that many more bytes may be copied."""
+    def spend(self, size: int) -> float:
+        """Notes that so many bytes were copied; gives until when nothing more is, by the loop's time."""
         if self.bytes_per_second:
-            now = asyncio.get_running_loop().time()
-            self._free_at = max(self._free_at, now) + size / self.bytes_per_second
-            await asyncio.sleep(self._free_at - now)
+            self._free_at = max(self._free_at, asyncio.get_running_loop().time()) + size / self.bytes_per_second
+        return self._free_at
 
 
 class _Refused(OttlaError):
@@ -264,6 +263,7 @@ class SlotCopier:
         self._begins: dict[TopicPartition, int] = {}  # where the source has turned out to begin
         self._short_since: dict[TopicPartition, float] = {}  # the source has had less of these than was copied
         self._trim_at = 0.0
+        self._waits_until = 0.0  # by the link's pace
         self._audit: SlotAudit | None = None
 
     # What is to be copied.
@@ -351,8 +351,12 @@ class SlotCopier:
                 self.is_open = True
                 while True:
                     await self._assign(fetcher, producer)
+                    fetched: Sequence[Fetched] = ()
                     try:
-                        fetched = await fetcher.poll(POLL_SECONDS)
+                        if (wait := self._waits_until - asyncio.get_running_loop().time()) > 0:
+                            await asyncio.sleep(min(wait, POLL_SECONDS))  # in steps: what is asked of the slot meanwhile is done
+                        else:
+                            fetched = await fetcher.poll(POLL_SECONDS)
                     except FetchFailed as error:
                         await self._source_failed(producer, fetcher, error)
                         continue
@@ -499,7 +503,7 @@ class SlotCopier:
                 raise
             raise _Refused(*blamed, error, is_final=False) from error
         self._committed(round_)
-        await self._pace.spend(round_.size)
+        self._waits_until = self._pace.spend(round_.size)
         if failed is not None:
             await self._source_failed(producer, fetcher, failed)
 
