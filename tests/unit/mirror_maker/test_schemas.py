@@ -21,6 +21,7 @@ from ottla.clock import SystemClock
 from ottla.config.registry import RegistrySettings
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.mirror_maker.naming import name_filter
+from ottla.mirror_maker.sync import schemas
 from ottla.mirror_maker.sync.schemas import Registry, SchemaCopier, subject_in_target
 from ottla.schema_registry.server import SchemaRegistry
 
@@ -273,6 +274,20 @@ async def test_what_is_another_schema_in_the_target_stays_and_is_told(tmp_path: 
         assert (await target.get("/schemas/ids/4")).json["schema"] == '"double"'
         with pytest.raises(OSError, match="no schema registry answers"):
             await run(SchemaCopier(Registry(["http://127.0.0.1:1"]), Registry([to_url]), name_filter("subjects", [".*"], [])).copy, {}, ())
+
+
+async def test_versions_of_which_a_page_is_larger_than_an_answer_may_be_are_copied_in_smaller_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 64 MiB, as a thousand versions of 70 kB have: none of them was ever copied."""
+    monkeypatch.setattr(schemas, "MOST_BYTES", 3000)
+    monkeypatch.setattr(schemas, "SMALL_PAGE", 1)
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
+        for number in range(3):
+            await source.register("large", record_of("R" * 2000, f"field_{number}"))
+        copier = SchemaCopier(Registry([from_url]), Registry([to_url]), name_filter("subjects", [".*"], []))
+        assert await asyncio.to_thread(copier.copy, {}, ()) == 3
+        assert (await target.get("/subjects/large/versions")).json == [1, 2, 3]
 
 
 def test_subjects_are_called_as_their_topics_are() -> None:

@@ -28,6 +28,7 @@ log: Final = logging.getLogger(__name__)
 
 ANSWER_SECONDS: Final = 5.0  # for each step of a connection
 PAGE: Final = 1000  # versions; what registries give at most unless asked otherwise
+SMALL_PAGE: Final = 50  # where an answer was too large, or took too long: of versions as large as a record of Kafka may be
 MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer
 _IMPORT: Final = "IMPORT"
 _SIDES: Final = ("-key", "-value")
@@ -90,14 +91,20 @@ class Registry:
         return found
 
     def versions(self) -> list[Version]:
-        """All versions that are not deleted, by id.
+        """All versions of the default context that are not deleted, by id.
 
         Raises:
             RegistryRefused, OSError: as `ask`.
         """
+        try:
+            return self._versions(PAGE)
+        except OSError:
+            return self._versions(SMALL_PAGE)
+
+    def _versions(self, limit: int) -> list[Version]:
         found: dict[tuple[str, int], Version] = {}
         while True:
-            page = self.ask("GET", f"/schemas?offset={len(found)}&limit={PAGE}")
+            page = self.ask("GET", f"/schemas?offset={len(found)}&limit={limit}")
             try:
                 new = {(str(version["subject"]), int(version["version"])): version for version in page}
                 if new.keys() <= found.keys():  # nothing more; or it gives no pages, and has given all
