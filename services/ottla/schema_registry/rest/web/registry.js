@@ -31,12 +31,22 @@ async function load() {
 
 const parts = () => location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
 
+// JSON with lines and indents; what it says stays as it is written, for a number may have more digits than a script's have.
 function pretty(text) {
   try {
-    return JSON.stringify(JSON.parse(text), null, 2);
+    JSON.parse(text);
   } catch {
     return text; // Protobuf
   }
+  let depth = 0;
+  const line = () => "\n" + "  ".repeat(depth);
+  return text.replace(/"[^"\\]*(?:\\.[^"\\]*)*"|[{[]\s*[\]}]|[{[]|[\]}]|[:,]|\s+/g, (part) => {
+    if (!part.trim()) return "";
+    if (part === ":" || part === ",") return part === ":" ? ": " : part + line();
+    if (part === "{" || part === "[") { depth += 1; return part + line(); }
+    if (part === "}" || part === "]") { depth -= 1; return line() + part; }
+    return part[0] === '"' ? part : part[0] + part[part.length - 1];
+  });
 }
 
 function frame(subject, current, ...content) {
