@@ -1,7 +1,7 @@
 // Reads the page as a person does, without a browser: just as much of a document as the page uses. Prints what stands in it after each step.
 //
 //   node page_reader.mjs FOLDER URL STEPS      FOLDER has index.html and the scripts; STEPS is JSON: [what, value], …
-//   ["go", "#/…"]   ["search", "text"]   ["press", "key"]   ["write", [id, text]]   ["submit", ""]   ["choose", [id, value]]
+//   ["go", "#/…"]   ["search", "text"]   ["press", "key"]   ["write", [id, text]]   ["submit", ""]   ["choose", [id, value]]   ["follow", "text"]
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
@@ -46,6 +46,7 @@ for (const [what, value] of [["go", ""], ...JSON.parse(steps)]) {
   if (what === "go" && value) location.hash = value;
   if (what === "search") { named.search.value = value; named.search.dispatchEvent(new Event("input")); }
   if (what === "press") (named.subjects.all("a").includes(document.activeElement) ? named.subjects : document.activeElement === named.search ? named.search : document).dispatchEvent(key(value));
+  if (what === "follow") location.hash = named.content.all("a").findLast((part) => part.textContent === value).attributes.href;
   if (what === "write") document.getElementById(value[0]).value = value[1];
   if (what === "choose") { const chosen = document.getElementById(value[0]); chosen.value = value[1]; let up = chosen; while ((up = up.parent)) up.dispatchEvent(new Event("change")); }
   if (what === "submit") named.content.querySelector("form").dispatchEvent(new Event("submit", { cancelable: true }));

@@ -176,3 +176,28 @@ async def test_a_schema_is_shown_and_checked_with_all_the_digits_that_it_has(cli
     written = json.dumps(json.loads(there), indent=2)
     assert shown["content"].endswith(re.sub(r"\s+", " ", written))
     assert "Compatible." in checked["content"]
+
+
+@pytest.mark.skipif(NODE is None, reason="node is not here: the page's scripts are not run")
+async def test_an_id_and_a_reference_lead_to_the_schema_of_their_context(client: Client, tmp_path: Path) -> None:
+    """They led to the default context, in which the id is another schema and the subject another one."""
+    refers = {"schema": '{"type": "array", "items": "R"}', "references": [{"name": "R", "subject": "base", "version": 1}]}
+    await client.register("base", '"int"')
+    await client.register(":.other:base", FIRST)
+    assert (await client.post("/subjects/:.other:user/versions", refers)).status == 200
+    steps = [
+        ("go", "#/subjects/%3A.other%3Auser"),
+        ("follow", "2"),
+        ("go", "#/subjects/%3A.other%3Auser"),
+        ("follow", ":.other:base 1"),
+        ("follow", "2"),
+        ("go", "#/subjects/%3A.other%3Abase"),
+        ("follow", "1"),
+        ("go", "#/ids/1"),
+    ]
+    _, _, user, _, base, others, _, by_id, of_default = await read(client, tmp_path, steps)
+    assert ":.other:user 1" in user["content"] and '"array"' in user["content"]
+    assert base["content"].startswith(":.other:base ")
+    assert others["content"] == user["content"]
+    assert ":.other:base 1" in by_id["content"] and '"record"' in by_id["content"]
+    assert of_default["content"].endswith('"int"')

@@ -1,6 +1,6 @@
 // The page of the schema registry: subjects, versions, differences, compatibility. It reads, and changes nothing.
 //
-// A place is in the address after #: /subjects/NAME, /subjects/NAME/versions/2, …/diff/1/2, …/check, /ids/7.
+// A place is in the address after #: /subjects/NAME, /subjects/NAME/versions/2, …/diff/1/2, …/check, /ids/7, /ids/7/:.CONTEXT:.
 import { ask, choice, element, facts, keys, link, problem, table, tabs } from "./components.js";
 
 const SHOWN = 500; // of the list; the search finds the rest
@@ -49,6 +49,9 @@ function pretty(text) {
   });
 }
 
+// In which an id is one schema, as `:.name:`; nothing is the default one.
+const context = (subject) => (subject.match(/^:\.[^:]*:/) || [""])[0];
+
 function frame(subject, current, ...content) {
   const views = [["Versions", "subjects", subject], ["Differences", "subjects", subject, "diff"], ["Compatibility", "subjects", subject, "check"]];
   return [element("h2", {}, subject), tabs(views.map(([text, ...rest]) => [place(...rest), text]), current), ...content];
@@ -59,7 +62,7 @@ async function versionView(subject, wanted) {
   const live = new Set(await ask(path("subjects", subject, "versions")).catch(() => []));
   const number = wanted ? Number(wanted) : Math.max(...(live.size ? live : numbers));
   const [found, users] = await Promise.all([
-    ask(`${path("subjects", subject, "versions", number)}?deleted=true`),
+    ask(`${path("subjects", subject, "versions", number)}?deleted=true&referenceFormat=qualified`),
     ask(path("subjects", subject, "versions", number, "referencedby")).catch(() => []),
   ]);
   return frame(subject, place("subjects", subject),
@@ -67,12 +70,12 @@ async function versionView(subject, wanted) {
       link(place("subjects", subject, "versions", each), `${each}${live.has(each) ? "" : " (deleted)"}`, { "aria-current": each === number ? "page" : null }))),
     facts([
       ["Version", `${number} of ${numbers.length}`],
-      ["Id", link(place("ids", found.id), String(found.id))],
+      ["Id", link(place("ids", found.id, context(subject)), String(found.id))],
       ["Guid", found.guid],
       ["Type", found.schemaType || "AVRO"],
       ["References", (found.references || []).length ? found.references.map((each) =>
         element("div", {}, `${each.name}: `, link(place("subjects", each.subject, "versions", each.version), `${each.subject} ${each.version}`))) : null],
-      ["Referred to by", users.length ? users.map((id) => [link(place("ids", id), String(id)), " "]) : null],
+      ["Referred to by", users.length ? users.map((id) => [link(place("ids", id, context(subject)), String(id)), " "]) : null],
       ["Metadata", found.metadata ? element("pre", {}, JSON.stringify(found.metadata, null, 2)) : null],
       ["Rules", found.ruleSet ? element("pre", {}, JSON.stringify(found.ruleSet, null, 2)) : null],
     ]),
@@ -122,8 +125,9 @@ async function checkView(subject) {
     result);
 }
 
-async function idView(id) {
-  const [found, versions] = await Promise.all([ask(path("schemas", "ids", id)), ask(`${path("schemas", "ids", id, "versions")}?deleted=true`)]);
+async function idView(id, subject) {
+  const of = subject ? `subject=${encodeURIComponent(subject)}` : "";
+  const [found, versions] = await Promise.all([ask(`${path("schemas", "ids", id)}?${of}`), ask(`${path("schemas", "ids", id, "versions")}?deleted=true&${of}`)]);
   return [element("h2", {}, `Id ${id}`),
     facts([["Guid", found.guid], ["Type", found.schemaType || "AVRO"],
       ["Registered as", versions.map((each) => element("div", {}, link(place("subjects", each.subject, "versions", each.version), `${each.subject} ${each.version}`)))]]),
@@ -143,7 +147,7 @@ async function show() {
   const [kind, name, view, first, second] = parts();
   let content;
   try {
-    if (kind === "ids" && name) content = await idView(name);
+    if (kind === "ids" && name) content = await idView(name, view);
     else if (kind !== "subjects" || !name) content = await welcome();
     else if (view === "diff") content = await diffView(name, first, second);
     else if (view === "check") content = await checkView(name);
