@@ -194,10 +194,12 @@ async def test_an_id_and_a_reference_lead_to_the_schema_of_their_context(client:
         ("go", "#/subjects/%3A.other%3Abase"),
         ("follow", "1"),
         ("go", "#/ids/1"),
+        ("go", "#/subjects/100%"),
     ]
-    _, _, user, _, base, others, _, by_id, of_default = await read(client, tmp_path, steps)
+    _, _, user, _, base, others, _, by_id, of_default, typed = await read(client, tmp_path, steps)
     assert ":.other:user 1" in user["content"] and '"array"' in user["content"]
     assert base["content"].startswith(":.other:base ")
     assert others["content"] == user["content"]
     assert ":.other:base 1" in by_id["content"] and '"record"' in by_id["content"]
     assert of_default["content"].endswith('"int"')
+    assert "Subject '100%' not found" in typed["content"]

@@ -29,7 +29,14 @@ async function load() {
   }
 }
 
-const parts = () => location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // an address that a person has typed
+  }
+}
+const parts = () => location.hash.replace(/^#\/?/, "").split("/").map(decoded);
 
 // JSON with lines and indents; what it says stays as it is written, for a number may have more digits than a script's have.
 function pretty(text) {
