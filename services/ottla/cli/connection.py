@@ -159,8 +159,8 @@ class Connection:
         return admin
 
 
-# confluent-kafka's own properties that are functions; the others end in `_cb`.
-_FUNCTIONS: Final = frozenset({"logger", "on_commit", "on_delivery"})
+# confluent-kafka's own properties that are functions or other objects; the others end in `_cb`.
+_OBJECTS: Final = frozenset({"logger", "on_commit", "on_delivery", "default.topic.config"})
 # What a command says itself: of these a file has the application's values, by which a look at a group would commit for it.
 _OF_READERS: Final = ("group.id", "enable.auto.commit", "enable.partition.eof")
 _OF_PRODUCERS: Final = ("transactional.id", "delivery.report.only.error")
@@ -212,7 +212,7 @@ def connection(
     """What the shared options say.
 
     Raises:
-        UsageError: a property is none, or one whose value is a function of Python's or the command's to say. Of the file, those of
+        UsageError: a property is none, or one whose value is an object of Python's or the command's to say. Of the file, those of
             the last kind are left out.
     """
     chosen: dict[str, str] = {}
@@ -224,8 +224,8 @@ def connection(
     if own := sorted(_OWN & given.keys()):
         raise UsageError(f"-X {own[0]}: the command says this itself")
     chosen.update(given)
-    if functions := [name for name in chosen if name.endswith("_cb") or name in _FUNCTIONS]:
-        raise UsageError(f"{functions[0]} takes a function of a program, which a command has no way to give")
+    if objects := [name for name in chosen if name.endswith("_cb") or name in _OBJECTS]:
+        raise UsageError(f"{objects[0]} takes an object of a program, which a command has no way to give")
     return Connection(bootstrap_server, chosen)
 
 

@@ -65,6 +65,13 @@ def test_the_file_of_a_producer_says_nothing_of_what_a_command_writes(tmp_path: 
     assert capsys.readouterr().err == "ottla: -X delivery.report.only.error: the command says this itself\n"
 
 
+def test_what_only_a_program_can_give_a_client_is_refused_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """confluent-kafka takes the topic's properties as a dictionary: a text was a traceback."""
+    for name in ("default.topic.config", "error_cb"):
+        assert run(["topics", "list", "-X", f"{name}=x"]) == 2
+        assert capsys.readouterr().err == f"ottla: {name} takes an object of a program, which a command has no way to give\n"
+
+
 def test_a_file_that_no_consumer_takes_is_refused_where_a_group_is_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As of a producer: the message that the group has not read is read by a consumer, whose refusal was a traceback."""
     (tmp_path / "message").write_text("hello\n")
