@@ -121,16 +121,17 @@ class Connection:
     @property
     def addresses(self) -> str:
         """The address with its port, as `ottla.wire` takes it; librdkafka knows by itself which one is meant where none is given."""
-        parts = filter(None, (part.strip() for part in self.bootstrap_server.split(",")))
-        return ",".join(part if ":" in part else f"{part}:{DEFAULT_PORT}" for part in parts)
+        return ",".join(part if ":" in part else f"{part}:{DEFAULT_PORT}" for part in _entries(self.bootstrap_server))
 
     def must_listen(self) -> None:
         """Fails at once when nothing listens at any of the addresses: librdkafka would continue trying until its timeout."""
         import socket
 
         reason = ""
-        for address in self.bootstrap_server.split(","):
-            host, _, port = address.strip().rpartition(":")
+        if not (entries := _entries(self.bootstrap_server)):
+            raise UsageError(f"--bootstrap-server takes HOST:PORT, and {self.bootstrap_server!r} has none")
+        for address in entries:
+            host, _, port = address.rpartition(":")
             if host and not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
                 raise UsageError(f"--bootstrap-server takes HOST:PORT, and {port!r} is not a port")
             try:
@@ -183,12 +184,17 @@ def last_error() -> str:
     return _last_errors[0].str() if _last_errors else ""
 
 
+def _entries(bootstrap_server: str) -> list[str]:
+    """An empty one, as behind a last comma, is none."""
+    return [entry for part in bootstrap_server.split(",") if (entry := part.strip())]
+
+
 def _says_nothing(address: str) -> bool:
     """Whether a request of plain text is neither answered nor refused there, as by a broker that hangs."""
     import socket
     import struct
 
-    host, _, port = address.strip().rpartition(":")
+    host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]") or port, int(port) if host else DEFAULT_PORT), _SILENT_SECONDS) as connection:
             connection.sendall(struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 0, -1))  # length, key, version, correlation, no name
@@ -256,7 +262,7 @@ def sentence(error: KafkaError, bootstrap_server: str, subject: str = "") -> str
             admin.poll(0)  # errors arrive by callbacks, which run within a call
         if not _last_errors and error.code() == KafkaError._TRANSPORT:
             # librdkafka tells a connection that is closed before the first answer to its log only, and one without an answer likewise.
-            if all(map(_says_nothing, bootstrap_server.split(","))):
+            if all(map(_says_nothing, _entries(bootstrap_server))):
                 return f"no answer from {bootstrap_server}: it accepts connections, and says nothing"
             return f"no connection to {bootstrap_server}: it is closed at once; where the listener speaks TLS, set -X security.protocol=ssl"
         if not _last_errors:

@@ -72,6 +72,21 @@ def test_what_only_a_program_can_give_a_client_is_refused_by_its_name(capsys: py
         assert capsys.readouterr().err == f"ottla: {name} takes an object of a program, which a command has no way to give\n"
 
 
+def test_an_empty_entry_among_the_addresses_is_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """librdkafka leaves it out. It was said that its name cannot be resolved, or of a broker that hangs that it closes its connections."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f",127.0.0.1:{closed.getsockname()[1]}"
+    assert run(["topics", "list", "-b", address]) == 1
+    assert capsys.readouterr().err == f"ottla: no broker answers at {address} (`ottla dev` starts one)\n"
+    assert run(["topics", "list", "-b", " ,"]) == 2
+    assert capsys.readouterr().err == "ottla: --bootstrap-server takes HOST:PORT, and ' ,' has none\n"
+    monkeypatch.setattr("ottla.cli.connection.ANSWER_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]},"
+        assert run(["reassign", "list", "-b", address]) == 1
+    assert capsys.readouterr().err == f"ottla: no answer from {address}: it accepts connections, and says nothing\n"
+
+
 def test_a_file_that_no_consumer_takes_is_refused_where_a_group_is_behind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As of a producer: the message that the group has not read is read by a consumer, whose refusal was a traceback."""
     (tmp_path / "message").write_text("hello\n")
