@@ -198,11 +198,12 @@ class Publisher:
         self._where, self._topic, self._partition = where, topic, partition
         self._failed = 0
         self._first_failure = ""
+        own = where.properties
         configuration = where.client_configuration(
             **{
                 "compression.type": codec,
                 "acks": acks,
-                "enable.idempotence": acks in ("all", "-1"),
+                "enable.idempotence": own.get("acks", own.get("request.required.acks", acks)) in ("all", "-1"),
                 "partitioner": "murmur2_random",  # Java's: the same key lies in the same partition, no matter who publishes
                 "message.timeout.ms": DELIVERY_MS,
                 "delivery.report.only.error": True,

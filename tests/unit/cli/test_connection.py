@@ -65,6 +65,20 @@ def test_the_file_of_a_producer_says_nothing_of_what_a_command_writes(tmp_path: 
     assert capsys.readouterr().err == "ottla: -X delivery.report.only.error: the command says this itself\n"
 
 
+def test_a_client_may_be_content_with_fewer_acknowledgements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As for Kafka's clients: who names acks and not idempotence has none. Such a file was refused for what the command says itself."""
+    file, message = tmp_path / "producer.properties", tmp_path / "message"
+    message.write_text("hello\n")
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        where = ("-b", cluster.bootstrap_servers, "--command-config", str(file))
+        for line in ("acks=1", "request.required.acks=0", "acks=all\nenable.idempotence=true"):
+            file.write_text(line)
+            assert run(["produce", "clicks", str(message), *where]) == 0, line
+        file.write_text("acks=1\nenable.idempotence=true")
+        assert run(["produce", "clicks", str(message), *where]) == 2
+    assert "`acks` must be set to `all`" in capsys.readouterr().err
+
+
 def test_what_only_a_program_can_give_a_client_is_refused_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     """confluent-kafka takes the topic's properties as a dictionary: a text was a traceback."""
     for name in ("default.topic.config", "error_cb"):
