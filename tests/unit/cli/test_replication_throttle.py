@@ -16,7 +16,7 @@ def test_rates_are_bytes_a_second_with_or_without_a_unit(text: str, rate: int) -
     assert parsed_rate(text) == rate
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "fast", "50 MBit", "", "1e6"])
+@pytest.mark.parametrize("text", ["0", "-1", "fast", "50 MBit", "", "1e6", "8589934592GiB"])
 def test_what_is_no_rate_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--throttle"):
         parsed_rate(text)
