@@ -102,7 +102,8 @@ def test_where_a_group_is_goes_into_a_file_of_kafkas_and_back(
         assert complaint in reset("--from-file", str(plan), code=code)
 
     assert called("delete-offsets", group, "-t", topic) == f"Deleted the offsets of group '{group}' for 2 partitions.\n"
-    assert "unheard-of" in called("delete-offsets", "unheard-of", "-t", topic, code=1)
+    refused = "ottla: offsets are not deleted: group unheard-of: GroupIdNotFound (error code 69)\n"
+    assert called("delete-offsets", "unheard-of", "-t", topic, code=1) == refused
     consumer = Consumer({"bootstrap.servers": address, "group.id": group})
     consumer.subscribe([topic])
     try:

@@ -482,7 +482,7 @@ def delete_offsets(
     from ottla.wire.groups import delete_offsets as deleted
 
     partitions = [TopicPartition(*key) for key in partitions_of(where, where.admin(), topics)]
-    failures = asked(where, f"group {group!r}", lambda cluster: deleted(cluster, group, partitions))
+    failures = asked(where, "offsets are not deleted", lambda cluster: deleted(cluster, group, partitions))
     say(f"Deleted the offsets of group {group!r} for {count_of(len(partitions) - len(failures), 'partition')}.")
     if failures:
         raise CommandFailed("; ".join(str(error) for error in failures.values()))
