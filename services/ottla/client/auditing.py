@@ -395,7 +395,9 @@ class OutgoingAudit(_Sent):
     def _on_their_way(self, name: str, topic: _Topic) -> dict[int, int]:
         found: dict[int, int] = {}
         runs = [*self._outgoing.on_their_way(name, by_clock=self.by_append)]
-        runs += [run for of, _, runs_of_batch in self._transaction or () for run in runs_of_batch if of == name]
+        if self._transaction is not None:
+            runs += [run for of, _, runs_of_batch in self._transaction for run in runs_of_batch if of == name]
+            runs += [run for batch in self._written.get(name, ()) for run in self._runs_of(batch)]
         for counted_ms, count in runs:
             start_ms = self._start_ms(counted_ms)
             found[start_ms] = found.get(start_ms, 0) + count

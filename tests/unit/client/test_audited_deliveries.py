@@ -380,6 +380,21 @@ def test_a_transaction_of_ottlas_own_producer_counts_at_its_commit(cluster: Embe
         assert counts(said_by(audit)[topic]) == (3, 3, 0, 3)
 
 
+def test_what_a_transaction_of_ottlas_own_producer_has_written_holds_the_watermark_back(cluster: EmbeddedCluster, topic: str) -> None:
+    """Written and not counted, as it is less than is counted at once: the first report was ahead of it, and its windows judged without."""
+    settings = ProducerSettings(
+        broker_list=cluster.bootstrap_servers, producer_type="async", transactional_id=topic, queue_buffering_max_ms=1
+    )
+    with Producer(settings, audit={"ottla.audit.report.interval.ms": 600_000}) as producer:
+        audit = audit_of(producer)
+        with producer.transaction():
+            for time_ms in (70_000, 130_000):
+                producer.send(topic, b"a", timestamp_ms=time_ms).result(60)
+                (record,) = audit.records(1_000_000)
+                assert (dict(record.windows), record.watermark_ms) == ({}, MINUTE)
+        assert sum(len(record.windows) for record in audit.records(1_000_000)) == 2
+
+
 def test_the_times_that_brokers_give_are_those_that_are_counted(cluster: EmbeddedCluster) -> None:
     """`message.timestamp.type=LogAppendTime`: a content is one with its time, and each batch has its own."""
     topic = cluster.create_topic("stamped", partitions=1, settings={"message.timestamp.type": "LogAppendTime"})
