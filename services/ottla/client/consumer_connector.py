@@ -194,7 +194,11 @@ class AsyncConsumerConnector:
         self._feeds[self._owned[key]].assign(key, offset)
 
     async def seek_to_timestamp(self, time_ms: int) -> None:
-        """Continues, in all partitions that this consumer owns, at the first message that is not older; at the end if all are."""
+        """Continues, in all partitions that this consumer owns, at the first message that is not older; at the end if all are.
+
+        Raises:
+            ValueError: no message can have that time.
+        """
         owned = dict.fromkeys(self._owned, time_ms)
         ends = await list_offsets(self._connected(), dict.fromkeys(owned, LATEST))  # first: what is written meanwhile is no older
         found = await list_offsets(self._connected(), owned)

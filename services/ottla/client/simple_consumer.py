@@ -161,7 +161,7 @@ class AsyncSimpleConsumer:
             at_most: how many offsets.
 
         Raises:
-            As `fetch`.
+            ValueError: no message can have that time. As `fetch` otherwise.
         """
         key = TopicPartition(topic, partition)
         first = (await list_offsets(self._cluster, {key: EARLIEST}))[key].offset

@@ -50,8 +50,11 @@ async def list_offsets(
 
     Raises:
         ApiError, OSError: of the first partition that was refused, or that no one could answer for in time.
+        ValueError: a time takes more bits than a request has for it.
         UnsupportedVersion: MAX_TIMESTAMP, or `read_committed`, of a broker that does not know it.
     """
+    if beyond := [time for time in asked.values() if not -1 << 63 <= time < 1 << 63]:
+        raise ValueError(f"{beyond[0]} is no time in ms")
     first = FIRST_WITH_ISOLATION if read_committed else MIN_VERSION
     if MAX_TIMESTAMP in asked.values():
         first = FIRST_WITH_MAX_TIMESTAMP

@@ -165,6 +165,8 @@ async def test_offsets_before_a_time_begin_with_the_latest(cluster: Cluster) -> 
     assert await consumer.offsets_before("clicks", 0, EARLIEST, 5) == [0]
     assert await consumer.offsets_before("clicks", 0, 5_000, 5) == [2, 0]
     assert await consumer.offsets_before("clicks", 0, 10_000, 5) == [3, 0]
+    with pytest.raises(ValueError, match="no time in ms"):
+        await consumer.offsets_before("clicks", 0, 1 << 63)
 
 
 async def test_offsets_before_a_time_are_before_what_is_written_meanwhile(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

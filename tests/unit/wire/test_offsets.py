@@ -34,6 +34,9 @@ async def test_offsets_are_found_by_time_in_every_version(tmp_path: Path) -> Non
                 assert found.offset == offset, (version, timestamp)
                 if timestamp == 1_500:
                     assert found.timestamp == 2_000
+            for beyond in (1 << 63, (-1 << 63) - 1):
+                with pytest.raises(ValueError, match=f"{beyond} is no time in ms"):
+                    await list_offsets(cluster, {CLICKS: beyond})
             if version < 7:
                 with pytest.raises(UnsupportedVersion, match="7 to 9 are spoken here"):
                     await list_offsets(cluster, {CLICKS: MAX_TIMESTAMP})
