@@ -270,8 +270,7 @@ class BatchProducer:
         self._waiting_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
-        self._empty = asyncio.Event()
-        self._empty.set()
+        self._ended = asyncio.Event()  # a batch is, since a `flush` looked
         self._error: ApiError | None = None
 
     async def __aenter__(self) -> Self:
@@ -287,7 +286,7 @@ class BatchProducer:
             wait: until everything is written or has failed; otherwise what is not written yet fails.
         """
         try:
-            if wait:
+            while wait and self._waiting_bytes:  # others may have sent meanwhile
                 await self.flush()
         finally:
             self._fail_all(NetworkException("the producer is closed"))
@@ -339,8 +338,11 @@ class BatchProducer:
         await self._room.wait()
 
     async def flush(self) -> None:
-        """Waits until everything that was sent is written or has failed; how it went is in what `send` gave."""
-        await self._empty.wait()
+        """Waits until everything that was sent before is written or has failed; how it went is in what `send` gave."""
+        for batch in [batch for row in self._rows.values() for batch in row.batches]:
+            while not batch.is_over:
+                self._ended.clear()
+                await self._ended.wait()
 
     # For lanes.
 
@@ -610,6 +612,7 @@ class BatchProducer:
 
     def _remove(self, row: _Row, batch: _Batch) -> None:
         batch.is_over = True
+        self._ended.set()
         row.batches.remove(batch)
         self._waiting_bytes -= len(batch.batch)
         self._has_changed()
@@ -627,6 +630,7 @@ class BatchProducer:
                 row.timer.cancel()
                 row.timer = None
         self._homeless.clear()
+        self._ended.set()
         self._has_changed()
 
     def _has_changed(self) -> None:
@@ -634,10 +638,6 @@ class BatchProducer:
             self._room.set()
         else:
             self._room.clear()
-        if self._waiting_bytes:
-            self._empty.clear()
-        else:
-            self._empty.set()
 
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._tasks.begin(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -245,6 +246,27 @@ async def test_a_topic_that_was_written_to_and_deleted_is_not_made_again_by_a_lo
         async with cluster_of(running) as look:
             await look.refresh(None)
             assert "clicks" not in look.metadata.topics
+
+
+async def test_a_flush_waits_for_what_was_sent_before_it_and_not_for_what_others_send_meanwhile(cluster: Cluster) -> None:
+    """Kafka's KafkaProducer.flush: "any records sent prior". It had to find a moment in which nothing at all was left."""
+    await create_topic(cluster, "clicks")
+    async with BatchProducer(cluster) as producer:
+
+        async def send_on() -> None:
+            more = deque(producer.send(CLICKS, batch(b"a")) for _ in range(20))
+            while True:
+                await more.popleft()
+                more.append(producer.send(CLICKS, batch(b"a")))
+
+        sending = asyncio.create_task(send_on())
+        try:
+            for _ in range(3):
+                mine = producer.send(CLICKS, batch(b"mine"))
+                await asyncio.wait_for(producer.flush(), 20)
+                assert mine.done()
+        finally:
+            sending.cancel()
 
 
 async def test_room_is_waited_for_and_closing_fails_what_is_left() -> None:
