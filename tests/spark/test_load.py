@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -314,6 +315,29 @@ def test_offsets_of_two_topics_of_one_name_are_no_rows_that_are_there_twice(clus
     write_deltalake(str(tmp_path), rows.filter(pyarrow.compute.greater_equal(rows["offset"], 19)), mode="append")
     wrong = (f"{topic}-0: 12 offsets are there more than once", f"{topic}-0: 62 rows are there, and 50 were committed")
     assert inspection.verify(Table.open(str(tmp_path))).wrong == wrong
+
+
+def test_to_verify_a_table_takes_no_memory_for_each_of_its_rows(tmp_path: Path) -> None:
+    """A table of a billion rows took eight gigabytes: the offsets of all of them were kept. Method: two files, with 1,000 of the same."""
+    from deltalake import write_deltalake
+
+    count = 2_000_000
+    for first in (0, count - 1_000):
+        offsets = pyarrow.array(range(first, first + count), pyarrow.int64())
+        same = {name: pyarrow.array([value]).take(pyarrow.repeat(0, count)) for name, value in (("topic", "t"), ("day", "2026-01-01"))}
+        partitions = pyarrow.repeat(pyarrow.scalar(0, pyarrow.int32()), count)
+        rows = pyarrow.table({**same, "partition": partitions, "offset": offsets})
+        write_deltalake(str(tmp_path), rows, mode="append", partition_by=list(PARTITION_BY))
+    table = Table.open(str(tmp_path))
+    tracemalloc.start()
+    try:
+        found = inspection.verify(table)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    wrong = ("t-0: 1000 offsets are there more than once", "t-0: 4000000 rows are there, and 0 were committed")
+    assert (found.rows, found.wrong) == (2 * count, wrong)
+    assert peak < count  # bytes
 
 
 def test_what_retention_took_stops_a_load_unless_it_may_be_lost(cluster: EmbeddedCluster, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ottla.model import TopicPartition
 from ottla.record.columnar import Integers
@@ -87,29 +88,34 @@ def verify(table: Table) -> Verdict:
             size = path.stat().st_size if path.exists() else None
             if size != action["size_bytes"]:
                 wrong.append(f"{action['path']} has {size} bytes, and {action['size_bytes']} were committed")
-    offsets = _offsets(table) if not wrong else {}
-    committed, is_whole, ends = _committed(table)
+    runs = _runs(table) if not wrong else {}
+    rows = {partition: int((ends - starts).sum()) for partition, (starts, ends) in runs.items()}
+    committed, is_whole, reached = _committed(table)
     loaded: dict[TopicPartition, list[Integers]] | None = None
-    for partition in sorted(offsets.keys() | committed.keys()) if not wrong else ():
-        found = np.sort(np.concatenate(offsets[partition])) if partition in offsets else np.zeros(0, np.int64)
-        if (np.diff(found) == 0).any() and loaded is None:
-            loaded = _loaded(table)
-        if doubled := _doubled(found, [] if loaded is None else loaded.get(partition, [])):
-            wrong.append(f"{partition}: {doubled} offsets are there more than once")
-        if len(found) and partition in ends and int(found[-1]) >= ends[partition]:
-            wrong.append(f"{partition}: offset {int(found[-1])} is there, and its job is at {ends[partition]}")
-        if is_whole and len(found) != committed[partition]:
-            wrong.append(f"{partition}: {len(found)} rows are there, and {committed[partition]} were committed")
-    return Verdict(sum(len(part) for parts in offsets.values() for part in parts), len(actions), tuple(wrong), is_whole)
+    for partition in sorted(runs.keys() | committed.keys()) if not wrong else ():
+        starts, ends = runs.get(partition, np.zeros((2, 0), np.int64))
+        if (again := starts[1:] < ends[:-1]).any():
+            loaded = _loaded(table) if loaded is None else loaded
+            if doubled := _doubled(starts, ends, again, loaded.get(partition, [])):
+                wrong.append(f"{partition}: {doubled} offsets are there more than once")
+        if len(ends) and partition in reached and int(ends[-1]) > reached[partition]:
+            wrong.append(f"{partition}: offset {int(ends[-1]) - 1} is there, and its job is at {reached[partition]}")
+        if is_whole and (count := rows.get(partition, 0)) != committed[partition]:
+            wrong.append(f"{partition}: {count} rows are there, and {committed[partition]} were committed")
+    return Verdict(sum(rows.values()), len(actions), tuple(wrong), is_whole)
 
 
-def _offsets(table: Table) -> dict[TopicPartition, list[Integers]]:
+def _runs(table: Table) -> dict[TopicPartition, Integers]:
+    """Of each partition the first offsets of those that stand side by side, and the offsets behind the last, each in their order."""
     found: dict[TopicPartition, list[Integers]] = {}
     for file, batch in table.rows(["partition", "offset"]):
         numbers, offsets = (batch.column(name).to_numpy() for name in ("partition", "offset"))
         for number in np.unique(numbers).tolist():
-            found.setdefault(TopicPartition(file["partition.topic"], number), []).append(offsets[numbers == number])
-    return found
+            mine = np.sort(offsets[numbers == number])
+            breaks = np.flatnonzero(np.diff(mine) != 1)
+            runs = np.array([mine[np.append(0, breaks + 1)], mine[np.append(breaks, len(mine) - 1)] + 1])
+            found.setdefault(TopicPartition(file["partition.topic"], number), []).append(runs)
+    return {partition: np.sort(np.concatenate(parts, axis=1), axis=1) for partition, parts in found.items()}
 
 
 def _loaded(table: Table) -> dict[TopicPartition, list[Integers]]:
@@ -122,9 +128,15 @@ def _loaded(table: Table) -> dict[TopicPartition, list[Integers]]:
     return {partition: [np.sort(ranges, axis=0).T for ranges in by_id.values()] for partition, by_id in found.items()}
 
 
-def _doubled(found: Integers, loaded: Sequence[Integers]) -> int:
-    """How many offsets are too many: each is there once, and once more for each further topic of the name that was loaded up to there."""
-    offsets, counts = np.unique(found, return_counts=True)
+def _doubled(starts: Integers, ends: Integers, again: NDArray[np.bool_], loaded: Sequence[Integers]) -> int:
+    """How many offsets are too many: each is there once, and once more for each further topic of the name that was loaded up to there.
+
+    Args:
+        again: which of the runs begin before the former ends, so that more than one has what lies between.
+    """
+    between = zip(starts[1:][again].tolist(), ends[:-1][again].tolist(), strict=True)
+    offsets = np.unique(np.concatenate([np.arange(start, end) for start, end in between]))
+    counts = np.searchsorted(starts, offsets, "right") - np.searchsorted(ends, offsets, "right")
     within = [np.searchsorted(starts, offsets, "right") > np.searchsorted(ends, offsets, "right") for starts, ends in loaded]
     return int(np.maximum(counts - np.maximum(np.sum(within, axis=0), 1), 0).sum())
 
