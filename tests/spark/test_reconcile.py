@@ -29,6 +29,7 @@ from deltalake import write_deltalake
 from ottla.record.audit_records import Verdict
 from ottla.spark.audit import CounterUnavailable, PartitionVerdict, reconcile
 from ottla.spark.loading.driver import LoadSettings, LocalExecutor, load
+from ottla.spark.loading.files import PARTITION_BY, table_schema
 from ottla.spark.table import Table
 
 if TYPE_CHECKING:
@@ -225,6 +226,37 @@ def test_a_counter_that_has_a_few_records_to_read_is_waited_for_and_one_that_sta
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_the_last_day_that_there_is_may_be_asked_for_where_windows_do_not_divide_a_day(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A window of its end has rows of the day behind it, of which there is none: an OverflowError."""
+    Table.open(str(tmp_path), schema=table_schema(), partition_by=PARTITION_BY)
+
+    class Counter(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_status = self.path.startswith("/v1/status")
+            body = json.dumps({"window_ms": 7 * 60_000, "is_caught_up": True} if is_status else []).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Counter) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            words = ["--day", "9999-12-31", "--topic", "clicks", "--master", "none", "--json"]
+            address = f"http://127.0.0.1:{server.server_address[1]}"
+            assert run(["load", "reconcile", str(tmp_path), *words, "--counter", address]) == 3
+        finally:
+            server.shutdown()
+            thread.join()
+    assert json.loads(capsys.readouterr().out)["verdict"] == "PENDING"
 
 
 def test_markers_and_aborted_messages_are_not_missing_and_lost_ones_among_them_are(cluster: EmbeddedCluster, tmp_path: Path) -> None:

@@ -372,7 +372,9 @@ def reconcile(
     if not wanted:
         raise ConfigurationError(f"no job has loaded anything into {path}: name a topic")
     unfinished = _unfinished(status, day, to_ms, now_ms)
-    days = {(day + datetime.timedelta(days=more)).isoformat() for more in range(2 if DAY_MS % window_ms else 1)}
+    days = {day.isoformat()}
+    if DAY_MS % window_ms and day < datetime.date.max:
+        days.add((day + datetime.timedelta(days=1)).isoformat())
     verdicts: list[PartitionVerdict] = []
     edges: dict[str, dict[str, dict[str, int]]] = {}
     for topic in wanted:
