@@ -335,22 +335,25 @@ class OutgoingAudit(_Sent):
             self._topic(topic)
 
     def written(self, batch: OutgoingBatch, base_offset: BaseOffset) -> None:
-        """The batch is written there."""
+        """The batch is written there; nothing of one that is over, as its transaction was aborted meanwhile."""
         (topic, partition), append_time_ms = batch.partition, base_offset.append_time_ms
         with self._lock:
-            self._written.setdefault(topic, []).append(
-                _Written(
-                    batch.values,
-                    batch.keys,
-                    batch.sections,
-                    runs_of(batch),
-                    partition,
-                    int(base_offset),
-                    append_time_ms,
-                    batch.opened_ms,
-                    self._clock.time_ms(),
+            with self._outgoing.lock:
+                if batch.is_over:
+                    return
+                self._written.setdefault(topic, []).append(
+                    _Written(
+                        batch.values,
+                        batch.keys,
+                        batch.sections,
+                        runs_of(batch),
+                        partition,
+                        int(base_offset),
+                        append_time_ms,
+                        batch.opened_ms,
+                        self._clock.time_ms(),
+                    )
                 )
-            )
             self._written_size += batch.size
             if self._written_size >= _COUNTED_AT:
                 self._gather()

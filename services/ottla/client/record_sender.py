@@ -330,7 +330,7 @@ class RecordSender:
             self._ended(batch, error)
         else:
             offset = written.result()
-            if self.audit is not None and not batch.is_over:
+            if self.audit is not None:
                 self.audit.written(batch, offset)
             self._outgoing.end(batch, int(offset))
 

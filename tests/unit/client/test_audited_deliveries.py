@@ -16,11 +16,14 @@ from confluent_kafka.serialization import StringDeserializer, StringSerializer
 
 from ottla.client import Producer, ProducerSettings, SimpleConsumer
 from ottla.client.audited_clients import _CONNECTION, audited
-from ottla.client.auditing import Audit, OutgoingAudit
+from ottla.client.auditing import Audit, OutgoingAudit, new_session
 from ottla.client.errors import DeliveryFailed
+from ottla.client.outgoing import Delivery, Outgoing
 from ottla.client.producer_handlers import CallbackHandler
+from ottla.clock import SystemClock
 from ottla.record.audit_records import TOPIC, AuditRecord, Tally
 from ottla.testing.cluster import EmbeddedCluster
+from ottla.wire.producing import BaseOffset
 
 NUMBERS = count()
 MINUTE = 60_000
@@ -393,6 +396,27 @@ def test_what_a_transaction_of_ottlas_own_producer_has_written_holds_the_waterma
                 (record,) = audit.records(1_000_000)
                 assert (dict(record.windows), record.watermark_ms) == ({}, MINUTE)
         assert sum(len(record.windows) for record in audit.records(1_000_000)) == 2
+
+
+def test_a_batch_that_is_answered_as_its_transaction_is_aborted_counts_for_nothing_and_ends_no_report() -> None:
+    """Its messages were taken away as the answer waited for a report: no report could be made after it, and no batch was ever done.
+
+    Method: the sender's thread is held where the answer is counted until the application has aborted.
+    """
+    outgoing = Outgoing(10, 100, 60.0, SystemClock(), lambda: None)
+    audit = OutgoingAudit(new_session("producer"), outgoing)
+    audit.begin_transaction()
+    outgoing.counts["clicks"] = 1
+    outgoing.put("clicks", [b"a", b"b"], Delivery(outgoing), partition=0)
+    (batch,) = outgoing.open.values()
+    outgoing.close(batch)
+    with audit._lock:
+        answered = threading.Thread(target=audit.written, args=(batch, BaseOffset(0)))
+        answered.start()
+        outgoing.discard(DeliveryFailed("the transaction is aborted", -1))
+    answered.join()
+    audit.end_transaction(is_committed=False)
+    assert said_by(audit) == said_by(audit, is_final=True) == {}
 
 
 def test_the_times_that_brokers_give_are_those_that_are_counted(cluster: EmbeddedCluster) -> None:
