@@ -302,7 +302,7 @@ def test_a_quickstart_that_has_no_place_for_its_data_says_so(capsys: pytest.Capt
         (["produce", "clicks", "-z", "rar"], "rar"),
         (["produce", "clicks", "--acks", "2"], "'2'"),
         (["produce", "clicks", "-X", "linger.ms"], "KEY=VALUE"),
-        (["produce", "clicks", "-X", "error_cb=1"], "error_cb takes a function"),
+        (["produce", "clicks", "-X", "error_cb=1"], "error_cb takes an object of a program"),
         (["consume", "clicks", "-X", "group.id=billing"], "-X group.id: the command says this itself"),
         (["replay", "clicks", "--from", "0", "--into", ""], "--into is empty"),
         (["replay", "clicks", "--from", "0", "--transactional-id", ""], "--transactional-id is empty"),
