@@ -84,7 +84,7 @@ $(REWRITTEN): $(INSTALLED)
 	@touch $@
 
 # A worker takes whole stretches of tests, so that most files are run by one, which imports and parses once what they need.
-test: $(INSTALLED) $(REWRITTEN) ## the tests that need nothing but this checkout, in less than two minutes on two cores
+test: $(INSTALLED) $(REWRITTEN) ## the tests that need nothing but this checkout, in some two minutes on two cores
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not long and not zookeeper' $(TESTED)
 	@echo "Left out: tests over a real ZooKeeper, which need Java (make test-zookeeper), and proofs at length (make test-long)."
 
