@@ -78,7 +78,7 @@ CEILINGS: Final[dict[str, int]] = {
     "home words": 0,
     "loops of tests over each": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 64_348,
+    "lines of services/ottla": 64_349,
     "lines of tests": 89_712,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,

@@ -31,6 +31,7 @@ from ottla.cli.reassignment_plan import (
 )
 from ottla.cli.reassignment_requests import Ongoing, ReassigningCluster, alter_reassignments
 from ottla.cli.topic_facts import cluster_metadata_has
+from ottla.config.settings import LONG_MAX
 from ottla.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -370,7 +371,7 @@ def parsed_rate(text: str) -> int:
     """
     found = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([kmg]i?|)b?(?:/s)?", text.strip(), re.IGNORECASE)
     rate = round(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
-    if not 0 < rate < 1 << 63:  # as the brokers have it, who would be asked behind the topics
+    if not 0 < rate <= LONG_MAX:  # as the brokers have it, who would be asked behind the topics
         raise UsageError(f"--throttle takes bytes a second, for instance 50MiB, and not {text!r}")
     return rate
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import re
 import ssl
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,6 @@ DEFAULT_RPC: Final = "127.0.0.1:9095"
 TIMEOUT_SECONDS: Final = 30.0
 _IMPORT: Final = "IMPORT"
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
-_CONTEXT: Final = re.compile(r":\.[^:]*:")
 _TYPES_BY_SUFFIX: Final = {".avsc": "AVRO", ".avdl": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
 
 app = commands("List, register, check, compare and copy the schemas of a registry.")
@@ -436,6 +434,8 @@ def _versions_there(asked: Registry, *path: str) -> list[int]:
 
 def _in_order(versions: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Each after those that it refers to, otherwise by id."""
+    from ottla.schema_registry.state import names
+
     waiting = {(version["subject"], version["version"]): version for version in sorted(versions, key=lambda version: version["id"])}
     stack = list(reversed(waiting.values()))
     opened: set[tuple[str, int]] = set()
@@ -444,10 +444,9 @@ def _in_order(versions: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         key = version["subject"], version["version"]
         if key not in opened:
             opened.add(key)
-            context = _CONTEXT.match(version["subject"])  # in which a reference is that names none
-            prefix = context[0] if context else ""
+            context = names.context_of(version["subject"])  # in which a reference is that names none
             named = [(reference["subject"], reference["version"]) for reference in version.get("references", ())]
-            targets = [waiting.get((name if name.startswith(":") else prefix + name, number)) for name, number in named]
+            targets = [waiting.get((names.within(context, name), number)) for name, number in named]
             needed = [target for target in targets if target is not None and (target["subject"], target["version"]) not in opened]
             if needed:
                 stack += needed

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ottla.clock import Clock, SystemClock
+from ottla.config.settings import INT_MAX
 from ottla.errors import ApiError, CorruptMessage, OffsetOutOfRange, OttlaError, UnknownTopicId, UnknownTopicOrPartition, reason_of
 from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
@@ -44,7 +45,6 @@ T = TypeVar("T")
 _POLL_SECONDS: Final = 1.0
 _SLACK_SECONDS: Final = 30.0  # what a call into the loop has beyond the timeouts inside it
 _LONGEST_PAUSE_SECONDS: Final = 10.0  # unless fetchOffset.retryIntervalMs is longer
-_MOST_BYTES: Final = (1 << 31) - 1  # that a Fetch request can ask for
 _NEXT_BYTES: Final = 4 << 20  # as many as a batch has at most, but for few
 _NO_END: Final = "it cannot be put into quarantine, as no one can say where it ends"
 _MILLISECONDS: Final = ((1 << 63) - 1) // 1000  # of which a column has microseconds
@@ -415,7 +415,7 @@ class _Fetching:
     async def _as_it_is(self, one: OffsetRange, more_bytes: int = 0) -> Fetched:
         """What a range begins with, whatever its checksums are. Raises ReadFailed."""
         settings = self.settings.fetch_settings()
-        sizes = {name: min(getattr(settings, name) + more_bytes, _MOST_BYTES) for name in ("max_bytes", "max_partition_bytes")}
+        sizes = {name: min(getattr(settings, name) + more_bytes, INT_MAX) for name in ("max_bytes", "max_partition_bytes")}
         try:
             async with Fetcher(self.cluster, replace(settings, check_crcs=False, **sizes)) as fetcher:
                 fetcher.assign(one.partition, one.start)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable,
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
+from ottla.config.settings import LONG_MAX
 from ottla.errors import NONE, ApiError, OttlaError, UnknownServerError, error_of
 from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
@@ -53,7 +54,7 @@ async def list_offsets(
         ValueError: a time takes more bits than a request has for it.
         UnsupportedVersion: MAX_TIMESTAMP, or `read_committed`, of a broker that does not know it.
     """
-    if beyond := [time for time in asked.values() if not -1 << 63 <= time < 1 << 63]:
+    if beyond := [time for time in asked.values() if not -LONG_MAX - 1 <= time <= LONG_MAX]:
         raise ValueError(f"{beyond[0]} is no time in ms")
     first = FIRST_WITH_ISOLATION if read_committed else MIN_VERSION
     if MAX_TIMESTAMP in asked.values():

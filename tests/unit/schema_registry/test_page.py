@@ -20,6 +20,7 @@ from ottla.schema_registry.rest.security import Authentication, users_of
 from ottla.serving.pages import pages_of
 
 NODE: Final = shutil.which("node")
+needs_node: Final = pytest.mark.skipif(NODE is None, reason="node is not here: the page's scripts are not run")
 READER: Final = Path(__file__).with_name("page_reader.mjs")
 PAGES: Final = pages_of("ottla.schema_registry.rest")
 FIRST, SECOND = (
@@ -115,7 +116,7 @@ async def read(client: Client, folder: Path, steps: Sequence[tuple[str, Any]]) -
     return found
 
 
-@pytest.mark.skipif(NODE is None, reason="node is not here: the page's scripts are not run")
+@needs_node
 async def test_a_person_finds_a_subject_its_versions_their_difference_and_whether_a_schema_fits(client: Client, tmp_path: Path) -> None:
     await client.register("clicks-value", FIRST)
     await client.register("clicks-value", SECOND)
@@ -153,7 +154,7 @@ async def test_a_person_finds_a_subject_its_versions_their_difference_and_whethe
     assert "Subject 'none' not found" in none["content"]
 
 
-@pytest.mark.skipif(NODE is None, reason="node is not here: the page's scripts are not run")
+@needs_node
 async def test_the_keyboard_leads_to_the_search_through_the_list_and_back(client: Client, tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         await client.register(name, FIRST)
@@ -164,7 +165,7 @@ async def test_the_keyboard_leads_to_the_search_through_the_list_and_back(client
     assert [step["list"] for step in told[-2:]] == [["c"], ["a", "b", "c"]]
 
 
-@pytest.mark.skipif(NODE is None, reason="node is not here: the page's scripts are not run")
+@needs_node
 async def test_a_schema_is_shown_and_checked_with_all_the_digits_that_it_has(client: Client, tmp_path: Path) -> None:
     """A script's number has 53 bits: the highest default of a long was another one in the page, which no long can have."""
     field = {"name": "a", "type": "long", "default": 2**63 - 1}
@@ -178,7 +179,7 @@ async def test_a_schema_is_shown_and_checked_with_all_the_digits_that_it_has(cli
     assert "Compatible." in checked["content"]
 
 
-@pytest.mark.skipif(NODE is None, reason="node is not here: the page's scripts are not run")
+@needs_node
 async def test_an_id_and_a_reference_lead_to_the_schema_of_their_context(client: Client, tmp_path: Path) -> None:
     """They led to the default context, in which the id is another schema and the subject another one."""
     refers = {"schema": '{"type": "array", "items": "R"}', "references": [{"name": "R", "subject": "base", "version": 1}]}

@@ -81,7 +81,7 @@ def outside(bootstrap_server: str, properties: Mapping[str, str]) -> tuple[str, 
     trusting = {name: value for name, value in properties.items() if name != "ssl.ca.location" or Path(value).exists()}
     asking = {**trusting, "ssl.endpoint.identification.algorithm": "none"}
     admin = AdminClient({"bootstrap.servers": bootstrap_server, "client.id": "ottla-check", **asking})
-    heard = [(str(each.host), each.port) for each in admin.list_topics(timeout=ANSWER_SECONDS).brokers.values()]
+    heard = [(str(broker.host), broker.port) for broker in admin.list_topics(timeout=ANSWER_SECONDS).brokers.values()]
     return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in heard), trusting
 
 
