@@ -1,6 +1,7 @@
 """An upgrade looks at what is there: what cannot become what the values say is refused before Helm has changed half of it.
 
-`--dry-run=server` has the templates ask an API server for StatefulSets. Here that is a small one that knows these alone.
+`--dry-run=server` has the templates ask an API server for what is there. Here that is a small one that knows StatefulSets and the brokers'
+ConfigMap alone.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from tests.helm.charting import CHART, NAMESPACE, helm
+from tests.helm.charting import CHART, NAMESPACE, helm, template
 
 SETS = {"name": "statefulsets", "singularName": "statefulset", "namespaced": True, "kind": "StatefulSet", "verbs": ["get"]}
+MAPS = {"name": "configmaps", "singularName": "configmap", "namespaced": True, "kind": "ConfigMap", "verbs": ["get"]}
 VERSION = {"groupVersion": "apps/v1", "version": "v1"}
 DISCOVERY: Mapping[str, Any] = {
     "/version": {"major": "1", "minor": "30", "gitVersion": "v1.30.0"},
     "/api": {"kind": "APIVersions", "versions": ["v1"]},
-    "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
+    "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": [MAPS]},
     "/apis": {"kind": "APIGroupList", "groups": [{"name": "apps", "versions": [VERSION], "preferredVersion": VERSION}]},
     "/apis/apps/v1": {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [SETS]},
 }
@@ -28,9 +30,10 @@ NOT_FOUND = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason"
 
 
 @contextmanager
-def api_server(specs: Mapping[str, Any]) -> Iterator[str]:
-    """The address of an API server with these StatefulSets, by their names."""
-    sets = {
+def api_server(specs: Mapping[str, Any], configured: Mapping[str, Any] | None) -> Iterator[str]:
+    """Where an API server has these StatefulSets, by their names, and the ConfigMap of brokers that were installed with values."""
+    maps = {} if configured is None else {"mine-ottla-broker": template(configured).one("ConfigMap", "broker")}
+    there = {f"/api/v1/namespaces/{NAMESPACE}/configmaps/{name}": config_map for name, config_map in maps.items()} | {
         f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/{name}": {
             "kind": "StatefulSet",
             "apiVersion": "apps/v1",
@@ -42,7 +45,7 @@ def api_server(specs: Mapping[str, Any]) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            found = {**DISCOVERY, **sets}.get(self.path.partition("?")[0])
+            found = {**DISCOVERY, **there}.get(self.path.partition("?")[0])
             body = json.dumps(found or NOT_FOUND).encode()
             self.send_response(200 if found else 404)
             self.send_header("Content-Type", "application/json")
@@ -59,9 +62,9 @@ def api_server(specs: Mapping[str, Any]) -> Iterator[str]:
         server.shutdown()
 
 
-def refusal_of(values: str, **specs: Any) -> str:
+def refusal_of(values: str, configured: Mapping[str, Any] | None = None, **specs: Any) -> str:
     """What an upgrade to these values is refused with; empty when it is taken."""
-    with api_server({f"mine-ottla-{name}": spec for name, spec in specs.items()}) as address:
+    with api_server({f"mine-ottla-{name}": spec for name, spec in specs.items()}, configured) as address:
         look = ("--is-upgrade", "--dry-run=server", "--kube-apiserver", address)
         made = helm("template", "mine", str(CHART), "--namespace", NAMESPACE, *look, "--set", values)
     return made.stderr if made.returncode else ""
@@ -92,3 +95,37 @@ def test_an_upgrade_with_the_volumes_that_there_are_is_taken(there: int, values:
 
 def test_a_zookeeper_of_another_number_of_servers_is_refused() -> None:
     assert "zookeeper.replicas is 1 and cannot become 3 in place" in refusal_of("zookeeper.replicas=3", zookeeper={"replicas": 1})
+
+
+OUTSIDE = {"zookeeper": {"enabled": False, "connect": "zk-0:2181,zk-1:2181", "chroot": "/here"}}
+TO_OUTSIDE = "zookeeper.enabled=false,zookeeper.chroot=/here,zookeeper.connect="
+
+
+@pytest.mark.parametrize(
+    ("there", "values", "said"),
+    [
+        ({"broker.idBase": 100}, "broker.idBase=0", "broker.idBase is 100 and cannot become 0 in place"),
+        ({}, "zookeeper.chroot=/elsewhere", "zookeeper.chroot is '/ottla' and cannot become '/elsewhere' in place"),
+        (OUTSIDE, f"{TO_OUTSIDE}zk-0:2181,zookeeper.chroot=", "zookeeper.chroot is '/here' and cannot become '' in place"),
+        (OUTSIDE, f"{TO_OUTSIDE}other:2181", "none of the ZooKeeper servers zk-0:2181,zk-1:2181 is left in other:2181"),
+        (OUTSIDE, "zookeeper.chroot=/here", "none of the ZooKeeper servers zk-0:2181,zk-1:2181 is left in mine-ottla-zookeeper-0."),
+        ({"zookeeper.chroot": "/here"}, f"{TO_OUTSIDE}zk-0:2181", ":2181 is left in zk-0:2181"),
+    ],
+)
+def test_an_upgrade_that_makes_another_cluster_of_the_brokers_is_refused(there: Mapping[str, Any], values: str, said: str) -> None:
+    """Under other ids, or in another place of ZooKeeper, no broker is the one that partitions have as their replica."""
+    assert said in refusal_of(values, there)
+
+
+@pytest.mark.parametrize(
+    ("there", "values"),
+    [
+        ({"broker.idBase": 100}, "broker.idBase=100"),
+        (OUTSIDE, f"{TO_OUTSIDE}zk-1:2181\\,zk-2:2181"),
+        ({}, "clusterDomain=example.internal"),
+    ],
+)
+def test_an_upgrade_of_the_same_cluster_is_taken(there: Mapping[str, Any], values: str) -> None:
+    """Servers of an ensemble come and go one by one; those of the chart have other names in another domain."""
+    ours = {} if there == OUTSIDE else {"zookeeper": {"replicas": 3}}
+    assert refusal_of(values, there, **ours) == ""

@@ -96,4 +96,29 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+
+{{- /* Brokers of other ids, or of another place in ZooKeeper, are none of those that hold the partitions. */ -}}
+{{- if .Release.IsUpgrade -}}
+{{- with lookup "v1" "ConfigMap" .Release.Namespace (printf "%s-broker" (include "ottla.fullname" .)) -}}
+{{- $id := int (get (get .data "pod.json" | fromJson) "id_base") -}}
+{{- if ne $id (int $values.broker.idBase) -}}
+{{- fail (printf "broker.idBase is %d and cannot become %d in place: no broker would be one that partitions have as a replica" $id (int $values.broker.idBase)) -}}
+{{- end -}}
+{{- $connect := regexFind "(?m)^zookeeper\\.connect=.*$" (get .data "server.properties") | trimPrefix "zookeeper.connect=" -}}
+{{- $servers := regexFind "^[^/]*" $connect -}}
+{{- $chroot := trimPrefix $servers $connect -}}
+{{- if ne $chroot (default "" $values.zookeeper.chroot) -}}
+{{- fail (printf "zookeeper.chroot is '%s' and cannot become '%s' in place: the brokers would find an empty cluster there" $chroot (default "" $values.zookeeper.chroot)) -}}
+{{- end -}}
+{{- $wanted := include "ottla.zookeeper.servers" $ -}}
+{{- $isOurs := and $values.zookeeper.enabled (lookup "apps/v1" "StatefulSet" $.Release.Namespace (printf "%s-zookeeper" (include "ottla.fullname" $))) -}}
+{{- $isLeft := false -}}
+{{- range splitList "," $wanted -}}
+{{- $isLeft = or $isLeft (has . (splitList "," $servers)) -}}
+{{- end -}}
+{{- if not (or $isOurs $isLeft) -}}
+{{- fail (printf "zookeeper.connect: none of the ZooKeeper servers %s is left in %s: the brokers would find an empty cluster there; where it is the same ensemble, name both in one upgrade and the new ones alone in the next" $servers $wanted) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
