@@ -443,3 +443,16 @@ def test_names_stay_within_what_kubernetes_takes() -> None:
     for document in rendered:
         assert len(document["metadata"]["name"]) <= 63, document["metadata"]["name"]
     assert all(len(stateful_set["metadata"]["name"]) <= 52 for stateful_set in rendered.all("StatefulSet"))
+
+
+def test_a_name_that_is_a_word_of_yaml_is_a_name_all_the_same() -> None:
+    """`name: yes` is true to Helm, which no API server takes."""
+    metrics = {"serviceMonitor": {"enabled": True}}
+    services = {"auditCounter": {"enabled": True}, "schemaRegistry": {"enabled": True}}
+    mirror = {"enabled": True, "sources": {"far": {"bootstrap.servers": "far:9092"}}}
+    tls = {"certManager": {"enabled": True, "issuerRef": {"name": "an-issuer"}}}
+    rendered = template({"fullnameOverride": "yes", "metrics": metrics, "mirrorMaker": mirror, "tls": tls, **services})
+    assert all(isinstance(manifest["metadata"]["name"], str) for manifest in rendered)
+    assert "yes" in rendered.one("Certificate", "tls")["spec"]["dnsNames"]
+    relabelings = [monitor["spec"]["endpoints"][0]["relabelings"][0] for monitor in rendered.all("ServiceMonitor")]
+    assert relabelings == [{"targetLabel": "job", "replacement": "yes"}] * 4
