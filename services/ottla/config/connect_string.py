@@ -38,12 +38,17 @@ class ConnectString:
         return self.hosts + self.chroot
 
 
+def is_port(text: str) -> bool:
+    """Whether it is the number of a port, 0 among them. Of thousands of digits Python makes no number."""
+    return text.isascii() and text.isdigit() and len(text) < 10 and int(text) < 65536
+
+
 def _server(server: str) -> tuple[str, int]:
     if server.startswith("["):
         host, _, port = server[1:].partition("]")
         port = port.removeprefix(":")
     else:
         host, _, port = server.partition(":")
-    if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
+    if not host or (port and not (is_port(port) and int(port))):
         raise ConfigurationError(f"{server!r} is not host:port")
     return host, int(port) if port else DEFAULT_PORT

@@ -24,7 +24,7 @@ from ottla.errors import ConfigurationError
 DEFAULT_PORT: Final = 8081
 LEVELS: Final = ["NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"]
 
-_URL: Final = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_-]*)://(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d+)/?")
+_URL: Final = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_-]*)://(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d{1,9})/?")
 # As Jetty splits them: `"add Cache-Control: no-cache, no-store", set X-Frame-Options: DENY` are two.
 _HEADER: Final = re.compile(r'\s*"[^"]*"|[^,]+')
 _PROTOCOLS: Final = {"http": "PLAINTEXT", "https": "SSL"}

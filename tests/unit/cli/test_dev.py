@@ -73,7 +73,14 @@ def test_free_ports_are_free_ones_of_each(tmp_path: Path) -> None:
     assert dev_properties(tmp_path, "127.0.0.1", 0, 1, {}, 3, 3)["listeners"] == "PLAINTEXT://127.0.0.1:0"
 
 
-@pytest.mark.parametrize(("given", "expected"), [("127.0.0.1:9404", "127.0.0.1:9406"), (":0", ":0"), ("nonsense", "nonsense")])
+HUGE = f":{'9' * 5000}"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("127.0.0.1:9404", "127.0.0.1:9406"), (":0", ":0"), ("nonsense", "nonsense"), (HUGE, HUGE)],
+    ids=lambda text: text[:20],
+)
 def test_metrics_of_several_brokers_are_at_ports_side_by_side(tmp_path: Path, given: str, expected: str) -> None:
     assert dev_properties(tmp_path, "127.0.0.1", 0, 1, {"http.listener": given}, 3, 3)["http.listener"] == expected
 

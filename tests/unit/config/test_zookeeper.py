@@ -25,10 +25,18 @@ def test_a_connect_string_is_servers_and_a_path(text: str, servers: tuple[tuple[
     assert ConnectString.parse(str(parsed)) == parsed
 
 
-@pytest.mark.parametrize("text", ["", ",", "a:0", "a:b", "a,,b", "a:1/b//c", "a:1/../b", "a:1/b\x01", "/only"])
+@pytest.mark.parametrize("text", ["", ",", "a:0", "a:b", "a,,b", "a:1/b//c", "a:1/../b", "a:1/b\x01", "/only", f"a:{'9' * 5000}"])
 def test_what_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"is not host:port|is no path"):
         ConnectString.parse(text)
+
+
+def test_a_listener_of_the_twin_has_a_port() -> None:
+    """Of more than 4,300 digits Python makes no number, and raises what is no ConfigurationError."""
+    for wrong in ("a", "a:65536", f"a:{'9' * 5000}"):
+        with pytest.raises(ConfigurationError, match="is not host:port"):
+            BrokerSettings.from_properties({"coordination.listener": wrong})
+    assert BrokerSettings.from_properties({"coordination.listener": "a:0"}).coordination_listener == "a:0"
 
 
 def test_acls_need_somebody_to_be_and_a_name_a_password() -> None:
