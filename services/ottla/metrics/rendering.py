@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -33,6 +34,7 @@ BREATH_SECONDS: Final = 0.0003
 LINES_AT_ONCE: Final = 16
 # What the library appends to the name of a family by itself.
 _ENDINGS: Final = {"counter": "_total", "info": "_info"}
+_WEIGHT: Final = re.compile(r"[01](\.[0-9]{0,3})?")
 _BOUND_TEXTS: Final = (*(repr(bound) for bound in BOUNDS), "+Inf")
 
 
@@ -78,9 +80,20 @@ class _Alone:
 
 
 def format_for(accept: str) -> Format:
-    """OpenMetrics for who takes it, as every Prometheus since 2.5 does; otherwise the text format 0.0.4."""
-    wanted = {kind.split(";")[0].strip().lower() for kind in accept.split(",")}
-    return Format(is_openmetrics="application/openmetrics-text" in wanted)
+    """OpenMetrics for who takes it as well as text, as every Prometheus since 2.5 does; otherwise the text format 0.0.4."""
+    openmetrics_weight, text_weight = _weight(accept, "application/openmetrics-text"), _weight(accept, "text/plain")
+    return Format(is_openmetrics=0.0 < openmetrics_weight >= text_weight)
+
+
+def _weight(accept: str, kind: str) -> float:
+    """The largest `q` that a kind has in an Accept header (RFC 9110, 12.5.1), 0 where it is not there or one is no number."""
+    weights = [0.0]
+    for entry in accept.lower().split(","):
+        name, *parameters = (part.strip() for part in entry.split(";"))
+        if name == kind:
+            given = next((parameter[2:] for parameter in parameters if parameter.startswith("q=")), "1")
+            weights.append(float(given) if _WEIGHT.fullmatch(given) else 0.0)
+    return max(weights)
 
 
 async def render(

@@ -86,6 +86,13 @@ def test_openmetrics_ends_where_it_says_and_the_text_format_says_nothing_of_an_e
             "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
         ),
+        # Prometheus with `scrape_protocols: [PrometheusText0.0.4, OpenMetricsText1.0.0]`, and who refuses OpenMetrics.
+        (
+            "text/plain;version=0.0.4;q=0.3,application/openmetrics-text;version=1.0.0;q=0.2,*/*;q=0.1",
+            "text/plain; version=0.0.4; charset=utf-8",
+        ),
+        ("application/openmetrics-text; Q=0, */*", "text/plain; version=0.0.4; charset=utf-8"),
+        ("application/openmetrics-text;q=nan", "text/plain; version=0.0.4; charset=utf-8"),
     ],
 )
 def test_the_format_is_the_one_that_was_asked_for(accept: str, content_type: str) -> None:
