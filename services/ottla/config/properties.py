@@ -2,7 +2,8 @@
 
 Comments start with `#` or `!`; `=`, `:` or blanks part a name from its value; a backslash at the end of a line
 joins the next; `\\t \\n \\r \\f \\uXXXX` are escapes and a backslash before anything else is dropped.
-Each value remembers its line. Unlike Java, a name that is given twice is refused: there the last one wins unseen.
+Each value remembers its line. Unlike Java, a name that is given twice is refused: there the last one wins unseen; and a file that is UTF-8
+is read as that. Any other is Latin-1, as every file is to Java.
 
 Source: the API documentation of `java.util.Properties.load`.
 """
@@ -53,12 +54,13 @@ class Properties(Mapping[str, str]):
 def load(path: Path | str) -> Properties:
     """Reads a file; ConfigurationError when it cannot be read or names a setting twice."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        content = Path(path).read_bytes()
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path}: byte {error.start} is not UTF-8") from error
-    return parse(text, str(path))
+    try:
+        return parse(content.decode("utf-8-sig"), str(path))
+    except UnicodeDecodeError:
+        return parse(content.decode("latin-1"), str(path))
 
 
 def parse(text: str, source: str = "<text>") -> Properties:
