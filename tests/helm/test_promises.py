@@ -405,7 +405,8 @@ def test_the_package_holds_the_files_behind_the_links(tmp_path: Path) -> None:
     packed = helm("package", str(CHART), "--destination", str(tmp_path))
     assert packed.returncode == 0, packed.stderr
     [archive] = tmp_path.glob("ottla-*.tgz")
-    made = helm("template", "mine", str(archive), "--namespace", NAMESPACE, "--set", "metrics.prometheusRule.enabled=true")
+    monitored = "metrics.prometheusRule.enabled=true,metrics.serviceMonitor.enabled=true"
+    made = helm("template", "mine", str(archive), "--namespace", NAMESPACE, "--set", monitored)
     assert made.returncode == 0, made.stderr
     assert "kind: PrometheusRule" in made.stdout
     assert archive.stat().st_size < 400_000, "a release's record in Kubernetes holds the chart and may have a megabyte"

@@ -309,6 +309,10 @@ def test_a_value_that_can_not_be_is_refused(values: dict[str, Any], named: str) 
             {"metrics.serviceMonitor": {"enabled": True, "path": "/metrics/kafka"}, "metrics.prometheusRule.enabled": True},
             "metrics.serviceMonitor.path is /metrics/kafka, and the rules go by /metrics: AllBrokersDown would fire for good",
         ),
+        (
+            {"metrics.prometheusRule": {"enabled": True, "disabledAlerts": ["BrokerDown"]}},
+            "metrics.serviceMonitor is not: AllBrokersDown would fire for good",
+        ),
         ({"externalAccess": {"enabled": True, "nodePorts": [30092]}}, "has 1 ports for 3 brokers"),
         ({"externalAccess": {"enabled": True, "type": "LoadBalancer", "hosts": ["a"]}}, "has 1 hosts for 3 brokers"),
         ({"externalAccess": {"enabled": True, "hosts": ["a", "b"]}}, "give one for each, or one for all"),
@@ -318,6 +322,11 @@ def test_a_value_that_can_not_be_is_refused(values: dict[str, Any], named: str) 
 )
 def test_values_that_contradict_each_other_are_refused_with_what_to_do(values: dict[str, Any], told: str) -> None:
     assert told in refusal(values)
+
+
+def test_rules_for_another_monitor_are_taken_without_the_alert_that_asks_for_a_target() -> None:
+    rules = {"enabled": True, "disabledAlerts": ["AllBrokersDown"]}
+    assert len(template({"metrics.prometheusRule": rules}).all("PrometheusRule")) > 5
 
 
 @pytest.mark.parametrize("memory", ["1Gi", "1024Mi", "1073741824", "1.5G", 1073741824, None])

@@ -52,6 +52,11 @@
 {{- fail (printf "metrics.serviceMonitor.path is %s, and the rules go by /metrics: AllBrokersDown would fire for good" $monitor.path) -}}
 {{- end -}}
 
+{{- $rules := $values.metrics.prometheusRule -}}
+{{- if and $rules.enabled (not $monitor.enabled) (not (has "AllBrokersDown" (default list $rules.disabledAlerts))) -}}
+{{- fail "metrics.prometheusRule is enabled and metrics.serviceMonitor is not: AllBrokersDown would fire for good where no one scrapes the brokers; where another monitor does, name it in metrics.prometheusRule.disabledAlerts" -}}
+{{- end -}}
+
 {{- if and $values.tls.existingSecret $values.tls.certManager.enabled -}}
 {{- fail "tls.certManager makes the Secret itself: leave tls.existingSecret empty" -}}
 {{- end -}}
