@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ottla.config.listeners import is_host
 from ottla.errors import ConfigurationError
 
 DEFAULT_PORT: Final = 2181
@@ -49,6 +50,6 @@ def _server(server: str) -> tuple[str, int]:
         port = port.removeprefix(":")
     else:
         host, _, port = server.partition(":")
-    if not host or (port and not (is_port(port) and int(port))):
+    if not host or not is_host(host) or (port and not (is_port(port) and int(port))):
         raise ConfigurationError(f"{server!r} is not host:port")
     return host, int(port) if port else DEFAULT_PORT

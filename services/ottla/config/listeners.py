@@ -83,6 +83,7 @@ def parse_listeners(setting_name: str, text: str, protocols: Mapping[str, str]) 
                 f"{setting_name} = {text!r}: a listener's name has letters, digits, - and _; '{match['name']}' has not"
             )
         _check_port(setting_name, text, port)
+        check_host(setting_name, text, match["host"])
         if name not in protocols:
             hint = nearest(name, protocols) or "; add it there"
             raise ConfigurationError(f"{setting_name} = {text!r}: listener.security.protocol.map does not have {name}{hint}")
@@ -107,6 +108,7 @@ def parse_address(setting_name: str, text: str, name: str, security_protocol: st
     if match is None:
         raise ConfigurationError(f"{setting_name} = {text!r}: is not host:port (an IPv6 address goes in brackets){hint}")
     _check_port(setting_name, text, int(match["port"]))
+    check_host(setting_name, text, match["host"])
     return Listener(name, match["six"] or match["host"], int(match["port"]), security_protocol)
 
 
@@ -152,6 +154,21 @@ def advertise(
         )
         for listener in chosen
     )
+
+
+def is_host(name: str) -> bool:
+    """Whether it can be looked up at all: of a name with an empty or an overlong part Python raises what is no OSError."""
+    try:
+        name.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
+def check_host(setting_name: str, text: str, host: str | None) -> None:
+    """Refuses the name of a host that is none; None is an address."""
+    if host and not is_host(host):
+        raise ConfigurationError(f"{setting_name} = {text!r}: '{host}' is not the name of a host")
 
 
 def _check_port(setting_name: str, text: str, port: int) -> None:

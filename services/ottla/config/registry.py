@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final, Self
 
 from ottla.config.http import HttpSettings
-from ottla.config.listeners import ANY_HOST, Listener
+from ottla.config.listeners import ANY_HOST, Listener, check_host
 from ottla.config.reading import Relation, ServiceSettings
 from ottla.config.rpc import LISTENER_NAME, RpcSettings
 from ottla.config.settings import INT_MAX, KIB, MIB, SECOND_MS, Password, Settings, nearest, setting
@@ -50,6 +50,7 @@ def parse_urls(text: str, protocols: Mapping[str, str]) -> tuple[Listener, ...]:
             raise ConfigurationError(f"listeners = {text!r}: {name} is neither http nor https, and not in listener.protocol.map{hint}")
         if int(match["port"]) > 65535:
             raise ConfigurationError(f"listeners = {text!r}: port {match['port']} is not in [0, 65535]")
+        check_host("listeners", text, match["host"])
         found.append(Listener(name.upper(), match["six"] or match["host"], int(match["port"]), _PROTOCOLS[scheme]))
     if not found:
         raise ConfigurationError(f"listeners = {text!r}: at least one listener is needed")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.config.connect_string import ConnectString, is_port
+from ottla.config.listeners import is_host
 from ottla.config.settings import Password, Settings, setting
 from ottla.errors import ConfigurationError
 
@@ -26,7 +27,7 @@ def _no_address(text: str | None) -> str:
     if text is None:
         return ""
     host, _, port = text.rpartition(":")
-    return "" if host and is_port(port) else "is not host:port"
+    return "" if host and is_host(host) and is_port(port) else "is not host:port"
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

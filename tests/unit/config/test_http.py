@@ -21,7 +21,7 @@ def test_unset_is_nowhere_and_partitions_have_no_series_of_their_own() -> None:
     assert settings.http_address is None and not settings.metrics_partition_enabled
 
 
-@pytest.mark.parametrize("text", ["9404", "http://:9404", ":70000", "a:1,b:2", "a,b:2", ":"])
+@pytest.mark.parametrize("text", ["9404", "http://:9404", ":70000", "a:1,b:2", "a,b:2", ":", "a..b:1", f"{'a' * 64}:1"])
 def test_what_is_no_address_is_refused_by_name(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"http\.listener") as refused:
         BrokerSettings.from_properties({"http.listener": text})

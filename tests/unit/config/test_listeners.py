@@ -48,6 +48,7 @@ def test_a_listener_is_shown_as_it_is_written() -> None:
         ("PLAINTEXT://::1:9092", "an IPv6 address goes in brackets"),
         ("PLAINTEXT://:70000", "port 70000 is not in [0, 65535]"),
         ("PLAINTEXT://:-1", "port -1 is not in [0, 65535]"),
+        ("PLAINTEXT://a..b:1", "'a..b' is not the name of a host"),
         ("PLAINTEXT://:1,PLAINTEXT://:2", "PLAINTEXT is there twice"),
         ("PLAINTEXT://:1,SSL://:1", "two listeners at :1"),
         ("PLAINTXT://:1", "does not have PLAINTXT; did you mean 'PLAINTEXT'?"),

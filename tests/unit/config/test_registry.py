@@ -106,6 +106,7 @@ def test_listeners_may_have_names() -> None:
         ("listeners=8081", "is not http://host:port"),
         ("listeners=ftp://:8081", "neither http nor https"),
         ("listeners=http://:99999", "port 99999"),
+        ("listeners=http://a..b:8081", "'a..b' is not the name of a host"),
         (f"listeners=http://:{'9' * 5000}", "is not http://host:port"),
         ("listener.protocol.map=IN", "NAME:http"),
         ("inter.instance.listener.name=nowhere", "none of listeners"),

@@ -25,7 +25,7 @@ def test_a_connect_string_is_servers_and_a_path(text: str, servers: tuple[tuple[
     assert ConnectString.parse(str(parsed)) == parsed
 
 
-@pytest.mark.parametrize("text", ["", ",", "a:0", "a:b", "a,,b", "a:1/b//c", "a:1/../b", "a:1/b\x01", "/only", f"a:{'9' * 5000}"])
+@pytest.mark.parametrize("text", ["", ",", "a:0", "a:b", "a,,b", "a:1/b//c", "a:1/../b", "a:1/b\x01", "/only", "a..b:1", f"a:{'9' * 5000}"])
 def test_what_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"is not host:port|is no path"):
         ConnectString.parse(text)
@@ -33,7 +33,7 @@ def test_what_is_none_is_refused(text: str) -> None:
 
 def test_a_listener_of_the_twin_has_a_port() -> None:
     """Of more than 4,300 digits Python makes no number, and raises what is no ConfigurationError."""
-    for wrong in ("a", "a:65536", f"a:{'9' * 5000}"):
+    for wrong in ("a", "a:65536", "a..b:1", f"a:{'9' * 5000}"):
         with pytest.raises(ConfigurationError, match="is not host:port"):
             BrokerSettings.from_properties({"coordination.listener": wrong})
     assert BrokerSettings.from_properties({"coordination.listener": "a:0"}).coordination_listener == "a:0"
