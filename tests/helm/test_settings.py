@@ -99,6 +99,14 @@ def test_a_person_s_settings_go_before_the_chart_s(tmp_path: Path) -> None:
     assert settings.num_partitions == 6
 
 
+def test_a_setting_of_several_lines_comes_with_all_of_them(tmp_path: Path) -> None:
+    """A certificate that a machine with Windows has written, by `--set-file`: a carriage return ends a line of YAML too."""
+    pem = "-----BEGIN CERTIFICATE-----\r\nAAAA\r\n-----END CERTIFICATE-----"
+    settings = started_with(template({"broker.settings": {"ssl.truststore.certificates": pem}}), tmp_path)
+    assert settings.ssl_truststore_certificates is not None
+    assert settings.ssl_truststore_certificates.value.split() == pem.split()
+
+
 def test_a_setting_that_is_switched_off_goes_before_the_chart_s_too() -> None:
     """Sprig's `merge` takes false for a value that is not there."""
     off = {"audit.enable": False, "zookeeper.set.acl": False}

@@ -101,7 +101,7 @@ ssl.client.auth: {{ .Values.tls.clientAuth }}
 {{- if and (kindIs "float64" .) (eq . (floor .)) -}}
 {{- int64 . -}}
 {{- else -}}
-{{- $text := toString . | replace "\\" "\\\\" | replace "\n" "\\n" | replace "\t" "\\t" -}}
+{{- $text := toString . | replace "\\" "\\\\" | replace "\n" "\\n" | replace "\r" "\\r" | replace "\t" "\\t" -}}
 {{- if hasPrefix " " $text }}\{{ end }}{{ $text -}}
 {{- end -}}
 {{- end -}}
