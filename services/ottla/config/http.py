@@ -17,7 +17,7 @@ class HttpSettings(Settings):
         "string",
         default=None,
         doc="Ottla's own: `host:port` at which `/metrics`, `/healthz` and `/readyz` answer, and a broker's `/metrics/kafka`; no host is "
-        "every interface, port 0 any free port. It has no secrets and asks for none, so it is for the network of the operators. "
+        "every interface of IPv4, port 0 any free port. It has no secrets and asks for none, so it is for the network of the operators. "
         "Unset: none.",
     )
     metrics_partition_enabled: bool = setting(

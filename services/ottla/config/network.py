@@ -18,7 +18,8 @@ class NetworkSettings(Settings):
         "listeners",
         "string",
         default="PLAINTEXT://:9092",
-        doc="Comma-separated `NAME://host:port` to accept connections at. No host: every interface; port 0: any free port.",
+        doc="Comma-separated `NAME://host:port` to accept connections at. No host: every interface of IPv4, `[::]`: of IPv6; "
+        "port 0: any free port.",
     )
     advertised_listeners: str | None = setting(
         "advertised.listeners",
