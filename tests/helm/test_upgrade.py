@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.helm.charting import CHART, NAMESPACE, helm, template
 
-SETS = {"name": "statefulsets", "singularName": "statefulset", "namespaced": True, "kind": "StatefulSet", "verbs": ["get"]}
+SETS = {"name": "statefulsets", "singularName": "statefulset", "namespaced": True, "kind": "StatefulSet", "verbs": ["get", "list"]}
 MAPS = {"name": "configmaps", "singularName": "configmap", "namespaced": True, "kind": "ConfigMap", "verbs": ["get"]}
 VERSION = {"groupVersion": "apps/v1", "version": "v1"}
 DISCOVERY: Mapping[str, Any] = {
@@ -33,15 +33,25 @@ NOT_FOUND = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason"
 def api_server(specs: Mapping[str, Any], configured: Mapping[str, Any] | None) -> Iterator[str]:
     """Where an API server has these StatefulSets, by their names, and the ConfigMap of brokers that were installed with values."""
     maps = {} if configured is None else {"mine-ottla-broker": template(configured).one("ConfigMap", "broker")}
-    there = {f"/api/v1/namespaces/{NAMESPACE}/configmaps/{name}": config_map for name, config_map in maps.items()} | {
-        f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets/{name}": {
+    listed = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"
+    there: dict[str, Any] = {f"/api/v1/namespaces/{NAMESPACE}/configmaps/{name}": config_map for name, config_map in maps.items()} | {
+        f"{listed}/{name}": {
             "kind": "StatefulSet",
             "apiVersion": "apps/v1",
-            "metadata": {"name": name, "namespace": NAMESPACE},
+            "metadata": {
+                "name": name,
+                "namespace": NAMESPACE,
+                "labels": {
+                    "app.kubernetes.io/instance": "mine",
+                    "app.kubernetes.io/component": name.rpartition("-")[2],
+                    "helm.sh/chart": "ottla-0.0.9",
+                },
+            },
             "spec": spec,
         }
         for name, spec in specs.items()
     }
+    there[listed] = {"kind": "StatefulSetList", "apiVersion": "apps/v1", "metadata": {}, "items": [*there.values()][len(maps) :]}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -95,6 +105,13 @@ def test_an_upgrade_with_the_volumes_that_there_are_is_taken(there: int, values:
 
 def test_a_zookeeper_of_another_number_of_servers_is_refused() -> None:
     assert "zookeeper.replicas is 1 and cannot become 3 in place" in refusal_of("zookeeper.replicas=3", zookeeper={"replicas": 1})
+
+
+@pytest.mark.parametrize("values", ["fullnameOverride=events", "nameOverride=events"])
+def test_brokers_of_another_name_are_refused(values: str) -> None:
+    """Helm would take those that there are away, with ZooKeeper, and start new ones on new volumes."""
+    said = refusal_of(values, broker=brokers(1), zookeeper={"replicas": 3})
+    assert "the brokers of this release are mine-ottla-broker and cannot become " in said
 
 
 OUTSIDE = {"zookeeper": {"enabled": False, "connect": "zk-0:2181,zk-1:2181", "chroot": "/here"}}

@@ -102,6 +102,18 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* Under another name Helm takes the brokers and ZooKeeper away, and starts others on volumes of their own. */ -}}
+{{- if .Release.IsUpgrade -}}
+{{- $name := printf "%s-broker" (include "ottla.fullname" .) -}}
+{{- range (lookup "apps/v1" "StatefulSet" .Release.Namespace "").items -}}
+{{- $labels := default dict .metadata.labels -}}
+{{- $isOfRelease := and (eq (dig "app.kubernetes.io/instance" "" $labels) $.Release.Name) (regexMatch (printf "^%s-[0-9]" $.Chart.Name) (dig "helm.sh/chart" "" $labels)) -}}
+{{- if and $isOfRelease (eq (dig "app.kubernetes.io/component" "" $labels) "broker") (ne .metadata.name $name) -}}
+{{- fail (printf "the brokers of this release are %s and cannot become %s in place, which would begin without any data: see nameOverride and fullnameOverride" .metadata.name $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* Brokers of other ids, or of another place in ZooKeeper, are none of those that hold the partitions. */ -}}
 {{- if .Release.IsUpgrade -}}
 {{- with lookup "v1" "ConfigMap" .Release.Namespace (printf "%s-broker" (include "ottla.fullname" .)) -}}
