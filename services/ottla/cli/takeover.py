@@ -99,6 +99,8 @@ def _read(path: Path) -> FoundBroker:
             except ConfigurationError as error:
                 if name in accepted and why_refused(name):
                     usable[name] = text
+                elif name == "zookeeper.connect":  # where there is nothing to be looked at
+                    raise ConfigurationError(f"{properties.place_of(name)}: {error}") from error
                 else:
                     refused[name] = str(error)
         settings = _settings(usable, refused)

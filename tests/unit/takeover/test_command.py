@@ -110,7 +110,7 @@ def test_what_cannot_be_looked_at_is_exit_code_2(left: KafkaLeft, capsys: pytest
     if why == "no file":
         path.unlink()
     elif why == "no properties":
-        path.write_bytes(b"\xff")
+        path.write_text("=1")
     elif why == "files of two clusters":
         path.write_text(path.read_text().replace("/kafka", "/other"))
     else:
@@ -123,6 +123,14 @@ def test_what_cannot_be_looked_at_is_exit_code_2(left: KafkaLeft, capsys: pytest
     else:
         assert run(["takeover", "check", *words]) == 2
     assert capsys.readouterr().err.startswith("ottla: ")
+
+
+def test_a_place_of_zookeeper_that_is_none_is_said_with_its_line(left: KafkaLeft, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was said not to be set, as with what is refused it was left out."""
+    path = left.directory / "broker-1.properties"
+    path.write_text("broker.id=1\nzookeeper.connect=127.0.0.1:zwei/kafka\n")
+    assert run(["takeover", "check", *options(left, 1)]) == 2
+    assert capsys.readouterr().err == (f"ottla: {path}:2: zookeeper.connect = '127.0.0.1:zwei/kafka': '127.0.0.1:zwei' is not host:port\n")
 
 
 def test_the_order_of_the_servers_of_zookeeper_makes_no_other_cluster(left: KafkaLeft, capsys: pytest.CaptureFixture[str]) -> None:
