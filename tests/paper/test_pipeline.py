@@ -154,7 +154,7 @@ def test_a_message_is_the_id_of_its_schema_and_bytes(cluster: EmbeddedCluster, r
     schema = json.loads(str(asked(cluster, f"/schemas/ids/{found}")["schema"]))
     assert fastavro.schemaless_reader(io.BytesIO((value or b"")[5:]), schema, None) == {"page": "/jobs"}
     assert asked(cluster, f"/subjects/{topic}-value/versions", CLICK)["id"] == schema_id, "the same schema has the same id"
-    with urllib.request.urlopen(f"{cluster.schema_registry_url}/schemas/ids/{found}", timeout=120) as answer:
+    with urllib.request.urlopen(f"{cluster.schema_registry_url}/schemas/ids/{found}/schema", timeout=120) as answer:
         assert "immutable" in answer.headers["Cache-Control"]
     for query in ("", "?permanent=true"):
         request = urllib.request.Request(f"{cluster.schema_registry_url}/subjects/{topic}-value{query}", method="DELETE")

@@ -778,8 +778,8 @@ async def test_media_types_and_forms_of_bodies(client: Client) -> None:
 
 async def test_an_id_is_answered_for_ever_and_compressed_where_that_helps(client: Client) -> None:
     await client.register("a", record("R", *(f"field_{number}" for number in range(100))))
+    assert "immutable" in (await client.get("/schemas/ids/1/schema")).headers["cache-control"]
     reply = await client.get("/schemas/ids/1")
-    assert "immutable" in reply.headers["cache-control"]
     unchanged = await client.get("/schemas/ids/1", If_None_Match=reply.headers["etag"])
     assert (unchanged.status, unchanged.content) == (304, b"")
     compressed = await client.get("/schemas/ids/1", Accept_Encoding="gzip, deflate")
@@ -814,6 +814,20 @@ async def test_a_kept_answer_does_not_hide_that_a_schema_was_deleted_or_is_there
             assert answers.count(b'"deleted":true') == expected and answers.count(b"HTTP/1.1 200 OK") == 4
             assert (await client.ask(method, path, {})).status == 200
         assert registry.application.counts.cached == 6
+
+
+async def test_a_cache_between_asks_again_whether_a_schema_was_deleted(client: Client) -> None:
+    """A browser showed for a year that it was not, as the answer was marked as immutable."""
+    await client.register("a", A)
+    guid = (await client.get("/schemas/ids/1")).json["guid"]
+    for path in ("/schemas/ids/1", f"/schemas/guids/{guid}"):
+        reply = await client.get(path)
+        assert reply.headers["cache-control"] == "public, no-cache" and "deleted" not in reply.json
+        assert (await client.get(path, If_None_Match=reply.headers["etag"])).status == 304
+        assert (await client.delete("/subjects/a")).status == 200
+        changed = await client.get(path, If_None_Match=reply.headers["etag"])
+        assert (changed.status, changed.json["deleted"]) == (200, True)
+        assert (await client.post("/subjects/a/undelete", {})).status == 200
 
 
 async def test_a_kept_answer_for_an_alias_does_not_outlive_a_change_of_the_alias() -> None:

@@ -336,8 +336,8 @@ class Application:
         is_lasting = route.name in CACHED_ROUTES and not (isinstance(found, dict) and "maxId" in found)
         if is_lasting:
             whose = "public" if self._authentication is None else "private"
-            # A subject may be an alias, and of another one tomorrow.
-            for_long = "no-cache" if b"subject=" in request.target else FOREVER
+            # A subject may be an alias, and of another one tomorrow; and but for the text alone an answer says whether it was deleted.
+            for_long = FOREVER if route.name == "schema_text_by_id" and b"subject=" not in request.target else "no-cache"
             headers |= {"cache-control": f"{whose}, {for_long}", "etag": f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"'}
             if headers["etag"] in request.header(b"if-none-match"):
                 status, body = 304, b""
