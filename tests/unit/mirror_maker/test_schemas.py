@@ -276,6 +276,16 @@ async def test_what_is_another_schema_in_the_target_stays_and_is_told(tmp_path: 
             await run(SchemaCopier(Registry(["http://127.0.0.1:1"]), Registry([to_url]), name_filter("subjects", [".*"], [])).copy, {}, ())
 
 
+async def test_a_subject_that_is_older_than_its_topic_is_copied_under_the_topics_name_too(tmp_path: Path) -> None:
+    """As a pipeline registers schemas first. It was not, until one of the registries had another version."""
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
+        copier = SchemaCopier(Registry([from_url]), Registry([to_url]), name_filter("subjects", [".*"], []))
+        assert await source.register("clicks-value", '"int"') == 1
+        assert [await asyncio.to_thread(copier.copy, {}, ()) for _ in range(2)] == [1, 0]
+        assert await asyncio.to_thread(copier.copy, {"clicks": "A.clicks"}, ()) == 1
+        assert (await target.get("/subjects/A.clicks-value/versions/1")).json["id"] == 1
+
+
 async def test_versions_of_which_a_page_is_larger_than_an_answer_may_be_are_copied_in_smaller_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

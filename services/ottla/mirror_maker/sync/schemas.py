@@ -132,7 +132,7 @@ class SchemaCopier:
     is_ended: bool = False
     former_modes: dict[str, str | None] = field(default_factory=dict)
     keep_modes: Callable[[Mapping[str, str | None]], object] = dict
-    _seen: tuple[list[Version], list[Version]] = field(default=([], []))  # with which there was nothing more to do
+    _seen: object = None  # with which there was nothing more to do
 
     def copy(self, topics: Mapping[str, str], others: Collection[str]) -> int:
         """Registers what is missing; gives how many versions that were.
@@ -146,7 +146,8 @@ class SchemaCopier:
         """
         for path in list(self.former_modes):  # the target was away when it was to be put back, or a worker was killed before
             self._put_back(path)
-        seen = self.source.versions(), self.target.versions()
+        # A topic may be made long after its subject, which is called another name from then on.
+        seen = self.source.versions(), self.target.versions(), dict(topics), frozenset(others)
         if seen == self._seen:
             return 0
         there = {(version["subject"], version["version"]): version["id"] for version in seen[1]}
@@ -171,7 +172,7 @@ class SchemaCopier:
                 log.warning("the schema %s is not copied: %s", what, why)
         self.refused = refused
         # What was refused is tried again once one of the registries says something else.
-        self._seen = seen if not count else ([], [])
+        self._seen = seen if not count else None
         return count
 
     def _register(
