@@ -286,6 +286,38 @@ async def test_a_subject_that_is_older_than_its_topic_is_copied_under_the_topics
         assert (await target.get("/subjects/A.clicks-value/versions/1")).json["id"] == 1
 
 
+async def test_registries_with_nothing_new_are_not_listed_whole_at_each_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every five seconds, 100 MB of them. A subject of a schema that was there before is copied at once, a version of one a minute later."""
+    listed: list[str] = []
+    ask = Registry.ask
+
+    def noted(one: Registry, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        listed.extend([path] if path.startswith("/schemas?") else [])
+        return ask(one, method, path, body)
+
+    monkeypatch.setattr(Registry, "ask", noted)
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
+        copier = SchemaCopier(Registry([from_url]), Registry([to_url]), name_filter("subjects", [".*"], []))
+
+        async def copied(passes: int) -> int:
+            listed.clear()
+            return sum([await asyncio.to_thread(copier.copy, {}, ()) for _ in range(passes)])
+
+        await source.register("one", '"int"')
+        await source.register("two", '"long"')
+        assert await copied(4) == 2
+        assert (await copied(8), listed) == (0, [])
+        await source.put("/config", {"compatibility": "NONE"})
+        await source.register("two", record_of("New"))
+        assert await copied(3) == 1
+        await source.register("of_the_same", '"int"')
+        assert await copied(3) == 1
+        await source.register("one", '"long"')
+        assert (await copied(schemas.WHOLE_PASSES - 4), listed) == (0, [])
+        assert await copied(4) == 1
+        assert (await target.get("/subjects/one/versions")).json == [1, 2]
+
+
 async def test_versions_of_which_a_page_is_larger_than_an_answer_may_be_are_copied_in_smaller_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

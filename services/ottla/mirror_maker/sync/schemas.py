@@ -30,6 +30,8 @@ ANSWER_SECONDS: Final = 5.0  # for each step of a connection
 PAGE: Final = 1000  # versions; what registries give at most unless asked otherwise
 SMALL_PAGE: Final = 50  # where an answer was too large, or took too long: of versions as large as a record of Kafka may be
 MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer
+# All versions of two registries are asked for once in so many passes, where nothing seems to be new: there may be 100 MB of them.
+WHOLE_PASSES: Final = 12
 _IMPORT: Final = "IMPORT"
 _SIDES: Final = ("-key", "-value")
 
@@ -101,6 +103,18 @@ class Registry:
         except OSError:
             return self._versions(SMALL_PAGE)
 
+    def mark(self, known_id: int) -> object:
+        """What a new id or subject changes, at the cost of two questions; None where the registry does not say it.
+
+        Raises:
+            RegistryRefused, OSError: as `ask`.
+        """
+        try:
+            highest = self.ask("GET", f"/schemas/ids/{known_id}?fetchMaxId=true").get("maxId")
+        except RegistryRefused:
+            return None
+        return None if highest is None else (highest, self.ask("GET", "/subjects?subjectPrefix="))
+
     def _versions(self, limit: int) -> list[Version]:
         found: dict[tuple[str, int], Version] = {}
         while True:
@@ -133,6 +147,9 @@ class SchemaCopier:
     former_modes: dict[str, str | None] = field(default_factory=dict)
     keep_modes: Callable[[Mapping[str, str | None]], object] = dict
     _seen: object = None  # with which there was nothing more to do
+    _rests_at: object = None  # the source's mark then, and the topics
+    _passes: int = 0  # since all was asked for
+    _known_id: int = 0
 
     def copy(self, topics: Mapping[str, str], others: Collection[str]) -> int:
         """Registers what is missing; gives how many versions that were.
@@ -147,8 +164,16 @@ class SchemaCopier:
         for path in list(self.former_modes):  # the target was away when it was to be put back, or a worker was killed before
             self._put_back(path)
         # A topic may be made long after its subject, which is called another name from then on.
-        seen = self.source.versions(), self.target.versions(), dict(topics), frozenset(others)
+        called = dict(topics), frozenset(others)
+        mark = self.source.mark(self._known_id) if self._known_id else None
+        self._passes += 1
+        if mark is not None and (mark, called) == self._rests_at and self._passes < WHOLE_PASSES:
+            return 0
+        self._rests_at, self._passes = None, 0
+        seen = self.source.versions(), self.target.versions(), called
+        self._known_id = int(seen[0][-1]["id"]) if seen[0] else 0
         if seen == self._seen:
+            self._rests_at = mark, called
             return 0
         there = {(version["subject"], version["version"]): version["id"] for version in seen[1]}
         missing: dict[str, list[Version]] = {}
