@@ -346,7 +346,7 @@ def _value(field: FieldDescriptor, value: Any, normalize: bool) -> list[str]:
         case FieldDescriptor.TYPE_STRING:
             return [f'"{_escaped(value)}"']
         case FieldDescriptor.TYPE_BYTES:
-            return ['"' + "".join(f"\\{byte:03o}" if byte < 32 or byte > 126 or byte in b'"\\' else chr(byte) for byte in value) + '"']
+            return [f'"{_octal(value)}"']
         case FieldDescriptor.TYPE_BOOL:
             return ["true" if value else "false"]
         case FieldDescriptor.TYPE_ENUM:
@@ -419,5 +419,11 @@ def _json_name(name: str) -> str:
     return first + "".join(part[:1].upper() + part[1:] for part in others)
 
 
-def _escaped(text: str) -> str:
+def _octal(content: bytes) -> str:
+    return "".join(f"\\{byte:03o}" if byte < 32 or byte > 126 or byte in b'"\\' else chr(byte) for byte in content)
+
+
+def _escaped(text: str | bytes) -> str:
+    if isinstance(text, bytes):  # a string of proto2 that is no UTF-8
+        return _octal(text)
     return "".join(f"\\{ord(letter):03o}" if ord(letter) < 32 or ord(letter) == 127 else letter for letter in text.translate(_ESCAPES))

@@ -152,6 +152,26 @@ message A {
     assert schema.equivalent(parsed(text.replace(r"\'", "'")))  # as earlier releases have stored it
 
 
+def test_a_text_of_proto2_that_is_no_utf_8_is_written_by_its_bytes() -> None:
+    """The registration was answered with 50001, Internal Server Error."""
+    text = r"""syntax = "proto2";
+
+import "google/protobuf/descriptor.proto";
+
+message A {
+  option (own) = "\377\042\134";
+
+  optional string s = 1 [default = "\377\001"];
+}
+
+extend google.protobuf.MessageOptions {
+  optional string own = 50001;
+}
+"""
+    assert parsed(text).canonical == text
+    assert parsed(text).equivalent(parsed(parsed(text).normalized))
+
+
 def test_a_name_in_json_that_the_text_gives_is_written_though_it_is_the_usual_one() -> None:
     """`ProtobufSchemaTest.testNormalization`; among options in the normal form."""
     field = "int64 other_id = 1 [\n    jstype = JS_STRING,\n    {}\n  ];\n"
