@@ -478,7 +478,12 @@ def import_them(
                 raise UsageError(f"{file}: not a line that `export` writes: {line[:80]}") from None
             if subject not in modes:
                 modes[subject] = _own_mode(asked, subject)
-                asked.ask("PUT", "mode", subject, body={"mode": _IMPORT}, force=True)
+                try:
+                    asked.ask("PUT", "mode", subject, body={"mode": _IMPORT}, force=True)
+                except Refused as error:
+                    if error.status < 500:  # else it may have been set
+                        del modes[subject]
+                    raise
             body = {name: value for name, value in version.items() if name not in ("subject", "deleted")}
             asked.ask("POST", "subjects", subject, "versions", body=body)
             if version.get("deleted"):

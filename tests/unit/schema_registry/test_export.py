@@ -1,11 +1,12 @@
-"""`ottla schema export`: the order of its lines, which is that in which they can be registered again."""
+"""`ottla schema export`: the order of its lines, which is that in which they can be registered again. `import`: what it says."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
-from tests.unit.schema_registry.registries import Client
+from tests.unit.schema_registry.registries import Client, asking
 from typer.testing import CliRunner
 
 from ottla.cli.schema import app
@@ -23,3 +24,14 @@ async def test_in_a_named_context_too_what_others_refer_to_is_exported_first(cli
     subjects = [json.loads(line)["subject"] for line in result.output.splitlines()]
     for context in ("", ":.other:"):
         assert subjects.index(f"{context}base") < subjects.index(f"{context}user"), result.output
+
+
+async def test_an_import_that_may_set_no_mode_does_not_say_that_a_subject_was_left_in_it(tmp_path: Path) -> None:
+    """It said that of the subject at which it was refused."""
+    exported = tmp_path / "exported"
+    exported.write_text(json.dumps({"subject": "a", "version": 1, "id": 1, "schema": '"int"'}), encoding="utf-8")
+    async with asking(may_change_mode=False) as client:
+        asked = ["import", str(exported), "--registry", f"http://127.0.0.1:{client.port}"]
+        result = await asyncio.get_running_loop().run_in_executor(None, CliRunner().invoke, app, asked)
+    assert result.exit_code and "IMPORT" not in result.output, result.output
+    assert "Mode changes are not allowed" in f"{result.output}{result.exception}"
