@@ -23,6 +23,7 @@ from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.mirror_maker.naming import name_filter
 from ottla.mirror_maker.sync import schemas
 from ottla.mirror_maker.sync.schemas import Registry, SchemaCopier, subject_in_target
+from ottla.network.registry_http import RegistryAnswer
 from ottla.schema_registry.server import SchemaRegistry
 
 
@@ -286,8 +287,33 @@ async def test_a_subject_that_is_older_than_its_topic_is_copied_under_the_topics
         assert (await target.get("/subjects/A.clicks-value/versions/1")).json["id"] == 1
 
 
+async def test_a_version_at_which_the_registry_fails_keeps_no_other_from_being_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 500, as at a schema that it stumbles over: each pass ended there. It is tried again a minute later."""
+    is_failing = True
+    ask_registry = schemas.ask_registry
+
+    def ask_or_fail(url: str, path: str, **more: Any) -> RegistryAnswer:
+        if is_failing and (more["method"], path) == ("POST", "/subjects/bad/versions"):
+            return RegistryAnswer(500, "Internal Server Error", b'{"error_code":50001,"message":"null"}')
+        return ask_registry(url, path, **more)
+
+    monkeypatch.setattr(schemas, "ask_registry", ask_or_fail)
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
+        copier = SchemaCopier(Registry([from_url]), Registry([to_url, "http://127.0.0.1:1"]), name_filter("subjects", [".*"], []))
+        await source.register("bad", '"int"')
+        await source.register("good", '"long"')
+        assert [await asyncio.to_thread(copier.copy, {}, ()) for _ in range(3)] == [1, 0, 0]
+        assert (await target.get("/subjects")).json == ["good"] and "500" in copier.refused["bad, version 1"]
+        assert (await target.get("/mode/bad")).code == 40409
+        is_failing = False
+        assert sum([await asyncio.to_thread(copier.copy, {}, ()) for _ in range(schemas.WHOLE_PASSES)]) == 1
+        assert (await target.get("/subjects/bad/versions/1")).json["id"] == 1 and not copier.refused
+
+
 async def test_registries_with_nothing_new_are_not_listed_whole_at_each_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every five seconds, 100 MB of them. A subject of a schema that was there before is copied at once, a version of one a minute later."""
+    """Every five seconds, 100 MB of them. A new subject is copied at once; a version of one with an id of before a minute later."""
     listed: list[str] = []
     ask = Registry.ask
 

@@ -46,6 +46,10 @@ class RegistryRefused(OttlaError):
         self.status = status
 
 
+class RegistryFailed(ConnectionError):
+    """A registry answered that it could not do it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Registry:
     """A schema registry.
@@ -63,14 +67,18 @@ class Registry:
 
         Raises:
             RegistryRefused: it says no.
+            RegistryFailed: it fails; no other node of it does better.
             OSError: no one answers, or what does is no registry.
         """
         failure = ConnectionError("there is no registry")
         for url in self.urls:
             try:
                 return self._answer(url, method, path, body)
+            except RegistryFailed as error:
+                failure = RegistryFailed(f"the schema registry at {url} fails: {error}")
             except (OSError, ValueError) as error:
-                failure = ConnectionError(f"no schema registry answers at {url}: {reason_of(error)}")
+                if not isinstance(failure, RegistryFailed):
+                    failure = ConnectionError(f"no schema registry answers at {url}: {reason_of(error)}")
         raise failure
 
     def _answer(self, url: str, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
@@ -85,7 +93,7 @@ class Registry:
             most_bytes=MOST_BYTES,
         )
         if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise ConnectionError(f"{answer.status} with {len(answer.body)} bytes")
+            raise RegistryFailed(f"{answer.status} with {len(answer.body)} bytes")
         found = json.loads(answer.body)
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
             said = found.get("message") if isinstance(found, dict) else None
@@ -148,6 +156,7 @@ class SchemaCopier:
     keep_modes: Callable[[Mapping[str, str | None]], object] = dict
     _seen: object = None  # with which there was nothing more to do
     _rests_at: object = None  # the source's mark then, and the topics
+    _has_failed: bool = False
     _passes: int = 0  # since all was asked for
     _known_id: int = 0
 
@@ -187,7 +196,7 @@ class SchemaCopier:
                 missing.setdefault(subject, []).append(version)
             elif held != version["id"]:
                 refused[f"{subject}, version {version['version']}"] = f"it has id {held} in the target, and {version['id']} in the source"
-        count = 0
+        count, self._has_failed = 0, False
         for subject, versions in _in_order(missing):
             if self.is_ended:
                 return count
@@ -196,8 +205,9 @@ class SchemaCopier:
             if self.refused.get(what) != why:
                 log.warning("the schema %s is not copied: %s", what, why)
         self.refused = refused
-        # What was refused is tried again once one of the registries says something else.
-        self._seen = seen if not count else None
+        # What was refused is tried again once one of the registries says something else; what one failed at, when all is asked for.
+        self._seen = seen if not (count or self._has_failed) else None
+        self._rests_at = (mark, called) if self._has_failed and not count else None
         return count
 
     def _register(
@@ -223,8 +233,9 @@ class SchemaCopier:
                 try:
                     self.target.ask("POST", f"/subjects{path}/versions", body)
                     count += 1
-                except RegistryRefused as error:
+                except (RegistryRefused, RegistryFailed) as error:
                     refused[f"{subject}, version {version['version']}"] = str(error)
+                    self._has_failed |= isinstance(error, RegistryFailed)
         finally:
             self._put_back(path)
         return count
