@@ -27,6 +27,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:8081"
 DEFAULT_RPC: Final = "127.0.0.1:9095"
 TIMEOUT_SECONDS: Final = 30.0
 _IMPORT: Final = "IMPORT"
+_OVERRIDE: Final = "READONLY_OVERRIDE"
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _TYPES_BY_SUFFIX: Final = {".avsc": "AVRO", ".avdl": "AVRO", ".json": "JSON", ".proto": "PROTOBUF"}
 
@@ -506,10 +507,13 @@ def import_them(
 
 
 def _own_mode(asked: Registry, subject: str) -> str | None:
-    """The mode that is set for the subject itself."""
+    """The mode that is set for the subject itself, if that of the whole registry does not hide it."""
     try:
-        return str(asked.ask("GET", "mode", subject)["mode"])
+        mode = str(asked.ask("GET", "mode", subject)["mode"])
     except Refused as error:
         if error.status != 404:
             raise
         return None
+    if mode == _OVERRIDE and asked.ask("GET", "mode")["mode"] == mode:
+        raise CommandFailed(f"the registry is in {mode} mode, in which nothing can be registered")
+    return mode

@@ -312,6 +312,20 @@ async def test_a_version_at_which_the_registry_fails_keeps_no_other_from_being_c
         assert (await target.get("/subjects/bad/versions/1")).json["id"] == 1 and not copier.refused
 
 
+async def test_no_subject_is_left_in_import_mode_by_a_target_that_may_be_read_alone_for_a_while(tmp_path: Path) -> None:
+    """READONLY_OVERRIDE of the whole registry is answered for each subject: what was set for that alone was not seen, nor put back."""
+    async with two_sides(tmp_path) as (a, b), registry(a) as (from_url, source), registry(b) as (to_url, target):
+        copier = SchemaCopier(Registry([from_url]), Registry([to_url]), name_filter("subjects", [".*"], []))
+        await source.register("one", '"int"')
+        assert (await target.put("/mode", {"mode": "READONLY_OVERRIDE"})).status == 200
+        with pytest.raises(schemas.RegistryRefused, match="READONLY_OVERRIDE"):
+            await asyncio.to_thread(copier.copy, {}, ())
+        assert (await target.put("/mode", {"mode": "READWRITE"})).status == 200
+        assert (await target.get("/mode/one")).code == 40409
+        assert await asyncio.to_thread(copier.copy, {}, ()) == 1
+        assert (await target.get("/mode/one")).code == 40409
+
+
 async def test_registries_with_nothing_new_are_not_listed_whole_at_each_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every five seconds, 100 MB of them. A new subject is copied at once; a version of one with an id of before a minute later."""
     listed: list[str] = []

@@ -35,3 +35,15 @@ async def test_an_import_that_may_set_no_mode_does_not_say_that_a_subject_was_le
         result = await asyncio.get_running_loop().run_in_executor(None, CliRunner().invoke, app, asked)
     assert result.exit_code and "IMPORT" not in result.output, result.output
     assert "Mode changes are not allowed" in f"{result.output}{result.exception}"
+
+
+async def test_an_import_into_a_registry_that_may_be_read_alone_changes_no_subjects_mode(client: Client, tmp_path: Path) -> None:
+    """READONLY_OVERRIDE of the whole registry is answered for each subject, and was set as its own: it stayed so for good."""
+    exported = tmp_path / "exported"
+    exported.write_text(json.dumps({"subject": "a", "version": 1, "id": 1, "schema": '"int"'}), encoding="utf-8")
+    asked = ["import", str(exported), "--registry", f"http://127.0.0.1:{client.port}"]
+    assert (await client.put("/mode", {"mode": "READONLY_OVERRIDE"})).status == 200
+    result = await asyncio.get_running_loop().run_in_executor(None, CliRunner().invoke, app, asked)
+    assert result.exit_code and "READONLY_OVERRIDE" in f"{result.output}{result.exception}"
+    assert (await client.put("/mode", {"mode": "READWRITE"})).status == 200
+    assert (await client.get("/mode/a")).code == 40409

@@ -33,6 +33,7 @@ MOST_BYTES: Final = 64 * 1024 * 1024  # of an answer
 # All versions of two registries are asked for once in so many passes, where nothing seems to be new: there may be 100 MB of them.
 WHOLE_PASSES: Final = 12
 _IMPORT: Final = "IMPORT"
+_OVERRIDE: Final = "READONLY_OVERRIDE"
 _SIDES: Final = ("-key", "-value")
 
 Version = Mapping[str, Any]
@@ -251,14 +252,20 @@ class SchemaCopier:
         self.keep_modes(self.former_modes)
 
     def _own_mode(self, path: str) -> str | None:
-        """The mode that is set for the subject itself."""
+        """The mode that is set for the subject itself.
+
+        Raises:
+            RegistryRefused: as `ask`; or it is hidden by that of the whole registry, in which nothing can be registered.
+        """
         try:
             found: str | None = self.target.ask("GET", f"/mode{path}").get("mode")
-            return found
         except RegistryRefused as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             return None
+        if found == _OVERRIDE and self.target.ask("GET", "/mode").get("mode") == _OVERRIDE:
+            raise RegistryRefused(HTTPStatus.UNPROCESSABLE_ENTITY, f"the target's schema registry is in {_OVERRIDE} mode")
+        return found
 
 
 def subject_in_target(subject: str, topics: Mapping[str, str], others: Collection[str]) -> str | None:
