@@ -221,11 +221,22 @@ class Table:
             who = (self.remembered(application) or {}).get("by", "another driver")
             raise TableConflict(f"{application} has reached {reached} in {self.uri}, by {who}; nothing was committed")
 
-    def commit(self, files: Sequence[NewFile], application: str, version: int, remember: Mapping[str, Any] | None = None) -> int:
+    def commit(
+        self,
+        files: Sequence[NewFile],
+        application: str,
+        version: int,
+        remember: Mapping[str, Any] | None = None,
+        *,
+        marks: Sequence[str] = (),
+    ) -> int:
         """Makes files part of the table, and the application's version what is given, in one.
 
         A storage that fails may have taken the commit all the same: the log fails after it where its checkpoint finds no room, and an
         answer may be lost. So the log is read again, and what names this very commit is it.
+
+        Args:
+            marks: further applications, which reach version 1 with it.
 
         Returns:
             The number of the new snapshot.
@@ -275,7 +286,7 @@ class Table:
                 partition_by=list(self.delta.metadata().partition_columns),
                 commit_properties=CommitProperties(
                     custom_metadata={METADATA: json.dumps(remembered, separators=(",", ":"))},
-                    app_transactions=[Transaction(application, version, now_ms)],
+                    app_transactions=[Transaction(application, version, now_ms), *(Transaction(mark, 1, now_ms) for mark in marks)],
                 ),
             )
         except (DeltaError, OSError) as error:

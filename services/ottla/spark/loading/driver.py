@@ -53,6 +53,7 @@ _CHECKED_SECONDS: Final = 60.0
 _ASKED_AGAIN_SECONDS: Final = 0.5
 _SMALL_RANGE: Final = 100_000  # offsets that are not worth a task of their own
 _NOT_OF_A_LOAD: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "columns", "includeValue")
+_TO_GO_ON: Final = "load it as another job, with startingOffsets, and this one without it"
 _MOST_UNSENT: Final = 10_000  # records for the audit, which may be away for days
 # By the session of a job's reports: up to which number, by topic, this process has tried to send them, and what it could not.
 _reported: Final[dict[str, tuple[Mapping[str, int], Sequence[tuple[str, bytes]]]]] = {}
@@ -118,6 +119,10 @@ class LoadSettings:
     @property
     def application(self) -> str:
         return f"ottla-load/{self.job}"
+
+    def mark_of(self, topic_id: str) -> str:
+        """The application that says which topics the job has loaded: checkpoints keep it, where the log is cleaned of commits."""
+        return f"ottla-load-topic/{topic_id}/{self.job}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +275,8 @@ def load(
     with ClusterReader(settings.source) as reader:
         version = table.application_version(settings.application)
         remembered = offsets_of(table, settings)
-        known_ids = {} if remembered is None else (table.remembered(settings.application) or {}).get("topics", {})
+        last = table.remembered(settings.application) or {}
+        known_ids = last.get("topics", {})
         start, end, forgone = reader.looked_at_again(lambda: _bounds(settings, reader, remembered, known_ids))
         ranges = plan(start, end, settings.max_records, settings.max_records_per_file)
         left = backlog(reached(start, ranges), end)
@@ -292,7 +298,9 @@ def load(
         if added := {name: kind for name, kind in columns.items() if name not in known}:
             table.widen(added, settings.application)
         offsets = reached(start, ranges)
-        ids = {topic: topic_id for topic, topic_id in reader.topic_ids.items() if topic in {partition.topic for partition in offsets}}
+        mine = {partition.topic for partition in offsets}
+        # Of one that is left out, what was loaded is another topic.
+        ids = {topic: topic_id for topic, topic_id in reader.topic_ids.items() if topic in mine} | dict(known_ids)
         files = [file for one in facts for file in one.files if file.rows]
         rows, size = sum(file.rows for file in files), sum(file.size for file in files)
         lost = forgone + sum(one.lost for one in facts)
@@ -307,7 +315,8 @@ def load(
             (version or 0) + 1,
             {
                 "offsets": nested(offsets),
-                "topics": {**known_ids, **ids},
+                "topics": ids,
+                "marked": True,
                 "metrics": {
                     "rows": rows,
                     "bytes": size,
@@ -324,6 +333,9 @@ def load(
                 "by": f"{socket.gethostname()}, process {os.getpid()}",
                 **({} if said is None else {"audit": said.to_remember()}),
             },
+            marks=[
+                settings.mark_of(topic_id) for topic, topic_id in sorted(ids.items()) if not last.get("marked") or topic not in known_ids
+            ],
         )
         at(Step.COMMITTED)
         if settings.group is not None:
@@ -384,14 +396,14 @@ def offsets_of(table: Table, settings: LoadSettings) -> dict[TopicPartition, int
     log.warning(
         "%s: the log has been cleaned of the last commit of %s; its offsets are computed from the table's rows", table.uri, settings.job
     )
-    return offsets_of_rows(table, settings.source)
+    return offsets_of_rows(table, settings)
 
 
-def offsets_of_rows(table: Table, source: SourceSettings) -> dict[TopicPartition, int]:
-    """The offset behind the last row of each partition of the topics that a source speaks of, or where a job was to begin with it.
+def offsets_of_rows(table: Table, settings: LoadSettings) -> dict[TopicPartition, int]:
+    """The offset behind the last row of each partition of the topics that a job speaks of, or where it was to begin with it.
 
     Raises:
-        TableUnusable: an offset is there more than once, so that rows are of other topics or jobs too.
+        TableUnusable: rows are of another topic, or an offset is there more than once, so that rows are of other topics or jobs too.
     """
     found: dict[TopicPartition, list[Integers]] = {}  # runs of offsets, as first and last
     for file, batch in table.rows(["partition", "offset"]):
@@ -401,15 +413,21 @@ def offsets_of_rows(table: Table, source: SourceSettings) -> dict[TopicPartition
             breaks = np.flatnonzero(np.diff(of_it) != 1)
             runs = np.column_stack((of_it[np.append(0, breaks + 1)], of_it[np.append(breaks, len(of_it) - 1)]))
             found.setdefault(TopicPartition(file["partition.topic"], number), []).append(runs)
-    with ClusterReader(source) as reader:
+    with ClusterReader(settings.source) as reader:
         there = reader.partitions()
         ends = _begins_without_rows(reader, there - found.keys())
     for partition in sorted(found.keys() & there):
+        topic_id = reader.topic_ids.get(partition.topic)
+        if topic_id is not None and table.application_version(settings.mark_of(topic_id)) is None:
+            raise TableUnusable(
+                f"{partition.topic} has the id {topic_id}, of which this job has loaded nothing into {table.uri}, and the rows of its name"
+                f" there are of another topic or job: {_TO_GO_ON}"
+            )
         firsts, lasts = np.sort(np.concatenate(found[partition]), axis=0).T
         if (firsts[1:] <= lasts[:-1]).any():
             raise TableUnusable(
                 f"{partition} has offsets in {table.uri} more than once, of another job or of a topic that was made again, so that rows do"
-                " not say where this job is: load it as another job, with startingOffsets"
+                f" not say where this job is: {_TO_GO_ON}"
             )
         ends[partition] = int(lasts[-1]) + 1
     return ends
