@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from tests.unit.spark.test_reading import damage, fill, in_transaction
 
 from ottla.cli.main import run
@@ -226,6 +227,36 @@ def test_one_topic_of_several_that_is_not_there_is_a_mistake_and_nothing_is_load
     assert capsys.readouterr().err == "ottla: there is no topic typed-bad, typed-ill\n"
     assert run(["load", "status", str(tmp_path)]) == 0
     assert "no job has loaded anything" in capsys.readouterr().out
+
+
+def test_a_topic_of_a_pattern_that_was_made_again_is_left_out_and_the_others_are_loaded(
+    cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the whole job, for good. Nothing of the new topic may be taken for the former one's, by this load or a later one."""
+    again, kept = cluster.create_topic("made.again"), cluster.create_topic("made.once")
+    fill(cluster, again, 5)
+    fill(cluster, kept, 5)
+    pattern = ["load", "--pattern", r"made\..*", "--into", str(tmp_path), "--master", "none", "-b", cluster.bootstrap_servers]
+    assert run(pattern) == 0
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.delete_topics([again])[again].result(90)
+    cluster.create_topic(again)
+    capsys.readouterr()
+    for count in (7, 8):
+        fill(cluster, again, count)
+        fill(cluster, kept, count)
+        assert run(pattern) == 1
+        told = capsys.readouterr().err
+        assert f"{count} rows in 1 file" in told
+        assert "ottla: made.again has the id" in told
+        assert told.endswith("another topic than the one that was loaded; load it as another job, and this one without it\n")
+    assert sum("made.again has the id" in line.getMessage() for line in caplog.records) == 1
+    assert run(["load", "status", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["offsets"] == {again: {"0": 5}, kept: {"0": 20}}
+    assert run(["load", again, "--job", "another", *pattern[3:]]) == 0
+    assert run(["load", "--pattern", r"made\.o.*", *pattern[3:]]) == 0
+    assert run(["load", "verify", str(tmp_path)]) == 0
+    assert "40 rows" in capsys.readouterr().out
 
 
 def test_a_spark_that_does_not_start_is_one_sentence(a_spark_to_start: None, cluster: EmbeddedCluster, tmp_path: Path) -> None:

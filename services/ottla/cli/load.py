@@ -181,6 +181,8 @@ def run(
                 chosen_format,
                 f"{count_of(_asked(into, lambda table: table.compact(), 'all is loaded, and no file compacted: '), 'file')} compacted",
             )
+        if outcome.left_out:
+            raise CommandFailed("; ".join(outcome.left_out))
 
 
 @app.command("status")

@@ -58,6 +58,8 @@ _MOST_UNSENT: Final = 10_000  # records for the audit, which may be away for day
 # By the session of a job's reports: up to which number, by topic, this process has tried to send them, and what it could not.
 _reported: Final[dict[str, tuple[Mapping[str, int], Sequence[tuple[str, bytes]]]]] = {}
 
+_told: Final[set[str]] = set()  # by this process, of topics that it leaves out: a load may be done each second
+
 
 class Step(enum.Enum):
     """Where a load has come to."""
@@ -135,6 +137,7 @@ class LoadOutcome:
         rows, files, size: what was added.
         offsets: where the table is.
         left: how many offsets there were behind them when the load had its plan.
+        left_out: a sentence for each topic of a pattern that was made again since it was loaded, which is another one. It is not loaded.
     """
 
     snapshot: int
@@ -147,6 +150,7 @@ class LoadOutcome:
     lost: int = 0
     seconds: float = 0.0
     quarantined: int = 0
+    left_out: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -280,12 +284,17 @@ def load(
         start, end, forgone = reader.looked_at_again(lambda: _bounds(settings, reader, remembered, known_ids))
         ranges = plan(start, end, settings.max_records, settings.max_records_per_file)
         left = backlog(reached(start, ranges), end)
+        left_out = tuple(_others(reader.topic_ids, known_ids).values())
+        for sentence in left_out:
+            if sentence not in _told:
+                log.error("%s: %s", settings.table, sentence)
+                _told.add(sentence)
         before = _report_before(table, settings)
         # Whether another process has sent it is not known: it is sent before there is another commit, which remembers what was not.
         if before is not None and (not ranges or before.session not in _reported):
             _report(settings, before, _unsent(before), clock)
         if not ranges:
-            return LoadOutcome(table.version, version or 0, 0, 0, 0, start)
+            return LoadOutcome(table.version, version or 0, 0, 0, 0, start, left_out=left_out)
         known = {name: kind for name, kind in table.types().items() if name not in OURS} if is_decoded else {}
         groups = _grouped(ranges, reader)
         at(Step.PLANNED)
@@ -354,6 +363,7 @@ def load(
         lost,
         clock.monotonic() - began,
         quarantined,
+        left_out,
     )
 
 
@@ -450,12 +460,10 @@ def _bounds(
         known_ids: of the topics whose offsets are remembered, as far as they are.
     """
     partitions = reader.partitions()
-    for topic, topic_id in sorted(reader.topic_ids.items()):
-        if known_ids.get(topic, topic_id) != topic_id:
-            raise ConfigurationError(
-                f"{topic} has the id {topic_id}, and had {known_ids[topic]} in the table's last load: this is another topic than the one"
-                " that was loaded; load it as another job"
-            )
+    others = _others(reader.topic_ids, known_ids)
+    if others and settings.source.subscribe_pattern is None:
+        raise ConfigurationError("; ".join(others.values()))
+    partitions = {partition for partition in partitions if partition.topic not in others}
     # As Spark's own source. What a pattern matches may be created yet.
     if missing := sorted(set(settings.source.subscribe) - {partition.topic for partition in partitions}):
         raise ConfigurationError(f"there is no topic {', '.join(missing)}")
@@ -486,6 +494,16 @@ def _bounds(
         until = reader.resolve(Boundary(timestamp_ms=max(0, settings.until_ms)), partitions, is_start=False)
         latest = {partition: min(offset, until[partition]) for partition, offset in latest.items()}
     return start, latest, sum(loss.end - loss.start for loss in losses)
+
+
+def _others(topic_ids: Mapping[str, str], known_ids: Mapping[str, str | None]) -> dict[str, str]:
+    """Topics that were made again since they were loaded, each with a sentence that says so."""
+    return {
+        topic: f"{topic} has the id {topic_id}, and had {known_ids[topic]} in the table's last load: this is another topic than the one"
+        " that was loaded; load it as another job, and this one without it"
+        for topic, topic_id in sorted(topic_ids.items())
+        if known_ids.get(topic, topic_id) != topic_id
+    }
 
 
 def _check_topics(reader: ClusterReader, clock: Clock) -> None:
