@@ -390,27 +390,33 @@ class _Fetching:
         for position, header in batches(fetched.records):
             octets = fetched.records[position : position + header.size]
             if crc_of(octets) != header.crc:
-                if position + header.size == len(fetched.records):
-                    await self._check_end(one, header.last_offset + 1, fetched)
                 whole = replace(fetched, records=fetched.records[:position], next_offset=next_offset) if position else None
-                return whole, Damaged(one.partition, header.base_offset, header.last_offset + 1, bytes(octets))
+                end = await self._end_of(one, position, fetched)
+                return whole, Damaged(one.partition, header.base_offset, end, bytes(octets))
             next_offset = header.last_offset + 1
         return None, None
 
-    async def _check_end(self, one: OffsetRange, end: int, fetched: Fetched) -> None:
-        """Looks whether a damaged batch, the last that was fetched, ends where it says: what follows must not begin before.
+    async def _end_of(self, one: OffsetRange, position: int, fetched: Fetched) -> int:
+        """The offset behind a damaged batch: what it says, and what follows must not begin before; or where that begins, where it has
+        more records than offsets by what it says.
 
         Raises:
             ReadFailed
         """
-        if len((await self._as_it_is(one, len(fetched.records) + _NEXT_BYTES)).records) > len(fetched.records):
-            return  # in which offsets rise
+        header = read_header(fetched.records, position)
+        end, behind = header.last_offset + 1, position + header.size
+        following = fetched
+        if behind == len(fetched.records):
+            following = await self._as_it_is(one, behind + _NEXT_BYTES)
+        if behind < len(following.records):  # in which offsets rise
+            return end if header.record_count <= header.last_offset_delta + 1 else read_header(following.records, behind).base_offset
         # Nothing follows in its segment.
         begins = fetched.last_stable_offset if self.settings.read_committed else fetched.high_watermark
         if end < begins:
             begins = read_header((await self._as_it_is(replace(one, start=end))).records).base_offset
         if begins < end:
             raise ReadFailed(f"{one.partition} is damaged before offset {end}; {_NO_END}")
+        return end
 
     async def _as_it_is(self, one: OffsetRange, more_bytes: int = 0) -> Fetched:
         """What a range begins with, whatever its checksums are. Raises ReadFailed."""

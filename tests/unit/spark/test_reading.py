@@ -759,6 +759,28 @@ def test_a_damaged_batch_that_says_another_end_does_not_take_what_is_behind_it_i
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("at_most", ["1", "1000000"])
+def test_a_damaged_batch_that_says_too_small_an_end_is_in_quarantine_up_to_the_next(
+    cluster: EmbeddedCluster, tmp_path: Path, at_most: str
+) -> None:
+    """What lay between was in no row and not counted, so that a load said for good that offsets are missing."""
+    topic = cluster.create_topic(f"ends-early-{at_most}")
+    for _ in range(3):
+        fill(cluster, topic, 5)
+    place = TopicPartition(topic, 0)
+    segment = min(cluster.data_directory.rglob(f"{place}/*.log"))
+    whole = bytearray(segment.read_bytes())
+    position, header = next(found for found in batches(whole) if found[1].base_offset >= 5)
+    LAST_OFFSET_DELTA.pack_into(whole, position + LAST_OFFSET_DELTA_POSITION, header.last_offset_delta - 2)
+    with segment.open("r+b") as file:
+        file.write(whole)
+    options = {"onCorrupt": "quarantine", "quarantinePath": str(tmp_path), "kafka.max.partition.fetch.bytes": at_most}
+    portions = list(read_ranges(settings(cluster, subscribe=topic, **options), [OffsetRange(place, 0, 15)]))
+    rest = [offset for offset in range(15) if not header.base_offset <= offset <= header.last_offset]
+    assert [offset for portion in portions for offset in portion.columns.offsets.tolist()] == rest
+    assert sum(portion.quarantined for portion in portions) == 15 - len(rest)
+
+
 def test_what_is_in_quarantine_of_a_topic_that_was_made_again_stays_there(tmp_path: Path) -> None:
     """Its file had the same name, and the bytes of the topic before were gone. What a killed task wrote a part of is written again."""
     for octets in (b"first", b"first, whole", b"second", b"second"):
