@@ -38,6 +38,7 @@ _NAMES: Final = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "request.timeout.ms": "socket.timeout.ms",
 }
+_HOST_NAME: Final = "ssl.endpoint.identification.algorithm"
 # By its name Python may call it without a look at whether it has failed, and crash later (`cli.rendering`).
 _HEADERS: Final = methodcaller("headers")
 _LEFT_OUT: Final = frozenset({"sasl.jaas.config", "default.api.timeout.ms", "ssl.truststore.type", "ssl.keystore.type"})
@@ -46,6 +47,10 @@ _LEFT_OUT: Final = frozenset({"sasl.jaas.config", "default.api.timeout.ms", "ssl
 def client_settings(settings: SourceSettings) -> dict[str, Any]:
     """What a client of librdkafka is made with: `kafka.*` as they are, those of Java under its names."""
     found: dict[str, Any] = {_NAMES.get(name, name): value for name, value in settings.kafka.items() if name not in _LEFT_OUT}
+    if "ssl.keystore.location" in settings.kafka:  # Java's has the key too
+        found.setdefault("ssl.key.location", settings.kafka["ssl.keystore.location"])
+    if found.get(_HOST_NAME) == "":
+        found[_HOST_NAME] = "none"
     found.setdefault("client.id", settings.group_id_prefix)
     found.setdefault("log_level", "2")
     username, password = login_of(settings.kafka)

@@ -511,7 +511,10 @@ def test_a_listener_with_mutual_tls_is_read_by_the_names_of_javas_options(tmp_pa
         found = settings(encrypted, subscribe=topic, **given)
         with ClusterReader(found) as reader:
             ends = reader.latest(reader.partitions())
-        assert len(rows(found, [OffsetRange(partition, 0, end) for partition, end in ends.items()])) == 9
+        ranges = [OffsetRange(partition, 0, end) for partition, end in ends.items()]
+        assert len(rows(found, ranges)) == 9
+        other = {"engine": "librdkafka", "kafka.ssl.endpoint.identification.algorithm": "", "kafkaConsumer.pollTimeoutMs": "20000"}
+        assert len(rows(settings(encrypted, subscribe=topic, **given, **other), ranges)) == 9
         without = {name: value for name, value in given.items() if "keystore" not in name}
         quick = {"fetchOffset.numRetries": "0", "kafka.default.api.timeout.ms": "3000"}
         with (
