@@ -20,6 +20,7 @@ from ottla.testing import EmbeddedCluster
 pytest.importorskip("pyspark")
 
 from ottla.spark import flights as jobs
+from ottla.spark.streaming import join_streams
 from ottla.spark.table import Table
 from ottla.spark.table import read as read_table
 
@@ -152,6 +153,17 @@ def test_departures_are_joined_with_a_table_and_with_those_that_follow(run: Call
 
 
 @pytest.mark.long
+def test_a_join_has_each_column_under_a_name_of_its_own(spark: SparkSession) -> None:
+    """A dot in a name ended it, and columns of both stood there twice under one name, which no table takes and no one can ask for."""
+    row = (at(DAY_MS), "N1", 3, b"x")
+    frame = spark.createDataFrame([row], "timestamp timestamp, `tail.number` string, flight int, value binary")
+    once = join_streams(frame, frame, ["tail.number"], within="6 hours")
+    assert once.columns == ["timestamp", "tail.number", "flight", "value", "other_timestamp", "other_flight", "other_value"]
+    assert [tuple(found) for found in once.collect()] == [(*row, row[0], *row[2:])]
+    twice = join_streams(once, frame, ["tail.number"], within="6 hours").columns
+    assert twice[7:] == ["other_other_timestamp", "other_other_flight", "other_other_value"]
+
+
 def test_a_query_that_is_started_ten_times_from_its_checkpoint_gives_the_table_of_one(
     spark: SparkSession, cluster: EmbeddedCluster, flights: list[Flight], sent: list[Sent], tmp_path: Path
 ) -> None:
