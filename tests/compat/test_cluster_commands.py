@@ -241,6 +241,8 @@ def test_a_slow_move_is_listed_waits_for_nobody_and_is_taken_back(cluster: Embed
     assert (described["replication_factor"], described["partitions"][0]["adding"]) == (1, [target])
     assert "1 of 1 partition not where the plan wants it" in ottla(cluster, "reassign", "status", str(plan), code=1)
     assert "--additional" in ottla(cluster, "reassign", "execute", str(plan), code=1)
+    elsewhere = json.loads(ottla(cluster, "reassign", "generate", "-t", "clicks", "--to-brokers", str(leader)))
+    assert [moved["replicas"] for moved in elsewhere["partitions"]] == [[leader]]  # and not as many as there are on the way
     assert overridden(cluster, ResourceType.TOPIC, "clicks") == {
         "leader.replication.throttled.replicas": f"0:{leader}",
         "follower.replication.throttled.replicas": f"0:{target}",

@@ -268,7 +268,9 @@ def _generated(
         there = ", ".join(map(str, cluster.broker_ids))
         raise CommandFailed(f"broker {', '.join(map(str, missing))} is not there; there are {there}")
     racks = dict.fromkeys(brokers) if ignore_racks else cluster.racks(brokers)
-    current = {partition: replicas for partition, replicas in cluster.replicas.items() if partition.topic in names}
+    ongoing = cluster.ongoing()  # which has replicas that come and go besides: where they are to be counts
+    targets = {partition: _target(ongoing[partition]) if partition in ongoing else now for partition, now in cluster.replicas.items()}
+    current = {partition: replicas for partition, replicas in targets.items() if partition.topic in names}
     plan = even_plan(current, racks, replication_factor)
     return {partition: replicas for partition, replicas in plan.items() if replicas != current[partition]}
 
