@@ -32,6 +32,7 @@ FLUSH_SECONDS: Final = 0.5
 SILENT_SECONDS: Final = 3.0  # after which a person hears why nothing happens
 
 _INT64: Final = struct.Struct(">q")
+_NO_ZERO: Final = "a timestamp of 0, or earlier, cannot be written: the client takes it for now"
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -171,6 +172,8 @@ def produce(
     marker = b"" if null else None if null_marker is None else null_marker.encode()
     common_headers = headers_of(headers)
     time_given = None if timestamp is None else timestamp_ms(timestamp)
+    if time_given == 0:
+        raise UsageError(f"--timestamp: {_NO_ZERO}")
 
     def message_of(line: bytes, number: int) -> NewMessage:
         message = from_json(line, number) if json_lines else from_line(line, delimiter, marker, of_headers)
@@ -216,7 +219,10 @@ class Publisher:
 
     def publish(self, lines: Iterator[bytes], message_of: Callable[[bytes, int], NewMessage]) -> None:
         for number, line in enumerate(lines, start=1):
-            self._send(message_of(line, number))
+            message = message_of(line, number)
+            if message.timestamp_ms == 0:
+                raise CommandFailed(f"line {number}: {_NO_ZERO}; `ottla replay --into` copies such messages as they are")
+            self._send(message)
 
     def _send(self, message: NewMessage) -> None:
         from confluent_kafka import KafkaException

@@ -1,6 +1,7 @@
 """How a line becomes a message."""
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,18 @@ def test_json_written_by_hand_may_leave_things_out_and_have_any_value() -> None:
 def test_a_line_that_is_no_message_is_refused_with_its_number(line: bytes) -> None:
     with pytest.raises(CommandFailed, match="line 12 "):
         from_json(line, 12)
+
+
+def test_a_timestamp_that_would_become_the_present_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """librdkafka takes 0 for now, and so a copy by `ottla consume --json` had another time than what was copied."""
+    lines = tmp_path / "lines"
+    lines.write_text('{"value": "a", "timestamp": 0}\n')
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        where = ("-b", f"127.0.0.1:{listener.getsockname()[1]}")
+        assert run(["produce", "clicks", str(lines), "--json", *where]) == 1
+        assert capsys.readouterr().err.startswith("ottla: line 1: a timestamp of 0, or earlier, cannot be written")
+        assert run(["produce", "clicks", str(lines), "--timestamp", "1970-01-01T00:00Z", *where]) == 2
+        assert capsys.readouterr().err.startswith("ottla: --timestamp: a timestamp of 0")
 
 
 def test_what_was_read_is_delivered_before_sigterm_ends_the_command() -> None:
