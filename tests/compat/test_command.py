@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ottla.broker.handlers import find_coordinator
 from ottla.client.partitioners import murmur2_partition
+from ottla.errors import GroupAuthorizationFailed
 from ottla.testing import EmbeddedCluster
 
 Ottla = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -140,6 +142,19 @@ def test_follow_prints_what_comes_and_ends_quietly_at_ctrl_c(ottla: Ottla, ottla
         assert (follower.returncode, {*out.splitlines()}, err) == (0, {"after"}, "")
     finally:
         follower.kill()
+
+
+def test_a_topic_is_read_by_who_may_use_no_group(ottla: Ottla, ottla_topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka asks for a coordinator all the same, and gives the refusal as an error of no topic: it ended in a traceback."""
+
+    def refuse(*_: object) -> None:
+        raise GroupAuthorizationFailed("not allowed")
+
+    monkeypatch.setattr(find_coordinator, "check_group", refuse)
+    ottla("produce", ottla_topic, given="one\n")
+    assert ottla("consume", ottla_topic, "--follow", "--timeout-ms", "2000").stdout == "one\n"
+    refused = ottla("consume", ottla_topic, "--group", "billing", code=1)
+    assert refused.stderr.startswith("ottla: group 'billing': ") and "Group authorization failed" in refused.stderr
 
 
 def test_topics_of_a_pattern_are_read_together(ottla: Ottla) -> None:

@@ -254,7 +254,9 @@ class TopicReader:
         from confluent_kafka import KafkaError
 
         topic, partition, offset, error = message.topic(), message.partition(), message.offset(), message.error()
-        assert topic is not None and partition is not None
+        if topic is None:  # of the group, whose coordinator librdkafka looks for although nothing is asked of it
+            return False
+        assert partition is not None
         if error is not None:
             if error.code() != KafkaError._PARTITION_EOF:
                 raise CommandFailed(sentence(error, self._where.bootstrap_server, f"{topic}-{partition}"))
@@ -294,7 +296,7 @@ class GroupReader:
     def __init__(self, where: Connection, topics: list[str], group_id: str, isolation: str, *, from_the_end: bool, follow: bool) -> None:
         from confluent_kafka import Consumer, KafkaException
 
-        self._where = where
+        self._where, self._group_id = where, group_id
         self._follow = follow
         # Members that cooperate (KIP-429, KIP-848) are given partitions beside those that they have; at first, and in between, none.
         strategy, protocol = (where.properties.get(name, "") for name in ("partition.assignment.strategy", "group.protocol"))
@@ -378,7 +380,8 @@ class GroupReader:
         if error is None:
             return True
         if error.code() != KafkaError._PARTITION_EOF:
-            raise CommandFailed(sentence(error, self._where.bootstrap_server, f"{topic}-{partition}"))
+            subject = f"group {self._group_id!r}" if topic is None else f"{topic}-{partition}"
+            raise CommandFailed(sentence(error, self._where.bootstrap_server, subject))
         if self._unread is not None and topic is not None and partition is not None and offset is not None:
             self._unread.discard((topic, partition))
             self._ends[topic, partition] = offset
