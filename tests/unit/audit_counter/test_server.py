@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import pytest
 from starlette.requests import Request
@@ -19,7 +20,7 @@ from tests.loops import until
 from tests.unit.audit_counter.pipelines import Pipeline
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
-from ottla.audit_counter.rest.application import AuditApplication, _windows_listed
+from ottla.audit_counter.rest.application import AuditApplication, _page_text, _windows_listed
 from ottla.audit_counter.rest.document import openapi
 from ottla.audit_counter.server import AuditServer
 from ottla.audit_counter.service import AuditCounter
@@ -370,6 +371,12 @@ async def test_brokers_are_reached_over_tls(tmp_path: Path) -> None:
         directory, trusted = tmp_path / "audit", {"security_protocol": "SSL", "ssl_truststore_location": truststore}
         async with server_of(settings_of(servers(running), directory, **trusted)) as server:
             await asyncio.wait_for(server.counter.wait_read(60), 120)
+
+
+def test_the_page_asks_below_its_own_address_so_that_a_proxy_may_have_it_below_a_path() -> None:
+    asked = re.findall(r"""["'`](/?v1/[^"'`]*)["'`]""", _page_text())
+    assert len(asked) == 5
+    assert {urljoin("https://proxy/audit/", path).removesuffix(path) for path in asked} == {"https://proxy/audit/"}
 
 
 def test_the_description_of_the_api_has_every_route() -> None:
