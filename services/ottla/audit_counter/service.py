@@ -480,7 +480,7 @@ class AuditCounter:
     def _judge_in_store(self, topic: str, starts: list[int], of_log: _LogCount | None) -> tuple[list[Event], list[int]]:
         """What is new, and the windows whose logs should be read."""
         store, events, unread = self._store, [], []
-        standing = store.standing(topic)
+        standing = store.standing(topic, min(starts), max(starts) + store.fold_ms)
         open_windows = self._open.setdefault(topic, set())
         known: dict[int, dict[str, EdgeVerdict]] = {}
         for _, start_ms, verdict in store.verdicts(topic, starts=starts):

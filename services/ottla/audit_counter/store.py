@@ -77,7 +77,8 @@ CREATE INDEX verdicts_by_kind ON verdicts (verdict, topic, start_ms);
 CREATE TABLE quarantine (partition INTEGER, next_offset INTEGER, reason TEXT, PRIMARY KEY (partition, next_offset)) WITHOUT ROWID;
 """
 # A file of the first version may lack them, the leader epochs of positions, how many windows a verdict is of, and what sessions may have
-# had. By the index each scrape adds up all messages without a look at the rows, of a KiB and more.
+# had. By the index each scrape adds up all messages without a look at the rows, of a KiB and more; by those of sessions a judgement does
+# without the rows of those that have ended.
 _LATER_TABLES: Final = """
 CREATE TABLE IF NOT EXISTS unjudged (topic TEXT, start_ms INTEGER, PRIMARY KEY (topic, start_ms)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS topics (topic TEXT PRIMARY KEY, topic_id TEXT NOT NULL) WITHOUT ROWID;
@@ -85,6 +86,9 @@ CREATE TABLE IF NOT EXISTS former (topic TEXT, start_ms INTEGER, is_mixed INTEGE
 CREATE TABLE IF NOT EXISTS unwritten (topic TEXT, start_ms INTEGER, changes INTEGER, changed_ms INTEGER, PRIMARY KEY (topic, start_ms))
     WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS counts_by_tier ON counts (topic, tier, count);
+CREATE INDEX IF NOT EXISTS sessions_ended ON sessions (topic, tier, watermark_ms, is_final, is_dead, reported_ms, heard_ms)
+    WHERE is_final OR is_dead;
+CREATE INDEX IF NOT EXISTS sessions_left ON sessions (topic) WHERE NOT is_final OR gaps != '[]';
 """
 _TABLES: Final = (
     "offsets",
@@ -226,7 +230,7 @@ class Store:
         self._in_log: set[Window] = set()  # that a log is read for, and that were not written to since
         self._said: set[Window] = set()  # that something was said of since `begin_log`
         self._without_log: set[Window] = set()  # since something was said of them last
-        self._fold_ms = max(1, _HOUR_MS // window_ms) * window_ms
+        self.fold_ms: Final = max(1, _HOUR_MS // window_ms) * window_ms
         self._folded_ms = 0  # up to where windows were folded, or could not be
         self._fold_until_ms = 0
         self._unfolded: list[str] = []  # topics that are to be folded up to there
@@ -307,7 +311,7 @@ class Store:
         """
         counters = Counters()
         with self._transaction() as connection:
-            applied = _Batch(connection, self._recent, self._window_ms, self._fold_ms, self._oldest_ms(now_ms), now_ms, counters)
+            applied = _Batch(connection, self._recent, self._window_ms, self.fold_ms, self._oldest_ms(now_ms), now_ms, counters)
             is_whole = True
             none: Read | None = None
             reached: dict[int, int] = {}
@@ -440,8 +444,13 @@ class Store:
 
     # Books and verdicts.
 
-    def standing(self, topic: str) -> TopicStanding:
-        """What `books` of a topic's windows have in common."""
+    def standing(self, topic: str, from_ms: int = 0, to_ms: int = NO_END) -> TopicStanding:
+        """What `books` of a topic's windows have in common.
+
+        Args:
+            from_ms, to_ms: between which these windows lie. Of sessions that have ended, of which a week has very many, those alone are
+                had that leave something open there; one more without a name stands for all that have ended of a tier.
+        """
         positions: dict[str, dict[int, int]] = {}
         beginnings: dict[str, dict[int, int]] = {}
         for tier, partition, next_offset, first_offset in self._connection.execute(
@@ -450,7 +459,14 @@ class Store:
             positions.setdefault(tier, {})[partition] = next_offset
             beginnings.setdefault(tier, {})[partition] = first_offset
         sessions: dict[str, list[SessionStanding]] = {}
-        for one in self.sessions(topic):
+        ended = "SELECT tier, MAX(watermark_ms), MAX(is_final), MAX(MIN(reported_ms, heard_ms)) FROM sessions"
+        for tier, watermark_ms, is_final, reported_ms in self._connection.execute(
+            f"{ended} WHERE topic = ? AND (is_final OR is_dead) GROUP BY tier", (topic,)
+        ):
+            of_all = SessionStanding("", tier, topic, "", "", 0, watermark_ms, bool(is_final), True, reported_ms, until_ms=0)
+            sessions[tier] = [of_all]
+        left = "(NOT is_final OR gaps != '[]') AND (NOT is_dead OR gaps != '[]' OR (watermark_ms < ? AND until_ms > ?))"
+        for one in self._sessions(f"INDEXED BY sessions_left WHERE topic = ? AND {left}", topic, to_ms, from_ms):
             sessions.setdefault(one.tier, []).append(one)
         return TopicStanding({tier: tuple(found) for tier, found in sessions.items()}, positions, beginnings)
 
@@ -458,7 +474,7 @@ class Store:
         """The books of a window, without latencies.
 
         Args:
-            standing: the topic's, where nothing was taken in since; None looks for it.
+            standing: the topic's, of a time that the window lies in, where nothing was taken in since; None looks for it.
         """
         connection = self._connection
         books = Books(start_ms, self._window_ms, is_log_gone=(topic, start_ms) in self._without_log)
@@ -469,11 +485,11 @@ class Store:
         ):
             books.add(tier, partition, host, _tally(values))
             if range_offset == _FOLDED:
-                books.window_ms, books.is_log_gone = self._fold_ms, True
+                books.window_ms, books.is_log_gone = self.fold_ms, True
         row = connection.execute(f"SELECT is_mixed FROM former {where}", (topic, start_ms)).fetchone()
         if row is not None:
             books.is_former, books.is_mixed, books.is_log_gone = True, bool(row[0]), True
-        books.sessions, books.positions, books.beginnings = standing or self.standing(topic)
+        books.sessions, books.positions, books.beginnings = standing or self.standing(topic, start_ms, start_ms + self.fold_ms)
         books.reporting = frozenset(books.sessions) | frozenset(books.positions)
         row = connection.execute(f"SELECT count, moved FROM repeated {where}", (topic, start_ms)).fetchone()
         if row is not None:
@@ -539,7 +555,7 @@ class Store:
     def fold(self, now_ms: int) -> int:
         """Folds windows of hours that are past and in which all is well, of some topics at a time; gives how many windows."""
         until = now_ms - _FOLDED_AFTER_MS
-        until -= until % self._fold_ms
+        until -= until % self.fold_ms
         if not self._unfolded:
             if until <= self._folded_ms:
                 return 0
@@ -553,7 +569,7 @@ class Store:
                 hours = connection.execute(
                     "SELECT DISTINCT start_ms - start_ms % ? FROM counts WHERE topic = ? AND start_ms >= ? AND start_ms < ?"
                     " AND range_offset != ?",
-                    (self._fold_ms, topic, self._folded_ms, until, _FOLDED),
+                    (self.fold_ms, topic, self._folded_ms, until, _FOLDED),
                 ).fetchall()
                 folded += sum(self._fold(connection, topic, hour) for (hour,) in hours)
         self._recent.counts.clear()
@@ -562,7 +578,7 @@ class Store:
         return folded
 
     def _fold(self, connection: sqlite3.Connection, topic: str, hour: int) -> int:
-        span = (topic, hour, hour + self._fold_ms)
+        span = (topic, hour, hour + self.fold_ms)
         where = "WHERE topic = ? AND start_ms >= ? AND start_ms < ?"
         said: dict[str, list[EdgeVerdict]] = {}
         starts = set()
@@ -647,7 +663,7 @@ class Store:
 
     def begin_of(self, topic: str, time_ms: int) -> int:
         """Where the windows begin in which messages of a time and later lie: with the hour, if that was folded."""
-        hour = time_ms - time_ms % self._fold_ms
+        hour = time_ms - time_ms % self.fold_ms
         folded = "SELECT EXISTS (SELECT 1 FROM counts WHERE topic = ? AND start_ms = ? AND range_offset = ?)"
         return hour if self._connection.execute(folded, (topic, hour, _FOLDED)).fetchone()[0] else time_ms
 
@@ -661,15 +677,17 @@ class Store:
     def folded(self, topic: str, from_ms: int, to_ms: int) -> dict[int, int]:
         """Those of them that others were folded into, and how long they are."""
         found = "SELECT DISTINCT start_ms FROM counts WHERE topic = ? AND start_ms >= ? AND start_ms < ? AND range_offset = ?"
-        return {start_ms: self._fold_ms for (start_ms,) in self._connection.execute(found, (topic, from_ms, to_ms, _FOLDED))}
+        return {start_ms: self.fold_ms for (start_ms,) in self._connection.execute(found, (topic, from_ms, to_ms, _FOLDED))}
 
     def sessions(self, only: str | None = None) -> list[SessionStanding]:
         """What sessions have said, of one topic or of all."""
+        return self._sessions() if only is None else self._sessions("WHERE topic = ?", only)
+
+    def _sessions(self, where: str = "", *values: object) -> list[SessionStanding]:
         rows = self._connection.execute(  # the clock of a session may be ahead
             "SELECT session, tier, topic, host, application, next_sequence, watermark_ms, is_final, is_dead,"
-            " MIN(reported_ms, heard_ms), gaps, until_ms"
-            " FROM sessions" + (" WHERE topic = ?" if only is not None else ""),
-            () if only is None else (only,),
+            f" MIN(reported_ms, heard_ms), gaps, until_ms FROM sessions {where}",
+            values,
         )
         return [
             SessionStanding(
@@ -763,7 +781,7 @@ class Store:
     def _oldest_ms(self, now_ms: int) -> int:
         """Where the oldest windows begin that are kept: whole hours, as an hour that was folded has all of its windows."""
         before = now_ms - self._retention_ms - self._window_ms
-        return before - before % self._fold_ms
+        return before - before % self.fold_ms
 
     # Who writes.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sqlite3
@@ -27,6 +28,15 @@ from ottla.audit_counter.server import AuditServer, Collector
 from ottla.audit_counter.service import AuditCounter, CounterSettings, _LogCount
 from ottla.audit_counter.store import Read, Store, StoreFailed
 from ottla.audit_counter.verdicts import EdgeVerdict, Named, judge
+from ottla.audit_counter.windows import (
+    NO_END,
+    SessionStanding,
+    are_cut_off,
+    is_in_doubt,
+    lacks_audit_data,
+    may_have_had_more,
+    watermark_of,
+)
 from ottla.clock import SystemClock
 from ottla.coordination.election import Term
 from ottla.errors import InvalidRequest, TopicAuthorizationFailed
@@ -169,6 +179,32 @@ def test_what_changed_is_unjudged_until_it_is_judged_whatever_is_stopped_between
     store.next_offsets("topic-2")
     assert not store.unjudged()
     store.close()
+
+
+def test_a_judgement_has_of_sessions_that_have_ended_what_it_needs_and_not_each_of_a_week(store: Store) -> None:
+    """Of a cron job each minute had ten thousand in a week, and all were read for each window that changed."""
+    rows = []
+    for number in range(2_000):  # each is through with minute `number`; every third was killed, and every fifth of another tier
+        ended_ms = START + number * MINUTE
+        tier = "producer" if number % 5 else "broker"
+        gaps = [[0, 1, ended_ms, ended_ms + 1, ended_ms]] if number % 499 == 498 else []
+        facts = ("clicks", tier, "host", "", 3, ended_ms, number % 3 > 0, number % 3 == 0, ended_ms, ended_ms + 5, json.dumps(gaps))
+        rows.append((f"{number}", *facts, ended_ms + 2 * MINUTE))
+    rows.append(("open", "clicks", "producer", "host", "", 3, START + 10 * HOUR, False, False, START, START, "[]", NO_END))
+    store._connection.executemany(f"INSERT INTO sessions VALUES ({', '.join('?' * 13)})", rows)
+    every: dict[str, list[SessionStanding]] = {}
+    for one in store.sessions("clicks"):
+        every.setdefault(one.tier, []).append(one)
+    for number in range(-3, 2_010, 61):
+        span = START + number * MINUTE, START + (number + 1) * MINUTE
+        books = store.books("clicks", span[0])
+        assert books.reporting == every.keys()
+        for tier, sessions in books.sessions.items():
+            assert watermark_of(sessions) == watermark_of(every[tier])
+            for says in (is_in_doubt, are_cut_off, lacks_audit_data, may_have_had_more):
+                assert says(sessions, *span) == says(every[tier], *span), (number, tier, says)
+            assert max(one.reported_ms for one in sessions) == max(one.reported_ms for one in every[tier])
+        assert sum(map(len, books.sessions.values())) < 40
 
 
 def test_a_missing_sequence_is_missing_audit_data_and_never_loss(store: Store) -> None:
