@@ -17,6 +17,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise, repeat
 from operator import itemgetter
@@ -60,6 +61,7 @@ _CONNECTION: Final = (
     *("bootstrap.servers", "metadata.broker.list", "client.id", "client.dns.", "broker."),
     *("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "oauth_cb", "https."),
 )
+_TOO_LARGE: Final = confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE
 _CLOSE_SECONDS: Final = 10.0
 _PURGE_SECONDS: Final = 1.0
 # Delivery reports are read when there are so many, and at once with one of so large a value: so few bytes are held.
@@ -87,6 +89,7 @@ class Reporter:
         self._waiting: deque[AuditRecord] = deque()
         self._moved_to: str | None = None
         self._has_failed = False
+        self._is_one_by_one = self._is_too_large = False
         self._producer = self._connected()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ottla-audit", daemon=True)
@@ -100,6 +103,7 @@ class Reporter:
             # A record that came behind a later one of its session would be taken for audit data that is missing: none is given up here.
             "message.timeout.ms": 0,
             "queue.buffering.max.messages": self._most,
+            **({"batch.num.messages": 1} if self._is_one_by_one else {}),
         }
         return confluent_kafka.Producer({**self._connection, **own})
 
@@ -129,6 +133,9 @@ class Reporter:
             self._connection["bootstrap.servers"] = servers
             self._reconnect()
         self._producer.poll(0)
+        if self._is_too_large:
+            self._is_one_by_one, self._is_too_large = True, False
+            self._reconnect()
         if self._has_failed:  # what is queued was said later, and is not to come before what failed
             self._producer.purge(in_flight=False)
             self._producer.poll(0)
@@ -140,6 +147,9 @@ class Reporter:
             try:
                 self._producer.produce(TOPIC, encode(record, schema_id), record.topic.encode(), on_delivery=partial(self._reported, record))
             except (BufferError, confluent_kafka.KafkaException) as error:
+                if isinstance(error, confluent_kafka.KafkaException) and error.args[0].code() == _TOO_LARGE:
+                    self._waiting.extendleft(self._smaller(record))
+                    continue
                 self._waiting.appendleft(record)
                 log.debug("audit records wait: %s", error)
                 if isinstance(error, confluent_kafka.KafkaException) and error.args[0].fatal():
@@ -158,10 +168,22 @@ class Reporter:
         self._waiting = deque(sorted(self._waiting, key=lambda record: record.sequence))  # of a topic in the order of the session
 
     def _reported(self, record: AuditRecord, error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
-        if error is not None:
+        if error is None:
+            return
+        if error.code() == _TOO_LARGE and self._is_one_by_one:
+            self._waiting.extend(self._smaller(record))
+        else:
             log.warning("an audit record of %s is sent again: %s", record.topic, error)
             self._waiting.append(record)
-            self._has_failed = True
+            self._is_too_large |= error.code() == _TOO_LARGE  # with others of its batch
+        self._has_failed = True
+
+    def _smaller(self, record: AuditRecord) -> list[AuditRecord]:
+        """A record that is too large by itself, without what names single messages; nothing of one that has no such."""
+        if any(tally.sketch is not None for tally in record.windows.values()):
+            return [record._replace(windows={start_ms: replace(tally, sketch=None) for start_ms, tally in record.windows.items()})]
+        log.warning("an audit record of %s is given up: it is larger than %s takes (max.message.bytes)", record.topic, TOPIC)
+        return []
 
     def move(self, servers: str) -> None:
         """All brokers are at other addresses from now on."""

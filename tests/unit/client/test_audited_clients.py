@@ -19,14 +19,14 @@ from ottla.testing.cluster import EmbeddedCluster
 AT_ITS_END: dict[str, Any] = {"ottla.audit.report.interval.ms": 600_000}  # and not once more on a machine that is slow
 
 
-def records_on(bootstrap_servers: str, count: int) -> list[AuditRecord]:
-    """What was reported, once there is so much of it."""
+def records_on(bootstrap_servers: str, count: int, finals: int = 0) -> list[AuditRecord]:
+    """What was reported, once there is so much of it, with the final words of so many topics."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "look", "auto.offset.reset": "earliest"})
     consumer.subscribe([TOPIC])
     found: list[AuditRecord] = []
     deadline = time.monotonic() + 120
     try:
-        while len(found) < count:
+        while len(found) < count or len({record.topic for record in found if record.is_final}) < finals:
             assert time.monotonic() < deadline, found
             message = consumer.poll(1.0)
             if message is not None and message.error() is None:
@@ -92,6 +92,33 @@ def test_what_is_reported_before_there_is_a_topic_for_it_comes_in_its_order(tmp_
         reported = records_on(cluster.bootstrap_servers, producer.audit._session._sequences["clicks"])
     assert len(reported) > 2
     assert [record.sequence for record in reported] == list(range(len(reported)))
+
+
+def test_a_record_that_is_larger_than_audit_takes_keeps_no_other_from_being_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some are too large together alone, one with what names its messages, and one anyway; it was sent again for ever, with all others."""
+    with EmbeddedCluster(data_directory=tmp_path) as cluster:
+        cluster.create_topic(TOPIC, settings={"max.message.bytes": "6000"})
+        producer: Any = audited(confluent_kafka.Producer)({"bootstrap.servers": cluster.bootstrap_servers} | AT_ITS_END)
+        audit, value = producer.audit, 0
+        for topic, partitions, windows in (("small", 20, 1), ("named", 1, 10), ("huge", 1, 128), ("small", 1, 1)):
+            for partition in range(partitions):
+                for number in range(100 * windows):
+                    value += 1
+                    attempt = audit.attempted(topic, None, b"%d" % value, number % windows * 60_000)
+                    audit.acknowledged(attempt, partition, number)
+            producer.audit_reporter._report(is_final=False)
+        assert producer.close_audit() == 0
+        assert not producer.audit_reporter._waiting
+        reported = records_on(cluster.bootstrap_servers, 20 + 3, finals=3)
+    small = [record for record in reported if record.topic == "small" and record.windows]
+    assert {record.partition for record in small} == set(range(20))
+    assert all(tally.sketch is not None for record in small for tally in record.windows.values())
+    named = next(record for record in reported if record.topic == "named" and record.windows)
+    assert [(tally.count, tally.placed is None, tally.sketch) for tally in named.windows.values()] == [(100, False, None)] * 10
+    assert not [record for record in reported if record.topic == "huge" and record.windows]
+    assert sum("an audit record of huge is given up" in line for line in caplog.messages) == 1
 
 
 def test_what_a_reporter_gives_up_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
