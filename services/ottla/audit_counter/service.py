@@ -278,6 +278,8 @@ class AuditCounter:
         self._fenced_activation: object | None = None  # in which another counter has begun to write
         self._has_unwritten = True  # verdicts that the topic of them does not have
         self._read_to: dict[int, int] = {}
+        self._steady = clock.monotonic(), float(clock.time_ms())
+        store.newest_ms = store.newest_ms or clock.time_ms()  # of a new file: what `__audit` still has of windows before is not all
 
     async def _in_store(self, function: Callable[P, R], /, *arguments: P.args, **keywords: P.kwargs) -> R:
         """Asks the store, in its thread. Raises StoreFailed: the file cannot be read or written."""
@@ -351,7 +353,7 @@ class AuditCounter:
         wrong = await self._in_store(self._store.windows_with, WRONG)
         await self._judge(left | wrong | {(topic, -1) for topic in self._open})
         looked_at = purged_at = self._clock.monotonic()
-        looked_at_ms = steady_ms = self._clock.time_ms()
+        looked_at_ms = self._clock.time_ms()
         is_deaf = False  # a partition of `__audit` cannot be read, so that no silence is the sessions'
         while True:
             fetched = await fetcher.poll(_POLL_SECONDS)
@@ -380,15 +382,13 @@ class AuditCounter:
                 now_ms, passed_ms = self._clock.time_ms(), round(1000 * (self._clock.monotonic() - looked_at))
                 if abs(now_ms - looked_at_ms - passed_ms) > _CLOCK_SET_MS:  # by which sessions were not silent so long
                     await self._in_store(self._store.heard_all, now_ms)
-                # What is folded stays so: a clock that was set ahead, and may be set back, is followed at twice its pace.
-                steady_ms = min(now_ms, steady_ms + 2 * passed_ms)
                 looked_at, looked_at_ms = looked_at + passed_ms / 1000, now_ms
                 with suppress(OttlaError, OSError):
                     await self._assign(fetcher, {})
                 heard_before = now_ms - self.settings.session_timeout_ms
                 await self._wait_for_leaders(await self._in_store(self._store.silent_brokers, heard_before))
                 changed |= {(topic, -1) for topic, _ in await self._in_store(self._store.silent_sessions, heard_before, now_ms)}
-                await self._in_store(self._store.fold, steady_ms)
+                await self._in_store(self._store.fold, self._steady_ms())
             if changed:
                 await self._judge(changed)
             read_to = {key.partition: offset for key, offset in reached.items()}
@@ -403,7 +403,18 @@ class AuditCounter:
                 self._caught_up.set()
             if began - purged_at >= _PURGE_SECONDS:
                 purged_at = began
-                await self._in_store(self._purge, self._clock.time_ms())
+                await self._in_store(self._purge, self._past_ms())
+
+    def _steady_ms(self) -> int:
+        """The time for what cannot be taken back: a clock that was set ahead, and may be set back, is followed at twice its pace."""
+        passed_at, steady_ms = self._steady
+        now = self._clock.monotonic()
+        self._steady = now, min(self._clock.time_ms(), steady_ms + 2_000 * (now - passed_at))
+        return int(self._steady[1])
+
+    def _past_ms(self) -> int:
+        """The time from which the retention counts: as a log's, not before someone has spoken since."""
+        return min(self._steady_ms(), self._store.newest_ms)
 
     async def _assign(self, fetcher: Fetcher, next_offsets: Mapping[int, int]) -> None:
         """Has all partitions of `__audit` read, of which there may be more than before."""
@@ -425,9 +436,10 @@ class AuditCounter:
         await self._in_store(self._store.heard_brokers, waiting, self._clock.time_ms())
 
     def _take_in(self, fetched: list[Fetched], next_offsets: Mapping[int, int], now_ms: int) -> Applied:
-        if self._store.is_purge_due(now_ms):  # or a window would have what one tier said of it, and not what others say now
-            self._purge(now_ms)
-        return self._store.apply(_records_of(fetched), next_offsets, now_ms)
+        past_ms = self._past_ms()
+        if self._store.is_purge_due(past_ms):  # or a window would have what one tier said of it, and not what others say now
+            self._purge(past_ms)
+        return self._store.apply(_records_of(fetched), next_offsets, now_ms, past_ms)
 
     def _purge(self, now_ms: int) -> None:
         """In the store's thread, as the log's reader may have a window judged there meanwhile."""

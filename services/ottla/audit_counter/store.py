@@ -244,6 +244,8 @@ class Store:
                 )
             self._set_meta("window.ms", str(window_ms))
         self._next_offsets: dict[int, int] = dict(self._connection.execute("SELECT partition, next_offset FROM offsets"))
+        (newest_ms,) = self._connection.execute("SELECT MAX(MIN(reported_ms, heard_ms)) FROM sessions").fetchone()
+        self.newest_ms: int = newest_ms or 0  # when someone spoke last, by their clock
 
     def close(self) -> None:
         """Closes the file."""
@@ -298,23 +300,26 @@ class Store:
                 connection.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?)", lower.items())
             self._next_offsets |= lower
 
-    def apply(self, read: Iterable[Read], next_offsets: Mapping[int, int], now_ms: int) -> Applied:
+    def apply(self, read: Iterable[Read], next_offsets: Mapping[int, int], now_ms: int, past_ms: int | None = None) -> Applied:
         """Takes in what was read, with the offsets behind it.
 
         Args:
             read: had one by one, so that it may be decoded as it is counted: nothing of it is kept.
             next_offsets: of each partition that was read.
-            now_ms: for which a purge is not due: a window that is not counted any more has no counts.
+            past_ms: from which the retention counts, for which a purge is not due: a window that is not counted any more has no counts.
+                None is `now_ms`.
 
         Raises:
             StoreFailed: nothing was taken in.
         """
         counters = Counters()
         with self._transaction() as connection:
-            applied = _Batch(connection, self._recent, self._window_ms, self.fold_ms, self._oldest_ms(now_ms), now_ms, counters)
+            oldest_ms = self._oldest_ms(now_ms if past_ms is None else past_ms)
+            applied = _Batch(connection, self._recent, self._window_ms, self.fold_ms, oldest_ms, now_ms, counters)
             is_whole = True
             none: Read | None = None
             reached: dict[int, int] = {}
+            newest_ms = self.newest_ms
             for one in read:
                 if one.offset < self._next_offsets.get(one.partition, 0):
                     continue
@@ -328,10 +333,12 @@ class Store:
                     connection.execute("INSERT OR REPLACE INTO quarantine VALUES (?, ?, ?)", (one.partition, one.offset, one.reason[:1000]))
                 else:
                     applied.take(one.record)
+                    newest_ms = max(newest_ms, one.record.reported_ms)
             applied.write()
             connection.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?)", next_offsets.items())
             connection.executemany(_PUT_UNJUDGED, applied.changed)
         applied.committed()
+        self.newest_ms = newest_ms
         self._next_offsets.update(next_offsets)
         if none is not None:
             log.warning(

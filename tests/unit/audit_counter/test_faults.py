@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ from ottla.coordination.election import Term
 from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.lifecycle import offload_nothing
 from ottla.model import BrokerId, TopicPartition
-from ottla.record.audit_records import TOPIC, VERDICTS_TOPIC, Verdict
+from ottla.record.audit_records import TOPIC, VERDICTS_TOPIC, Tally, Verdict
 from ottla.record.records import Record, build_batch
 from ottla.wire.admin import ConfigResource, ResourceType, create_partitions, delete_topics, describe_configs
 from ottla.wire.cluster import Cluster
@@ -703,6 +703,49 @@ async def test_a_clock_that_jumps_by_hours_and_back_folds_nothing_early_and_ends
         working.cancel()
         await asyncio.wait([working])
     kept.close()
+
+
+@pytest.mark.parametrize("jump", ["all clocks jump", "the counter's jumps", "the counter's jumps while it is stopped"])
+async def test_a_clock_that_jumps_beyond_the_retention_deletes_no_window_and_refuses_none(tmp_path: Path, jump: str) -> None:
+    """All that was known was deleted within a minute, and what was said then of the windows of these days was not counted."""
+    clock = _Clock()
+    settings = CounterSettings(verify="never", expected=("producer",), replication_factor=1)
+
+    @asynccontextmanager
+    async def counter_with(cluster: Cluster) -> AsyncIterator[tuple[AuditCounter, store.Store]]:
+        kept = store.Store(tmp_path / "audit.db", MINUTE, settings.retention_ms)
+        counter = AuditCounter(cluster, kept, settings, clock, offload_nothing, offload_nothing)
+        working = asyncio.ensure_future(counter.run())
+        try:
+            await counter.wait_caught_up()
+            yield counter, kept
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
+            kept.close()
+
+    async with brokers(tmp_path, 1) as running, cluster_of(running) as cluster, AsyncExitStack() as stack:
+        counter, kept = await stack.enter_async_context(counter_with(cluster))
+        now_ms = clock.time_ms()
+        line = Pipeline(running, cluster, counter, now_ms - now_ms % MINUTE - 2 * MINUTE)
+        session = new_session("producer", host="web-1")
+
+        async def say() -> None:
+            one = Tally(attempted=1, acknowledged=1, count=1)
+            reported_ms = clock.time_ms() if jump == "all clocks jump" else SystemClock().time_ms()
+            await line.report([session.record("clicks", 0, {line.start_ms: one}, watermark_ms=now_ms, reported_ms=reported_ms)])
+            await counter.wait_read(60)
+
+        await say()
+        if "stopped" in jump:
+            await stack.aclose()
+        clock.ahead_ms = 400 * 60 * MINUTE
+        if "stopped" in jump:
+            counter, kept = await stack.enter_async_context(counter_with(cluster))
+        for _ in range(2):
+            await say()
+        (row,) = await counter.tiers("clicks", 0, 1 << 60)
+        assert (row["window"], row["count"], kept.counters.windows_refused) == (line.start_ms, 3, 0)
 
 
 async def test_the_topic_of_verdicts_keeps_none_of_windows_that_the_counter_has_forgotten(tmp_path: Path) -> None:
