@@ -165,7 +165,7 @@ class Audit:
         return topic.on_their_way()
 
     def _watermark(self, topic: _Topic, on_their_way: Mapping[int, int], now_ms: int) -> int:
-        return min(on_their_way, default=now_ms)
+        return min((now_ms, *on_their_way))
 
     def _count(self, name: str, outcomes: Outcomes) -> None:
         """Takes in these. The lock is held."""

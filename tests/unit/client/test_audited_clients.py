@@ -170,6 +170,13 @@ def test_a_watermark_stays_below_what_is_on_its_way() -> None:
     assert [record.watermark_ms for record in audit.records(400_000)] == [500_000]
 
 
+def test_a_message_of_a_time_that_is_to_come_takes_no_watermark_ahead_of_the_clock() -> None:
+    """What a killed producer had sent since and not said was COMPLETE or a DUPLICATE then, and not in doubt."""
+    audit = ProducerAudit(new_session("producer"), SystemClock())
+    audit.attempted("clicks", b"k", b"v", 3_600_000)
+    assert [record.watermark_ms for record in audit.records(90_000)] == [90_000]
+
+
 def test_what_is_on_its_way_at_the_end_is_reported_as_attempted() -> None:
     audit = ProducerAudit(new_session("producer"))
     audit.attempted("t", b"k", b"v", 70_000)
