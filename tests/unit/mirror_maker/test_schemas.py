@@ -23,7 +23,7 @@ from ottla.coordination.embedded import EmbeddedZooKeeper
 from ottla.mirror_maker.naming import name_filter
 from ottla.mirror_maker.sync import schemas
 from ottla.mirror_maker.sync.schemas import Registry, SchemaCopier, subject_in_target
-from ottla.network.registry_http import RegistryAnswer
+from ottla.network.registry_http import RegistryAnswer, ask_registry
 from ottla.schema_registry.server import SchemaRegistry
 
 
@@ -292,7 +292,6 @@ async def test_a_version_at_which_the_registry_fails_keeps_no_other_from_being_c
 ) -> None:
     """With 500, as at a schema that it stumbles over: each pass ended there. It is tried again a minute later."""
     is_failing = True
-    ask_registry = schemas.ask_registry
 
     def ask_or_fail(url: str, path: str, **more: Any) -> RegistryAnswer:
         if is_failing and (more["method"], path) == ("POST", "/subjects/bad/versions"):
