@@ -123,6 +123,7 @@ def test_the_driver_loads_what_comes(with_spark: Containers) -> None:
     wait_until("all is in the table", lambda: found()["rows"] == 1000, LOAD_SECONDS, lambda: (found(), with_spark.logs("spark-driver")))
 
 
+@pytest.mark.long
 def test_worker_and_driver_are_killed_and_nothing_is_lost_or_there_twice(with_spark: Containers) -> None:
     """A load without its worker waits, and ends when that is back; of one whose driver is killed the next does the rest."""
     small = ("--max-records", str(OF_A_COMMIT))
@@ -148,6 +149,7 @@ def test_worker_and_driver_are_killed_and_nothing_is_lost_or_there_twice(with_sp
     assert (found["rows"], found["wrong"], found["countedAgainstCommits"]) == (RECORDS, [], True)
 
 
+@pytest.mark.long
 def test_a_query_gives_the_same_in_a_cluster_as_in_one_process(with_spark: Containers, events: list[flights.Flight]) -> None:
     """Over the topic and over the table; and the same as without Spark."""
     in_the_driver(with_spark, *load_command("flights"))
