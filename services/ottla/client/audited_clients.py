@@ -64,6 +64,7 @@ _CONNECTION: Final = (
 _TOO_LARGE: Final = confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE
 _CLOSE_SECONDS: Final = 10.0
 _PURGE_SECONDS: Final = 1.0
+_ONE_SECONDS: Final = 0.5  # for a record that is sent by itself
 # Delivery reports are read when there are so many, and at once with one of so large a value: so few bytes are held.
 _READ_AT: Final = 512
 _READ_BYTES: Final = 32_768
@@ -143,6 +144,8 @@ class Reporter:
             self._sort()
         schema_id = self._schema.get() if self._waiting else None
         for _ in range(len(self._waiting)):
+            if self._is_one_by_one and (self._producer.flush(_ONE_SECONDS) or self._has_failed):
+                break  # what a session says later may not come before it
             record = self._waiting.popleft()
             try:
                 self._producer.produce(TOPIC, encode(record, schema_id), record.topic.encode(), on_delivery=partial(self._reported, record))
