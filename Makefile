@@ -10,9 +10,11 @@ ifndef WORKERS
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 1); if [ $$n -lt 4 ]; then echo $$((n + 1)); else echo 4; fi)
 # Few of these start a program that computes beside them, and of `test` more than half of a worker's time is waiting.
 test: WORKERS := $(shell echo $$(($(WORKERS) + 2)))
-test-long test-zookeeper: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
+test-services test-long test-zookeeper: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
 endif
 TESTED := tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
+# Rooms beside the broker and its clients, which take a third of the time.
+SERVICES := $(addprefix tests/unit/,schema_registry mirror_maker audit_counter spark takeover)
 PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))
 PROTO_INTO ?= services
 PINNED := --generate-hashes --python-version 3.11 --python-platform linux --custom-compile-command 'make requirements'
@@ -24,7 +26,7 @@ export PROFILES
 # Where an environment keeps Python from writing bytecode, each of some hundred processes of the tests would compile everything.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install quickstart stop test test-long test-zookeeper compat chaos chaos-sabotage sim sim-sabotage bench attack fuzz sbom golden docs house rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration spark-test spark-kills spark-demo
+.PHONY: help install quickstart stop test test-services test-long test-zookeeper compat chaos chaos-sabotage sim sim-sabotage bench attack fuzz sbom golden docs house rules dashboards helm-test k8s-test proto lint format clean base-image images requirements wheels up down logs ps demo integration spark-test spark-kills spark-demo
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,9 +86,12 @@ $(REWRITTEN): $(INSTALLED)
 	@touch $@
 
 # A worker takes whole stretches of tests, so that most files are run by one, which imports and parses once what they need.
-test: $(INSTALLED) $(REWRITTEN) ## the tests that need nothing but this checkout, in some two minutes on two cores
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not long and not zookeeper' $(TESTED)
-	@echo "Left out: tests over a real ZooKeeper, which need Java (make test-zookeeper), and proofs at length (make test-long)."
+test: $(INSTALLED) $(REWRITTEN) ## the log, the broker, its clients and commands: needs nothing but this checkout, and less than two minutes on two cores
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not long and not zookeeper' $(addprefix --ignore=,$(SERVICES)) $(TESTED)
+	@echo "Left out: the services (make test-services), what needs Java for a real ZooKeeper (make test-zookeeper), proofs at length (make test-long)."
+
+test-services: $(INSTALLED) $(REWRITTEN) ## those of the schema registry, the mirror, the audit counter, Spark's loads and the takeover, which need as little
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not long and not zookeeper' $(SERVICES)
 
 test-long: $(INSTALLED) ## proofs at length that `make test` leaves out, and every property with more examples than it has there
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'long or hypothesis' --hypothesis-profile long $(TESTED)

@@ -425,6 +425,8 @@ def test_a_consumer_may_read_from_few_brokers(connect: Connect) -> None:
         until(lambda: [len(consumer.owned) for consumer in consumers] == [3, 3, 3])
         brokers = [{cluster.leader(*partition) for partition in consumer.owned} for consumer in consumers]
         assert sorted(map(sorted, brokers)) == [[1], [2], [3]]
+        for consumer in consumers:  # while there is a ZooKeeper to leave the group in
+            consumer.shutdown()
 
 
 @pytest.mark.parametrize(("partitions", "consumers"), [(6, 3), (7, 3), (2, 3), (1, 1)])
