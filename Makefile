@@ -13,8 +13,8 @@ test: WORKERS := $(shell echo $$(($(WORKERS) + 2)))
 test-services test-long test-zookeeper: WORKERS := $(shell echo $$(($(WORKERS) + 1)))
 endif
 TESTED := tests/unit tests/scenarios tests/chaos tests/simulation tests/security tests/paper
-# Rooms beside the broker and its clients, which take a third of the time.
-SERVICES := $(addprefix tests/unit/,schema_registry mirror_maker audit_counter spark takeover)
+# Ottla's own client, what stands upon it, and the takeover: nearly half of the time.
+SERVICES := $(addprefix tests/unit/,wire client schema_registry mirror_maker audit_counter spark takeover)
 PROTOS := $(sort $(wildcard proto/ottla/rpc/v1/*.proto))
 PROTO_INTO ?= services
 PINNED := --generate-hashes --python-version 3.11 --python-platform linux --custom-compile-command 'make requirements'
@@ -86,11 +86,11 @@ $(REWRITTEN): $(INSTALLED)
 	@touch $@
 
 # A worker takes whole stretches of tests, so that most files are run by one, which imports and parses once what they need.
-test: $(INSTALLED) $(REWRITTEN) ## the log, the broker, its clients and commands: needs nothing but this checkout, and less than two minutes on two cores
+test: $(INSTALLED) $(REWRITTEN) ## the log, the broker, coordination and commands: needs nothing but this checkout, and less than two minutes on two cores
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not long and not zookeeper' $(addprefix --ignore=,$(SERVICES)) $(TESTED)
-	@echo "Left out: the services (make test-services), what needs Java for a real ZooKeeper (make test-zookeeper), proofs at length (make test-long)."
+	@echo "Left out: client and services (make test-services), what needs Java for a real ZooKeeper (make test-zookeeper), proofs at length (make test-long)."
 
-test-services: $(INSTALLED) $(REWRITTEN) ## those of the schema registry, the mirror, the audit counter, Spark's loads and the takeover, which need as little
+test-services: $(INSTALLED) $(REWRITTEN) ## those of the client, schema registry, mirror, audit counter, Spark's loads and takeover, which need as little
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not long and not zookeeper' $(SERVICES)
 
 test-long: $(INSTALLED) ## proofs at length that `make test` leaves out, and every property with more examples than it has there
