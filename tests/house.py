@@ -78,7 +78,7 @@ CEILINGS: Final[dict[str, int]] = {
     "home words": 0,
     "loops of tests over each": 0,
     "__getattr__": 0,
-    "lines of services/ottla": 64_400,
+    "lines of services/ottla": 64_402,
     "lines of tests": 89_851,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,

@@ -368,7 +368,7 @@ class AuditCounter:
                 await self._in_store(self._store.read_from, [(one.partition.partition, one.offset) for one in fetched])
                 while True:
                     now_ms = self._clock.time_ms()
-                    changed, is_whole = await self._in_store(self._take_in, fetched, next_offsets, now_ms)
+                    changed, is_whole = await self._in_store(self._take_in, fetched, next_offsets, now_ms, self._past_ms())
                     if is_whole:
                         break
                     await self._judge(changed)  # what follows is of another topic of a name
@@ -435,8 +435,7 @@ class AuditCounter:
             ]
         await self._in_store(self._store.heard_brokers, waiting, self._clock.time_ms())
 
-    def _take_in(self, fetched: list[Fetched], next_offsets: Mapping[int, int], now_ms: int) -> Applied:
-        past_ms = self._past_ms()
+    def _take_in(self, fetched: list[Fetched], next_offsets: Mapping[int, int], now_ms: int, past_ms: int) -> Applied:
         if self._store.is_purge_due(past_ms):  # or a window would have what one tier said of it, and not what others say now
             self._purge(past_ms)
         return self._store.apply(_records_of(fetched), next_offsets, now_ms, past_ms)

@@ -95,8 +95,10 @@ def _is_free(address: str) -> bool:
 
 def _own_http_listener(overrides: dict[str, str], broker_id: int) -> dict[str, str]:
     """Of further brokers the ports after the one that is given, as with `--port`."""
+    from ottla.config.listeners import is_port
+
     host, colon, port = overrides.get("http.listener", "").rpartition(":")
-    if not (colon and port.isascii() and port.isdigit() and len(port) < 10 and int(port)):
+    if not (colon and is_port(port) and int(port)):
         return {}  # none, any that is free, or something for the settings to complain about
     return {"http.listener": f"{host}:{int(port) + broker_id - 1}"}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.config.listeners import is_host
+from ottla.config.listeners import is_host, is_port
 from ottla.errors import ConfigurationError
 
 DEFAULT_PORT: Final = 2181
@@ -37,11 +37,6 @@ class ConnectString:
 
     def __str__(self) -> str:
         return self.hosts + self.chroot
-
-
-def is_port(text: str) -> bool:
-    """Whether it is the number of a port, 0 among them. Of thousands of digits Python makes no number."""
-    return text.isascii() and text.isdigit() and len(text) < 10 and int(text) < 65536
 
 
 def _server(server: str) -> tuple[str, int]:

@@ -156,6 +156,11 @@ def advertise(
     )
 
 
+def is_port(text: str) -> bool:
+    """Whether it is the number of a port, 0 among them. Of thousands of digits Python makes no number."""
+    return text.isascii() and text.isdigit() and len(text) < 10 and int(text) < 65536
+
+
 def is_host(name: str) -> bool:
     """Whether it can be looked up at all: of a name with an empty or an overlong part Python raises what is no OSError."""
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.config.connect_string import ConnectString, is_port
-from ottla.config.listeners import is_host
+from ottla.config.connect_string import ConnectString
+from ottla.config.listeners import is_host, is_port
 from ottla.config.settings import Password, Settings, setting
 from ottla.errors import ConfigurationError
 

@@ -20,6 +20,7 @@ from ottla.schema_registry.rest.security import Authentication, users_of
 from ottla.serving.pages import pages_of
 
 NODE: Final = shutil.which("node")
+# What only a machine with more than Python can show: `make test` and its like ask for no more.
 needs_node: Final = pytest.mark.skipif(NODE is None, reason="node is not here: the page's scripts are not run")
 READER: Final = Path(__file__).with_name("page_reader.mjs")
 PAGES: Final = pages_of("ottla.schema_registry.rest")
