@@ -48,12 +48,12 @@ BENCHES: Final = (
     "mirror",
     "audit",
 )
-BY_NAME_ONLY: Final = ("failover", "rolling", "controller", "handshakes", "soak", "spark")
+BY_NAME_ONLY: Final = ("failover", "rolling", "controller", "handshakes", "soak", "spark", "revisions")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"which benches: {' '.join(BENCHES + BY_NAME_ONLY)}; the last six by name only")
+    parser.add_argument("names", nargs="*", help=f"which benches: {' '.join(BENCHES + BY_NAME_ONLY)}; the last seven by name only")
     parser.add_argument("--rounds", type=int, help="alternating rounds of broker and floor (5; --quick: 2)")
     parser.add_argument("--seconds", type=float, help="length of one measured stretch (2; --quick: 0.5)")
     parser.add_argument("--json", type=Path, default=REPOSITORY / ".bench" / "results.json", help="where the figures go")
@@ -67,7 +67,9 @@ def arguments() -> argparse.Namespace:
         "--directory", type=Path, default=REPOSITORY / ".bench", help="where data directories are made: a real disk, not tmpfs"
     )
     parser.add_argument("--server-command", help="another server: a command with {port} and, if it likes, {data_directory}")
-    parser.add_argument("--ottla", metavar="PATH", help="the `ottla` of another checkout, to run two revisions in turn under one bench")
+    parser.add_argument(
+        "--ottla", metavar="PATH", help="the `ottla` of another checkout: measured under these benches, and beside this one by `revisions`"
+    )
     parser.add_argument("--property", "-X", action="append", default=[], metavar="KEY=VALUE", help="a property of the broker")
     chosen = parser.parse_args()
     if wrong := [assignment for assignment in chosen.property if "=" not in assignment]:
