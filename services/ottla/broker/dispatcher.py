@@ -13,7 +13,7 @@ import asyncio
 import logging
 import struct
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import GeneratorType
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from ottla.protocol import messages
 from ottla.protocol import produce as produce_codec
 from ottla.protocol.api import ApiKey, is_flexible
 from ottla.protocol.fetch import is_follower_fetch
-from ottla.protocol.primitives import REQUEST_HEADER, RequestHeader, decode_request_header
+from ottla.protocol.primitives import REQUEST_HEADER, RequestHeader, behind_header_tags, decode_request_header
 from ottla.protocol.produce import RepeatedRequest
 from ottla.protocol.schemas import error_codes
 
@@ -246,7 +246,7 @@ class Session:
     # Produce.
 
     def _produce(self, buffer: memoryview, start: int, end: int, version: int, correlation_id: int) -> bool:
-        if len(self._owed) + len(self._staged) >= MAX_UNANSWERED:
+        if len(self._staged) + len(self._owed) >= MAX_UNANSWERED:
             self._write_staged()  # which answers, unless the answers wait for something; those call for more when they leave
             if len(self._owed) >= MAX_UNANSWERED:
                 return self._hold()
@@ -303,12 +303,11 @@ class Session:
         answers = [answer for _, _, answer in staged]
         if failed:
             answers = [self._unless_failed(failed, *response) for response in staged]
-        if not self._owed and DelayedProduce not in map(type, answers):
+        if not self._owed and (ready := _joined(answers)) is not None:
             # Nearly always: every answer is there, and all leave in one write.
-            ready = [answer for answer in answers if isinstance(answer, bytes)]
             connection = self._connection
             if ready:
-                connection.send([b"".join(ready) if count > 1 else ready[0]])
+                connection.send([ready])
             now, began, received = self._time(), self._began, connection.last_active
             if began == received:
                 meter.at_once.observe_many(now - began, count)
@@ -396,16 +395,16 @@ class Session:
                 f"{api.key.api_name} version {plain.api_version} is not served, {api.min_version} to {api.max_version} are"
             )
         flexible = is_flexible(api.key, plain.api_version)
-        header = decode_request_header(buffer, start, end, flexible=True) if flexible else plain
-        body = buffer[header.body_position : end].toreadonly()
-        context = self._context(header)
+        position = behind_header_tags(buffer, start, plain.body_position, end) if flexible else plain.body_position
+        body = buffer[position:end].toreadonly()
+        context = self._context(plain)
         if len(body) > READ_BESIDE_BYTES:
             self._in_flight.collections.put_off()
             times = self._connection.last_active, self._began, self._time()
-            reading = self._parts.offload(_decode, api, memoryview(bytes(body)), header.api_version)
+            reading = self._parts.offload(_decode, api, memoryview(bytes(body)), plain.api_version)
             self._wait_for(reading, lambda request: self._handle(api, request, context, times), works=True, size=len(body))
         else:
-            self._handle(api, _decode(api, body, header.api_version), context, None)
+            self._handle(api, _decode(api, body, plain.api_version), context, None)
         return True
 
     def _handle(self, api: Api, request: Any, context: RequestContext, times: _Times | None) -> None:
@@ -420,7 +419,7 @@ class Session:
         response = api.handle(request, context, self._parts)
         if type(response) is GeneratorType:
             response = begun(response)
-        if isinstance(response, Awaitable):
+        if type(response) is not EncodedBody and isinstance(response, Awaitable):
             waited = times or (self._connection.last_active, self._began, self._time())
             self._wait_for(response, lambda answer: self._write(api, context, answer, meter, waited, request))
         else:
@@ -577,6 +576,16 @@ class Dispatcher:
 
 def _decode(api: Api, body: memoryview, version: int) -> Any:
     return api.decode(body, version) if api.decode else messages.request_reader(api.key, version, api.max_version)(body)
+
+
+def _joined(answers: Sequence[Any]) -> bytes | None:
+    """What Produce requests are answered, in one; None where one of them waits for the high watermark."""
+    try:
+        return b"".join(answers)
+    except TypeError:
+        if DelayedProduce in map(type, answers):
+            return None
+        return b"".join(answer for answer in answers if answer is not None)  # acks=0 has none
 
 
 def _encode(api: Api, context: RequestContext, response: Any, request: Any = None) -> Encoded:

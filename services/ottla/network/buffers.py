@@ -76,10 +76,10 @@ class ReceiveBuffers:
 
     def keep(self, host: str, more: int, former: int = 0) -> bool:
         """Counts bytes of an unfinished frame that its connection keeps, beside `former`, unless there is no room. Fewer always fit."""
-        if more > 0 and not self._fits(former + more, host, former):
+        if more > 0 and not (self._is_ample(more) or self._fits(former + more, host, former)):
             return False
         self.hold(host, more)
-        if more < 0:
+        if more < 0 and self._waiting:
             self.call_back()
         return True
 
@@ -89,10 +89,10 @@ class ReceiveBuffers:
 
     def hold(self, host: str, more: int) -> None:
         """Counts frames that have come, whatever room there is, or fewer; `call_back` is to follow when that leaves some."""
-        self._in_use_bytes += more
-        if self._in_use_limit is not None:
+        in_use = self._in_use_bytes = self._in_use_bytes + more
+        if self.is_bounded:
             _count(self._by_host, host, more)
-            self.is_scarce = self._in_use_bytes + self._waiting_bytes > self._ample_bytes
+            self.is_scarce = in_use + self._waiting_bytes > self._ample_bytes
 
     def _reuse(self, size: int, host: str, released: int) -> memoryview | None:
         for index, idle in enumerate(self._idle):
@@ -110,7 +110,8 @@ class ReceiveBuffers:
             self._idle.append(buffer)
             self._idle.sort(key=len)
             self._idle_bytes += len(buffer)
-        self.call_back()
+        if self._waiting:
+            self.call_back()
 
     def call_back(self) -> None:
         """Lets those continue that wait, as far as there is room."""
@@ -156,7 +157,7 @@ class ReceiveBuffers:
 
     def _is_ample(self, more: int) -> bool:
         """Whether with so much more in use no address can have had its part."""
-        return self._in_use_limit is None or self._in_use_bytes + self._waiting_bytes + more <= self._ample_bytes
+        return self._in_use_bytes + self._waiting_bytes + more <= self._ample_bytes or self._in_use_limit is None
 
     def _fits(self, size: int, host: str, released: int = 0) -> bool:
         if self._in_use_limit is None or self._is_ample(size - released):

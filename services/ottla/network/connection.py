@@ -198,12 +198,12 @@ class Connection(asyncio.BufferedProtocol):
             # Not beyond the frame, so that the next one starts at the front of a buffer again; `_grow` follows when
             # the buffer is still shorter than the frame.
             return self._large[self._filled : self._needed] if self._needed else self._large[self._filled :]
-        tail = self._tail
+        tail, buffers = self._tail, self._buffers
+        shared = buffers.shared
         if tail:
-            shared = self._buffers.shared
             shared[: len(tail)] = tail
-            return shared[len(tail) : len(tail) + TIGHT_READ] if self._is_tight() else shared[len(tail) :]
-        return self._buffers.shared[:TIGHT_READ] if self._is_tight() else self._buffers.shared
+            shared = shared[len(tail) :]
+        return shared[:TIGHT_READ] if buffers.is_scarce and not buffers.has_room(self.peer.host) else shared
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._time()
@@ -300,9 +300,6 @@ class Connection(asyncio.BufferedProtocol):
         self._keep_small(b"")
         self._filled = left
         self._needed = needed
-
-    def _is_tight(self) -> bool:
-        return self._buffers.is_scarce and not self._buffers.has_room(self.peer.host)
 
     def _keep_small(self, tail: bytes) -> bool:
         """Keeps the beginning of a small frame between two reads, or nothing; says whether there was room for it."""

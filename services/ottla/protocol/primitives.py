@@ -153,10 +153,25 @@ def decode_request_header(buffer: memoryview, position: int, end: int, *, flexib
                 raise InvalidRequest(f"a client id of {length} bytes in a frame of {end - position}")
             client_id = str(buffer[body : body + length], "utf-8", "replace")
             body += length
-        if flexible:
-            body = skip_tagged_fields(buffer, body, end)
     except (struct.error, IndexError) as error:
         raise InvalidRequest(f"a frame of {end - position} bytes ends inside the request header") from error
-    if body > end:
+    if flexible:
+        body = behind_header_tags(buffer, position, body, end)
+    elif body > end:
         raise InvalidRequest(f"a frame of {end - position} bytes ends inside the request header")
     return RequestHeader(api_key, api_version, correlation_id, client_id, body)
+
+
+def behind_header_tags(buffer: memoryview, start: int, position: int, end: int) -> int:
+    """Where the body begins in the frame [start, end) whose header has tagged fields at `position`.
+
+    Raises:
+        InvalidRequest: the frame is too short for them.
+    """
+    try:
+        body = skip_tagged_fields(buffer, position, end)
+    except (struct.error, IndexError) as error:
+        raise InvalidRequest(f"a frame of {end - start} bytes ends inside the request header") from error
+    if body > end:
+        raise InvalidRequest(f"a frame of {end - start} bytes ends inside the request header")
+    return body

@@ -75,6 +75,7 @@ class Reading:
         "_given",
         "_is_recorded",
         "_leaders",
+        "_most_bytes",
         "_now_ms",
         "_parts",
         "_replica",
@@ -94,7 +95,9 @@ class Reading:
         self._found: list[Partition | ApiError] = []  # of each partition asked for, what there is of it here
         self._is_recorded = False
         self._leaders: CurrentLeaders | None = None  # once there is a refusal that names one
-        self._now_ms = parts.replicas.now_ms()
+        self._now_ms = 0 if self._replica is None else parts.replicas.now_ms()  # for the progress of followers
+        # `fetch.max.bytes` protects the broker from its clients; a follower's own setting bounds what it asks for.
+        self._most_bytes = request.max_bytes if self._replica is not None else min(request.max_bytes, parts.settings.fetch_max_bytes)
         self._selects_replicas = (
             self._replica is None and bool(request.rack) and parts.settings.replica_selector_class == RACK_AWARE_SELECTOR
         )
@@ -120,15 +123,10 @@ class Reading:
     def is_large(self) -> bool:
         return len(self._scope.partitions) > LARGE_SCOPE
 
-    def _max_bytes(self) -> int:
-        # `fetch.max.bytes` protects the broker from its clients; a follower's own setting bounds what it asks for.
-        most = self._request.max_bytes
-        return most if self._replica is not None else min(most, self._parts.settings.fetch_max_bytes)
-
     def _begin(self) -> _Progress:
         self._answers = []
         self._given = []
-        return 0, self._max_bytes(), not self._scope.partitions
+        return 0, self._most_bytes, not self._scope.partitions
 
     def _read_on(self, those: Iterable[tuple[tuple[Key, FetchPartition], Partition | ApiError]], progress: _Progress) -> _Progress:
         total, left, immediate = progress
@@ -156,7 +154,7 @@ class Reading:
 
     def _is_enough(self, progress: _Progress) -> bool:
         total, _, immediate = progress
-        min_bytes = min(self._request.min_bytes, self._max_bytes())
+        min_bytes = min(self._request.min_bytes, self._most_bytes)
         self._is_recorded = True
         # Without any bytes nothing was held back for a limit, so there is nothing to count.
         return immediate or total >= min_bytes or (total > 0 and self._is_available(min_bytes))
@@ -204,7 +202,8 @@ class Reading:
     def answer(self) -> EncodedBody:
         """The response to what was last read."""
         by_topic: ByTopic = {}
-        self._group(self._scope.select(self._answers), by_topic)
+        for (named, _), answer in self._scope.select(self._answers):
+            by_topic.setdefault(named, []).append(answer)
         self._count_sent()
         topics = list(by_topic.items())
         version, session_id = self._context.api_version, self._scope.session_id
@@ -215,18 +214,14 @@ class Reading:
         """The same for a fetch of many partitions; its bytes are put together by a thread."""
         by_topic: ByTopic = {}
         for start in range(0, len(self._answers), _SLICE):
-            self._group(self._scope.select(self._answers[start : start + _SLICE]), by_topic)
+            for (named, _), answer in self._scope.select(self._answers[start : start + _SLICE]):
+                by_topic.setdefault(named, []).append(answer)
             await asyncio.sleep(0)
         self._count_sent()
         version, session_id = self._context.api_version, self._scope.session_id
         answered, endpoints = list(by_topic.items()), self._endpoints()
         pieces = await self._parts.offload(codec.encode_response, version, 0, session_id, answered, INLINE_BELOW, endpoints)
         return EncodedBody(cast("Pieces", pieces))
-
-    def _group(self, selected: Iterable[tuple[Key, FetchAnswer]], by_topic: ByTopic) -> None:
-        """Adds answers to their topics'."""
-        for (named, _), answer in selected:
-            by_topic.setdefault(named, []).append(answer)
 
     def _count_sent(self) -> None:
         if self._replica is not None:
@@ -295,7 +290,7 @@ class Reading:
             else:
                 preferred = self._preferred(partition, asked) if self._selects_replicas else None
                 if preferred is not None:
-                    return self._answer(asked, partition)._replace(preferred_read_replica=preferred)
+                    return self._answer(asked, partition, None)._replace(preferred_read_replica=preferred)
                 records = None
                 if max_bytes > 0 or at_least_one_batch:
                     records = partition.read(
@@ -310,10 +305,10 @@ class Reading:
             return self._refusal(key, partition, error)
         if records is None and self._scope.has_said(key, partition.high_watermark, partition.log.log_start_offset):
             return None
-        answer = self._answer(asked, partition)
+        answer = self._answer(asked, partition, records)
         if aborted:
             answer = answer._replace(aborted_transactions=[codec.AbortedTransaction(*transaction[:2]) for transaction in aborted])
-        return answer if records is None else answer._replace(records=records)
+        return answer
 
     def _refusal(self, key: Key, partition: Partition | ApiError, error: ApiError) -> FetchAnswer:
         """The answer with an error, which is counted once: what is read with one is answered with it at once."""
@@ -333,7 +328,7 @@ class Reading:
     def _endpoints(self) -> list[NodeEndpoint]:
         return [] if self._leaders is None else list(self._leaders.endpoints.values())
 
-    def _answer(self, asked: FetchPartition, partition: Partition) -> FetchAnswer:
+    def _answer(self, asked: FetchPartition, partition: Partition, records: codec.Region | None) -> FetchAnswer:
         return FetchAnswer(
             asked.partition,
             0,
@@ -341,6 +336,7 @@ class Reading:
             partition.last_stable_offset,
             partition.log.log_start_offset,
             [] if self._request.isolation_level == codec.READ_COMMITTED else None,
+            records=records,
         )
 
     def _is_given_up(self, partition: Partition) -> bool:

@@ -416,11 +416,12 @@ def stage_repeated(
     found = request.records(buffer, position, end)
     if found is None or not parts.authorizer.allows_all:
         return None
-    if replicas.some_open_batches and partition.opens_batches and not _is_fine(partition, buffer, *found, parts):
+    start, stop = found
+    if replicas.some_open_batches and partition.opens_batches and not _is_fine(partition, buffer, start, stop, parts):
         return None
     acks = request.acks
     try:
-        base_offset, last_offset, log_append_time = partition.append_as_leader(buffer, *found, acks, now_ms)
+        base_offset, last_offset, log_append_time = partition.append_as_leader(buffer, start, stop, acks, now_ms)
     except ApiError as error:
         if _has_lost_group(error):
             replicas.appends.failed(partition, error)

@@ -186,7 +186,7 @@ class Partition(Replica):
             check_batch(buffer[start:stop])
         # From the header alone: no offset, no bit but the codec's (4 is zstd), and no more records than fit behind the 61 bytes of the
         # header at 7 bytes each, is what nearly all have. `check_from_client` has names for these; to look them up would cost as much.
-        if sent_offset or not 0 <= attributes <= 4 or count * 7 > size - 61:
+        if sent_offset or attributes not in {0, 1, 2, 3, 4} or count * 7 > size - 61:
             self._check_kind(BatchHeader._make(header), in_transaction)
         log = self.log
         appender = log.appender
