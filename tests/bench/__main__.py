@@ -48,12 +48,12 @@ BENCHES: Final = (
     "mirror",
     "audit",
 )
-BY_NAME_ONLY: Final = ("failover", "rolling", "controller", "handshakes", "soak", "spark", "revisions")
+BY_NAME_ONLY: Final = ("failover", "rolling", "controller", "handshakes", "soak", "spark", "revisions", "instructions")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"which benches: {' '.join(BENCHES + BY_NAME_ONLY)}; the last seven by name only")
+    parser.add_argument("names", nargs="*", help=f"which benches: {' '.join(BENCHES + BY_NAME_ONLY)}; the last eight by name only")
     parser.add_argument("--rounds", type=int, help="alternating rounds of broker and floor (5; --quick: 2)")
     parser.add_argument("--seconds", type=float, help="length of one measured stretch (2; --quick: 0.5)")
     parser.add_argument("--json", type=Path, default=REPOSITORY / ".bench" / "results.json", help="where the figures go")

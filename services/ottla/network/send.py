@@ -68,6 +68,7 @@ class Sender:
         "_queue",
         "_region",
         "_task",
+        "_time",
         "_traffic",
         "_transport",
         "_writable",
@@ -92,6 +93,7 @@ class Sender:
         self._queue: deque[Piece] = deque()
         self._task: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
+        self._time = asyncio.get_running_loop().time
         self.last_progress = now
         self.waiting_bytes = 0  # memory that waits behind a region
 
@@ -199,7 +201,7 @@ class Sender:
         region.position += sent
         region.size -= sent
         self._traffic.sendfile_bytes += sent
-        self.last_progress = asyncio.get_running_loop().time()
+        self.last_progress = self._time()
         if not region.size:
             self._next_piece()
 
@@ -297,7 +299,7 @@ class Sender:
                     raise CutFrame(f"{region!r}: the file ends at byte {position}")
                 position += sent
                 self._traffic.sendfile_bytes += sent
-                self.last_progress = asyncio.get_running_loop().time()
+                self.last_progress = self._time()
             # A reader on the same machine may never let the socket fill up; others get their turn here.
             await asyncio.sleep(0)
 
@@ -316,7 +318,7 @@ class Sender:
             position += len(data)
             self._transport.write(data)
             await self._until_resumed()
-            self.last_progress = asyncio.get_running_loop().time()
+            self.last_progress = self._time()
 
     async def _until_resumed(self) -> None:
         """On TLS the socket is the transport's own affair: waits while its buffer is above the high mark."""
