@@ -588,3 +588,18 @@ async def test_what_is_given_up_ends_its_connection(tmp_path: Path) -> None:
         client.write(produce(("compressed", 0, batch(b"a"))))
         client.write(framed(ApiKey.API_VERSIONS, 0, 1, b""))
         assert await asyncio.wait_for(client.reader.read(), 120) == b""
+
+
+async def test_a_group_that_is_lost_at_the_end_of_a_segment_is_refused_whole_and_its_offsets_given_again(broker: Wired) -> None:
+    broker.topic("events", segment_bytes="1024")
+    client = await broker.connect()
+    client.write(produce(("events", 0, batch(b"a"))))
+    assert await client.produced() == (1, [(0, 0)])
+    with failing_files(broker.partition("events").log.directory, writes_after=100, error=errno.ENOSPC):
+        client.write(*(produce(("events", 0, batch(b"a" * 300)), correlation_id=n) for n in range(2, 9)))
+        for n in range(2, 9):
+            assert await client.produced() == (n, [(KAFKA_STORAGE_ERROR, -1)])
+    assert values(broker.log_bytes("events")) == [(0, b"a")]
+    client.write(*(produce(("events", 0, batch(b"a" * 300)), correlation_id=n) for n in range(2, 9)))
+    for n in range(2, 9):
+        assert await client.produced() == (n, [(0, n - 1)])

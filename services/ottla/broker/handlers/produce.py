@@ -14,7 +14,7 @@ is returned here may leave only after that.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Final, TypeGuard
+from typing import Final
 
 from ottla.broker.handlers.partition_view import CurrentLeaders
 from ottla.broker.handlers.registry import BrokerParts, RequestContext
@@ -52,7 +52,6 @@ from ottla.record.batch import HEADER_SIZE, BatchHeader, read_header
 from ottla.record.codecs import CODEC_NAMES, codec_number
 from ottla.record.opening import StoredAs
 from ottla.storage.batch_opener import BatchOpener
-from ottla.storage.producers import EarlierBatchNotWritten
 
 # Kafka's tools write to internal topics under this client id.
 ADMIN_CLIENT_ID: Final = "__admin_client"
@@ -300,8 +299,6 @@ def _append(
                     buffer, start, stop, acks, now_ms, in_transaction=in_transaction
                 )
             except ApiError as error:
-                if _has_lost_group(error) and (name, index) in parts.replicas.partitions:
-                    parts.replicas.appends.failed(parts.replicas.get(name, index), error)
                 if in_transaction and (error.retriable or isinstance(error, MessageTooLarge)) and stop - start >= HEADER_SIZE:
                     _note_refused(parts, TopicPartition(name, index), read_header(buffer, start))
                 record_errors = error.record_errors if isinstance(error, InvalidRecord) else ()
@@ -356,11 +353,6 @@ def _note_refused(parts: BrokerParts, key: TopicPartition, header: BatchHeader) 
         producers = partition.log.producers
         if producers.may_write_in_transaction(header.producer_id, header.producer_epoch):
             producers.note_refused(header)
-
-
-def _has_lost_group(error: ApiError) -> TypeGuard[KafkaStorageError]:
-    """Whether the disk failed under what was staged before; one that has failed earlier has taken nothing."""
-    return isinstance(error, KafkaStorageError) and not isinstance(error, EarlierBatchNotWritten)
 
 
 def _have_to_be_opened(request: ProduceRequest, buffer: memoryview, parts: BrokerParts) -> bool:
@@ -422,9 +414,7 @@ def stage_repeated(
     acks = request.acks
     try:
         base_offset, last_offset, log_append_time = partition.append_as_leader(buffer, start, stop, acks, now_ms)
-    except ApiError as error:
-        if _has_lost_group(error):
-            replicas.appends.failed(partition, error)
+    except ApiError:
         return None
     if not partition.has_staged:
         replicas.appends.stage(partition)

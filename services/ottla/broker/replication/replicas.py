@@ -600,17 +600,11 @@ class Appends:
         self._group_commit = group_commit
         self._waiting = waiting
         self._staged: list[Partition] = []
-        self._failed: dict[TopicPartition, KafkaStorageError] = {}
 
     def stage(self, partition: Partition) -> None:
         """Remembers that the partition has something staged; called once a partition and group."""
         partition.has_staged = True
         self._staged.append(partition)
-
-    def failed(self, partition: Partition, error: KafkaStorageError) -> None:
-        """A segment was full and the group could not be written before its end: what it held is gone."""
-        partition.read_for_audit()
-        self._failed[partition.topic_partition] = error
 
     def complete(self) -> dict[TopicPartition, KafkaStorageError] | None:
         """Writes everything staged; gives the partitions whose group was not written, or None when all were.
@@ -618,8 +612,6 @@ class Appends:
         The log of such a partition is as it was before the group.
         """
         failed: dict[TopicPartition, KafkaStorageError] | None = None
-        if self._failed:
-            failed, self._failed = self._failed, {}
         staged, self._staged = self._staged, []
         written: list[Partition] = []
         for partition in staged:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.loops import until
+from tests.unit.storage.failing_calls import failing
 
 from ottla.broker.security.authorizer import Operation, Resource
 from ottla.config.topic import TopicSettings
@@ -427,6 +428,30 @@ async def test_what_lies_on_a_disk_that_has_failed_is_a_storage_error_and_no_que
     broker.parts.logs.fail_directory(broker.partition("events").log.directory.parent, OSError(errno.EIO, "Input/output error"))
     assert broker.parts.replicas.directory_failed()
     assert await one(client, ("events", 0, batch(b"a"))) == (STORAGE_ERROR, -1)
+
+
+async def test_what_lies_on_another_disk_than_the_one_that_has_failed_is_not_to_be_sent_again(tmp_path: Path) -> None:
+    """A producer without sequences would write it twice. Kafka's `ReplicaManager.appendToLocalLog`: an answer for each partition."""
+    async with wired(tmp_path, properties={"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}) as broker:
+        broker.topic("events", 2)
+        failed = broker.partition("events", 1).log.directory.parent
+        assert failed != broker.partition("events").log.directory.parent
+        client = await broker.connect()
+        broker.parts.logs.fail_directory(failed, OSError(errno.EIO, "Input/output error"))
+        broker.parts.replicas.directory_failed()
+        client.write(produce(("events", 0, batch(b"a")), ("events", 1, batch(b"b"))))
+        assert await client.produced() == (1, [(0, 0), (STORAGE_ERROR, -1)])
+
+
+async def test_what_was_written_before_a_segment_that_cannot_be_made_is_not_to_be_sent_again(tmp_path: Path) -> None:
+    async with wired(tmp_path) as broker:
+        broker.topic("events", segment_bytes="1024")
+        client = await broker.connect()
+        with failing("open", lambda path: path.endswith(f"{1:020d}.log")):
+            client.write(produce(("events", 0, batch(b"a" * 600))), produce(("events", 0, batch(b"b" * 600)), correlation_id=2))
+            assert await client.produced() == (1, [(0, 0)])
+            assert await client.produced() == (2, [(STORAGE_ERROR, -1)])
+        assert values(broker.log_bytes("events")) == [(0, b"a" * 600)]
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, NOT_LEADER), (4, STORAGE_ERROR)])
