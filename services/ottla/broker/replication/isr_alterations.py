@@ -110,6 +110,9 @@ class IsrAlterations:
         except (OttlaError, OSError) as error:
             log.warning("AlterPartition of %d ISRs failed, retrying: %s", len(changes), reason_of(error))
             return False
+        except Exception:  # of a controller in this process, whose term has ended by that; the next one is asked
+            log.exception("AlterPartition of %d ISRs failed unexpectedly, retrying", len(changes))
+            return False
         if response.error != NONE:
             log.warning("AlterPartition of %d ISRs was refused, retrying: %s", len(changes), error_of(response.error))
             return False

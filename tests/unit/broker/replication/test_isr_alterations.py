@@ -28,7 +28,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.requests: list[AlterPartitionRequest] = []
-        self.failures: list[OttlaError | TimeoutError] = []
+        self.failures: list[Exception] = []
         self.errors: list[int] = []
         self.allowed = asyncio.Semaphore(0)
         self.broker_epoch = 100
@@ -118,6 +118,18 @@ async def test_a_call_without_an_answer_is_made_again_with_the_latest_broker_epo
     await until(lambda: len(asked.answers) == 1)
     assert asked.answers[0][0] is wanted
     assert [request.broker_epoch for request in controller.requests] == [100, 101]
+
+
+async def test_an_unexpected_error_of_the_controller_in_this_process_leaves_no_isr_as_it_is_for_good(
+    controller: Controller, asked: Asked, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends that controller's term (`EventQueue`), and who has asked gets it as it is."""
+    controller.failures.append(KeyError("state"))
+    asked.alterations.submit(change(0))
+    for _ in range(2):
+        controller.allowed.release()
+    await until(lambda: len(asked.answers) == 1)
+    assert "AlterPartition of 1 ISRs failed unexpectedly, retrying" in caplog.text
 
 
 async def test_an_error_of_the_whole_request_and_one_of_a_partition_are_asked_again(controller: Controller, asked: Asked) -> None:
