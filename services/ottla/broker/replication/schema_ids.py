@@ -136,19 +136,19 @@ class SchemaIds:
         """The subjects that have an id, asked in a thread. Raises OSError, and ValueError for no JSON."""
         if frame[0] != _GUID_FRAME:
             return self._subjects_of(text_of(frame))
-        ids = self._answer(f"/schemas/guids/{text_of(frame)}/ids")
+        ids = self._answer(f"/schemas/guids/{text_of(frame)}/ids", "id")
         found = {int(entry["id"]) for entry in ids or () if entry.get("context", ".") in ("", ".")}
         return frozenset[str]().union(*(self._subjects_of(str(number)) for number in found))
 
     def _subjects_of(self, number: str) -> frozenset[str]:
-        return frozenset(str(entry["subject"]) for entry in self._answer(f"/schemas/ids/{number}/versions") or ())
+        return frozenset(str(entry["subject"]) for entry in self._answer(f"/schemas/ids/{number}/versions", "subject") or ())
 
-    def _answer(self, path: str) -> Any:
-        """The JSON of the first registry that answers; None where it knows nothing of that."""
+    def _answer(self, path: str, field: str) -> Any:
+        """The JSON of the first registry that answers with entries that have the field; None where it knows nothing of that."""
         failure: Exception = ConnectionError("there is no registry")
         for url in list(self._urls):
             try:
-                found = self._answer_of(url, path)
+                found = self._answer_of(url, path, field)
             except (OSError, ValueError) as error:
                 failure = error
                 continue
@@ -158,15 +158,15 @@ class SchemaIds:
             return found
         raise failure
 
-    def _answer_of(self, url: str, path: str) -> Any:
+    def _answer_of(self, url: str, path: str, field: str) -> Any:
         answer = ask_registry(url, path, user_info=self._user_info, timeout_seconds=ANSWER_SECONDS, most_bytes=ANSWER_BYTES)
         if answer.status == HTTPStatus.NOT_FOUND:
             return None
         if answer.status != HTTPStatus.OK:
             raise ConnectionError(f"{url} answers {answer.status} with {len(answer.body)} bytes")
         found = json.loads(answer.body)
-        if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-            raise ValueError(f"{url} answers what is no list of versions")
+        if not isinstance(found, list) or not all(isinstance(entry, dict) and isinstance(entry.get(field), int | str) for entry in found):
+            raise ValueError(f"{url} answers what is no list of entries with a {field}")
         return found
 
     def close(self) -> None:

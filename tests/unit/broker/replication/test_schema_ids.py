@@ -335,6 +335,16 @@ def test_without_a_registry_known_ids_pass_and_unknown_ones_time_out(registry: t
     ids.close()
 
 
+@pytest.mark.parametrize("entry", [{"context": "."}, {"id": None}, {"id": "seven"}])
+def test_an_answer_without_what_is_asked_for_is_no_answer(registry: tuple[type[Registry], str], entry: dict[str, Any]) -> None:
+    handler, url = registry
+    handler.guids = {str(GUID): [entry]}
+    ids = SchemaIds([url])
+    with pytest.raises(RequestTimedOut, match=f"the schema id {GUID} is not known here"):
+        checked(ids, b"\1" + GUID.bytes)
+    ids.close()
+
+
 def test_the_next_registry_is_asked_when_one_is_away(registry: tuple[type[Registry], str]) -> None:
     ids = SchemaIds(["http://127.0.0.1:1", registry[1]])
     assert checked(ids, framed(7, b"")) == ()
