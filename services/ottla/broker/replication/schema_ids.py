@@ -29,7 +29,7 @@ from ottla.broker.replication.schema_claims import Claim, Claims, refusal_of_rec
 from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
 from ottla.errors import InvalidRecord, RequestTimedOut, reason_of
-from ottla.lifecycle import ThreadOffload
+from ottla.lifecycle import ThreadOffload, look_at_error
 from ottla.network.registry_http import ask_registry
 
 log: Final = logging.getLogger(__name__)
@@ -110,6 +110,7 @@ class SchemaIds:
         if asking is None:
             asking = self._asking[frame] = asyncio.ensure_future(self._looked_up(frame))
             asking.add_done_callback(lambda _: self._asking.pop(frame, None))
+            asking.add_done_callback(look_at_error)  # it may fail when no one waits any more
         try:
             async with asyncio.timeout(LOOK_UP_SECONDS):
                 known = await asyncio.shield(asking)

@@ -6,6 +6,7 @@ Sources: Confluent, "Wire format" (00 and an id; 01 and a GUID in a header) and 
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.server
 import json
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.loops import until
 
 from ottla.broker.replication import schema_claims as claiming
 from ottla.broker.replication import schema_ids
@@ -342,6 +344,22 @@ def test_an_answer_without_what_is_asked_for_is_no_answer(registry: tuple[type[R
     ids = SchemaIds([url])
     with pytest.raises(RequestTimedOut, match=f"the schema id {GUID} is not known here"):
         checked(ids, b"\1" + GUID.bytes)
+    ids.close()
+
+
+async def test_a_registry_that_fails_when_no_one_waits_any_more_is_no_error_of_the_brokers(
+    registry: tuple[type[Registry], str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler, url = registry
+    handler.status = 500
+    ids = SchemaIds([url])
+    monkeypatch.setattr(schema_ids, "LOOK_UP_SECONDS", 0.0)
+    with pytest.raises(RequestTimedOut):
+        await ids.check({Claim(is_key=False, frame=framed(7, b"")): [0]}, "clicks", VALUES)
+    await until(lambda: not vars(ids)["_asking"])
+    gc.collect()
+    assert handler.asked
+    assert "never retrieved" not in caplog.text
     ids.close()
 
 
