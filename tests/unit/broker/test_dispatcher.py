@@ -20,6 +20,7 @@ from ottla.broker import dispatcher
 from ottla.broker.dispatcher import InFlight
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.handlers import produce as produce_handler
+from ottla.broker.handlers.produce import LARGE_REQUEST
 from ottla.broker.handlers.registry import MOST_UNCOUNTED
 from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.interbroker.calls import PartitionToStop
@@ -324,6 +325,16 @@ async def test_a_client_that_would_authenticate_is_refused_for_good(broker: Wire
     assert (correlation_id, int(response.error_code), response.mechanisms) == (5, 34, ())
     correlation_id, response = await client.answer(ApiKey.API_VERSIONS, 0)
     assert (correlation_id, int(response.error_code)) == (6, 0)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_a_request_of_very_many_topics_is_written_and_answered_whole(broker: Wired, acks: int) -> None:
+    """Each of one partition, so that a slice of the request looks like a request of one batch."""
+    broker.topic("events", LARGE_REQUEST + 1)
+    client = await broker.connect()
+    client.write(produce(*(("events", index, batch(b"a")) for index in range(LARGE_REQUEST + 1)), acks=acks))
+    assert await client.produced() == (1, [(0, 0)] * (LARGE_REQUEST + 1))
+    assert {broker.partition("events", index).log.log_end_offset for index in range(LARGE_REQUEST + 1)} == {1}
 
 
 async def test_acks_0_is_not_answered_and_an_error_closes_the_connection(broker: Wired) -> None:

@@ -260,12 +260,13 @@ def _stage(
 ) -> bytes | DelayedProduce | None:
     answers: dict[str, list[PartitionAnswer]] = {}
     requirements: list[ProducePartitionStatus] = []
-    encoded = _append(request, buffer, context, parts, now_ms, refused, answers, requirements)
+    encoded = _append(request, request.topics, buffer, context, parts, now_ms, refused, answers, requirements)
     return encoded or _conclusion(request, context, parts, answers, requirements)
 
 
 def _append(
     request: ProduceRequest,
+    topics: list[TopicData],
     buffer: memoryview,
     context: RequestContext,
     parts: BrokerParts,
@@ -274,7 +275,7 @@ def _append(
     answers: dict[str, list[PartitionAnswer]],
     requirements: list[ProducePartitionStatus],
 ) -> bytes | None:
-    """Stages the batches, and puts down what is to be answered of each, at once or later.
+    """Stages the batches of some topics of a request, and puts down what is to be answered of each, at once or later.
 
     Returns:
         The framed response when there is one batch only, and it need not wait.
@@ -283,8 +284,8 @@ def _append(
     acks = request.acks
     refusal = _refusal(request, context, parts)
     in_transaction = request.transactional_id is not None
-    single = len(request.topics) == 1 and len(request.topics[0].partitions) == 1 and not answers
-    for name, partitions in request.topics:
+    is_single = len(request.topics) == 1 and len(request.topics[0].partitions) == 1
+    for name, partitions in topics:
         refusal_here = refusal or _topic_refusal(name, context, parts)
         topic_answers = answers.setdefault(name, [])
         for index, start, stop in partitions:
@@ -310,7 +311,7 @@ def _append(
             if acks == 0:
                 continue
             if partition.commits_at_once or (acks != ACKS_ALL and not partition.waits_for_flush):
-                if single:
+                if is_single:
                     return codec.encode_success(
                         version, context.correlation_id, name, index, base_offset, log_append_time, partition.log.log_start_offset
                     )
@@ -520,7 +521,7 @@ async def _stage_opened(
     requirements: list[ProducePartitionStatus] = []
     # Nothing is pipelined behind an opened request, so its groups are its own, and its buffer ends here.
     async for slice_of_topics in in_slices(_sliced(topics)):
-        staged = _append(request._replace(topics=slice_of_topics), buffer, context, parts, now_ms, refused, answers, requirements)
+        staged = _append(request, slice_of_topics, buffer, context, parts, now_ms, refused, answers, requirements)
         failed = parts.replicas.appends.complete()
         if failed:
             return refuse(request, context, parts, failed)
