@@ -23,7 +23,7 @@ from ottla.broker.handlers.registry import APIS, Api, BrokerParts, EncodedBody, 
 from ottla.broker.handlers.waiting import begun
 from ottla.broker.purgatory import Purgatory
 from ottla.broker.request_meters import ApiMeter
-from ottla.errors import IllegalSaslState, InvalidRequest, KafkaStorageError
+from ottla.errors import IllegalSaslState, InvalidRequest
 from ottla.lifecycle import Collections, look_at_error
 from ottla.model import ANONYMOUS, INTERNAL_TOPICS, Principal, TopicPartition
 from ottla.network.buffers import Resume
@@ -126,7 +126,6 @@ class Session:
 
     __slots__ = (
         "_began",
-        "_buffer",
         "_connection",
         "_delayed",
         "_finishes",
@@ -161,11 +160,10 @@ class Session:
         self._task: asyncio.Future[Any] | None = None
         self._finishes = False  # what the task does is done also when the client goes
         self._is_lost = False
-        # The Produce requests of the read at hand, until their groups are written: where the frame lies, and the answer.
-        self._staged: list[tuple[int, int, bytes | DelayedProduce | None]] = []
+        # The answers to the Produce requests of the read at hand, until their groups are written.
+        self._staged: list[bytes | DelayedProduce | None] = []
         self._repeats: dict[bytes, Repeat] = {}
         self._repeat_size = 0  # bytes of the key that is tried
-        self._buffer: memoryview | None = None
         self._now_ms = 0  # the broker's time at the first Produce of a read; 0 between reads
         self._version = produce_codec.MAX_VERSION  # of the Produce requests that are staged
         # What follows is for the stages of `RequestMeters`.
@@ -278,8 +276,7 @@ class Session:
                 self._wait_for(answer, lambda staged: self._opened(staged, meter, times), size=end - start)
                 return True
             self._remember(produce_codec.repeated(buffer, start, version, request))
-        self._buffer = buffer
-        self._staged.append((start, end, answer))
+        self._staged.append(answer)
         return True
 
     def _remember(self, request: RepeatedRequest | None) -> None:
@@ -295,14 +292,14 @@ class Session:
 
     def _write_staged(self) -> None:
         """Writes the groups and turns what was staged into answers."""
-        staged, self._staged = self._staged, []
-        meter, count = self._meters.produce, len(staged)
+        answers, self._staged = self._staged, []
+        meter, count = self._meters.produce, len(answers)
         if count:
             meter.versions[self._version] += count
         failed = self._parts.replicas.appends.complete()
-        answers = [answer for _, _, answer in staged]
         if failed:
-            answers = [self._unless_failed(failed, *response) for response in staged]
+            those = failed, self._version, self._parts, self._connection.peer.listener_name
+            answers = [answer and produce.after_failures(answer, *those) for answer in answers]
         if not self._owed and (ready := _joined(answers)) is not None:
             # Nearly always: every answer is there, and all leave in one write.
             connection = self._connection
@@ -324,18 +321,6 @@ class Session:
             elif outcome is not None:
                 self._owe(times).response = outcome
         self._send_owed()
-
-    def _unless_failed(
-        self, failed: dict[TopicPartition, KafkaStorageError], start: int, end: int, answer: bytes | DelayedProduce | None
-    ) -> bytes | DelayedProduce | None:
-        """The answer, or the storage error in its place when a group that the request belongs to was not written."""
-        assert self._buffer is not None
-        _, version, _, _ = REQUEST_HEADER.unpack_from(self._buffer, start)
-        header = decode_request_header(self._buffer, start, end, flexible=version >= produce_codec.FLEXIBLE_VERSION)
-        request = produce_codec.decode_request(self._buffer, header.body_position, end, version)
-        if not produce.concerns(request, failed):
-            return answer
-        return produce.refuse(request, self._context(header), self._parts, failed)
 
     def _watch(self, delayed: DelayedProduce, times: _Times) -> None:
         """The batches are written: answers when they are committed."""

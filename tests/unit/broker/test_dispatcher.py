@@ -34,7 +34,7 @@ from ottla.testing.failing_files import failing_files
 
 from .wired import BROKER, Wired, batch, fetch, framed, produce, topic_id, values, wired
 
-KAFKA_STORAGE_ERROR = 56
+UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT, MESSAGE_TOO_LARGE, KAFKA_STORAGE_ERROR = 3, 6, 7, 10, 56
 MIB = 1024 * 1024
 
 
@@ -366,8 +366,7 @@ async def test_a_group_that_can_not_be_written_is_refused_whole_and_loses_nothin
         assert await client.produced() == (2, [(KAFKA_STORAGE_ERROR, -1)])
         assert await client.produced() == (3, [(0, 0)])
         assert await client.produced() == (4, [(KAFKA_STORAGE_ERROR, -1)])
-        correlation_id, answers = await client.produced()
-        assert (correlation_id, answers[1]) == (5, (KAFKA_STORAGE_ERROR, -1))
+        assert await client.produced() == (5, [(0, 1), (KAFKA_STORAGE_ERROR, -1)])
         assert len(broker.log_bytes("full")) == size
         client.write(fetch(("full", 0, 0), correlation_id=6))
         assert [values(records) for _, records in (await client.fetched())[1]] == [[(0, b"before")]]
@@ -376,6 +375,46 @@ async def test_a_group_that_can_not_be_written_is_refused_whole_and_loses_nothin
     assert is_sound(broker.log_bytes("full"))
     assert is_sound(broker.log_bytes("roomy"))
     assert values(broker.log_bytes("full")) == [(0, b"before"), (1, b"after")]
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("version", range(3, 12))
+async def test_the_other_partitions_of_a_request_keep_their_answers_when_a_group_can_not_be_written(
+    broker: Wired, version: int, acks: int
+) -> None:
+    """A producer without sequences would write them twice. What was wrong with them before it is said as well."""
+    broker.topic("full")
+    broker.topic("narrow", max_message_bytes="200")
+    broker.topic("roomy", isr=(BROKER, BrokerId(2)), min_insync_replicas="1")
+    client = await broker.connect()
+    request = [("roomy", 0, batch(b"kept")), ("nowhere", 0, batch(b"x")), ("full", 0, batch(b"lost")), ("narrow", 0, batch(b"x" * 300))]
+    with failing_files(broker.partition("full").log.directory, writes_after=0, error=errno.ENOSPC):
+        client.write(produce(*request, version=version, acks=acks, timeout_ms=50))
+        _, response = await client.answer(ApiKey.PRODUCE, version)
+    found = {topic.name: topic.partition_responses[0] for topic in response.responses}
+    assert {name: int(answer.error_code) for name, answer in found.items()} == {
+        "roomy": 0 if acks == 1 else REQUEST_TIMED_OUT,  # the other replica is not there
+        "nowhere": UNKNOWN_TOPIC_OR_PARTITION,
+        "full": KAFKA_STORAGE_ERROR if version > 3 else NOT_LEADER_OR_FOLLOWER,
+        "narrow": MESSAGE_TOO_LARGE,
+    }
+    assert found["roomy"].base_offset == (0 if acks == 1 else -1)
+    if version >= 8:
+        assert found["nowhere"].error_message == "nowhere-0 is not on broker 1"
+        assert "No space left on device" in found["full"].error_message
+    assert values(broker.log_bytes("roomy")) == [(0, b"kept")]
+    assert broker.log_bytes("full") == broker.log_bytes("narrow") == b""
+
+
+async def test_a_request_of_very_many_partitions_fails_for_those_alone_that_can_not_be_written(broker: Wired) -> None:
+    broker.topic("full")
+    broker.topic("roomy", LARGE_REQUEST)
+    client = await broker.connect()
+    others = [("roomy", index, batch(b"kept")) for index in range(LARGE_REQUEST)]
+    with failing_files(broker.partition("full").log.directory, writes_after=0, error=errno.ENOSPC):
+        client.write(produce(*others[:30], ("full", 0, batch(b"lost")), *others[30:]))
+        _, answers = await client.produced()
+    assert sorted(answers) == [(0, 0)] * LARGE_REQUEST + [(KAFKA_STORAGE_ERROR, -1)]
 
 
 async def test_an_idempotent_producer_may_send_again_what_a_full_disk_refused(broker: Wired) -> None:

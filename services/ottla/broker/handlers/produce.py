@@ -13,7 +13,7 @@ is returned here may leave only after that.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ottla.broker.handlers.partition_view import CurrentLeaders
@@ -47,7 +47,9 @@ from ottla.errors import (
 from ottla.model import INTERNAL_TOPICS, TopicPartition
 from ottla.protocol import produce as codec
 from ottla.protocol.api import ApiKey
+from ottla.protocol.primitives import INT32
 from ottla.protocol.produce import PartitionAnswer, PartitionData, ProduceRequest, RepeatedRequest, TopicData
+from ottla.protocol.produce_client import decode_response
 from ottla.record.batch import HEADER_SIZE, BatchHeader, read_header
 from ottla.record.codecs import CODEC_NAMES, codec_number
 from ottla.record.opening import StoredAs
@@ -177,6 +179,10 @@ class DelayedProduce:
     def partitions(self) -> Iterator[TopicPartition]:
         for requirement in self._requirements:
             yield requirement.partition.topic_partition
+
+    def fail(self, failed: Mapping[TopicPartition, KafkaStorageError]) -> None:
+        """The groups of these partitions were not written."""
+        _fail(self._answers, self._requirements, failed, self._parts)
 
     def try_complete(self) -> bool:
         for requirement in self._requirements:
@@ -521,10 +527,13 @@ async def _stage_opened(
     requirements: list[ProducePartitionStatus] = []
     # Nothing is pipelined behind an opened request, so its groups are its own, and its buffer ends here.
     async for slice_of_topics in in_slices(_sliced(topics)):
-        staged = _append(request, slice_of_topics, buffer, context, parts, now_ms, refused, answers, requirements)
+        staged: bytes | DelayedProduce | None = _append(
+            request, slice_of_topics, buffer, context, parts, now_ms, refused, answers, requirements
+        )
         failed = parts.replicas.appends.complete()
         if failed:
-            return refuse(request, context, parts, failed)
+            staged = staged and after_failures(staged, failed, context.api_version, parts, context.listener_name)
+            _fail(answers, requirements, failed, parts)
         if staged is not None:
             return staged
     for requirement in requirements:
@@ -566,30 +575,42 @@ def _check_codec(buffer: memoryview, start: int, stop: int, version: int) -> Non
         raise UnsupportedCompressionType(f"zstd needs Produce v{ZSTD_VERSION}, v{version} came")
 
 
-def refuse(
-    request: ProduceRequest, context: RequestContext, parts: BrokerParts, failed: Mapping[TopicPartition, KafkaStorageError]
-) -> bytes | None:
-    """The framed response to a request that had been staged when the group of one of its partitions was not written.
+def after_failures(
+    answer: bytes | DelayedProduce, failed: Mapping[TopicPartition, KafkaStorageError], version: int, parts: BrokerParts, listener_name: str
+) -> bytes | DelayedProduce:
+    """What is answered to a request that had been staged when the groups of these partitions were not written.
 
-    All of its partitions are answered with the storage error. Some may have been written; their producer sends them
-    again, which is at-least-once, and an idempotent producer's second copy is recognised.
+    The others keep their answers: a producer without sequences would write them twice.
     """
-    if request.acks == 0:
-        return None
-    error = next(iter(failed.values()))
-    for name, partitions in request.topics:
-        for partition in partitions:
-            _note_failure(parts, name, partition.partition, error)
-    answers = [
-        (name, [PartitionAnswer(partition.partition, error.code, error_message=error.message) for partition in partitions])
-        for name, partitions in request.topics
-    ]
-    return codec.encode_response(context.api_version, context.correlation_id, answers)
+    if isinstance(answer, DelayedProduce):
+        answer.fail(failed)
+        return answer
+    correlation_id = INT32.unpack_from(answer, INT32.size)[0]
+    produced, _ = decode_response(memoryview(answer)[INT32.size :], correlation_id, version)
+    answers: dict[str, list[PartitionAnswer]] = {}
+    for partition in produced:
+        answers.setdefault(partition.topic, []).append(PartitionAnswer._make(partition[1:]))
+    _fail(answers, (), failed, parts)
+    return _encoded(version, correlation_id, answers, parts, listener_name)
 
 
-def concerns(request: ProduceRequest, failed: Mapping[TopicPartition, KafkaStorageError]) -> bool:
-    """Whether a request has a batch for one of the partitions."""
-    return any((name, partition.partition) in failed for name, partitions in request.topics for partition in partitions)
+def _fail(
+    answers: dict[str, list[PartitionAnswer]],
+    requirements: Iterable[ProducePartitionStatus],
+    failed: Mapping[TopicPartition, KafkaStorageError],
+    parts: BrokerParts,
+) -> None:
+    """Puts the error in the place of success for the partitions whose groups were not written."""
+    for requirement in requirements:
+        error = failed.get(requirement.partition.topic_partition)
+        if error is not None:
+            requirement.is_pending, requirement.error = False, error
+    for (name, index), error in failed.items():
+        of_topic = answers.get(name, [])
+        for position, answer in enumerate(of_topic):
+            if answer.partition == index and not answer.error_code:
+                of_topic[position] = PartitionAnswer(index, error.code, error_message=error.message)
+                _note_failure(parts, name, index, error)
 
 
 _SHOWN: Final = 3
