@@ -266,7 +266,9 @@ class Broker:
         )
         throttles = self._throttles = ReplicationThrottles(self._clock, settings)
         connect = self._connect or self._over_sockets()
-        fetchers = self._fetchers = Fetchers(broker_id, service, settings, self._clock, connect, replicas.partitions, throttles.follower)
+        fetchers = self._fetchers = Fetchers(
+            broker_id, service, settings, self._clock, connect, replicas.partitions, metadata, throttles.follower
+        )
         replicas.following = fetchers
         logs.directory_failed = self._directory_failed
         log_moves = LogMoves(logs, settings.log_directories, offload, replicas.log_moved)

@@ -24,7 +24,7 @@ from ottla.broker.replication.following import Connect, FetchConnection, Followi
 from ottla.broker.replication.throttles import Throttle, is_throttled
 from ottla.config.broker import BrokerSettings
 from ottla.errors import NONE, ApiError, CorruptMessage, FencedLeaderEpoch, OffsetOutOfRange, error_of
-from ottla.model import NO_PARTITION_LEADER_EPOCH, BrokerId, Endpoint, TopicPartition
+from ottla.model import NO_PARTITION_LEADER_EPOCH, BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.protocol import list_offsets_client
 from ottla.protocol.fetch import FetchPartition, FetchRequest
 from ottla.protocol.fetch_client import FetchedPartition, MalformedResponse, encode_request, read_head, walk
@@ -55,6 +55,15 @@ class Registered(Protocol):
     def broker_epoch(self) -> int: ...
 
 
+class LivingBrokers(Protocol):
+    """Where brokers are now, by the controller's last word: `ottla.broker.metadata.MetadataCache`."""
+
+    @property
+    def brokers(self) -> Mapping[BrokerId, BrokerRegistration]:
+        """Each by its id."""
+        ...
+
+
 @dataclass(slots=True)
 class FetcherContext:
     """What a lane needs of the broker. All of it may change while the lane runs, so it is looked at each time.
@@ -69,6 +78,7 @@ class FetcherContext:
     settings: BrokerSettings
     connect: Connect
     replicas: Mapping[TopicPartition, FollowingReplica]
+    living: LivingBrokers
     throttle: Throttle
     counts: FetchCounts = field(default_factory=FetchCounts)
 

@@ -19,7 +19,7 @@ from typing import Final
 from zlib import crc32
 
 from ottla.broker.replication.counts import FetchCounts
-from ottla.broker.replication.fetch_lane import FetcherContext, FetchLane, Registered
+from ottla.broker.replication.fetch_lane import FetcherContext, FetchLane, LivingBrokers, Registered
 from ottla.broker.replication.fetch_queue import FetchQueue, PartitionFetchState
 from ottla.broker.replication.following import Connect, Follow, FollowingReplica
 from ottla.broker.replication.throttles import Throttle
@@ -95,7 +95,10 @@ class Fetcher:
 
     def _endpoint(self) -> Endpoint:
         listener_name = self._context.settings.inter_broker_listener.name
-        endpoint = self._leader.endpoint(listener_name)
+        known = self._context.living.brokers.get(self._leader.broker_id)
+        # An address may change while a broker runs (`advertised.listeners`), and no LeaderAndIsr says so.
+        leader = known if known is not None and known.broker_epoch == self._leader.broker_epoch else self._leader
+        endpoint = leader.endpoint(listener_name)
         if endpoint is None:
             raise ConnectionError(f"broker {self._leader.broker_id} has no listener {listener_name}")
         return endpoint
@@ -111,6 +114,7 @@ class Fetchers:
         clock: what time throttles go by.
         connect: how to reach a leader.
         replicas: those that are here.
+        living: has the addresses that brokers have now.
         throttle: of what followers take in; by default there is none.
     """
 
@@ -122,9 +126,10 @@ class Fetchers:
         clock: Clock,
         connect: Connect,
         replicas: Mapping[TopicPartition, FollowingReplica],
+        living: LivingBrokers,
         throttle: Throttle | None = None,
     ) -> None:
-        self._context = FetcherContext(broker_id, registered, settings, connect, replicas, throttle or Throttle(clock))
+        self._context = FetcherContext(broker_id, registered, settings, connect, replicas, living, throttle or Throttle(clock))
         self._fetchers: dict[tuple[BrokerId, int], Fetcher] = {}
         self._following: dict[TopicPartition, Follow] = {}
         self._tasks: Final = Tasks()

@@ -11,7 +11,7 @@ from tests.loops import until
 from ottla.broker.replication.fetchers import Fetchers
 from ottla.broker.replication.throttles import Throttle
 from ottla.config.broker import BrokerSettings
-from ottla.model import BrokerId, Endpoint, TopicPartition
+from ottla.model import BrokerId, BrokerRegistration, Endpoint, TopicPartition
 from ottla.protocol.fetch import FetchRequest
 from ottla.testing.clock import ManualClock
 
@@ -27,7 +27,8 @@ class Follower:
         self.leaders: dict[str, Leader] = {}
         self.replicas: dict[TopicPartition, Replica] = {}
         self.broker_epoch = 70
-        self.fetchers = Fetchers(BrokerId(1), self, settings, ManualClock(), self._connect, self.replicas, throttle)
+        self.brokers: dict[BrokerId, BrokerRegistration] = {}  # as the controller told of them last
+        self.fetchers = Fetchers(BrokerId(1), self, settings, ManualClock(), self._connect, self.replicas, self, throttle)
 
     def leader(self, broker_id: int = 2, **options: int) -> Leader:
         leader = Leader(broker_id, **options)

@@ -17,7 +17,7 @@ from ottla.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
 )
-from ottla.model import TopicPartition
+from ottla.model import BrokerId, TopicPartition
 from ottla.testing.clock import ManualClock
 
 from .followers import P0, P1, P2, Follower, following, named, until_equal, waits
@@ -239,6 +239,21 @@ async def test_a_leader_that_registers_elsewhere_is_found_there(follower: Follow
     leader.append(led, b"b")
     await until_equal(replica, led)
     assert leader.connections[-1].endpoint.port == 9099
+    assert leader.open_connections == 1
+
+
+async def test_a_leader_whose_address_has_changed_while_it_runs_is_found_there(follower: Follower) -> None:
+    """As `advertised.listeners` may. Of a registration that is not its own any more nothing is taken."""
+    leader = follower.leader()
+    led = leader.lead(P0)
+    (replica,) = follower.follow(leader, P0)
+    await until(lambda: waits(leader))
+    for epoch, port in ((0, 9099), (4, 9098)):
+        follower.brokers = {BrokerId(2): leader.registration(port, epoch)}
+        for value in (b"a", b"b"):
+            leader.append(led, value)
+            await until_equal(replica, led)
+        assert leader.connections[-1].endpoint.port == (9099 if epoch == 0 else 9092)
     assert leader.open_connections == 1
 
 
