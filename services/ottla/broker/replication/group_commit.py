@@ -68,7 +68,7 @@ class GroupCommit:
             self._failed.discard(partition)
             log.info("%s: group commits succeed again", partition.topic_partition)
         self._flushed(partition)
-        if partition.log.unflushed_messages > 0 and partition.is_leader:
+        if partition.log.unflushed_messages > 0 and partition.is_leader and partition.waits_for_flush:
             self.written(partition)
 
     def _flushed(self, partition: Partition) -> None:

@@ -140,6 +140,26 @@ async def test_what_comes_while_a_flush_runs_shares_the_next_one(tmp_path: Path)
             flushes.allowed.release()
 
 
+async def test_a_topic_without_flush_messages_any_more_is_not_flushed_again_and_again(tmp_path: Path) -> None:
+    flushes = Flushes()
+    async with wired(tmp_path, offload=flushes) as broker:
+        broker.topic("events", flush_messages="1")
+        partition = broker.partition("events")
+        stage(broker, "events", batch(b"a"))
+        broker.parts.replicas.appends.complete()
+        await until(lambda: flushes.begun == 1)
+        broker.parts.replicas.update_settings("events", TopicSettings())
+        stage(broker, "events", batch(b"b"))
+        broker.parts.replicas.appends.complete()
+        assert partition.high_watermark == 2
+        flushes.allowed.release()
+        await until(lambda: partition.log.recovery_point == 1)
+        await asyncio.sleep(10 * LINGER_SECONDS)
+        assert flushes.begun == 1
+        for _ in range(9):
+            flushes.allowed.release()
+
+
 async def test_fewer_messages_than_flush_messages_linger_for_a_moment_only(broker: Wired) -> None:
     """A producer that waits for its answer sends no more, so someone must flush."""
     broker.topic("events", flush_messages="1000")
