@@ -190,6 +190,7 @@ class Session:
             self._complain(error)
         except Exception:  # a request ends here, and its connection with it
             log.exception("%s:%d: a request failed unexpectedly; connection closed", self._connection.peer.host, self._connection.peer.port)
+            self._write_staged()  # what was taken of it lies in the buffer, and is of no more use once that is read into again
         self._connection.abort()
         return False  # and nothing behind it is taken any more
 

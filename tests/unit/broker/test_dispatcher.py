@@ -22,9 +22,10 @@ from ottla.broker.groups.coordinator import OFFSETS_TOPIC
 from ottla.broker.handlers import produce as produce_handler
 from ottla.broker.handlers.produce import LARGE_REQUEST
 from ottla.broker.handlers.registry import MOST_UNCOUNTED
+from ottla.broker.security.authorizer import AllowAll, Operation, Resource
 from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.interbroker.calls import PartitionToStop
-from ottla.model import BrokerId, TopicPartition
+from ottla.model import BrokerId, Principal, TopicPartition
 from ottla.network.connection import Connection
 from ottla.protocol.api import ApiKey
 from ottla.protocol.primitives import string
@@ -415,6 +416,30 @@ async def test_a_request_of_very_many_partitions_fails_for_those_alone_that_can_
         client.write(produce(*others[:30], ("full", 0, batch(b"lost")), *others[30:]))
         _, answers = await client.produced()
     assert sorted(answers) == [(0, 0)] * LARGE_REQUEST + [(KAFKA_STORAGE_ERROR, -1)]
+
+
+class Broken(AllowAll):
+    """Fails for one topic in a way that no one has thought of."""
+
+    allows_all = False
+
+    def allowed(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        if resource.name == "broken":
+            raise MemoryError
+        return True
+
+
+async def test_what_was_taken_of_a_request_that_fails_unexpectedly_is_written_as_it_came(tmp_path: Path) -> None:
+    """The next read overwrites the buffer that its batches lie in."""
+    async with wired(tmp_path, authorizer=Broken()) as broker:
+        broker.topic("events")
+        client, other = await broker.connect(), await broker.connect()
+        client.write(produce(("events", 0, batch(b"taken" * 20)), ("broken", 0, batch(b"x"))))
+        assert await client.is_closed()
+        other.write(produce(("events", 0, batch(b"other" * 40))))
+        assert await other.produced() == (1, [(0, 1)])
+        assert is_sound(broker.log_bytes("events"))
+        assert values(broker.log_bytes("events")) == [(0, b"taken" * 20), (1, b"other" * 40)]
 
 
 async def test_an_idempotent_producer_may_send_again_what_a_full_disk_refused(broker: Wired) -> None:
