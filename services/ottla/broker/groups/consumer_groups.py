@@ -229,9 +229,11 @@ class ConsumerGroups:
     ) -> None:
         """Heartbeat. Raises what the member is to do."""
         now_ms = monotonic_ms(self._clock)
-        with self._changing(group, entry):
-            classic_members.look_at_topics(group, self._topics, now_ms)
-        classic_members.heartbeat(group, member_id, instance_id, generation_id, now_ms)
+        try:
+            with self._changing(group, entry):
+                classic_members.look_at_topics(group, self._topics, now_ms)
+        finally:  # it lives, also where nothing can be written
+            classic_members.heartbeat(group, member_id, instance_id, generation_id, now_ms)
 
     def leave(self, entry: GroupEntry, group: ConsumerGroup, leavers: Sequence[Leaver]) -> list[ApiError | None]:
         """LeaveGroup; gives for each why it could not leave."""

@@ -532,6 +532,27 @@ async def test_members_that_speak_the_classic_protocol_are_judged_as_in_a_classi
     assert set(consumer_group(shard).members) == {"new"}
 
 
+async def test_a_classic_member_is_heard_while_the_log_takes_no_new_epoch() -> None:
+    """A topic has grown, and the replicas are too few to write that down: no member is put out for it."""
+    log, clock, topics = OffsetsLog(), ManualClock(), KnownTopics(clicks=4)
+    shard = await loaded(log, clock, topics=topics)
+    await shard.consumer_heartbeat("g", beat("new"))
+    joined = await shard.join("g", classic_join())
+    await shard.sync("g", Sync(joined.member_id, None, joined.generation_id))
+    topics.make("clicks", 5)
+    log.refusal = NotEnoughReplicas("1 of 2")
+    for _ in range(4):
+        clock.advance(seconds=3)
+        with pytest.raises(CoordinatorNotAvailable):
+            shard.heartbeat("g", joined.member_id, None, joined.generation_id)
+    log.refusal = None
+    entry = shard._groups.get("g")
+    assert entry is not None
+    shard._tick(entry)
+    with pytest.raises(RebalanceInProgress):
+        shard.heartbeat("g", joined.member_id, None, joined.generation_id)
+
+
 # Corrupt records.
 
 
