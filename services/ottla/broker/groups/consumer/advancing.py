@@ -79,12 +79,17 @@ def _known_topic(group: ConsumerGroup, name: str, topics: Topics, now_ms: int) -
     """The topic; as it was, for as long as what this broker knows of it may be incomplete."""
     former, topic = group.topics.get(name), topics.topic(name)
     if topic is None or not topic.partitions:
-        return former if former is not None and group.is_just_missing(name, now_ms) else None
+        return former if former is not None and _may_be_there(group, name, topics, now_ms) else None
     group.is_there(name)
     is_same = former is not None and former.topic_id == topic.topic_id
     # Partitions are never taken away, so fewer of them are not all there are.
     least = former.partition_count if former is not None and is_same else 0
     return SubscribedTopic(topic.topic_id, name, max(least, len(topic.partitions)))
+
+
+def _may_be_there(group: ConsumerGroup, name: str, topics: Topics, now_ms: int) -> bool:
+    """Whether a topic that this broker does not know is not for certain a deleted one."""
+    return topics.is_unread(name) or group.is_just_missing(name, now_ms)
 
 
 def _resolve(group: ConsumerGroup, topics: Topics, may_see: MaySee | None, now_ms: int, *, at_once: bool) -> bool:
@@ -103,7 +108,7 @@ def _resolve(group: ConsumerGroup, topics: Topics, may_see: MaySee | None, now_m
     for pattern in sorted(wanted):
         found, former = resolved(pattern, names, may_see), group.regexes.get(pattern)
         if former is not None:
-            found |= {name for name in former.topics - found if topics.topic(name) is None and group.is_just_missing(name, now_ms)}
+            found |= {name for name in former.topics - found if topics.topic(name) is None and _may_be_there(group, name, topics, now_ms)}
         if former is None or former.topics != found:
             group.write(RegexChange(pattern, ResolvedRegex(found, timestamp_ms=now_ms)))
             is_other = True

@@ -326,6 +326,22 @@ def test_a_topic_that_is_not_known_for_a_moment_is_not_taken_for_deleted(coordin
     assert not client.owned
 
 
+def test_a_topic_of_which_nothing_but_the_name_is_known_is_not_taken_for_deleted(coordinator: ConsumerCoordinator) -> None:
+    """Its znode cannot be read, and this broker has started since: its members read it as before, from brokers that know it."""
+    named, pattern = Client(coordinator, "a"), Client(coordinator, "b", frozenset(), regex="v.*")
+    for client in (named, pattern, named, pattern):
+        client.beat()
+    assert (len(named.owned), len(pattern.owned)) == (4, 2)
+    for name in ("clicks", "views"):
+        coordinator.topics.delete(name)
+        coordinator.topics.unread.add(name)
+    for _ in range(4):
+        coordinator.wait(10_000)
+        named.beat()
+        pattern.beat()
+    assert (len(named.owned), len(pattern.owned)) == (4, 2)
+
+
 def test_what_a_classic_member_reads_is_not_given_away_while_its_topic_is_not_known(coordinator: ConsumerCoordinator) -> None:
     """It says names, and a name that this broker does not know for a moment is no sign that anything was given up."""
     new, old, late = Client(coordinator, "a"), ClassicClient(coordinator, "b"), Client(coordinator, "c")
