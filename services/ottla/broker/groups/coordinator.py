@@ -110,9 +110,11 @@ class GroupCoordinator:
             self._topics_gone.set()
 
     async def _remove_deleted(self) -> None:
+        failed: set[GroupShard] = set()
         while True:
             await self._topics_gone.wait()
             self._topics_gone.clear()
+            failed_before, failed = failed, set()
             for partition in self._partitions:
                 if not partition.has_offsets_to_remove:
                     continue
@@ -120,6 +122,9 @@ class GroupCoordinator:
                     await partition.remove_offsets_of_deleted_topics()
                 except Exception as error:
                     # Whatever it was, the offsets of one partition must not keep those of others.
+                    failed.add(partition)
+                    if partition in failed_before:
+                        continue  # it is logged once, and not each second while replicas are missing
                     is_expected = isinstance(error, ApiError)
                     log.warning(
                         "%s: offsets of deleted topics were not removed, retrying: %s", partition.key, error, exc_info=not is_expected

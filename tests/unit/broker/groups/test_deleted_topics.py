@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from uuid import uuid4
 
 import pytest
+from tests.loops import until
 from tests.unit.broker.groups.known_topics import KnownTopics
-from tests.unit.broker.groups.offsets_log import KEY, OffsetsLog, loaded, shard_of
+from tests.unit.broker.groups.offsets_log import KEY, SETTINGS, OffsetsLog, loaded, shard_of
 from tests.unit.broker.groups.test_shard import one_member
 
 from ottla.broker.coordinator.last_values import LastValues
+from ottla.broker.groups import coordinator as coordinator_module
 from ottla.broker.groups import shard as shard_module
+from ottla.broker.groups.coordinator import GroupCoordinator
 from ottla.broker.groups.loading import loaded_groups
 from ottla.broker.groups.records import CommittedOffset, OffsetKey, encode_offset, encode_offset_key
 from ottla.broker.groups.shard import GroupShard
+from ottla.broker.metadata import MetadataCache
 from ottla.errors import CoordinatorLoadInProgress, NotEnoughReplicas, UnknownTopicOrPartition
 from ottla.lifecycle import offload_nothing
-from ottla.model import TopicPartition
+from ottla.model import NO_LEADER, PartitionState, TopicDescription, TopicPartition
 from ottla.record.batch import read_header
 from ottla.record.control_records import ControlRecordType
+from ottla.testing.clock import ManualClock
 
 ORDERS = TopicPartition("orders", 2)
 SALES = TopicPartition("sales", 0)
@@ -306,3 +312,30 @@ async def test_a_group_with_members_keeps_them_when_its_topic_goes() -> None:
     await world.delete(shard, "clicks")
     assert offset_of(shard, TopicPartition("clicks", 0), "g") is None
     shard.heartbeat("g", joined.member_id, None, joined.generation_id)
+
+
+async def test_a_log_that_takes_no_tombstones_is_in_the_log_of_the_broker_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(coordinator_module, "_RETRY_SECONDS", 0)
+    log, metadata = OffsetsLog(), MetadataCache()
+    for name in ("__consumer_offsets", "orders", "sales"):
+        metadata.put_topic(TopicDescription(name, uuid4(), (PartitionState(NO_LEADER, 0, (), ()),) * 3))
+    coordinator = GroupCoordinator(log, ManualClock(), uuid4, offload_nothing, SETTINGS, metadata, 3, 600, metadata)  # type: ignore[arg-type]
+    coordinator.start()
+    coordinator.lead(0, 1)
+    coordinator.topics_changed((), True)
+    await until(lambda: not coordinator.is_loading)
+    (shard,) = coordinator.partitions()
+    for name in ("orders", "sales"):
+        await commit(shard, TopicPartition(name, 0), 7)
+        log.refusal = NotEnoughReplicas("1 of 2")
+        metadata.remove_topic(name)
+        caplog.clear()
+        coordinator.topics_changed([name], False)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert len(caplog.messages) == 1, "for as long as that lasts"
+        log.refusal = None
+        await until(lambda: not shard.has_offsets_to_remove)
+    await coordinator.close()
