@@ -73,6 +73,7 @@ class ConsumerGroups:
         self._topics = topics
         self._unique = unique
         self._counts = counts
+        self._refused: set[str] = set()  # groups whose members' removal could not be written when it was last tried
 
     # The consumer protocol.
 
@@ -186,14 +187,17 @@ class ConsumerGroups:
         effects: list[Effect] = []
         try:
             for member, reason in overdue(group, monotonic_ms(self._clock)):
-                log.info("group %s: member %s is removed: %s", group.group_id, member.member_id, reason)
                 effects += self._remove(entry, group, member)
+                log.info("group %s: member %s is removed: %s", group.group_id, member.member_id, reason)
                 if entry.group is not group:
-                    return effects
+                    break
         except ApiError as error:
-            log.warning("group %s: the removal of a member was not stored, retrying: %s", group.group_id, error)
+            if group.group_id not in self._refused:  # once, and not each second while replicas are missing
+                log.warning("group %s: the removal of a member was not stored, retrying: %s", group.group_id, error)
+                self._refused.add(group.group_id)
             group.next_deadline_ms = monotonic_ms(self._clock) + _RETRY_MS
             return effects
+        self._refused.discard(group.group_id)
         group.find_next_deadline()
         return effects
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from dataclasses import replace
 
@@ -551,6 +552,26 @@ async def test_a_classic_member_is_heard_while_the_log_takes_no_new_epoch() -> N
     shard._tick(entry)
     with pytest.raises(RebalanceInProgress):
         shard.heartbeat("g", joined.member_id, None, joined.generation_id)
+
+
+async def test_a_removal_that_the_log_refuses_is_in_the_log_of_the_broker_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log, clock = OffsetsLog(), ManualClock()
+    shard = await loaded(log, clock, topics=TOPICS)
+    for member_id in ("a", "b"):
+        await shard.consumer_heartbeat("g", beat(member_id))
+        log.refusal = NotEnoughReplicas("1 of 2")
+        clock.advance(seconds=45)
+        entry = shard._groups.get("g")
+        assert entry is not None
+        caplog.clear()
+        for _ in range(3):
+            shard._tick(entry)
+            clock.advance(seconds=1)
+        assert len(caplog.messages) == 1, "for as long as that lasts"
+        log.refusal = None
+        shard._tick(entry)
+        assert not consumer_group(shard).members
 
 
 # Corrupt records.
