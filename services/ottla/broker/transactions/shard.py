@@ -408,6 +408,7 @@ class TransactionPartition:
         Raises:
             NotCoordinator: another broker leads the partition, and continues from what is written.
         """
+        is_logged = False
         try:
             while True:
                 try:
@@ -416,7 +417,9 @@ class TransactionPartition:
                 except NotLeaderOrFollower as error:
                     raise _as_transaction_error(error) from error
                 except ApiError as error:
-                    log.warning("%s: a transaction state record is written but not committed yet: %s", self.key, error)
+                    if not is_logged:  # once, as a completion that fails
+                        log.warning("%s: a transaction state record is written but not committed yet: %s", self.key, error)
+                    is_logged = True
                     if too_late is not None and not too_late.done():
                         too_late.set_exception(_as_transaction_error(error))
                         too_late.exception()  # the request may be gone

@@ -334,6 +334,21 @@ async def test_a_completion_that_could_not_be_written_is_written_later(
     assert await settled(shard) is TransactionState.COMPLETE_COMMIT
 
 
+async def test_a_step_that_waits_for_replicas_is_in_the_log_of_the_broker_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0)
+    world, shard, producer_id, epoch = await begun()
+    world.log.failure = RequestTimedOut("the in-sync replicas were too slow")
+    with pytest.raises(CoordinatorNotAvailable):
+        await shard.end("t", producer_id, epoch, True)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert len(caplog.messages) == 1, "not once for each attempt"
+    world.log.failure = None
+    await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_COMMIT)
+
+
 async def test_a_decision_stands_though_the_connection_that_asked_for_it_was_lost() -> None:
     """PREPARE_COMMIT is in the log: a time-out must not abort what was decided."""
     world, shard, producer_id, epoch = await begun()
