@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from ottla.broker.replication.internal_topics import InternalTopics, KeyValue
@@ -24,10 +24,8 @@ from ottla.errors import (
 )
 from ottla.model import TopicPartition
 
-# So many, and so many bytes of their keys, go into a batch, which must not come near `max.message.bytes`: a group may have offsets
-# of as many partitions as there are, and its id alone may have 32 KiB.
+# So many go into a batch at most: a group may have offsets of as many partitions as there are.
 TOMBSTONES_AT_ONCE: Final = 1_000
-TOMBSTONE_BYTES_AT_ONCE: Final = 500_000
 
 
 class PartitionLog:
@@ -51,7 +49,17 @@ class PartitionLog:
 
     def append_tombstones(self, records: Sequence[KeyValue]) -> list[tuple[Partition, int, int]]:
         """As `append`, in as many batches as are needed. Where it fails some may have been appended."""
-        return [self.append(batch) for batch in _batches(records)]
+        starts = range(0, len(records), TOMBSTONES_AT_ONCE)
+        return [appended for start in starts for appended in self._append_in_parts(records[start : start + TOMBSTONES_AT_ONCE])]
+
+    def _append_in_parts(self, records: Sequence[KeyValue]) -> list[tuple[Partition, int, int]]:
+        try:
+            return [self.append(records)]
+        except (MessageTooLarge, RecordListTooLarge):  # a group's id alone may have 32 KiB, and `max.message.bytes` may be small
+            half = len(records) // 2
+            if not half:
+                raise
+            return self._append_in_parts(records[:half]) + self._append_in_parts(records[half:])
 
     def append_in_transaction(self, records: Sequence[KeyValue], producer_id: int, producer_epoch: int) -> tuple[Partition, int, int]:
         """As `append`, as a part of a producer's transaction."""
@@ -73,20 +81,6 @@ class PartitionLog:
             await self.committed(partition, end_offset)
         except ApiError as error:
             raise as_group_error(error) from error
-
-
-def _batches(tombstones: Sequence[KeyValue]) -> Iterator[list[KeyValue]]:
-    batch: list[KeyValue] = []
-    size = 0
-    for key, value in tombstones:
-        key_size = len(key or b"")
-        if batch and (len(batch) == TOMBSTONES_AT_ONCE or size + key_size > TOMBSTONE_BYTES_AT_ONCE):
-            yield batch
-            batch, size = [], 0
-        batch.append((key, value))
-        size += key_size
-    if batch:
-        yield batch
 
 
 def as_group_error(error: ApiError) -> ApiError:

@@ -14,7 +14,7 @@ from tests.unit.broker.groups.logs_in_memory import MovingLog
 from ottla.broker.groups.classic.group import GroupLimits
 from ottla.broker.groups.entries import ShardSettings
 from ottla.broker.groups.shard import GroupShard
-from ottla.errors import ApiError, NotLeaderOrFollower
+from ottla.errors import ApiError, MessageTooLarge, NotLeaderOrFollower
 from ottla.lifecycle import offload_nothing
 from ottla.model import TopicPartition
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker, build_marker_batch
@@ -45,13 +45,17 @@ class OffsetsLog:
         self.failure: ApiError | None = None
         self.high_watermark = 0  # while `commits` is not set
         self.is_of_the_past = False
+        self.max_message_bytes = 1 << 20
 
     def append(self, key: TopicPartition, records: Sequence[tuple[bytes | None, bytes | None]], codec: int = 0) -> tuple[int, Any]:
         if self.refusal is not None:
             raise self.refusal
         base = self.end_offset
         taken = [Record(base + index, 0, *each) for index, each in enumerate(records)]
-        self.batches.append(build_batch(taken, base_offset=base, codec=codec))
+        batch = build_batch(taken, base_offset=base, codec=codec)
+        if len(batch) > self.max_message_bytes:
+            raise MessageTooLarge(f"a batch of {len(batch)} bytes")
+        self.batches.append(batch)
         self.end_offset += len(records)
         return base, self
 

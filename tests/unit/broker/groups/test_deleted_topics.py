@@ -304,6 +304,20 @@ async def test_a_topic_of_many_partitions_is_removed_in_batches_that_the_log_tak
     assert shard.group("billing") is None
 
 
+async def test_a_topic_of_many_partitions_is_removed_in_batches_that_a_log_of_small_messages_takes() -> None:
+    """`message.max.bytes` is the operators', and commits that were stored may have come in smaller batches, or before it was set."""
+    world = World()
+    world.topics.make("wide", 500)
+    shard = await world.coordinator()
+    await shard.commit("billing", -1, "", None, {TopicPartition("wide", number): CommittedOffset(3) for number in range(500)})
+    await commit(shard, SALES, 5)
+    world.log.max_message_bytes = 10_000
+    await world.delete(shard, "wide")
+    assert (offset_of(shard, TopicPartition("wide", 0)), offset_of(shard, SALES)) == (None, 5)
+    again = await world.coordinator()
+    assert again.offsets("billing").partitions() == {SALES}
+
+
 async def test_a_group_with_members_keeps_them_when_its_topic_goes() -> None:
     world = World()
     shard = await world.coordinator()
