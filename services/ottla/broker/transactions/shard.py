@@ -183,6 +183,7 @@ class TransactionPartition:
         if entry.transaction.is_exhausted:
             new_producer_id = await self._producer_ids.next_id()
             self._check()
+            entry = self._entries.setdefault(transactional_id, entry)  # it may have expired meanwhile
             self._check_free(entry)
         try:
             changed = decisions.initialised(entry.transaction, timeout_ms, expected, new_producer_id, self._clock.time_ms())

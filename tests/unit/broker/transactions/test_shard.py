@@ -57,6 +57,8 @@ class World:
         self.gate.set()
         self.refusal: ApiError | None = None
         self._ids = count(1000)
+        self.ids_are_there = asyncio.Event()
+        self.ids_are_there.set()
 
     async def send(self, marker: TransactionMarker, topics_known: asyncio.Event) -> None:
         self.sent.append(marker)
@@ -65,6 +67,7 @@ class World:
             raise self.refusal
 
     async def next_id(self) -> int:
+        await self.ids_are_there.wait()
         return next(self._ids)
 
     async def coordinator(self, epoch: int = 0) -> TransactionPartition:
@@ -275,6 +278,23 @@ async def test_expiry_that_cannot_be_written_waits_for_the_next_round() -> None:
     world.log.failure = None
     await shard.expire()
     assert list(shard.transactions()) == []
+
+
+async def test_an_id_that_expires_while_a_producer_id_is_fetched_for_it_is_known_with_that() -> None:
+    """The other brokers may take their time for a block of producer ids."""
+    world = World()
+    shard = await world.coordinator()
+    await shard.initialise("t", MINUTE_MS, None)
+    shard._entries["t"].transaction = replace(shard.describe("t"), epoch=LAST_EPOCH - 1)
+    world.clock.advance(milliseconds=LIMITS.id_expiration_ms)
+    world.ids_are_there.clear()
+    waiting = asyncio.ensure_future(shard.initialise("t", MINUTE_MS, None))
+    await asyncio.sleep(0)
+    await shard.expire()
+    world.ids_are_there.set()
+    producer_id, epoch = await waiting
+    for coordinator in (shard, await world.coordinator(1)):
+        await coordinator.add_partitions("t", producer_id, epoch, [CLICKS])
 
 
 async def test_a_coordinator_of_a_former_epoch_expires_no_further_ids() -> None:
