@@ -280,7 +280,7 @@ async def test_a_live_classic_group_is_upgraded_and_goes_down_again() -> None:
     new = await shard.consumer_heartbeat("g", beat("new"))
     group = consumer_group(shard)
     assert (new.member_epoch, new.assignment) == (2, {}), "everything is the old one's, until it gives up"
-    assert (group.epoch, group.classic_count) == (2, 1)
+    assert (group.epoch, group._classic_members) == (2, 1)
     with pytest.raises(RebalanceInProgress):
         shard.heartbeat("g", old, None, 1)
     owned = group.get(old).position.assigned
@@ -302,7 +302,7 @@ async def test_a_live_classic_group_is_upgraded_and_goes_down_again() -> None:
     assert new.assignment == {topic.topic_id: frozenset(range(4)) - kept}
     assert group.state is ConsumerGroupState.STABLE
     reloaded = await loaded(log, epoch=1, topics=TOPICS)
-    assert consumer_group(reloaded).classic_count == 1
+    assert consumer_group(reloaded)._classic_members == 1
 
     await shard.consumer_heartbeat("g", Heartbeat("new", -1))
     classic = classic_group(shard)

@@ -39,7 +39,6 @@ from ottla.broker.groups.consumer.states import ConsumerGroupState, is_legal
 from ottla.errors import UnknownMemberId
 
 PROTOCOL_TYPE: Final = "consumer"
-UNOWNED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class ConsumerGroup:
         self._regexes: dict[str, ResolvedRegex] = {}
         self._deadlines: dict[str, Deadlines] = {}
         self._static_members: dict[str, str] = {}
-        self._owners: dict[TopicPartitionId, tuple[str, int]] = {}
+        self._owners: dict[TopicPartitionId, str] = {}
         self._names: Counter[str] = Counter()
         self._regex_members: Counter[str] = Counter()
         self._assignors: Counter[str] = Counter()
@@ -140,15 +139,9 @@ class ConsumerGroup:
     def regexes(self) -> Mapping[str, ResolvedRegex]:
         return self._regexes
 
-    def owner_epoch(self, topic_id: UUID, partition: int) -> int:
-        """The epoch of the member that has the partition or is giving it up; -1 when there is none."""
-        owner = self._owners.get((topic_id, partition))
-        return UNOWNED if owner is None else owner[1]
-
     def is_free_for(self, member_id: str, topic_id: UUID, partition: int) -> bool:
         """Whether no other member has the partition."""
-        owner = self._owners.get((topic_id, partition))
-        return owner is None or owner[0] == member_id
+        return self._owners.get((topic_id, partition), member_id) == member_id
 
     @property
     def subscribed_regexes(self) -> frozenset[str]:
@@ -177,11 +170,6 @@ class ConsumerGroup:
     def assignor(self) -> str:
         """The assignor that most members ask for; of equals, and when no member asks for one, the one that the settings have first."""
         return max(self.limits.assignors, key=lambda name: self._assignors[name])
-
-    @property
-    def classic_count(self) -> int:
-        """How many members speak the classic protocol."""
-        return self._classic_members
 
     def supports(self, protocol_type: str, names: frozenset[str]) -> bool:
         """Whether a member with these classic protocols could join."""
@@ -279,12 +267,12 @@ class ConsumerGroup:
         self._release(member)
         self._members[member_id] = replace(member, position=position)
         for partition in partitions_of(position.held):
-            self._owners[partition] = (member_id, position.epoch)
+            self._owners[partition] = member_id
 
     def _release(self, member: ConsumerMember) -> None:
         for partition in partitions_of(member.position.held):
             # Records of two members are two records: after a compaction they may come in another order than written.
-            if self._owners.get(partition, ("", 0))[0] == member.member_id:
+            if self._owners.get(partition) == member.member_id:
                 del self._owners[partition]
 
     def _describe(self, member_id: str, former: ConsumerMember | None, metadata: MemberMetadata | None) -> None:

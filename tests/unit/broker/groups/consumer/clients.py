@@ -119,8 +119,8 @@ class ConsumerCoordinator:
 def essence(group: ConsumerGroup) -> dict[str, Any]:
     """Everything that a group is, but for deadlines."""
     targets = {member_id: target for member_id, target in group.targets.items() if target}
-    held = {partition: (member_id, member.position.epoch) for member_id, member in group.members.items() for partition in _held(member)}
-    assert {partition: group.owner_epoch(*partition) for partition in held} == {each: epoch for each, (_, epoch) in held.items()}
+    held = {partition: member_id for member_id, member in group.members.items() for partition in _held(member)}
+    assert group._owners == held
     return {
         "state": group.state,
         "epochs": (group.epoch, group.assignment_epoch),
@@ -130,7 +130,7 @@ def essence(group: ConsumerGroup) -> dict[str, Any]:
         "regexes": dict(group.regexes),
         "names": group.subscribed_names(),
         "assignor": group.assignor,
-        "classic": group.classic_count,
+        "classic": group._classic_members,
         "held": held,
     }
 
