@@ -79,6 +79,7 @@ class _Entry:
     transaction: Transaction
     is_busy: bool = False  # a change of it is being written
     end_offset: int = 0  # behind the record of the transaction as it is now
+    is_abort_refused: bool = False  # by the log, when it was last tried
 
 
 class TransactionPartition:
@@ -325,7 +326,9 @@ class TransactionPartition:
             if carrying is not None:
                 await carrying
         except ApiError as error:
-            log.warning("%s: writing the abort failed, retrying: %s", entry.transaction.transactional_id, error)
+            if not entry.is_abort_refused:  # once, and not as often as a producer asks
+                log.warning("%s: writing the abort failed, retrying: %s", entry.transaction.transactional_id, error)
+            entry.is_abort_refused = True
 
     async def _complete(self, entry: _Entry) -> None:
         """Has the markers of a decided transaction written, and then says so."""
@@ -433,7 +436,7 @@ class TransactionPartition:
 
     def _take_in(self, entry: _Entry, changed: Transaction, end_offset: int) -> None:
         """The change is committed: it holds, and what follows from it begins."""
-        entry.transaction, entry.end_offset = changed, end_offset
+        entry.transaction, entry.end_offset, entry.is_abort_refused = changed, end_offset, False
         if changed.state in PREPARED:
             self._begin_beside(self._complete(entry))
 

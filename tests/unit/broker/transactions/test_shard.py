@@ -369,6 +369,22 @@ async def test_a_step_that_waits_for_replicas_is_in_the_log_of_the_broker_once(
     await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_COMMIT)
 
 
+async def test_an_abort_that_cannot_be_written_is_in_the_log_of_the_broker_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A producer that begins again asks some ten times a second until the transaction of its former self is aborted."""
+    world, shard, _, epoch = await begun()
+    world.log.refusal = NotEnoughReplicas("1 of 2")
+    for _ in range(3):
+        with pytest.raises(ConcurrentTransactions):
+            await shard.initialise("t", MINUTE_MS, None)
+        await asyncio.sleep(0)
+    assert len(caplog.messages) == 1, "not once for each attempt"
+    world.log.refusal = None
+    with pytest.raises(ConcurrentTransactions):
+        await shard.initialise("t", MINUTE_MS, None)
+    await until(lambda: shard.describe("t").state is TransactionState.COMPLETE_ABORT)
+    assert (await shard.initialise("t", MINUTE_MS, None))[1] == epoch + 2
+
+
 async def test_a_decision_stands_though_the_connection_that_asked_for_it_was_lost() -> None:
     """PREPARE_COMMIT is in the log: a time-out must not abort what was decided."""
     world, shard, producer_id, epoch = await begun()
