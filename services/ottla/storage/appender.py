@@ -81,7 +81,7 @@ class Appender:
         self.leader_epochs: Final[LeaderEpochCache] = loaded.leader_epochs
         self.producers: Final[ProducerStates] = loaded.producers
         self.producers.note_written()
-        self.appended_bytes = 0  # since it was opened, and the next alike
+        self.appended_bytes = 0  # since it was opened, moves between directories included, and the next alike
         self.appended_messages = self.appended_batches = 0
         self._staged: list[bytes | memoryview] = []
         self._staged_entries: list[tuple[int, int, int, int]] = []
@@ -382,6 +382,12 @@ class Appender:
         self._index_interval = self._files.settings.index_interval_bytes
         self.note_max_timestamp()
         self._files.roll_at = UNKNOWN
+
+    def continue_counts(self, former: Appender) -> None:
+        """The log continues another one: what that has appended is counted here too."""
+        self.appended_bytes += former.appended_bytes
+        self.appended_messages += former.appended_messages
+        self.appended_batches += former.appended_batches
 
     @property
     def has_staged(self) -> bool:

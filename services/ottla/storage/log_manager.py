@@ -623,7 +623,9 @@ class LogManager:
         self._held.discard(directory)
         self._partition_counts[former.directory.parent] -= 1
         former.retire()
-        return self._add(topic_partition, directory, loaded)
+        moved = self._add(topic_partition, directory, loaded)
+        moved.appender.continue_counts(former.appender)
+        return moved
 
     async def give_up(self, former: Log) -> None:
         """Deletes a log later that continues in another directory, where all of it is on the disk.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.loops import LoopClock, until
 from tests.unit.broker.measuring.scraped import Scraped
-from tests.unit.broker.wired import BROKER, NOW, Wired, batch, fetch, framed, produce, topic_id
+from tests.unit.broker.wired import BROKER, NOW, Wired, batch, fetch, framed, produce, topic_id, wired
 
 from ottla.broker.request_meters import STAGES, ApiMeter
 from ottla.interbroker.calls import PartitionToStop
@@ -217,6 +218,32 @@ async def test_what_followers_take_and_bring_is_replication_and_no_topics_traffi
     assert seen("ottla_replica_received_bytes_total") == len(more)
     assert seen("ottla_broker_received_bytes_total", topic="events") == len(records)
     assert seen("ottla_broker_messages_received_total", topic="events") == 2
+
+
+async def test_what_a_topic_has_received_stays_what_it_was_when_a_follower_moves_its_log_to_another_directory(tmp_path: Path) -> None:
+    """Otherwise the counters of what producers sent would fall by all that followers of the log had brought, below zero too."""
+    async with wired(tmp_path, properties={"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}) as broker:
+        broker.topic("events", isr=(BROKER, OTHER))
+        client = await broker.connect()
+        records = batch(b"a", b"b")
+        client.write(produce(("events", 0, records)))
+        await client.produced()
+        broker.follow("events", OTHER, epoch=1)
+        partition = broker.partition("events")
+        more = build_batch([Record(2, NOW, None, bytes(1000))], base_offset=2, leader_epoch=1)
+        assert partition.append_as_follower(memoryview(more), 1, 2, 0)
+        scraped = Scraped(broker)
+        await scraped.again()
+        former, moves = partition.log, broker.parts.log_moves
+        target = next(path for path in broker.parts.settings.log_directories if path != former.directory.parent)
+        moves.move(partition.topic_partition, str(target))
+        await until(lambda: not moves.ongoing)
+        assert partition.log.directory.parent == target
+        seen = await scraped.again()
+        assert seen("ottla_broker_received_bytes_total", topic="events") == len(records)
+        assert seen("ottla_broker_messages_received_total", topic="events") == 2
+        assert seen("ottla_broker_produces_total", topic="events") == 1
+        assert seen("ottla_replica_received_bytes_total") == len(more)
 
 
 async def test_a_topic_that_is_deleted_takes_its_series_along_and_one_that_loses_a_partition_keeps_its_sum(broker: Wired) -> None:
