@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class Flusher:
     """Flushes one log."""
 
-    __slots__ = ("_flushing", "_owes", "appender", "files", "is_retired", "last_flush_ms", "recovery_point")
+    __slots__ = ("_flushing", "_notes_epochs", "_owes", "appender", "files", "is_retired", "last_flush_ms", "recovery_point")
 
     def __init__(self, files: LogFiles, appender: Appender, recovery_point: int) -> None:
         self.files: Final = files
@@ -42,6 +42,7 @@ class Flusher:
         self.recovery_point = recovery_point
         self.last_flush_ms = monotonic_ms(files.context.clock)  # of the clock that never goes back
         self._owes = False  # the last flush has left something for the next one
+        self._notes_epochs = False  # once the flush that runs is over
         self.is_retired = False
         self._flushing: asyncio.Future[None] | None = None
 
@@ -121,6 +122,19 @@ class Flusher:
                 log.info("%s: the delayed flush is done up to offset %d", self.files.topic_partition, end_offset)
         finally:
             self._flushing = None
+            # Of a log that was deleted or has moved away the directory may be another one's.
+            if self._notes_epochs and self.files.failure is None and not self.is_retired:
+                self.note_epochs()
+
+    def note_epochs(self) -> None:
+        """Puts the leader epochs to where they wait for a flush: a start finds them there after a kill. It waits for a flush that runs."""
+        self._notes_epochs = self.is_flushing  # its thread takes the file
+        if self._notes_epochs:
+            return
+        try:
+            write_aside(self.files.directory, self.appender.leader_epochs.entries)
+        except OSError as error:
+            log.warning("%s: the leader epochs are noted with the next flush: %s", self.files.topic_partition, error)
 
     def _sync_job(self, transaction_indexes: Sequence[str], indexed: Sequence[Segment], snapshots: Sequence[tuple[int, bytes]]) -> SyncJob:
         """What a thread has to sync, with everything in the files. Raises OSError."""

@@ -38,7 +38,7 @@ from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.log_context import LogContext
 from ottla.storage.log_files import LogFiles
 from ottla.storage.log_reader import LogReader, locate_in_files
-from ottla.storage.log_sync import PASSING, take_aside_back, write_aside
+from ottla.storage.log_sync import PASSING, take_aside_back
 from ottla.storage.producer_replay import restore_producers
 from ottla.storage.producers import ProducerStates
 from ottla.storage.recovery import LoadedLog
@@ -298,11 +298,8 @@ class Log:
         record: others may have later ones, of a leader that was deposed (decision 19).
         """
         self.leader_epochs.assign(epoch, self.log_end_offset)
-        if high_watermark < self.log_end_offset and not self.flusher.is_flushing:  # whose thread takes the file
-            try:
-                write_aside(self.directory, self.leader_epochs.entries)
-            except OSError as error:
-                log.warning("%s: leader epoch %d is noted with its first record: %s", self.topic_partition, epoch, error)
+        if high_watermark < self.log_end_offset:
+            self.flusher.note_epochs()
 
     def truncate_to(self, offset: int) -> bool:
         """Drops the batch that has `offset` and everything after it: what a follower does with what its leader does not have.

@@ -159,6 +159,21 @@ async def test_leader_epochs_of_what_was_cut_do_not_take_their_place_with_a_late
     assert read_leader_epochs(file) == log.leader_epochs.entries == [(2, 0), (7, 3)]
 
 
+async def test_a_leader_epoch_that_begins_during_a_flush_is_known_after_a_kill_once_that_is_over(make_log: LogMaker) -> None:
+    """It has committed what was not. Otherwise the log of a leader that was deposed, with a later epoch, might lead (decision 19)."""
+    thread = late_log(make_log)
+    log = make_log()
+    append(log, batch_of(0, leader_epoch=1), batch_of(1, leader_epoch=1))
+    log.appender.roll()
+    flushing = await thread.hold(log)
+    log.begin_epoch(3, 1)
+    await thread.let(flushing)
+    assert make_log().leader_epochs.entries == [(1, 0), (3, 2)]
+    append(log, batch_of(2, leader_epoch=3))
+    await log.flush()
+    assert read_leader_epochs(make_log.directory / LEADER_EPOCH_CHECKPOINT) == [(1, 0), (3, 2)]
+
+
 def _manager(broker: Broker, thread: LateThread) -> LogManager:
     return LogManager(
         broker.directories, broker.settings, broker.clock, thread, lambda topic: TopicSettings.of(broker.settings, broker.overrides)
