@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ottla.errors import InvalidRecord
+from ottla.errors import ApiError
 from ottla.record.batch import BatchHeader
 from ottla.record.control_records import marker_of
 from ottla.storage.batches import headers
@@ -34,7 +34,7 @@ def note_batch(producers: ProducerStates, header: BatchHeader, batch: bytes | me
     if header.is_control:
         try:
             marker = marker_of(batch)
-        except InvalidRecord as error:
+        except ApiError as error:  # cut short, or of an unknown codec: before a recovery point no batch is checked
             log.warning("The control batch at offset %d of producer %d is skipped: %s", header.base_offset, header.producer_id, error)
     return producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, marker)
 

@@ -583,6 +583,31 @@ def test_markers_of_transactions_are_understood_by_recovery(make_log: LogMaker) 
     assert log.log_end_offset == 2
 
 
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
+@pytest.mark.parametrize("damage", ["codec", "torn"])
+def test_a_damaged_marker_where_no_batch_is_checked_does_not_keep_a_broker_from_starting(
+    make_log: LogMaker, damage: str, clean: bool
+) -> None:
+    """The producers' states are read from all batches where their snapshots are missing, those before the recovery point too."""
+    log = make_log()
+    append(log, batch_of(0, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True))
+    marker_at = log.size
+    end_transaction(log, ABORT, 9)
+    log.appender.roll()
+    append(log, batch_of(2, producer_id=5, producer_epoch=0, base_sequence=0))
+    asyncio.run(log.close())
+    for snapshot in make_log.directory.glob("*.snapshot"):
+        snapshot.unlink()
+    path = log_file(log, 0)
+    content = bytearray(path.read_bytes())
+    if damage == "codec":
+        content[marker_at + 22] |= 0x07  # the lower byte of its attributes
+    path.write_bytes(content if damage == "codec" else content[:-3])
+    log = make_log(clean=clean, recovery_point=3)
+    assert log.log_end_offset == 3
+    assert 5 in log.producers
+
+
 def test_snapshots_that_nobody_will_read_are_removed(make_log: LogMaker) -> None:
     """One for the begin of each segment and the newest one stay (Kafka's `removeStraySnapshots`)."""
     log = make_log(segment_bytes=1_000)
