@@ -554,9 +554,9 @@ def _lost_behind(end_offset: int, segment: Segment, recovery_point: int) -> str 
     """What says that a log which ends with a whole batch had more behind it; its last segment's indexes speak of that too."""
     if end_offset < recovery_point:
         return f"it ends at {end_offset}, before its recovery point {recovery_point}"
-    index = segment.time_index
-    if index.count and segment.base_offset + index.last_offset >= end_offset:
-        return f"it ends at {end_offset}, and its time index has an entry for offset {segment.base_offset + index.last_offset}"
+    for name, index in (("time", segment.time_index), ("offset", segment.offset_index)):
+        if index.count and segment.base_offset + index.last_offset >= end_offset:
+            return f"it ends at {end_offset}, and its {name} index has an entry for offset {segment.base_offset + index.last_offset}"
     return None
 
 

@@ -326,6 +326,21 @@ def test_index_entries_of_a_batch_that_is_cut_off_go_with_it(make_log: LogMaker,
     assert log.segments[0].max_timestamp == 1_001
 
 
+def test_an_offset_index_that_speaks_of_more_than_the_log_has_is_made_again_after_a_clean_stop(make_log: LogMaker) -> None:
+    """No entry could be added behind it: each append would be stored and fail all the same, and be sent and stored again."""
+    log = make_log(index_interval_bytes=100)
+    fill(log, 9)
+    asyncio.run(log.close())
+    path = Path(log.segments[-1].offset_index.path)
+    expected = content = path.read_bytes()
+    content = content[:-8] + struct.pack(">I", 1_000) + content[-4:]
+    path.write_bytes(content)
+    log = make_log(clean=True, recovery_point=9, index_interval_bytes=100)
+    assert path.read_bytes() == expected
+    fill(log, 9)
+    assert log.log_end_offset == 18
+
+
 def test_a_time_index_of_which_half_an_entry_reached_the_disk_is_not_believed(make_log: LogMaker) -> None:
     """Before the recovery point an offset is all right; none of a batch's ends lies there."""
     size = len(batch_of(0))
