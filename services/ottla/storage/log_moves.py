@@ -38,6 +38,7 @@ from ottla.storage.log_directory import take_over_nothing
 from ottla.storage.log_manager import LogManager
 from ottla.storage.log_sync import PASSING
 from ottla.storage.recovery import LoadedLog
+from ottla.storage.segment import SegmentList
 
 log = logging.getLogger(__name__)
 
@@ -252,9 +253,9 @@ class LogMoves:
             source.cleaned_up_to,
         )
         loaded.leader_epochs.is_dirty = True  # its file in the copy may be older
+        for segment in SegmentList(loaded.segments).since(recovery_point - 1):
+            segment.transaction_index.not_synced()  # it may have to be opened: from here on nothing fails
         moved = self._logs.replace(key, directory, loaded)
-        for segment in moved.files.segments.since(recovery_point - 1):
-            segment.transaction_index.not_synced()
         move.has_arrived = True
         self._moved(key, moved)
         return moved

@@ -24,7 +24,7 @@ from tests.examples import examples
 
 from ottla.errors import KafkaStorageError, LogDirNotFound, ReplicaNotAvailable
 from ottla.model import TopicPartition
-from ottla.storage import log_copy, log_moves
+from ottla.storage import log_copy, log_moves, transaction_index
 from ottla.storage.log import Log
 from ottla.storage.log_copy import LAST_BYTES, LogCopy, carry_out
 from ottla.storage.log_manager import MOST_WANTED, LogManager
@@ -466,6 +466,28 @@ async def _started_again(broker: Broker) -> LogManager:
     await again.start()
     await again.shutdown()
     return again
+
+
+async def test_a_log_stays_where_it_is_when_too_many_files_are_open_as_it_changes_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy that is removed then must not be the log already."""
+    it = await moving(tmp_path)
+    expected = b"".join(fill(it.log, 10))
+    source, read = it.log.directory, transaction_index._read
+
+    def refusing(path: str) -> bytearray:
+        if path.startswith(str(it.target)):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+        return read(path)
+
+    monkeypatch.setattr(transaction_index, "_read", refusing)
+    it.start()
+    await it.finish()
+    assert (it.names(0), it.names(1), it.moved) == (["clicks-0"], [], [])
+    assert it.log.directory == source
+    expected += b"".join(fill(it.log, 3))
+    assert contents(it.log) == expected
 
 
 async def test_a_full_disk_ends_the_move_and_nothing_else(tmp_path: Path) -> None:
