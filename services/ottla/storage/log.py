@@ -128,6 +128,7 @@ class Log:
         Raises:
             OffsetOutOfRange: the offset lies outside the log.
             KafkaStorageError: the log directory has failed, or a file is gone.
+            CorruptMessage: a batch or an index on the way is damaged.
         """
         log_end_offset = self.appender.log_end_offset
         if offset < self.log_start_offset or offset > log_end_offset:
@@ -140,6 +141,8 @@ class Log:
             return self.reader.read(offset, max_bytes, min(up_to, log_end_offset), log_end_offset, at_least_one_batch)
         except OSError as error:
             raise self.files.storage_error(f"reading at offset {offset}", error) from error
+        except struct.error as error:
+            raise CorruptMessage(f"{self.topic_partition}: an index points at no batch near offset {offset}: {error}") from error
 
     def available(self, offset: int, up_to: int) -> int | None:
         """How many bytes lie from the batch that has `offset` on to the one that begins at `up_to`; an offset outside has none.

@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from ottla.record.batch import BASE_OFFSET_AND_LENGTH, HEADER_PART, LOG_OVERHEAD
+from ottla.errors import CorruptMessage
+from ottla.record.batch import BASE_OFFSET_AND_LENGTH, HEADER_PART, HEADER_SIZE, LOG_OVERHEAD
 from ottla.record.region import FileRegion
 from ottla.storage.batches import batch_end_offset, find_batch, last_boundary, pread_or_refuse
 from ottla.storage.file_pool import FilePool
@@ -164,6 +165,8 @@ class LogReader:
         else:
             # The first batch does not end within the chunk.
             first_size = LOG_OVERHEAD + BASE_OFFSET_AND_LENGTH.unpack_from(chunk)[1]
+            if first_size < HEADER_SIZE:
+                raise CorruptMessage(f"a batch of {first_size} bytes at position {position} of {segment}")
             if first_size > max_bytes and not at_least_one_batch:
                 return 0
             end = position + min(first_size, available)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import struct
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -295,3 +296,28 @@ def test_damaged_bytes_are_an_error_and_no_endless_walk(make_log: LogMaker) -> N
     path.write_bytes(data)
     with pytest.raises(CorruptMessage, match=f"position {position}"):
         read(log, 4)
+
+
+@pytest.mark.parametrize("at_least_one", [True, False])
+def test_a_batch_whose_length_is_damaged_is_an_error_and_no_region_of_less_than_nothing(make_log: LogMaker, at_least_one: bool) -> None:
+    """A response has the size of each region in it: the client could make nothing of what comes behind."""
+    log = make_log()
+    first, *_ = fill(log, 3, size=300)
+    path = Path(log.segments[0].path())
+    content = bytearray(path.read_bytes())
+    struct.pack_into(">i", content, len(first) + 8, -500)
+    path.write_bytes(content)
+    with pytest.raises(CorruptMessage, match=f"position {len(first)}"):
+        read(log, 1, 200, at_least_one=at_least_one)
+
+
+def test_an_index_that_points_at_no_batch_is_an_error_of_its_log_alone(make_log: LogMaker) -> None:
+    """Any other error closes the connection: a follower would get nothing of all its other partitions either."""
+    log = make_log(index_interval_bytes=100)
+    fill(log, 3, size=300)
+    log.appender.roll()
+    asyncio.run(log.flush())
+    index = log.segments[0].offset_index.path
+    Path(index).write_bytes(struct.pack(">IIII", 1, log.segments[0].size - 9, 2, log.segments[0].size - 9))
+    with pytest.raises(CorruptMessage, match="near offset 0"):
+        read(log, 0, log.segments[0].size - 5)
