@@ -58,7 +58,7 @@ class _Heads(dict[int, bytes]):
 
 _LENGTHS: Final = _KeptVarints()
 _KEYS_AND_LENGTHS: Final = _KeptVarints(_NULL_KEY)
-_offsets: Final[list[bytes]] = []
+_offsets: list[bytes] = []
 
 
 def build_batch_of_lists(
@@ -82,7 +82,6 @@ def build_batch_of_lists(
         InvalidRecord: timestamps are 2^63 ms apart.
     """
     count = len(values)
-    _offsets.extend(map(encode_varint, range(len(_offsets), count)))
     try:
         lengths = list(map(len, values))  # type: ignore[arg-type]  # a null has none
     except TypeError:
@@ -112,18 +111,31 @@ def sealed(payload: bytes | memoryview, count: int, base_timestamp: int, max_tim
     return seal(header, payload if codec == NONE else compress(codec, payload, level))
 
 
+def _offsets_below(count: int) -> list[bytes]:
+    """The varints of these offsets, and maybe of more.
+
+    Each producer of a program has a thread of its own: none changes a list that another may be reading.
+    """
+    global _offsets
+    offsets = _offsets
+    if len(offsets) < count:
+        offsets = _offsets = [encode_varint(offset) for offset in range(max(count, 2 * len(offsets)))]
+    return offsets
+
+
 def _plain(values: Sequence[bytes | None], lengths: list[int], times: Times) -> bytes:
+    offsets = _offsets_below(len(values))
     parts: list[bytes | None] = [b""] * (4 * len(values))
     for first, behind, middle in _runs(times, len(values)):
         run, some = slice(4 * first, 4 * behind, 4), lengths[first:behind]
-        heads, between = _Heads(middle, len(middle) + len(_offsets[first])), _KEYS_AND_LENGTHS
+        heads, between = _Heads(middle, len(middle) + len(offsets[first])), _KEYS_AND_LENGTHS
         if some.count(some[0]) == len(some):
             parts[run] = repeat(heads[some[0]], len(some))
             parts[4 * first + 2 : 4 * behind : 4] = repeat(between[some[0]], len(some))
         else:
             parts[run] = map(heads.__getitem__, some)
             parts[4 * first + 2 : 4 * behind : 4] = map(between.__getitem__, some)
-    parts[1::4] = _offsets[: len(values)]
+    parts[1::4] = offsets[: len(values)]
     parts[3::4] = values
     parts[0] = (parts[0] or b"")[len(NO_HEADERS) :]
     parts.append(NO_HEADERS)
@@ -135,7 +147,14 @@ def _general(values: Sequence[bytes | None], times: Times, keys: Sequence[bytes 
     keys = [None] * count if keys is None else keys
     sections = [NO_HEADERS] * count if sections is None else sections
     key_lengths, value_lengths = (list(map(_LENGTHS.__getitem__, _lengths(column))) for column in (keys, values))
-    columns = [_offsets[:count], key_lengths, [key or b"" for key in keys], value_lengths, [value or b"" for value in values], sections]
+    columns = [
+        _offsets_below(count)[:count],
+        key_lengths,
+        [key or b"" for key in keys],
+        value_lengths,
+        [value or b"" for value in values],
+        sections,
+    ]
     sizes = list(map(sum, zip(*(map(len, column) for column in columns), strict=True)))
     parts: list[bytes] = [b""] * (7 * count)
     for first, behind, middle in _runs(times, count):

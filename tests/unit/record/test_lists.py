@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.record import lists as lists_of_record
 from ottla.record.codecs import CODEC_NAMES
 from ottla.record.lists import build_batch_of_lists
 from ottla.record.records import Record, build_batch, encode_headers, read_records
@@ -54,3 +59,24 @@ def test_offsets_of_three_bytes_and_values_of_many_lengths_are_written() -> None
     records = [Record(offset, 5 + offset // 1000, None, bytes(offset % 5_000)) for offset in range(8_200)]
     batch = build_batch_of_lists([record.value for record in records], [(0, 5), *((1000 * n, 5 + n) for n in range(1, 9))])
     assert batch == build_batch(records)
+
+
+def test_threads_that_build_their_first_batches_at_once_number_their_records_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each producer of a program has a thread of its own. Method: the interpreter changes threads as often as it can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    expected = {count: build_batch([Record(offset, 5, None, b"value") for offset in range(count)]) for count in (3_000, 2_000, 1_000)}
+    try:
+        for _ in range(10):
+            monkeypatch.setattr(lists_of_record, "_offsets", [])
+            at_once = threading.Barrier(6)
+
+            def build(count: int, at_once: threading.Barrier = at_once) -> bytes:
+                at_once.wait(120)
+                return build_batch_of_lists([b"value"] * count, [(0, 5)])
+
+            with ThreadPoolExecutor(6) as threads:
+                built = list(threads.map(build, [3_000, 2_000, 1_000] * 2))
+            assert built == list(expected.values()) * 2
+    finally:
+        sys.setswitchinterval(interval)
