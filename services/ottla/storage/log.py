@@ -339,6 +339,8 @@ class Log:
             self._end_within(kept, offset)
         except OSError as error:
             raise self.files.storage_error(f"truncating to offset {offset}", error) from error
+        except CorruptMessage as error:  # of this log's own, which is no damage in what a leader has sent
+            raise KafkaStorageError(f"{self.topic_partition}: truncating to offset {offset}: {error}") from error
         self.reload_producers()
         log.info("%s: truncated to offset %d", self.topic_partition, self.log_end_offset)
         return True

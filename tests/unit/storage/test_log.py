@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import struct
+from pathlib import Path
 
 import pytest
 
@@ -220,6 +222,20 @@ def test_truncation_inside_a_batch_leaves_no_hole(make_log: LogMaker) -> None:
     assert (log.log_end_offset, stored(log)) == (4, filled[0])
     append(log, filled[1])
     assert log.log_end_offset == 8
+
+
+def test_a_log_that_is_damaged_where_it_is_to_be_cut_says_so_of_itself(make_log: LogMaker) -> None:
+    """A follower takes damage in what it is given for its leader's, and would name that in its log."""
+    log = make_log()
+    filled = fill(log, 5)
+    path = Path(log.segments[0].path())
+    content = bytearray(path.read_bytes())
+    struct.pack_into(">i", content, len(filled[0]) + 8, 0)  # the second batch's length
+    path.write_bytes(content)
+    with pytest.raises(KafkaStorageError, match=r"clicks-0: truncating to offset 3: .*position"):
+        log.truncate_to(3)
+    assert not log.is_offline
+    assert log.log_end_offset == 5
 
 
 def test_truncation_forgets_an_epoch_that_has_only_begun(make_log: LogMaker) -> None:
