@@ -89,7 +89,7 @@ def find_batch(descriptor: int, position: int, end: int, offset: int, pread: Pre
             if base_offset + LAST_OFFSET_DELTA.unpack_from(chunk, at + LAST_OFFSET_DELTA_POSITION)[0] >= offset:
                 return position + at
             if length < SMALLEST_LENGTH:
-                raise CorruptMessage(f"a batch of length {length} at position {position + at} of fd {descriptor}")
+                raise CorruptMessage(f"a batch of length {length} at position {position + at}")
             at += LOG_OVERHEAD + length
         if at == 0:
             return end  # the file is shorter than it should be

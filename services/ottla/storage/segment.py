@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ottla.errors import CorruptMessage
 from ottla.record.region import OpenFile
 from ottla.storage.batches import find_batch, headers
 from ottla.storage.file_names import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, segment_file_name
@@ -160,11 +161,19 @@ class Segment:
         return self.file
 
     def locate(self, offset: int, pool: FilePool, pread: Pread = os.pread) -> int:
-        """The position of the batch that has `offset`, or of the next one; `size` when there is none."""
+        """The position of the batch that has `offset`, or of the next one; `size` when there is none.
+
+        Raises:
+            CorruptMessage: a batch before it says an impossible length.
+            OSError: the file cannot be opened or read.
+        """
         if offset <= self.base_offset:
             return 0
         start = self.offset_index.position_of(offset - self.base_offset, pread)
-        return find_batch(self.open(pool).fd, start, self.size, offset, pread)
+        try:
+            return find_batch(self.open(pool).fd, start, self.size, offset, pread)
+        except CorruptMessage as error:
+            raise CorruptMessage(f"{self.path()}: {error.message}") from None
 
     def note_entries(self, entries: list[tuple[int, int, int, int]]) -> None:
         """Adds index entries: (last offset, position, largest timestamp, its offset), in order of offsets."""
