@@ -21,7 +21,7 @@ from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, InvalidRequest, TopicAuthorizationFailed, UnknownTopicOrPartition
 from ottla.model import TopicPartition
 from ottla.protocol import messages
-from ottla.protocol.api import ApiKey
+from ottla.protocol.api import ApiKey, max_elements
 from ottla.protocol.messages import MessageSchema
 from ottla.protocol.primitives import INT64, read_array_length, read_string
 
@@ -55,9 +55,13 @@ def _as_version_2(body: memoryview) -> bytes:
     parts: list[bytes | memoryview] = [body[:position], INT64.pack(DEFAULT_RETENTION_MS)]
     start = position
     topic_count, position = read_array_length(body, position, end, compact=False, element_size=6)
+    named, most = topic_count, max_elements(ApiKey.OFFSET_COMMIT)
     for _ in range(topic_count):
         _, position = read_string(body, position, end, compact=False)
         partition_count, position = read_array_length(body, position, end, compact=False, element_size=22)
+        named += partition_count
+        if named > most:
+            raise InvalidRequest(f"OffsetCommit v1: more than {most} topics and partitions")
         for _ in range(partition_count):
             time = position + _PARTITION_AND_OFFSET_SIZE
             parts.append(body[start:time])

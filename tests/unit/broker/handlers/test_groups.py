@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.loops import until
 
+from ottla.broker.handlers import offset_commit
 from ottla.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -60,6 +62,19 @@ async def test_version_1_that_is_cut_short_is_refused(broker: Any) -> None:
     for size in range(len(OFFSET_COMMIT_1)):
         with pytest.raises(InvalidRequest):
             await broker.ask_bytes(ApiKey.OFFSET_COMMIT, 1, OFFSET_COMMIT_1[:size])
+
+
+def test_version_1_of_more_partitions_than_a_cluster_has_is_refused_before_it_is_copied() -> None:
+    """100 MiB of them took a gigabyte of memory and half a minute."""
+    count = 300_000
+    body = struct.pack(">h1sihih1si", 1, b"g", -1, 0, 1, 1, b"t", count) + bytes(22 * count)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="more than 200000"):
+            offset_commit.decode(memoryview(body), 1)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 async def test_a_member_that_syncs_while_its_coordinator_reads_the_partition_joins_again(broker: Any) -> None:
