@@ -248,12 +248,13 @@ def stage(
         SilentFailure: acks=0 and a partition failed.
     """
     unverified = [] if request.transactional_id is None else _unverified(request, buffer, context, parts)
+    refused = _of_unknown_codecs(request, buffer, context.api_version) if context.api_version < ZSTD_VERSION else {}
     is_large = sum(len(partitions) for _, partitions in request.topics) > LARGE_REQUEST
     if is_large or unverified or (parts.replicas.some_open_batches and _have_to_be_opened(request, buffer, parts)):
         # The buffer is overwritten by the next read, so the batches are copied before anything is waited for.
         copied = [[bytes(buffer[start:stop]) for _, start, stop in partitions] for _, partitions in request.topics]
-        return _stage_opened(request, copied, context, parts, now_ms, unverified)
-    return _stage(request, buffer, context, parts, now_ms, {})
+        return _stage_opened(request, copied, context, parts, now_ms, unverified, refused)
+    return _stage(request, buffer, context, parts, now_ms, refused)
 
 
 def _stage(
@@ -300,8 +301,6 @@ def _append(
                 if error is not None:
                     raise error
                 partition = parts.partition(name, index)
-                if version < ZSTD_VERSION:
-                    _check_codec(buffer, start, stop, version)
                 base_offset, last_offset, log_append_time = partition.append_as_leader(
                     buffer, start, stop, acks, now_ms, in_transaction=in_transaction
                 )
@@ -488,6 +487,7 @@ async def _stage_opened(
     parts: BrokerParts,
     now_ms: int,
     unverified: list[tuple[Partition, BatchHeader]],
+    refused: dict[tuple[str, int], ApiError],
 ) -> bytes | DelayedProduce | None:
     """As `_stage`, after what has to be waited for: a coordinator, and batches that are opened outside the loop.
 
@@ -497,15 +497,15 @@ async def _stage_opened(
     Args:
         copied: the batches, topic by topic and partition by partition as in the request.
         unverified: what the coordinator has to be asked about.
+        refused: of which partitions nothing is stored, whatever is found there.
     """
     rewritten = bytearray()
-    refused: dict[tuple[str, int], ApiError] = {}
     topics = []
     for (name, partitions), batches in zip(request.topics, copied, strict=True):
         moved = []
         for (index, _, _), batch in zip(partitions, batches, strict=True):
             found = parts.replicas.partitions.get(TopicPartition(name, index))
-            if found is not None and found.opens_batches:
+            if found is not None and found.opens_batches and (name, index) not in refused:
                 try:
                     opened = await opened_for_topic(parts.opener, batch, found.topic_partition, found.settings)
                     if found.settings.validates_schema_ids:
@@ -570,9 +570,14 @@ def _topic_refusal(name: str, context: RequestContext, parts: BrokerParts) -> Ap
     return TopicAuthorizationFailed(f"{context.principal} may not write to {name}")
 
 
-def _check_codec(buffer: memoryview, start: int, stop: int, version: int) -> None:
-    if stop - start >= HEADER_SIZE and read_header(buffer, start).codec == ZSTD:
-        raise UnsupportedCompressionType(f"zstd needs Produce v{ZSTD_VERSION}, v{version} came")
+def _of_unknown_codecs(request: ProduceRequest, buffer: memoryview, version: int) -> dict[tuple[str, int], ApiError]:
+    """The partitions whose batch has a codec that the version does not know, as it was sent: a topic may store it with another."""
+    return {
+        (name, index): UnsupportedCompressionType(f"zstd needs Produce v{ZSTD_VERSION}, v{version} came")
+        for name, partitions in request.topics
+        for index, start, stop in partitions
+        if stop - start >= HEADER_SIZE and read_header(buffer, start).codec == ZSTD
+    }
 
 
 def after_failures(

@@ -167,6 +167,18 @@ async def test_zstd_needs_version_7(broker: Wired, version: int, code: int) -> N
         assert (await one(client, ("events", 0, sent), version=version))[0] == wanted
 
 
+@pytest.mark.parametrize("version", [3, 6, 7])
+async def test_before_version_7_the_codec_counts_that_was_sent_and_not_the_one_that_the_topic_stores(broker: Wired, version: int) -> None:
+    """Kafka's `ProduceRequest.validateRecords` looks at the request."""
+    broker.topic("zstd", compression_type="zstd")
+    broker.topic("gzip", compression_type="gzip")
+    client = await broker.connect()
+    assert await one(client, ("zstd", 0, batch(b"a" * 100, codec=codec_number("gzip"))), version=version) == (0, 0)
+    assert [header.codec for _, header in batches(broker.log_bytes("zstd"))] == [codec_number("zstd")]
+    refused = await one(client, ("gzip", 0, batch(b"a" * 100, codec=codec_number("zstd"))), version=version)
+    assert refused == ((UNSUPPORTED_CODEC, -1) if version < 7 else (0, 0))
+
+
 @pytest.mark.parametrize("name", ["gzip", "snappy", "lz4", "zstd"])
 async def test_compressed_batches_pass_unopened(broker: Wired, name: str) -> None:
     sent = batch(*(b"value" * 20 for _ in range(50)), codec=codec_number(name))
