@@ -104,6 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         "complaints",
         "frame_began",
         "last_active",
+        "last_sent",
         "peer",
         "read_pauses",
     )
@@ -142,6 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         self._kept = 0  # bytes of `_tail` that count for the bound
         self.complaints = complaints
         self.last_active = 0.0  # when something was last received
+        self.last_sent = 0.0  # when an answer was last begun, or all of it handed to the network
         self.frame_began = 0.0  # when the first byte of a frame came whose last is still to come; 0 for none
         self.read_pauses = 0
         self.close_reason: CloseReason = "client"  # unless we end it
@@ -396,6 +398,7 @@ class Connection(asyncio.BufferedProtocol):
     def send(self, pieces: Sequence[Piece]) -> None:
         """Sends bytes and file regions after everything sent before."""
         if self._sender is not None and self._transport is not None and not self._transport.is_closing():
+            self.last_sent = self._time()
             for piece in pieces:
                 self._traffic.sent_bytes += len(piece)
             self._sender.send(pieces)
@@ -408,6 +411,7 @@ class Connection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _tell_sent(self) -> None:
+        self.last_sent = self._time()
         if self._receiver is not None and not self.congested:
             self._receiver.answers_sent()
 

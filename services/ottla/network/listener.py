@@ -111,7 +111,7 @@ class Listener:
         name: the listener's name, such as PLAINTEXT.
         open_receiver: makes the receiver of a connection's frames.
         complaints: the broker's log lines about its peers; by default this listener's own.
-        idle_seconds: a connection without a request for that long is closed (`connections.max.idle.ms`).
+        idle_seconds: a connection without a request or an answer for that long is closed (`connections.max.idle.ms`).
         stall_seconds: a send without progress for that long ends its connection.
         is_protected: whether its connections come in beyond `max.connections`, for which those of other listeners go.
     """
@@ -316,6 +316,7 @@ class Listener:
         now = loop.time()
         for connection in list(self._connections):
             stalled = connection.stalled_since()
+            idle_seconds = now - max(connection.last_active, connection.last_sent)
             if stalled is not None:
                 if now - stalled > self._stall_seconds:
                     self._complaints.warn(
@@ -339,13 +340,13 @@ class Listener:
                     now - connection.frame_began,
                 )
                 connection.abort("stalled")
-            elif now - connection.last_active > self._idle_seconds:
+            elif idle_seconds > self._idle_seconds:
                 log.info(
                     "%s:%d on %s idle for %.0f s: connection closed",
                     connection.peer.host,
                     connection.peer.port,
                     self.name,
-                    now - connection.last_active,
+                    idle_seconds,
                 )
                 connection.abort("idle")
         if self._limits.excess > 0 and not self._is_protected:

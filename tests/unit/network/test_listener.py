@@ -103,6 +103,23 @@ async def test_an_idle_connection_is_closed_and_one_in_use_is_not(wire: Wire) ->
         assert await idle.read_to_the_end() == b""
 
 
+async def test_a_connection_that_has_just_been_answered_is_not_idle(wire: Wire) -> None:
+    """Kafka's Selector counts what it writes too: a member that had waited for its group would have to join again."""
+    clock = LoopClock()
+    async with serving(wire) as server:
+        peer, receiver = await server.connect_and_see()
+        await peer.send(frame(b"join"))
+        await until(lambda: bool(receiver.frames))
+        for _ in range(3):
+            clock.put_forward(seconds=400)
+            receiver.connection.send([b"answer"])
+            assert await peer.read(6) == b"answer"
+            await rest(5)
+        assert not receiver.lost
+        clock.put_forward(seconds=700)
+        assert await peer.read_to_the_end() == b""
+
+
 async def test_at_queued_max_request_bytes_connections_wait_and_go_on(wire: Wire) -> None:
     """Three frames of 3 MiB and room for one at a time: all arrive, and memory stays within the bound."""
     buffers = CountingBuffers(4 * MIB)
