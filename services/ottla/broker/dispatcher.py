@@ -300,6 +300,9 @@ class Session:
         failed = self._parts.replicas.appends.complete()
         if failed:
             those = failed, self._version, self._parts, self._connection.peer.listener_name
+            if None in answers:
+                self._complain(produce.silent_failure(failed, self._parts))
+                self._connection.abort()
             answers = [answer and produce.after_failures(answer, *those) for answer in answers]
         if not self._owed and (ready := _joined(answers)) is not None:
             # Nearly always: every answer is there, and all leave in one write.

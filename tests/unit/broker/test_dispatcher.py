@@ -349,6 +349,19 @@ async def test_acks_0_is_not_answered_and_an_error_closes_the_connection(broker:
     assert values(broker.log_bytes("events")) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
+async def test_acks_0_whose_group_could_not_be_written_closes_its_connection_and_no_other(broker: Wired) -> None:
+    """Kafka's `sendResponseCallback` does so for any error: it is all that its producer can be given."""
+    broker.topic("full")
+    client, other = await broker.connect(), await broker.connect()
+    other.write(produce(("full", 0, batch(b"a"))))
+    assert await other.produced() == (1, [(0, 0)])
+    with failing_files(broker.partition("full").log.directory, writes_after=0, error=errno.ENOSPC):
+        client.write(produce(("full", 0, batch(b"b")), acks=0))
+        assert await client.is_closed()
+    other.write(produce(("full", 0, batch(b"c"))))
+    assert await other.produced() == (1, [(0, 1)])
+
+
 async def test_a_group_that_can_not_be_written_is_refused_whole_and_loses_nothing_else(broker: Wired) -> None:
     """ENOSPC leaves half a batch (traps.md): the log is cut back, the other partition's group is stored, and the next one is."""
     broker.topic("full", 1)

@@ -531,6 +531,8 @@ async def _stage_opened(
             request, slice_of_topics, buffer, context, parts, now_ms, refused, answers, requirements
         )
         failed = parts.replicas.appends.complete()
+        if failed and request.acks == 0:
+            raise silent_failure(failed, parts)
         if failed:
             staged = staged and after_failures(staged, failed, context.api_version, parts, context.listener_name)
             _fail(answers, requirements, failed, parts)
@@ -597,6 +599,13 @@ def after_failures(
         answers.setdefault(partition.topic, []).append(PartitionAnswer._make(partition[1:]))
     _fail(answers, (), failed, parts)
     return _encoded(version, correlation_id, answers, parts, listener_name)
+
+
+def silent_failure(failed: Mapping[TopicPartition, KafkaStorageError], parts: BrokerParts) -> SilentFailure:
+    """What closes the connection of a producer that wants no answer (acks=0) when the groups of these partitions were not written."""
+    for (name, index), error in failed.items():
+        _note_failure(parts, name, index, error)
+    return SilentFailure("; ".join(error.message for error in failed.values()))
 
 
 def _fail(
