@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from random import Random
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar
 from weakref import ref
 
 from ottla.broker.controller import decisions
@@ -39,7 +39,7 @@ from ottla.config.broker import BrokerSettings
 from ottla.coordination import znodes
 from ottla.coordination.election import Election
 from ottla.coordination.interface import Coordination, Delete, EventType, SetData, Watch, WatchedEvent
-from ottla.errors import ApiError, NotController, StaleBrokerEpoch
+from ottla.errors import ApiError, StaleBrokerEpoch
 from ottla.interbroker.calls import (
     OPERATIONS,
     AllocateProducerIdsRequest,
@@ -179,6 +179,7 @@ class ActiveController(ControllerControl):
                 _row(IncrementalAlterConfigsRequest, ControllerEvent.ALTER_CONFIGS, self._configs.alter, waits=True),
                 _row(ElectLeadersRequest, ControllerEvent.ELECT_LEADERS, self._partitions.elect_leaders, waits=True),
                 _row(AlterPartitionReassignmentsRequest, ControllerEvent.REASSIGN_PARTITIONS, self._partitions.alter_reassignments),
+                _row(ListPartitionReassignmentsRequest, ControllerEvent.REASSIGN_PARTITIONS, self._partitions.list_reassignments),
             )
         )
 
@@ -281,10 +282,6 @@ class ActiveController(ControllerControl):
     async def call(self, request: ControllerRequest[A]) -> A:
         """Answers a request, in its turn. Most answers wait until the living brokers have acknowledged what changed, or time is up."""
         answer: A
-        if isinstance(request, ListPartitionReassignmentsRequest):
-            if self._is_over:
-                raise NotController("this broker is not the controller any more")
-            return cast("A", self._partitions.list_reassignments(request))
         row, title = self._requests[type(request)], OPERATIONS[type(request)].title_of(request)
         if row.is_grouped:
             answer = await self._events.submit_grouped(row.event, title, request, row.perform)

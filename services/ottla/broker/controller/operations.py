@@ -209,7 +209,7 @@ class PartitionOperations:
         await self.writer.perform([decision])
         return {key: _outcome(decision.refused.get(key)) for key in request.reassignments}
 
-    def list_reassignments(self, request: ListPartitionReassignmentsRequest) -> Mapping[TopicPartition, OngoingReassignment]:
+    async def list_reassignments(self, request: ListPartitionReassignmentsRequest) -> Mapping[TopicPartition, OngoingReassignment]:
         """The reassignments in progress."""
         return reassignments.ongoing(self.state, request.selection)
 
