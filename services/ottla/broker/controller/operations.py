@@ -31,6 +31,7 @@ from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
+from ottla.coordination.errors import MalformedZnode
 from ottla.coordination.interface import Coordination, Create, Delete, Operation, SetData
 from ottla.errors import (
     NONE,
@@ -460,14 +461,21 @@ class ConfigOperations:
             await self._alter_broker(request.resource.broker_id, request)
 
     async def _alter_topic(self, name: str, request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> None:
-        topic = self.state.topic(name, request.resource.topic_id)
-        overrides = configs.altered(topic.overrides, request, TopicSettings.definitions())
-        configs.checked_topic_settings(self.state.settings, overrides)
+        topic, path = self.state.topic(name, request.resource.topic_id), znodes.TOPIC_CONFIG.path(name)
+        try:
+            # As it is in ZooKeeper, as of brokers. What cannot be used, and is not altered, stays.
+            current: Mapping[str, str] = await load_config(self.coordination, path)
+        except MalformedZnode:
+            current = topic.overrides
+        overrides = configs.altered(current, request, TopicSettings.definitions())
+        TopicSettings.of(self.state.settings, {key: value for key, value in overrides.items() if current.get(key) != value})
+        acceptable = acceptable_overrides(self.state.settings, name, overrides)
+        configs.checked_topic_settings(self.state.settings, acceptable)
         if request.validate_only:
             return
-        await self._write(znodes.TOPIC_CONFIG.path(name), overrides, f"topics/{name}")
+        await self._write(path, overrides, f"topics/{name}")
         log.info("topic %s: configs are now %s", name, overrides)
-        await self._take_in_topic(name, overrides)
+        await self._take_in_topic(name, acceptable)
 
     async def _alter_broker(self, broker_id: BrokerId | None, request: AlterConfigsRequest | IncrementalAlterConfigsRequest) -> None:
         # As it is in ZooKeeper, and not as it was taken in: what is invalid, or was written just now, is not to be lost.

@@ -10,6 +10,7 @@ from tests.loops import until
 from ottla.broker.controller.configs import ConfigChange, ConfigOperation
 from ottla.broker.controller.operations import CONFIG_CHANGE_LIFETIME_MS
 from ottla.broker.controller.settings_watch import BrokerConfigChanged, TopicConfigChanged
+from ottla.coordination.znodes import encode_config
 from ottla.errors import (
     CoordinatorNotAvailable,
     InvalidConfig,
@@ -126,6 +127,36 @@ async def test_an_alteration_of_a_broker_keeps_what_a_tool_wrote_beside_somethin
     assert await cluster.data("/config/brokers/<default>") == (
         b'{"version":1,"config":{"log.cleaner.threads":"2","log.segment.bytes":"1000000"}}'
     )
+
+
+async def test_an_alteration_of_a_topic_keeps_what_cannot_be_used_here(cluster: Cluster) -> None:
+    """What another tool, or Kafka, set was lost, and for a cleanup policy that is none it was set for good that nothing is deleted."""
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("a", configs={"retention.ms": "5"}))
+    tool = await cluster.zookeeper.session()
+    written = {"cleanup.policy": "archive", "retention.ms": "5", "local.retention.ms": "1", "no.such": "1"}
+    await tool.set("/config/topics/a", encode_config(written))
+    await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"topics/a"}', sequential=True)
+    await until(lambda: controller.topic_overrides("a").get("retention.ms") == "-1")
+    await looked_again(controller)
+    await controller.incremental_alter_topic_configs("a", [ConfigChange("segment.bytes", ConfigOperation.SET, "100")])
+    assert await cluster.data("/config/topics/a") == encode_config({**written, "segment.bytes": "100"})
+    with pytest.raises(InvalidConfig, match="'soon'"):
+        await controller.incremental_alter_topic_configs("a", [ConfigChange("retention.ms", ConfigOperation.SET, "soon")])
+    await controller.incremental_alter_topic_configs("a", [ConfigChange("cleanup.policy", ConfigOperation.SET, "delete")])
+    assert controller.topic_settings("a").retention_ms == 5
+    await controller.alter_topic_configs("a", {"segment.bytes": "100"})
+    assert await cluster.data("/config/topics/a") == encode_config({"segment.bytes": "100"})
+
+
+async def test_an_alteration_of_a_topic_keeps_what_a_tool_wrote_just_now(cluster: Cluster) -> None:
+    """Its notice has yet to come."""
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("a"))
+    tool = await cluster.zookeeper.session()
+    await tool.set("/config/topics/a", encode_config({"retention.ms": "5"}))
+    await controller.incremental_alter_topic_configs("a", [ConfigChange("segment.bytes", ConfigOperation.SET, "100")])
+    assert controller.topic_overrides("a") == {"retention.ms": "5", "segment.bytes": "100"}
 
 
 async def test_notices_of_changed_settings_go_after_15_minutes(cluster: Cluster) -> None:
