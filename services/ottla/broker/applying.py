@@ -248,9 +248,12 @@ class ControlApplier(BrokerControl):
             coordinator.topics_changed(deleted, all_known)
 
     async def _confirm(self, request: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | LogEndsRequest) -> None:
-        """Refuses an epoch ahead of what is known here that ZooKeeper does not know either: its sender has made it up."""
+        """Refuses an epoch ahead of what is known here that ZooKeeper does not know either: its sender has made it up.
+
+        Or this broker's server of ZooKeeper is behind those that the sender wrote to: then it is right, and has to try again.
+        """
         if request.controller_epoch > self._controller_epoch and request.controller_epoch > await self._service.begun_epoch():
-            raise StaleControllerEpoch(f"broker {self._broker_id}: no controller has begun epoch {request.controller_epoch}")
+            raise BrokerNotAvailable(f"broker {self._broker_id}: ZooKeeper does not know controller epoch {request.controller_epoch} yet")
         own = self._service.registration
         if own is not None and request.broker_epoch > own.broker_epoch:
             registered = await self._service.registration_of(self._broker_id)
