@@ -13,12 +13,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Final
 
 from ottla.broker.controller import decisions, request_batch, znode_writes
 from ottla.broker.controller.channels import Channels
-from ottla.broker.controller.effects import AssignmentChange, Decision, IsrsLeft, PartitionChange, TopicGone
+from ottla.broker.controller.effects import AssignmentChange, Decision, IsrsLeft, PartitionChange
 from ottla.broker.controller.event_queue import ControllerCounts
 from ottla.broker.controller.request_batch import BrokerRequestBatch
 from ottla.broker.controller.state import ClusterState
@@ -211,7 +210,7 @@ class EffectWriter:
         if operations:
             await self._writes.write_in_parts(operations)
         if part.gone:
-            await self._remove(part.gone)
+            await znode_writes.remove_topics(self._coordination, self._writes, [topic.name for topic in part.gone])
 
     async def _changing(self, changes: Sequence[PartitionChange]) -> list[Operation]:
         """Sets the states of partitions, or gives them their first."""
@@ -234,10 +233,6 @@ class EffectWriter:
     async def _leaving(self, left: IsrsLeft) -> Operation:
         path, data = znodes.UNCLEAN_START.path(left.broker_id), znodes.encode_unclean_start(left.broker_epoch)
         return Create(path, data) if await self._coordination.exists(path) is None else SetData(path, data)
-
-    async def _remove(self, topics: Sequence[TopicGone]) -> None:
-        removals = await asyncio.gather(*(znode_writes.topic_removal(self._coordination, topic.name) for topic in topics))
-        await self._writes.write_in_parts(chain.from_iterable(removals))
 
 
 def _parts(decision: Decision) -> Iterator[Decision]:

@@ -279,7 +279,7 @@ class ExternalChanges:
             if is_kept:
                 await self.writes.write([Delete(znodes.DELETE_TOPIC.path(name))])
             else:  # its znode went before the rest of it
-                await self.writes.write_in_parts(await znode_writes.topic_removal(self.coordination, name))
+                await znode_writes.remove_topics(self.coordination, self.writes, [name])
 
     def _forget(self, topic: KnownTopic) -> None:
         """Has a topic disappear whose znode is no more. Its logs are strays from then on: their deletion was not requested."""

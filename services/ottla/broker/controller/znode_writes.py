@@ -19,7 +19,16 @@ from typing import Final
 from ottla.broker.controller.effects import AssignmentChange
 from ottla.broker.controller.state import KnownTopic
 from ottla.coordination import znodes
-from ottla.coordination.errors import BadVersion, ConnectionLoss, CoordinationError, NodeExists, NoNode, RequestTooLarge, SessionExpired
+from ottla.coordination.errors import (
+    BadVersion,
+    ConnectionLoss,
+    CoordinationError,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    RequestTooLarge,
+    SessionExpired,
+)
 from ottla.coordination.interface import Check, Coordination, Create, Delete, Operation, SetData
 from ottla.coordination.requests import MAX_REQUEST_SIZE, Run, operation_size
 from ottla.coordination.znodes import CONTROLLER_EPOCH
@@ -200,8 +209,29 @@ async def first_states(coordination: Coordination, states: Sequence[tuple[TopicP
     return operations
 
 
-async def topic_removal(coordination: Coordination, topic: str) -> list[Operation]:
-    """Removes all that is there of a topic, last the note that it is to be deleted."""
+async def remove_topics(coordination: Coordination, writes: ControllerWrites, topics: Iterable[str]) -> None:
+    """Removes all that is there of topics; as Kafka, also what another tool has left below their znodes."""
+    names = list(topics)
+    removals = await asyncio.gather(*(_topic_removal(coordination, name) for name in names))
+    try:
+        await writes.write_in_parts(chain.from_iterable(removals))
+    except NotEmpty:
+        for name in names:
+            for znode in (znodes.TOPIC, znodes.TOPIC_CONFIG, znodes.DELETE_TOPIC):
+                await writes.write_in_parts(await _tree_removal(coordination, znode.path(name)))
+
+
+async def _tree_removal(coordination: Coordination, path: str) -> list[Operation]:
+    """Removes a znode, if it is there, behind all below it."""
+    try:
+        names = await coordination.children(path)
+    except NoNode:
+        return []
+    return [operation for name in names for operation in await _tree_removal(coordination, f"{path}/{name}")] + [Delete(path)]
+
+
+async def _topic_removal(coordination: Coordination, topic: str) -> list[Operation]:
+    """Removes what a topic has, last the note that it is to be deleted."""
     operations: list[Operation] = []
 
     async def add(paths: Sequence[str]) -> None:

@@ -62,6 +62,21 @@ async def test_a_topic_that_another_tool_marks_is_deleted_at_once(cluster: Clust
     assert await cluster.paths("/admin/delete_topics") == await cluster.paths("/brokers/topics") == []
 
 
+async def test_a_deleted_topic_goes_with_what_another_tool_has_left_below_its_znodes(cluster: Cluster) -> None:
+    """As Kafka's deleteRecursive. Each term ended as the znodes were not empty, the next one continued the deletion, and so on for ever."""
+    controller = await cluster.start()
+    await controller.create_topic(NewTopic("a", 2, 1))
+    tool = await cluster.zookeeper.session()
+    for path in ("partitions/1/note", "partitions/1/note/of", "partitions/0/state/note", "other", "other/note"):
+        await tool.create(f"/brokers/topics/a/{path}")
+    await tool.create("/config/topics/a/note")
+    await controller.delete_topic("a")
+    await cluster.gone("/brokers/topics/a")
+    await cluster.gone("/admin/delete_topics/a")
+    assert await cluster.paths("/config/topics") == []
+    assert controller.controller_epoch == 1
+
+
 async def test_a_topic_whose_znode_another_tool_removes_is_forgotten_and_its_logs_are_kept_as_strays(cluster: Cluster) -> None:
     """No one has asked for the deletion of its records. Kafka keeps the logs, too."""
     controller = await cluster.start()
