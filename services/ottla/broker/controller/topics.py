@@ -17,6 +17,7 @@ from ottla.errors import (
     InvalidRequest,
     InvalidTopic,
     TopicAlreadyExists,
+    UnknownServerError,
 )
 from ottla.interbroker.calls import BROKER_DEFAULT as BROKER_DEFAULT
 from ottla.interbroker.calls import NewTopic as NewTopic
@@ -113,6 +114,8 @@ def place_more_partitions(
         raise InvalidPartitions(f"Topic currently has {count} partitions, which is higher than the requested {total_count}.")
     if total_count == count:
         raise InvalidPartitions(f"Topic already has {count} partitions.")
+    if not existing:
+        raise UnknownServerError(f"Unexpected existing replica assignment for topic '{topic}', partition id 0 is missing.")
     factor = len(existing[0].replicas)
     _check_count(total_count - count)
     if assignments is not None:

@@ -25,6 +25,7 @@ from ottla.errors import (
     InvalidRequest,
     InvalidTopic,
     TopicAlreadyExists,
+    UnknownServerError,
 )
 from ottla.model import BrokerId, BrokerRegistration, PartitionState
 
@@ -226,3 +227,9 @@ def test_the_first_living_replica_leads_and_the_living_ones_are_in_sync() -> Non
     """Without any the partition waits: an ISR is never empty."""
     assert first_state(ids(1, 2, 3), ids(3, 2), 7) == PartitionState(BrokerId(2), 0, ids(2, 3), ids(1, 2, 3), 7)
     assert first_state(ids(1, 2), [], 7) is None
+
+
+def test_a_topic_that_a_tool_has_written_without_partitions_gets_no_more() -> None:
+    """Kafka's error (`AdminZkClient.addPartitions`), of one request: the controller's term ended at it."""
+    with pytest.raises(UnknownServerError, match="topic 'a', partition id 0 is missing"):
+        place_more_partitions("a", (), 2, None, brokers(1, 2))
