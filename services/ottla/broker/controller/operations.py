@@ -375,7 +375,8 @@ class TopicOperations:
         leader_epoch = max((partition.state.leader_epoch for partition in topic.partitions), default=0)
         added = decisions.new_topic_states(self.state, placed, leader_epoch)
         description = TopicDescription(name, topic.topic_id, former.partitions + added)
-        written = znode_writes.topic_extension(description, len(former.partitions), topic.version)
+        has_parent = await self.coordination.exists(znodes.PARTITIONS.path(name)) is not None
+        written = znode_writes.topic_extension(description, len(former.partitions), topic.version, has_parent)
         if request.validate_only:
             return description
         await self.writes.write_in_parts(written)

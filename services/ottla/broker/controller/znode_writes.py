@@ -165,16 +165,18 @@ def topic_creation(topic: TopicDescription, configs: Mapping[str, str], has_conf
     return chain([configured, made, Create(znodes.PARTITIONS.path(topic.name))], _states(topic.name, topic.partitions, 0))
 
 
-def topic_extension(topic: TopicDescription, former_count: int, version: int) -> Iterator[Operation]:
+def topic_extension(topic: TopicDescription, former_count: int, version: int, has_parent: bool = True) -> Iterator[Operation]:
     """Gives a topic that had `former_count` partitions the rest of them. Raises InvalidPartitions as `topic_creation` does.
 
     Args:
         topic: all of it, as it is to be.
         former_count: how many partitions it has.
         version: its znode's.
+        has_parent: whether there is the parent of its partitions; not before one of those that another tool wrote has a state.
     """
     made = _sized(SetData(znodes.TOPIC.path(topic.name), _encode(topic), version), topic)
-    return chain([made], _states(topic.name, topic.partitions, former_count))
+    parent = [] if has_parent else [Create(znodes.PARTITIONS.path(topic.name))]
+    return chain([made], parent, _states(topic.name, topic.partitions, former_count))
 
 
 def topic_identification(topic: KnownTopic) -> Operation:

@@ -10,7 +10,7 @@ from tests.loops import until
 from ottla.coordination import znodes
 from ottla.errors import TopicAlreadyExists
 from ottla.interbroker.calls import AllReplicas, ElectionType, NewTopic
-from ottla.model import NO_LEADER, TopicPartition
+from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
 from .clusters import ONE, Cluster, Dies, MortalSession, clustered, looked_again
 
@@ -60,6 +60,17 @@ async def test_a_topic_that_another_tool_marks_is_deleted_at_once(cluster: Clust
     await until(lambda: cluster.broker.topics() == {})
     assert cluster.broker.stopped == [(TopicPartition("a", 0), True)]
     assert await cluster.paths("/admin/delete_topics") == await cluster.paths("/brokers/topics") == []
+
+
+async def test_a_topic_of_which_no_replica_has_lived_yet_gets_more_partitions(cluster: Cluster) -> None:
+    """No partition has a state, so their parent is not there. Each attempt ended the controller's term."""
+    controller = await cluster.start()
+    tool = await cluster.zookeeper.session()
+    await tool.create("/brokers/topics/a", znodes.encode_topic(znodes.TopicAssignment(UUID(int=7), ((BrokerId(9),),))))
+    await looked_again(controller)
+    await controller.create_partitions("a", 2)
+    await until(lambda: cluster.broker.leads() == [TopicPartition("a", 1)])
+    assert await cluster.paths("/brokers/topics/a/partitions") == [f"/brokers/topics/a/partitions/1{state}" for state in ("", "/state")]
 
 
 async def test_a_deleted_topic_goes_with_what_another_tool_has_left_below_its_znodes(cluster: Cluster) -> None:
