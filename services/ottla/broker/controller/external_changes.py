@@ -158,7 +158,7 @@ class ExternalChanges:
         await self.log_ends.ask(decisions.log_ends_wanted(self.state, partitions))
         await self.writer.perform(decisions.topics_found(self.state, found))
         self.log_ends.forget()
-        self.writer.send_topic_configs([name for name in found if self.state.topics[name].overrides])
+        self.writer.send_topic_configs(found)
         await self.writer.send_found(partitions)
         await self._begin_deletions(to_delete, are_new=True)
         for name in sorted(self.state.topics.keys() - names):

@@ -356,8 +356,9 @@ class TopicOperations:
             topic_id = znodes.encode_uuid(description.topic_id)
             log.info("topic %s: created with %d partitions, id %s", name, len(description.partitions), topic_id)
             new += state.topic(name).topic_partitions()
-        # Brokers without a replica as well: each of them, and this one, may be asked for the topic's settings.
-        self.writer.send_topic_configs([name for name, (_, new_topic) in made.items() if new_topic.configs])
+        # Brokers without a replica as well: each of them, and this one, may be asked for the topic's settings. Also that it sets nothing:
+        # a broker may have read what a former topic of its name set when that was being deleted.
+        self.writer.send_topic_configs(made.keys())
         await self.writer.send_new(new)
         await self.writer.log_new(new)
         return results

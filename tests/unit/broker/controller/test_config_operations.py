@@ -186,6 +186,24 @@ async def test_what_a_deleted_topic_set_is_not_taken_for_that_of_another_one_of_
     assert two.topic_overrides("a") == {}
 
 
+async def test_what_is_read_of_a_topic_that_is_being_deleted_is_not_kept_for_another_one_of_its_name(cluster: Cluster) -> None:
+    """The notice of its last alteration may be read when clients no longer see it. A broker without a replica said so for good."""
+    controller, _, three = await cluster.start_three()
+    await controller.create_topic(NewTopic("a", assignments={0: [TWO]}, configs={"retention.ms": "5"}))
+    await cluster.kill(TWO)
+    await controller.delete_topic("a")
+    await until(lambda: "a" in cluster.brokers[THREE].deleted_topics)
+    tool = await cluster.zookeeper.session()
+    await tool.create("/config/changes/config_change_", b'{"version":2,"entity_path":"topics/a"}', sequential=True)
+    await until(lambda: three.topic_overrides("a") == {"retention.ms": "5"})
+    await cluster.start(TWO)
+    await cluster.gone("/brokers/topics/a")
+    await until(lambda: controller.active is not None and not controller.active.state.topics)
+    await controller.create_topic(NewTopic("a", assignments={0: [ONE]}))
+    await until(lambda: "a" in cluster.brokers[THREE].topics())
+    assert three.topic_overrides("a") == {}
+
+
 async def test_producer_ids_are_never_given_twice(cluster: Cluster) -> None:
     first = await cluster.start()
     blocks = await asyncio.gather(*(first.allocate_producer_ids() for _ in range(3)))
