@@ -1,7 +1,7 @@
 """What the controller has decided: effects as plain data, which a driver performs.
 
 A driver writes the znodes first, takes into the state what was written (`ClusterState.take_in`), and sends to the brokers
-last (`announcing`). What was decided and not yet written has not happened.
+last (`request_batch`). What was decided and not yet written has not happened.
 """
 
 from __future__ import annotations
