@@ -17,7 +17,7 @@ from ottla.broker.purgatory import Purgatory
 from ottla.broker.replication.partition import ACKS_ALL, Partition
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.clock import Clock
-from ottla.errors import ApiError, NotLeaderOrFollower, RequestTimedOut
+from ottla.errors import ApiError, CorruptMessage, NotLeaderOrFollower, RequestTimedOut
 from ottla.lifecycle import Offload
 from ottla.model import TopicPartition
 from ottla.record.batch import batches
@@ -224,12 +224,16 @@ class InternalTopics:
             if partition_log.read_would_block(offset):
                 await partition_log.prepare_read(offset)
             high_watermark = partition.high_watermark
-            region = partition_log.read(offset, chunk_bytes, high_watermark, True)
-            if region is None:
-                # Compaction left nothing up to here. What is behind is not committed yet, as after a start whose checkpoint is older.
-                offset = high_watermark
-                continue
-            chunk = await self._offload(region.read)
+            try:
+                region = partition_log.read(offset, chunk_bytes, high_watermark, True)
+            except CorruptMessage:
+                chunk = b""
+            else:
+                if region is None:
+                    # Compaction left nothing up to here. What is behind is not committed yet, as after a start whose checkpoint is older.
+                    offset = high_watermark
+                    continue
+                chunk = await self._offload(region.read)
             end = _end_offset(chunk, partition.high_watermark)
             if end <= offset:
                 later = [segment.base_offset for segment in partition_log.segments if segment.base_offset > offset]
