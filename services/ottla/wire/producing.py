@@ -15,14 +15,16 @@ idempotence one batch of a partition is on its way at a time, and a batch whose 
     UNKNOWN_PRODUCER_ID      the broker has forgotten the producer: sent again in a new epoch
     DUPLICATE_SEQUENCE       written before; at which offset is not known any more: -1
     NOT_LEADER and the like  sent to the new leader, at once if the refusal names it (KIP-951)
+    MESSAGE_TOO_LARGE        written as two halves, in its place and with its sequences (KIP-126), unless it is a single record
     PRODUCER_FENCED, INVALID_PRODUCER_EPOCH   everything fails: another has taken over
     others                   the batch fails, and what is behind it moves up; in a new epoch, if it may be written all the same
 
 A new epoch is only taken by a producer that got its id here and belongs to no transactional id: the epochs of these are the
 coordinator's to give. Theirs fails altogether where a new epoch would be needed; so does one in a transaction when any batch fails.
 
-A batch that failed after it was sent may be in the log, once. With it fail those behind it whose answers were lost: in a new epoch the
-broker would not know them again. So nothing is written twice, and a caller that has to have each batch looks at what a failed one left.
+A batch that failed after it was sent may be in the log, once, and some records of one that was split. With it fail those behind it
+whose answers were lost: in a new epoch the broker would not know them again. So nothing is written twice, and a caller that has to have
+each batch looks at what a failed one left.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import logging
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -46,6 +48,7 @@ from ottla.errors import (
     DuplicateSequenceNumber,
     InvalidProducerEpoch,
     InvalidRecord,
+    MessageTooLarge,
     NetworkException,
     NotEnoughReplicas,
     OttlaError,
@@ -65,6 +68,7 @@ from ottla.protocol.fetch_client import MalformedResponse
 from ottla.protocol.produce import MAX_VERSION, MIN_VERSION
 from ottla.protocol.produce_client import Piece, ProducedPartition, decode_response, encode_request
 from ottla.record.batch import HEADER_SIZE, header_for_producer, read_header
+from ottla.record.records import build_batch, read_records
 from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, CoordinatorKind, asks_for_metadata, is_healed_by_time
 from ottla.wire.metadata import Broker
@@ -92,6 +96,7 @@ class ProduceSettings:
         max_request_bytes: a request takes batches of several partitions up to this size; one batch may exceed it (`max.request.size`).
         buffer_bytes: what `room` keeps what waits below (`buffer.memory`).
         delivery_timeout_seconds: after it a batch fails (`delivery.timeout.ms`).
+        splits_batches: whether one that is larger than its topic takes (`max.message.bytes`) is written as several, as by Kafka's producer.
     """
 
     acks: int = -1
@@ -100,6 +105,7 @@ class ProduceSettings:
     max_request_bytes: int = MIB
     buffer_bytes: int = 32 * MIB
     delivery_timeout_seconds: float = 120.0
+    splits_batches: bool = True
 
     def __post_init__(self) -> None:
         if self.idempotent and (self.acks != -1 or not 1 <= self.max_in_flight <= 5):
@@ -177,10 +183,44 @@ class BaseOffset(int):
     append_time_ms: int
 
 
+class _Parts:
+    """What has become of a batch that is written in parts."""
+
+    __slots__ = ("base_offset", "left", "next_offset")
+
+    def __init__(self) -> None:
+        self.left = 1
+        self.base_offset: BaseOffset | None = None
+        self.next_offset = NO_OFFSET
+
+    def written(self, offset: BaseOffset, count: int) -> BaseOffset | None:
+        """Takes in where a part is. Gives the base offset of the whole once all parts are written, -1 if another's records lie between."""
+        if self.base_offset is None:
+            self.base_offset = offset
+        elif offset != self.next_offset:
+            self.base_offset = BaseOffset(NO_OFFSET, self.base_offset.append_time_ms)
+        self.next_offset = offset + count
+        self.left -= 1
+        return None if self.left else self.base_offset
+
+
 class _Batch:
     """One batch that is to be written."""
 
-    __slots__ = ("attempts", "base_sequence", "batch", "count", "deadline", "header", "is_doubtful", "is_over", "number", "result", "since")
+    __slots__ = (
+        "attempts",
+        "base_sequence",
+        "batch",
+        "count",
+        "deadline",
+        "header",
+        "is_doubtful",
+        "is_over",
+        "number",
+        "parts",
+        "result",
+        "since",
+    )
 
     def __init__(
         self, number: int, batch: memoryview, count: int, since: float, deadline: float, result: asyncio.Future[BaseOffset]
@@ -193,6 +233,7 @@ class _Batch:
         self.result = result
         self.base_sequence = NO_SEQUENCE  # given when it is sent first
         self.header = b""  # as it is sent; empty: as it came
+        self.parts: _Parts | None = None  # which have one result
         self.attempts = 0
         self.is_doubtful = False  # whether it may be in the log although it was not acknowledged
         self.is_over = False  # written or failed, whatever is still answered
@@ -360,10 +401,11 @@ class BatchProducer:
             header = read_header(batch.batch)
             if header.producer_id != NO_PRODUCER_ID or header.is_transactional:
                 batch.header = header_for_producer(batch.batch, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE, transactional=False)
-        elif batch.base_sequence == NO_SEQUENCE:
+        elif batch.base_sequence == NO_SEQUENCE or not batch.header:
             assert self.identity is not None
-            batch.base_sequence = row.next_sequence
-            row.next_sequence = (row.next_sequence + batch.count) & SEQUENCE_MASK
+            if batch.base_sequence == NO_SEQUENCE:
+                batch.base_sequence = row.next_sequence
+                row.next_sequence = (row.next_sequence + batch.count) & SEQUENCE_MASK
             batch.header = header_for_producer(
                 batch.batch, self.identity.producer_id, row.producer_epoch, batch.base_sequence, transactional=self.in_transaction
             )
@@ -378,9 +420,10 @@ class BatchProducer:
                 if _is_behind_gap(row, batch):
                     row.gap = None  # the broker has forgotten the producer, and begins with this sequence
                 self._remove(row, batch)
-                if not batch.result.done():
-                    offset = answer.base_offset if answer.error_code == NONE else NO_OFFSET
-                    batch.result.set_result(BaseOffset(offset, answer.log_append_time))
+                offset = BaseOffset(answer.base_offset if answer.error_code == NONE else NO_OFFSET, answer.log_append_time)
+                whole = offset if batch.parts is None else batch.parts.written(offset, batch.count)
+                if whole is not None and not batch.result.done():
+                    batch.result.set_result(whole)
             else:
                 said = error_of(answer.error_code, message=answer.error_message)
                 error = error_of(answer.error_code, message=f"{row.partition}: {said}{_record_errors(answer)}")
@@ -456,6 +499,8 @@ class BatchProducer:
                 if is_hinted:
                     row.ready_at = 0.0
                 self.rehome(row, is_stale=not is_hinted)
+        elif isinstance(error, MessageTooLarge) and self.settings.splits_batches and self._split(row, batch):
+            row.is_held = True
         elif batch.is_doubtful and self.settings.idempotent:
             # It may be in the log: a batch that moved up to its sequence would be taken for it.
             self._fail(row, batch, error)
@@ -470,6 +515,37 @@ class BatchProducer:
         """The batch is sent again. It may have been written all the same, if that is doubtful: a leader that is none any more has it."""
         batch.is_doubtful = batch.is_doubtful or is_doubtful
         self._hold(row)
+
+    def _split(self, row: _Row, batch: _Batch) -> bool:
+        """Puts two halves in the place of a batch, which becomes the second one. False: it is a single record, or cannot be read."""
+        try:
+            records = list(read_records(batch.batch))
+        except ApiError:
+            return False
+        if len(records) < 2:
+            return False
+        codec, middle = read_header(batch.batch).codec, len(records) // 2
+        first, second = (
+            memoryview(build_batch([replace(record, offset=index) for index, record in enumerate(half)], codec=codec))
+            for half in (records[:middle], records[middle:])
+        )
+        front = _Batch(batch.number, first, middle, batch.since, batch.deadline, batch.result)
+        front.base_sequence, front.attempts, front.is_doubtful = batch.base_sequence, batch.attempts, batch.is_doubtful
+        front.parts = batch.parts = batch.parts or _Parts()
+        front.parts.left += 1
+        self._waiting_bytes += len(first) + len(second) - len(batch.batch)
+        self._has_changed()
+        batch.batch, batch.count, batch.header = second, batch.count - middle, b""
+        if batch.base_sequence != NO_SEQUENCE:
+            batch.base_sequence = (batch.base_sequence + middle) & SEQUENCE_MASK
+        index = row.batches.index(batch)
+        row.batches.insert(index, front)
+        next(row.numbers)
+        for behind in itertools.islice(row.batches, index + 1, None):
+            behind.number += 1
+        if row.gap is not None and row.gap.number > front.number:
+            row.gap.number += 1
+        return True
 
     def _hold(self, row: _Row) -> None:
         """Sends nothing of the row until all that is on its way has been answered, and then after a pause."""

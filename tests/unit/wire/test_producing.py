@@ -136,6 +136,23 @@ async def test_a_batch_that_is_refused_fails_alone_and_the_others_keep_their_ord
     assert await log_of(cluster, CLICKS, 8) == [b"%d" % index for index in range(12) if index not in (0, 3, 4, 9)]
 
 
+@pytest.mark.parametrize("settings", [ProduceSettings(), ProduceSettings(acks=1, idempotent=False)], ids=["idempotent", "leader"])
+async def test_a_batch_that_is_larger_than_its_topic_takes_is_written_in_parts_in_its_place(
+    cluster: Cluster, settings: ProduceSettings
+) -> None:
+    """Kafka's RecordAccumulator.splitAndReenqueue (KIP-126). A record that is too large by itself fails its batch, and no other one."""
+    await create_topic(cluster, "clicks", max_message_bytes="2000")
+    large = [b"%d" % index * 700 for index in range(7)]
+    async with BatchProducer(cluster, settings) as producer:
+        results = [producer.send(CLICKS, batch(*values)) for values in ([b"a"], large, [b"b", bytes(3000), b"c"], [b"d"])]
+        await producer.flush()
+        assert all(result.done() for result in results)
+        said = await asyncio.gather(*results, return_exceptions=True)
+    assert isinstance(said.pop(2), MessageTooLarge)
+    assert said == [0, 1, 10]
+    assert await log_of(cluster, CLICKS, 11) == [b"a", *large, b"b", b"c", b"d"]
+
+
 async def test_a_leader_that_goes_is_left_for_its_successor_and_each_batch_is_written_once(tmp_path: Path) -> None:
     async with brokers(tmp_path, 3) as running, cluster_of(running) as cluster:
         await create_topic(cluster, "clicks", 1, 3)

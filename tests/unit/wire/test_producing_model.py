@@ -31,6 +31,7 @@ from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.producing import BatchProducer, ProduceSettings
 
 TOO_LARGE = b"too large"
+OTHER = b"another's"
 # What may become of a request besides being answered as it should be.
 CLEAN = ("not enough replicas",)
 REFUSED = "not allowed"  # for good, this once
@@ -56,6 +57,8 @@ class ModelBroker:
         self.log: list[bytes] = []
         self.states: dict[int, State] = {}
         self.answers: list[int] = []
+        self.most = 100  # records that a batch may have
+        self.others = 0.0  # how likely another producer writes behind a batch
 
     def __call__(self, asked: Asked) -> bytes | Exception | None:
         match asked.key:
@@ -88,7 +91,7 @@ class ModelBroker:
         """Error code and base offset, as `ProducerAppendInfo.checkSequence` has it."""
         header = check_batch(batch)
         values = [record.value or b"" for record in read_records(batch)]
-        if values == [TOO_LARGE]:
+        if values == [TOO_LARGE] or len(values) > self.most:
             return 10, -1
         state = self.states.get(header.producer_id)
         code, offset = self.check(header, state)
@@ -98,7 +101,10 @@ class ModelBroker:
             state = self.states[header.producer_id] = State(header.producer_epoch)
         state.recent.append((header.base_sequence, header.base_sequence + header.last_offset_delta, len(self.log)))
         self.log += values
-        return 0, len(self.log) - len(values)
+        offset = len(self.log) - len(values)
+        if self.random.random() < self.others:
+            self.log.append(OTHER)
+        return 0, offset
 
     def check(self, header: BatchHeader, state: State | None) -> tuple[int, int]:
         if state is None:
@@ -113,8 +119,8 @@ class ModelBroker:
         return (0 if header.base_sequence == state.recent[-1][1] + 1 else 45), -1
 
 
-def run(broker: ModelBroker, values: list[bytes], random: Random) -> list[int | BaseException]:
-    """Sends each value as a batch, in bursts, and gives what came of each."""
+def run(broker: ModelBroker, values: list[bytes], random: Random, size: int = 1) -> list[int | BaseException]:
+    """Sends so many values a batch, in bursts, and gives what came of each batch."""
 
     async def main() -> list[int | BaseException]:
         quick = ClusterSettings(retry_backoff_seconds=0.0001, retry_backoff_max_seconds=0.0002)
@@ -123,8 +129,9 @@ def run(broker: ModelBroker, values: list[bytes], random: Random) -> list[int | 
             BatchProducer(cluster, ProduceSettings(max_request_bytes=1)) as producer,
         ):
             results = []
-            for value in values:
-                results.append(producer.send(TopicPartition("clicks", 0), build_batch([Record(0, 0, None, value)])))
+            for first in range(0, len(values), size):
+                records = [Record(index, 0, None, value) for index, value in enumerate(values[first : first + size])]
+                results.append(producer.send(TopicPartition("clicks", 0), build_batch(records)))
                 for _ in range(random.randrange(4)):
                     await asyncio.sleep(0)
             async with asyncio.timeout(120):
@@ -191,6 +198,30 @@ def test_no_batch_gets_the_sequence_of_one_that_is_refused_and_may_be_written(se
     acknowledged = [value for value, result in zip(values, said, strict=True) if isinstance(result, int)]
     assert [value for value in values if value in broker.log] == broker.log
     assert set(acknowledged) <= set(broker.log)
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(
+    seed=st.integers(0, 2**32), share=st.sampled_from([0.0, 0.3]), count=st.integers(1, 60), size=st.integers(1, 9), most=st.integers(1, 4)
+)
+def test_what_is_written_in_parts_is_written_once_and_in_order_and_where_it_is_is_known_or_not_said(
+    seed: int, share: float, count: int, size: int, most: int
+) -> None:
+    """A record's offset is the base offset of its batch and its number there, for all callers."""
+    random = Random(seed)
+    broker = ModelBroker(random, DOUBTFUL, share)
+    broker.most, broker.others = most, random.choice((0.0, 0.2))
+    values = numbered(count, set())
+    said = run(broker, values, random, size)
+    assert len(set(broker.log) - {OTHER}) == len([value for value in broker.log if value != OTHER])
+    assert [value for value in values if value in broker.log] == [value for value in broker.log if value != OTHER]
+    for number, result in enumerate(said):
+        of_it = values[number * size : (number + 1) * size]
+        assert isinstance(result, int | OutOfOrderSequenceNumber) and (share or isinstance(result, int))
+        if isinstance(result, int):
+            places = [broker.log.index(value) for value in of_it]
+            is_one = places == list(range(places[0], places[0] + len(places)))
+            assert result == (places[0] if is_one else -1) or (share and result == -1)
 
 
 async def test_many_batches_that_are_refused_at_once_are_sent_again_after_a_growing_pause() -> None:

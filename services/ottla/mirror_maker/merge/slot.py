@@ -337,7 +337,7 @@ class SlotCopier:
 
     async def _term(self) -> None:
         settings = self._settings
-        produce = ProduceSettings(delivery_timeout_seconds=DELIVERY_SECONDS)
+        produce = ProduceSettings(delivery_timeout_seconds=DELIVERY_SECONDS, splits_batches=False)  # the map has each batch's base offset
         opening = TransactionalProducer.open(
             self._target, settings.transactional_id(self.slot), produce, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
         )

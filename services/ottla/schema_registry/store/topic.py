@@ -242,7 +242,8 @@ class KafkaTopic:
         await self._end_producer()
         name = f"ottla-schema-registry-{self._settings.group}-{self._settings.topic}"
         identity = await init_producer_id(self._cluster, name, timeout_seconds=self._settings.timeout_seconds)
-        settings = ProduceSettings(max_in_flight=1, delivery_timeout_seconds=self._settings.timeout_seconds)
+        # Readers find a batch as a whole, or not at all.
+        settings = ProduceSettings(max_in_flight=1, delivery_timeout_seconds=self._settings.timeout_seconds, splits_batches=False)
         self._producer = BatchProducer(self._cluster, settings, identity)
         self._checked_at = 0.0
         await self._check_identity()
