@@ -127,13 +127,15 @@ class Connection:
         """Fails at once when nothing listens at any of the addresses: librdkafka would continue trying until its timeout."""
         import socket
 
+        from ottla.config.listeners import is_port
+
         reason = ""
         if not (entries := _entries(self.bootstrap_server)):
             raise UsageError(f"--bootstrap-server takes HOST:PORT, and {self.bootstrap_server!r} has none")
         for address in entries:
             host, _, port = address.rpartition(":")
-            if host and not (port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16):
-                raise UsageError(f"--bootstrap-server takes HOST:PORT, and {port!r} is not a port")
+            if host and not (is_port(port) and int(port)):
+                raise UsageError(f"--bootstrap-server takes HOST:PORT, and {port[:20]!r} is not a port")
             try:
                 socket.create_connection((host.strip("[]") or port, int(port) if host else DEFAULT_PORT), ANSWER_SECONDS).close()
             except ConnectionRefusedError:

@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 from uuid import UUID
 
 from ottla.clock import Clock, SystemClock
+from ottla.config.listeners import is_port
 from ottla.errors import (
     NONE,
     ApiError,
@@ -107,7 +108,7 @@ def bootstrap_endpoints(text: str) -> tuple[tuple[str, int], ...]:
     found = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         host, colon, port = part.rpartition(":")
-        if not colon or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        if not (colon and is_port(port) and int(port)):
             raise ValueError(f"bootstrap.servers: {part!r} is not host:port")
         host = host.rpartition("://")[2]  # a listener's protocol may stand before it, as at Kafka's clients
         found.append((host.removeprefix("[").removesuffix("]"), int(port)))

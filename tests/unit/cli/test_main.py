@@ -248,6 +248,7 @@ def test_a_registry_whose_name_cannot_be_looked_up_does_not_answer(capsys: pytes
         ("here..there:9092", 1, "no broker answers at here..there:9092: the host name here..there cannot be resolved"),
         ("localhost:ninety", 2, "--bootstrap-server takes HOST:PORT, and 'ninety' is not a port"),
         ("localhost:99999", 2, "--bootstrap-server takes HOST:PORT, and '99999' is not a port"),
+        ("localhost:" + "9" * 5_000, 2, f"--bootstrap-server takes HOST:PORT, and '{'9' * 20}' is not a port"),
     ],
 )
 def test_an_address_that_cannot_be_is_not_said_to_have_no_broker(
