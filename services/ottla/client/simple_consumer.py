@@ -185,6 +185,7 @@ class AsyncSimpleConsumer:
         for name, topic_id in ids.items():
             if topic_id is not None and self._topic_ids.setdefault(name, topic_id) != topic_id:
                 raise TopicRecreated(f"topic {name} has the id {topic_id}, and had {self._topic_ids[name]} when it was read first")
+        epochs = {partition: self._cluster.metadata.partition(partition).leader_epoch for partition in asked}
         has_ids = all(topic_id is not None for topic_id in ids.values())
         version = connection.version(ApiKey.FETCH, MIN_VERSION, MAX_VERSION if has_ids else TOPIC_ID_VERSION - 1)
         keys: dict[str | UUID, str] = {(ids[name] or name) if version >= TOPIC_ID_VERSION else name: name for name in topics}
@@ -206,7 +207,7 @@ class AsyncSimpleConsumer:
                         [
                             FetchPartition(
                                 partition.partition,
-                                topics[name].partitions[partition.partition].leader_epoch,
+                                epochs[partition],
                                 asked[partition].offset,
                                 -1,
                                 -1,

@@ -16,13 +16,14 @@ from tests.unit.wire.clusters import brokers, cluster_of, create_topic, one_brok
 from ottla.client.errors import TopicRecreated
 from ottla.client.messages import Message, read_stretch
 from ottla.client.simple_consumer import EARLIEST, LATEST, AsyncSimpleConsumer, FetchRequest, SimpleConsumer
-from ottla.errors import CorruptMessage, InvalidTopic, OffsetOutOfRange, UnsupportedForMessageFormat
+from ottla.errors import CorruptMessage, InvalidTopic, OffsetOutOfRange, UnknownTopicOrPartition, UnsupportedForMessageFormat
 from ottla.lifecycle import LoopThreadUnusable
-from ottla.model import TopicPartition
+from ottla.model import BrokerId, TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.record.batch import check_crcs, check_fetched
 from ottla.record.codecs import codec_number
 from ottla.record.records import Record, build_batch, read_records
+from ottla.wire.broker_connection import BrokerConnection
 from ottla.wire.cluster import Cluster, ClusterSettings
 from ottla.wire.offsets import ListedOffset, list_offsets
 from ottla.wire.transactions import TransactionalProducer
@@ -214,6 +215,26 @@ async def test_a_topic_that_was_made_again_is_told_by_its_id(cluster: Cluster) -
     with pytest.raises(TopicRecreated, match="had"):
         await consumer.fetch("clicks", 0, 0)
     assert [m.value for m in await AsyncSimpleConsumer(cluster=cluster).fetch("clicks", 0, 0)] == [b"second"]
+
+
+async def test_a_partition_that_is_gone_when_its_leader_is_asked_is_said_to_be_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic was made again with fewer partitions, between the look for the leader and the request."""
+    async with brokers(tmp_path) as running, cluster_of(running, api_timeout_seconds=0.5) as cluster, cluster_of(running) as other:
+        await create_topic(other, "clicks", 2)
+        connection = cluster.connection
+
+        async def connecting(broker_id: BrokerId, lane: str = "") -> BrokerConnection:
+            monkeypatch.undo()
+            await delete_topic(other, "clicks")
+            await create_topic(other, "clicks", 1)
+            await cluster.refresh(("clicks",))
+            return await connection(broker_id, lane)
+
+        monkeypatch.setattr(cluster, "connection", connecting)
+        with pytest.raises(UnknownTopicOrPartition, match="clicks-1"):
+            await AsyncSimpleConsumer(cluster=cluster).fetch("clicks", 1, 0)
 
 
 def test_what_came_damaged_is_refused() -> None:
