@@ -132,10 +132,11 @@ class Connection:
         reason = ""
         if not (entries := _entries(self.bootstrap_server)):
             raise UsageError(f"--bootstrap-server takes HOST:PORT, and {self.bootstrap_server!r} has none")
-        for address in entries:
-            host, _, port = address.rpartition(":")
+        addresses = [(host, port) for host, _, port in (entry.rpartition(":") for entry in entries)]
+        for host, port in addresses:
             if host and not (is_port(port) and int(port)):
                 raise UsageError(f"--bootstrap-server takes HOST:PORT, and {port[:20]!r} is not a port")
+        for host, port in addresses:
             try:
                 socket.create_connection((host.strip("[]") or port, int(port) if host else DEFAULT_PORT), ANSWER_SECONDS).close()
             except ConnectionRefusedError:

@@ -258,6 +258,13 @@ def test_an_address_that_cannot_be_is_not_said_to_have_no_broker(
     assert capsys.readouterr().err == f"ottla: {complaint}\n"
 
 
+@pytest.mark.parametrize("command", [["configs", "describe", "broker"], ["replay", "clicks", "--from", "0"], ["topics", "list"]])
+def test_an_address_that_cannot_be_is_said_though_another_one_listens(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        assert run([*command, "-b", f"127.0.0.1:{listening.getsockname()[1]},localhost:ninety"]) == 2
+    assert capsys.readouterr().err == "ottla: --bootstrap-server takes HOST:PORT, and 'ninety' is not a port\n"
+
+
 def test_a_port_that_is_in_use_is_told_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first thing in README after the quickstart, whose broker continues running."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
