@@ -449,7 +449,8 @@ class ConsumerAudit(Audit):
     ) -> None:
         """A message that the application is given."""
         attempt = _attempt(topic, key, value, timestamp_ms, headers, timestamp_ms)
-        outcome = _Outcome(attempt, partition, offset, timestamp_ms, max(0, self._clock.time_ms() - timestamp_ms))
+        latency_ms = max(0, self._clock.time_ms() - max(timestamp_ms, 0))
+        outcome = _Outcome(attempt, partition, offset, timestamp_ms, latency_ms)
         with self._lock:
             known = self._topic(topic)
             known.outcomes.append(outcome)

@@ -501,9 +501,10 @@ def quantiles(
 
 
 def by_window(timestamps: Integers, window_ms: int) -> Iterator[tuple[int, NDArray[np.bool_] | None]]:
-    """The windows that these times lie in, each with the mask of those that do; None: all of them."""
+    """The windows that these times lie in, each with the mask of those that do; None: all of them. Times before 1970 lie in one."""
     if not len(timestamps):
         return
+    timestamps = np.maximum(timestamps, -1)  # the start of a window far below takes more bits than there are
     starts = timestamps - timestamps % window_ms
     if int(starts.min()) == int(starts.max()):
         yield int(starts[0]), None

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import confluent_kafka
+import numpy as np
 import pytest
 
 from ottla.client import audited_clients
 from ottla.client.audited_clients import audited
-from ottla.client.auditing import ConsumerAudit, ProducerAudit, new_session
+from ottla.client.auditing import ConsumerAudit, Outcomes, ProducerAudit, new_session
 from ottla.clock import SystemClock
 from ottla.record.audit_records import NO_PARTITION, TOPIC, AuditRecord, decode, encode
+from ottla.record.digests import digest_of
 from ottla.testing.cluster import EmbeddedCluster
 
 AT_ITS_END: dict[str, Any] = {"ottla.audit.report.interval.ms": 600_000}  # and not once more on a machine that is slow
@@ -208,6 +210,21 @@ def test_messages_of_thousands_of_windows_are_reported_in_records_that_can_be_se
     behind = {record.partition: record.next_offset for record in found}
     assert behind == ({0: 19_999, 1: 20_000} if is_consumer else {0: -1, 1: -1})
     assert sum(record.next_offset >= 0 for record in found) == (2 if is_consumer else 0), "a position is said with the last of its windows"
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_message_of_the_earliest_time_there_is_ends_no_consumers_reports(at_once: bool) -> None:
+    """Any producer may write one, behind others in a batch: how long ago that was takes more than 64 bits, as its window's start does."""
+    audit = ConsumerAudit(new_session("consumer:billing"))
+    if at_once:
+        columns = ([0, 0], [0, 1], [70_000, -(1 << 63)], [0, 0], [-1, -1], [1, 1])
+        audit.consumed_many("t", Outcomes(2 * digest_of(None, b"v", None), *(np.array(column, np.int64) for column in columns)))
+    else:
+        for offset, time_ms in enumerate((70_000, -(1 << 63))):
+            audit.consumed("t", 0, offset, None, b"v", time_ms)
+    (record,) = audit.records(500_000)
+    assert decode(encode(record)).windows[60_000].count == 1
+    assert (record.first_offset, record.next_offset) == (0, 2)
 
 
 def test_the_watermark_comes_with_the_last_record_of_a_report_alone() -> None:

@@ -155,7 +155,8 @@ class Ranges:
             view[positions[index] : positions[index] + size] for index, size in zip(which.tolist(), sizes.tolist(), strict=True)
         )
         for columns in read_columns(batches, start_offset=self._first, end_offset=self._end, check_crcs=False):
-            offsets, starts_ms = columns.offsets, columns.timestamps - columns.timestamps % self._window_ms
+            offsets, times_ms = columns.offsets, np.maximum(columns.timestamps, -1)
+            starts_ms = times_ms - times_ms % self._window_ms
             of_batches = np.searchsorted(bases, offsets, side="right") - 1
             order = np.lexsort((starts_ms, offsets - offsets % BLOCK, of_batches))
             found, firsts = np.unique(of_batches[order], return_index=True)

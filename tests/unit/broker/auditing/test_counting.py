@@ -233,6 +233,13 @@ def test_a_range_of_more_windows_than_a_record_takes_is_cut() -> None:
     assert (len(windows), ranges.is_cut(first)) == (MAXIMUM_WINDOWS, True)
 
 
+def test_a_message_of_the_earliest_time_there_is_makes_no_window_that_no_counter_takes() -> None:
+    """A batch's header need not show it. The counter would refuse the whole record, as of no window, and lack audit data of its topic."""
+    ranges = Ranges(0, 3, WINDOW)
+    assert ranges.count_batches(log_of([[0, -(1 << 63), 2 * WINDOW]]), ()) == 3
+    assert {start: count for (_, start), (count, _) in counts(ranges).items()} == {0: 1, 2 * WINDOW: 1}
+
+
 def test_times_that_jump_with_every_batch_are_read_from_the_log() -> None:
     """Memory is bounded whatever comes."""
     runs = AuditRuns(0, WINDOW, 0)
