@@ -217,6 +217,11 @@ def options_of(configuration: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
         if len(str(options[name])) > MAXIMUM_TEXT:
             raise ValueError(f"{PREFIX}{name} has {len(str(options[name]))} characters; {MAXIMUM_TEXT} are allowed")
     options["host"] = options["host"] or socket.gethostname()
+    for name in (*_NAMES, "host.header"):
+        try:
+            str(options[name]).encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{PREFIX}{name} = {str(options[name])[:50]!r} is not UTF-8") from None
     return {name: value for name, value in configuration.items() if not name.startswith(PREFIX)}, options
 
 

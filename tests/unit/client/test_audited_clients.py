@@ -153,11 +153,15 @@ def test_only_clients_of_confluent_kafka_are_audited_and_only_settings_that_ther
         *(("report.interval.ms", value) for value in (0, -1, "soon", 1 << 70)),
         ("max.records", 0),
         ("application", "a" * 513),
+        *((name, "caf\udce9") for name in ("application", "host", "host.header")),
     ],
 )
 @pytest.mark.parametrize("kind", [confluent_kafka.Producer, confluent_kafka.Consumer])
 def test_a_setting_that_no_counter_could_make_anything_of_is_refused(name: str, value: object, kind: Any) -> None:
-    """With a window of 60 ms all that was reported was quarantined; with an interval of 0 the reporter took all of a processor."""
+    """With a window of 60 ms all that was reported was quarantined; with an interval of 0 the reporter took all of a processor.
+
+    What is not UTF-8, as Python has a variable of the environment in Latin-1, ended the reporter, and as a header's name the process.
+    """
     with pytest.raises(ValueError, match=rf"^ottla\.audit\.{name} "):
         audited(kind)({"bootstrap.servers": "localhost:1", "group.id": "g", f"ottla.audit.{name}": value})
 
