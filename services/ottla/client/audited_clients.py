@@ -20,7 +20,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise, repeat
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from typing import Any, Final, TypeAlias, TypeVar
 
 import confluent_kafka
@@ -265,13 +265,27 @@ def _by_topic(messages: list[confluent_kafka.Message], topics: Collection[str], 
     return [(topic, outcomes.part(first, behind)) for topic, (first, behind) in zip(firsts, bounds, strict=True)]
 
 
+# Not called by its name: where the client has set an exception, as for a header's name that is not UTF-8, Python may crash (cli.rendering).
+_headers: Final = methodcaller("headers")
 _topic_of: Final[Any] = confluent_kafka.Message.topic
 _time_of: Final = itemgetter(1)  # behind whose it is
 
 
+def _headers_of(message: confluent_kafka.Message) -> Any:
+    """None where there are none, and where the client cannot give them: the application may not need them.
+
+    The message has none then: what the client keeps as its headers by now ends the process that goes through it.
+    """
+    try:
+        return _headers(message)
+    except SystemError:
+        message.set_headers([])
+        return None
+
+
 def _outcomes(messages: list[confluent_kafka.Message], now_ms: int | None) -> Outcomes:
     kind, count = confluent_kafka.Message, len(messages)
-    headers = list(map(kind.headers, messages))
+    headers = list(map(kind.headers if now_ms is None else _headers_of, messages))  # those that were sent here have names that are text
     ids = None if headers.count(None) == count else [id_of(some or ()) for some in headers]
     digests, key_lengths, sizes = digests_of(list(map(kind.key, messages)), list(map(kind.value, messages)), ids)
     try:
@@ -528,7 +542,7 @@ class _AuditedConsumer(confluent_kafka.Consumer):
 
     def _consumed(self, message: Any) -> None:
         place = message.topic(), message.partition(), message.offset()
-        self.audit.consumed(*place, message.key(), message.value(), message.timestamp()[1], message.headers() or ())
+        self.audit.consumed(*place, message.key(), message.value(), message.timestamp()[1], _headers_of(message) or ())
 
     def close(self, *arguments: Any, **keywords: Any) -> Any:
         """As the class does, after the final word."""

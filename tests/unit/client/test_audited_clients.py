@@ -10,7 +10,7 @@ import confluent_kafka
 import numpy as np
 import pytest
 
-from ottla.client import audited_clients
+from ottla.client import Producer, ProducerSettings, audited_clients
 from ottla.client.audited_clients import audited
 from ottla.client.auditing import ConsumerAudit, Outcomes, ProducerAudit, new_session
 from ottla.clock import SystemClock
@@ -214,6 +214,24 @@ def test_messages_of_thousands_of_windows_are_reported_in_records_that_can_be_se
     behind = {record.partition: record.next_offset for record in found}
     assert behind == ({0: 19_999, 1: 20_000} if is_consumer else {0: -1, 1: -1})
     assert sum(record.next_offset >= 0 for record in found) == (2 if is_consumer else 0), "a position is said with the last of its windows"
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_header_whose_name_is_not_utf_8_keeps_no_message_from_an_audited_consumer(at_once: bool) -> None:
+    """Any producer may write one, and confluent-kafka gives it as an error: a consumer that looks at no headers reads the message."""
+    values = [b"%d" % number for number in range(200)]
+    with EmbeddedCluster(topics={"clicks": 1}) as cluster:
+        with Producer(ProducerSettings(broker_list=cluster.bootstrap_servers)) as producer:
+            producer.send("clicks", values, headers=[("caf\udce9", b"1")])
+        settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "billing", "auto.offset.reset": "earliest", **AT_ITS_END}
+        consumer = audited(confluent_kafka.Consumer)(settings)
+        consumer.subscribe(["clicks"])
+        found: list[Any] = []
+        deadline = time.monotonic() + 60
+        while len(found) < len(values) and time.monotonic() < deadline:
+            found += consumer.consume(100, 1.0) if at_once else filter(None, [consumer.poll(1.0)])
+        consumer.close()
+    assert [(message.value(), message.headers()) for message in found] == [(value, []) for value in values]
 
 
 @pytest.mark.parametrize("at_once", [False, True])
