@@ -164,6 +164,20 @@ async def test_a_batch_that_is_refused_fails_the_commit_and_the_next_transaction
         assert await committed(cluster, CLICKS, VIEWS) == [b"kept"]
 
 
+async def test_a_batch_that_is_larger_than_its_topic_takes_is_written_in_parts_of_its_transaction(tmp_path: Path) -> None:
+    """KIP-126."""
+    async with (
+        running_cluster(tmp_path, message_max_bytes="5000") as (_, cluster),
+        await TransactionalProducer.open(cluster, "loads") as producer,
+    ):
+        large = [b"%d" % index * 2_000 for index in range(9)]
+        for _ in range(2):
+            async with producer.transaction():
+                await asyncio.gather(*[await producer.send(CLICKS, batch(*values)) for values in ([b"before"], large, [b"behind"])])
+        assert await committed(cluster, CLICKS) == 2 * [b"before", *large, b"behind"]
+        assert producer.identity.producer_epoch == 0
+
+
 async def test_a_producer_whose_id_was_taken_over_is_fenced_for_good(tmp_path: Path) -> None:
     """KIP-98: the open transaction of the former one is aborted."""
     async with running_cluster(tmp_path) as (_, cluster):
