@@ -170,8 +170,8 @@ def _resource(kind: Kind, name: str | None) -> ConfigResource:
         raise UsageError("NAME is empty; leave it out to mean all brokers")
     if kind is not Kind.BROKER and not name:
         raise UsageError(f"which {kind.value}? give {'its name' if kind is Kind.TOPIC else 'the id of its broker'}")
-    if kind is not Kind.TOPIC and name and not (name.isascii() and name.isdecimal()):
-        raise UsageError(f"a broker has a number, and {name!r} is none")
+    if kind is not Kind.TOPIC and name and not (name.isascii() and name.isdecimal() and len(name) < 19):
+        raise UsageError(f"a broker has a number, and {name[:20]!r} is none")
     return ConfigResource(ResourceType[kind.name], name or "")
 
 

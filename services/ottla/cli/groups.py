@@ -437,7 +437,9 @@ def _milliseconds(text: str) -> int:
 
 def _seconds_of(text: str) -> float:
     """Of a duration in ISO 8601."""
-    found = re.fullmatch(r"P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", text, re.ASCII | re.IGNORECASE)
+    found = re.fullmatch(
+        r"P(?=.)(?:(\d{1,18})D)?(?:T(?=.)(?:(\d{1,18})H)?(?:(\d{1,18})M)?(?:(\d{1,18}(?:\.\d+)?)S)?)?", text, re.ASCII | re.IGNORECASE
+    )
     if found is None:
         raise UsageError(f"--by-duration takes ISO 8601, for instance P7D or PT1H30M, and {text!r} is not that")
     return sum(float(number or 0) * size for number, size in zip(found.groups(), (86_400, 3_600, 60, 1), strict=True))

@@ -329,6 +329,8 @@ def test_a_quickstart_that_has_no_place_for_its_data_says_so(capsys: pytest.Capt
         (["consume", "clicks", "--group", ""], "--group is empty"),
         (["groups", "reset-offsets", "", "--to-earliest"], "GROUP is empty"),
         *((["groups", "reset-offsets", "g", f"--by-duration={text}"], f"and '{text}' is not that") for text in ("P", "PT", "7d", "-PT1H")),
+        (["groups", "reset-offsets", "g", f"--by-duration=P{'9' * 400}D"], "--by-duration takes"),
+        (["configs", "describe", "broker", "9" * 5000], "a broker has a number"),
         (["groups", "reset-offsets", "g", "--to-datetime", "soon"], "and 'soon' is not that"),
         (["groups", "reset-offsets", "g", "--from-file", "/nowhere.csv"], "/nowhere.csv cannot be read"),
         (["groups", "reset-offsets", "g", "--from-file", "/nowhere.csv", "--topic", "clicks"], "--topic contradicts"),
