@@ -222,6 +222,8 @@ class Publisher:
             message = message_of(line, number)
             if message.timestamp_ms == 0:
                 raise CommandFailed(f"line {number}: {_NO_ZERO}; `ottla replay --into` copies such messages as they are")
+            if any("\0" in name for name, _ in message.headers):
+                raise CommandFailed(f"line {number}: the name of a header has a NUL, at which the client would cut it")
             self._send(message)
 
     def _send(self, message: NewMessage) -> None:

@@ -104,6 +104,15 @@ def test_a_timestamp_that_would_become_the_present_is_refused(tmp_path: Path, ca
         assert capsys.readouterr().err.startswith("ottla: --timestamp: a timestamp of 0")
 
 
+def test_the_name_of_a_header_that_the_client_would_cut_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """librdkafka's names end at a NUL: the message was written with a header of another name."""
+    lines = tmp_path / "lines"
+    lines.write_text('{"value": "a", "headers": [{"name": "a\\u0000b", "value": "1"}]}\n')
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert run(["produce", "clicks", str(lines), "--json", "-b", f"127.0.0.1:{listener.getsockname()[1]}"]) == 1
+    assert capsys.readouterr().err.startswith("ottla: line 1: the name of a header has a NUL, at which the client would cut it")
+
+
 def test_what_was_read_is_delivered_before_sigterm_ends_the_command() -> None:
     """ConsoleProducer closes its producer by a shutdown hook.
 
