@@ -120,6 +120,18 @@ def batch_end_offset(chunk: bytes, position: int = 0) -> int:
     return base_offset + delta + 1
 
 
+def end_of_empty(chunk: bytes) -> int | None:
+    """The offset after the last batch of a chunk of whole batches, if not one of them has a record; None where one may have."""
+    at = size = len(chunk)
+    if not size or size % HEADER_SIZE:
+        return None
+    while at:
+        at -= HEADER_SIZE
+        if BASE_OFFSET_AND_LENGTH.unpack_from(chunk, at)[1] != SMALLEST_LENGTH:
+            return None
+    return batch_end_offset(chunk, size - HEADER_SIZE)
+
+
 _WRONG_CHECKSUM: Final = "a wrong checksum"
 
 

@@ -17,6 +17,7 @@ One event loop owns a log: no locks. Everything here that waits for the disk is 
 from __future__ import annotations
 
 import logging
+import os
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,9 +27,10 @@ from uuid import UUID
 from ottla.config.topic import TopicSettings
 from ottla.errors import CorruptMessage, InvalidRecord, KafkaStorageError, OffsetOutOfRange
 from ottla.model import TopicPartition
+from ottla.record.batch import HEADER_SIZE
 from ottla.record.region import FileRegion
 from ottla.storage.appender import Appender
-from ottla.storage.batches import headers
+from ottla.storage.batches import end_of_empty, headers
 from ottla.storage.checkpoints import sync_directory
 from ottla.storage.compaction.job import CleaningInterrupted
 from ottla.storage.compaction.swap import SwapNotBegun, swap
@@ -50,6 +52,9 @@ from ottla.storage.transaction_index import AbortedTransaction
 log = logging.getLogger(__name__)
 
 LOOKUP_ATTEMPTS: Final = 3
+# One read looks behind so many segments that a cleaning has emptied, and at no more bytes of each. They are small and were written lately.
+EMPTIED_SEGMENTS: Final = 50
+EMPTIED_BYTES: Final = 8 * 1024
 
 
 class Log:
@@ -143,6 +148,26 @@ class Log:
             raise self.files.storage_error(f"reading at offset {offset}", error) from error
         except struct.error as error:
             raise CorruptMessage(f"{self.topic_partition}: an index points at no batch near offset {offset}: {error}") from error
+
+    def read_records(self, offset: int, max_bytes: int, up_to: int, at_least_one_batch: bool) -> FileRegion | None:
+        """As `read`, for a consumer: behind batches that a cleaning has emptied, where a batch with records can be given.
+
+        A segment may have nothing else. Answered with those alone, librdkafka takes its limit for too small, doubles it each time up
+        to 1 GiB, and then reports an error; kafka-go asks for the same again and again. Raises as `read`.
+        """
+        region = self.read(offset, max_bytes, up_to, at_least_one_batch)
+        for _ in range(EMPTIED_SEGMENTS):
+            if region is None or region.size % HEADER_SIZE or region.size > EMPTIED_BYTES:
+                break
+            try:
+                behind = end_of_empty(os.pread(region.file.fd, region.size, region.position))
+            except OSError as error:
+                raise self.files.storage_error(f"reading at offset {offset}", error) from error
+            following = None if behind is None else self.read(behind, max_bytes, up_to, at_least_one_batch)
+            if following is None:
+                break  # the consumer comes as far as there is anything
+            region = following
+        return region
 
     def available(self, offset: int, up_to: int) -> int | None:
         """How many bytes lie from the batch that has `offset` on to the one that begins at `up_to`; an offset outside has none.

@@ -408,6 +408,32 @@ async def test_a_log_is_read_through_its_gaps(make_log: LogMaker, clock: ManualC
             assert read_header(region.read()).base_offset < up_to
 
 
+async def test_a_consumer_gets_records_where_cleanings_have_emptied_segments(make_log: LogMaker, clock: ManualClock) -> None:
+    """librdkafka doubles its limit for each answer of empty batches alone, and ends with an error that a message is too large."""
+    log = make_log(**COMPACTED, segment_bytes=100)
+    for number in range(60):
+        put(log, ("the same key" if number % 20 else f"key {number}", "x" * 20))
+    await clean(log, clock)
+    end = log.log_end_offset
+    kept = [record.offset for record in records_of(log)]
+    assert kept == [0, 20, 40, 59]
+    for offset in range(end):
+        region = log.read_records(offset, 1 << 20, end, True)
+        assert region is not None
+        data = region.read()
+        assert [record.offset for record in read_records(data) if record.offset >= offset][:1] == [
+            found for found in kept if found >= offset
+        ][:1]
+    # Up to where nothing but emptied segments is, a consumer comes all the same.
+    region = log.read_records(1, 1 << 20, 20, True)
+    assert region is not None
+    assert read_header(region.read()).last_offset == 19
+    # A record that does not fit hides behind them, and is given by the next read.
+    region = log.read_records(1, HEADER_SIZE, end, False)
+    assert region is not None
+    assert read_header(region.read()).last_offset == 19
+
+
 async def test_times_are_looked_up_in_a_cleaned_log(make_log: LogMaker, clock: ManualClock) -> None:
     log = make_log(**COMPACTED, segment_bytes=600, index_interval_bytes=100)
     for number in range(40):

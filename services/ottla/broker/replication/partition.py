@@ -347,7 +347,7 @@ class Partition(Replica):
             return None
         if offset > self.log.log_end_offset and not self.is_leader:
             raise OffsetNotAvailable(f"{self.topic_partition}: offset {offset}, and this follower has {self.log.log_end_offset} so far")
-        return self.log.read(offset, max_bytes, up_to, at_least_one_batch)
+        return self.log.read_records(offset, max_bytes, up_to, at_least_one_batch)
 
     def read_as_leader(self, offset: int, max_bytes: int, *, at_least_one_batch: bool) -> FileRegion | None:
         """What a follower may have from `offset` on: everything.
