@@ -47,11 +47,12 @@ def from_environment(service: type[ServiceSettings], environment: Mapping[str, s
     """
     known = dict(_names_by_variable(service))
     plain = {name: environment[PREFIX + variable] for variable, name in known.items() if PREFIX + variable in environment}
-    known |= service.names_by_more_variables({**(file or {}), **plain})
+    variables = sorted(name for name in environment if name.startswith(PREFIX))
+    known |= service.names_by_more_variables({**(file or {}), **plain}, {variable.removeprefix(PREFIX) for variable in variables})
     values: dict[str, str] = {}
     places: dict[str, str] = {}
     problems: list[str] = []
-    for variable in sorted(name for name in environment if name.startswith(PREFIX)):
+    for variable in variables:
         name = _name_of(known, variable.removeprefix(PREFIX))
         if name is None:
             problems.append(_unknown(known, variable))

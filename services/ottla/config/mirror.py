@@ -15,7 +15,7 @@ inside it (`A.producer.…`), or loads a class, is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Self
@@ -638,15 +638,15 @@ class MirrorSettings(LinkSettings, WorkerSettings, ClusterTlsSettings, HttpSetti
         return replace(MirrorLink.from_properties({**self.ways[found[0]], **given, "enabled": "true"}), source=source, target=target)
 
     @classmethod
-    def names_by_more_variables(cls, given: Mapping[str, str]) -> Mapping[str, str]:
+    def names_by_more_variables(cls, given: Mapping[str, str], variables: Container[str]) -> Mapping[str, str]:
         """`A_BOOTSTRAP_SERVERS` and `A_TO_B_ENABLED`, in capitals and with `_` for what no variable's name may have."""
-        aliases = _aliases(given)
+        aliases = list(dict.fromkeys(_aliases(given)))
         names = [*_OF_ALL_CLUSTERS, *(f"{alias}.{name}" for alias in aliases for name in MirrorCluster.definitions_by_any_name())]
         ways = [f"{source}->{target}" for source in aliases for target in aliases if source != target]
         found: dict[str, str] = {}
         for name in [*names, *(f"{way}.{name}" for way in ways for name in MirrorLink.definitions_by_any_name())]:
             variable = re.sub("[.-]", "_", name.replace("->", "_TO_")).upper()
-            if variable in found:
+            if variable in found and variable in variables:
                 both = f"{found[variable]} and {name} would be one variable, {variable}"
                 raise ConfigurationError(f"clusters = {given['clusters']!r}: {both}")
             found[variable] = name

@@ -11,7 +11,7 @@ can be given for one listener, by `listener.name.<name>.` before it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
@@ -88,8 +88,16 @@ class ServiceSettings(Settings):
         return {name: definition for definition in cls.definitions().values() for name in (definition.name, *definition.aliases)}
 
     @classmethod
-    def names_by_more_variables(cls, _given: Mapping[str, str]) -> Mapping[str, str]:
-        """Of settings whose names depend on what others say (`given`): `REMOTE_BOOTSTRAP_SERVERS` is remote.bootstrap.servers."""
+    def names_by_more_variables(cls, _given: Mapping[str, str], _variables: Container[str]) -> Mapping[str, str]:
+        """Of settings whose names depend on what others say: `REMOTE_BOOTSTRAP_SERVERS` is remote.bootstrap.servers.
+
+        Args:
+            _given: what others say.
+            _variables: those that there are.
+
+        Raises:
+            ConfigurationError: one of these would stand for two settings.
+        """
         return {}
 
     @classmethod

@@ -278,9 +278,22 @@ def test_a_variable_goes_over_the_file_that_names_the_clusters() -> None:
     [
         ({"CLUSTERS": "A, B", "A_TO_B_ENABELD": "true"}, "OTTLA_SETTING_A_TO_B_ENABELD: there is no such setting; did you mean"),
         ({"CLUSTERS": "A, B", "C_BOOTSTRAP_SERVERS": "x:1"}, "OTTLA_SETTING_C_BOOTSTRAP_SERVERS: there is no such setting"),
-        ({"CLUSTERS": "a, A"}, "a.tasks.max and A.tasks.max would be one variable, A_TASKS_MAX"),
+        ({"CLUSTERS": "a, A", "A_TASKS_MAX": "1"}, "a.tasks.max and A.tasks.max would be one variable, A_TASKS_MAX"),
     ],
 )
 def test_a_variable_that_stands_for_nothing_or_for_two_is_refused(variables: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         from_variables(variables)
+
+
+def test_clusters_whose_variables_would_be_the_same_are_taken_from_a_file() -> None:
+    """To MirrorMaker 2 these are two aliases; what could be said of either by a variable is not said by any."""
+    file = "clusters = dc-1, dc_1\ndc-1.bootstrap.servers = one:9092\ndc_1.bootstrap.servers = other:9092\ndc-1->dc_1.enabled = true\n"
+    settings = from_variables({"SLOTS": "2"}, file)
+    assert [(link.source, link.target, link.slots) for link in settings.links] == [("dc-1", "dc_1", 2)]
+
+
+@pytest.mark.parametrize("variables", [{}, {"A_BOOTSTRAP_SERVERS": "elsewhere:9092"}])
+def test_a_cluster_that_is_listed_twice_is_said_to_be(variables: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="clusters = 'A, A': two or more, each once"):
+        from_variables(variables, EXAMPLE.replace("clusters = A, B", "clusters = A, A"))
