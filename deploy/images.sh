@@ -117,7 +117,10 @@ for name; do
     case $image in
     ottla/*) ;;
     *)  # Someone else's image is named, so it is theirs to build.
-        has "$image" || docker pull --quiet "$image"
+        if ! has "$image" && ! pull "$image"; then
+            echo "images.sh: $image is not here and cannot be pulled" >&2
+            failed=1
+        fi
         continue
         ;;
     esac

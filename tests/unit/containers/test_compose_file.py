@@ -279,3 +279,24 @@ def test_an_image_of_someone_else_s_is_not_said_to_be_older_than_the_source(tmp_
     """`make images` does not build it, as was said at each `make up`."""
     asked = up(tmp_path, "images.sh --missing broker", OTTLA_BROKER_IMAGE="registry.example/ottla/broker:1")
     assert asked == [": version", ": image inspect registry.example/ottla/broker:1"]
+
+
+def test_an_image_of_someone_else_s_that_cannot_be_pulled_is_named_and_no_build_runs_on_behind_it(tmp_path: Path) -> None:
+    """The script ended at once; `docker build` of the images before it was left to itself, and took the machine for minutes."""
+    (tmp_path / "docker").write_text(
+        f"""#!/bin/sh
+case "$*" in
+"image inspect python:"*) ;;
+"image inspect "* | pull*) exit 1 ;;
+build*) sleep 1; touch {tmp_path}/built ;;
+esac
+""",
+        encoding="ascii",
+    )
+    (tmp_path / "docker").chmod(0o755)
+    command = ["sh", str(ROOT / "deploy" / "images.sh"), "--missing", "zookeeper", "prometheus"]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "OTTLA_PROMETHEUS_IMAGE": "registry.example/prometheus:1"}
+    with (tmp_path / "said").open("w") as said:  # of a pipe the end is waited for, which a build that is left has open
+        ended = subprocess.run(command, env=environment, stdout=said, stderr=said, timeout=60, check=False)
+    assert (ended.returncode, (tmp_path / "built").exists()) == (1, True)
+    assert "images.sh: registry.example/prometheus:1 is not here and cannot be pulled" in (tmp_path / "said").read_text(encoding="utf-8")
