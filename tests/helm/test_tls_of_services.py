@@ -116,6 +116,15 @@ def test_a_persons_own_files_for_rpc_come_first(tmp_path: Path) -> None:
     assert (seen.ssl_keystore_location, seen.ssl_truststore_location) == ("/etc/audit-rpc/own.pem", "/etc/audit-rpc/operators.pem")
 
 
+@pytest.mark.parametrize(("name", "value"), [("registry", "schemaRegistry"), ("audit", "auditCounter"), ("mirror", "mirrorMaker")])
+def test_one_service_whose_settings_say_so_answers_in_plain_text(name: str, value: str, tmp_path: Path) -> None:
+    """It was given the files all the same, and refused them at its start: no caller shows who it is."""
+    rendered = template({**ENABLED, "tls.listeners": ["RPC"], f"{value}.settings": {"rpc.security.protocol": "plaintext"}})
+    assert {other: started_with(rendered, other, tmp_path)[0].rpc_security_protocol for other in SERVICES} == {
+        other: "PLAINTEXT" if other == name else "SSL" for other in SERVICES
+    }
+
+
 def test_a_certificate_of_cert_manager_names_the_services_that_operators_call_and_the_check_calls_none() -> None:
     rendered = template(file=CHART / "ci" / "tls-services.yaml")
     names = rendered.one("Certificate", "tls")["spec"]["dnsNames"]

@@ -132,12 +132,14 @@ ssl.client.auth: {{ .Values.tls.clientAuth }}
 {{- toPrettyJson $configuration -}}
 {{- end -}}
 
-{{/* As YAML: what a service around the log says of its rpc.listener, and a person may say otherwise in its settings. */}}
+{{/* As YAML: what a service around the log says of its rpc.listener, and a person may say otherwise in its settings: (list $ settings). */}}
 {{- define "ottla.rpcSettings" -}}
-{{- if eq (include "ottla.protocol" (list . "RPC")) "SSL" -}}
+{{- $root := index . 0 -}}
+{{- $asked := get (default dict (index . 1)) "rpc.security.protocol" | default "SSL" | upper -}}
+{{- if and (eq $asked "SSL") (eq (include "ottla.protocol" (list $root "RPC")) "SSL") -}}
 rpc.security.protocol: SSL
 listener.name.rpc.ssl.keystore.location: /run/ottla/keystore.pem
-listener.name.rpc.ssl.truststore.location: /etc/ottla-tls/{{ .Values.tls.authoritiesKey }}
+listener.name.rpc.ssl.truststore.location: /etc/ottla-tls/{{ $root.Values.tls.authoritiesKey }}
 {{- end -}}
 {{- end -}}
 
@@ -199,7 +201,7 @@ zookeeper.digest.password: zookeeper.digest.existingSecret
 {{- $_ := set $own "kafkastore.ssl.keystore.location" "/run/ottla/keystore.pem" -}}
 {{- end -}}
 {{- end -}}
-{{- include "ottla.properties" (list (include "ottla.rpcSettings" . | fromYaml) $default .Values.schemaRegistry.settings $own) -}}
+{{- include "ottla.properties" (list (include "ottla.rpcSettings" (list . .Values.schemaRegistry.settings) | fromYaml) $default .Values.schemaRegistry.settings $own) -}}
 {{- end -}}
 
 {{/* The files of the schema registry's ConfigMap. */}}
@@ -259,7 +261,7 @@ zookeeper.digest.password: zookeeper.digest.existingSecret
 {{- $_ := set $own (printf "%s.%s" $alias $name) $value -}}
 {{- end -}}
 {{- end -}}
-{{- include "ottla.properties" (list (include "ottla.rpcSettings" . | fromYaml) $default $mirror.settings $own) -}}
+{{- include "ottla.properties" (list (include "ottla.rpcSettings" (list . $mirror.settings) | fromYaml) $default $mirror.settings $own) -}}
 {{- end -}}
 
 {{/* The files of the mirror maker's ConfigMap. */}}
@@ -310,7 +312,7 @@ zookeeper.digest.password: zookeeper.digest.existingSecret
 {{- $_ := set $own "ssl.keystore.location" "/run/ottla/keystore.pem" -}}
 {{- end -}}
 {{- end -}}
-{{- include "ottla.properties" (list (include "ottla.rpcSettings" . | fromYaml) $default .Values.auditCounter.settings $own) -}}
+{{- include "ottla.properties" (list (include "ottla.rpcSettings" (list . .Values.auditCounter.settings) | fromYaml) $default .Values.auditCounter.settings $own) -}}
 {{- end -}}
 
 {{/* The files of the audit counter's ConfigMap. */}}
