@@ -115,9 +115,10 @@ def test_a_link_that_nobody_knows_or_that_has_not_begun_is_not_well() -> None:
     assert mirror_check.what_is_missing(set(), {"A->B": link}, "A->B") == "A->B: the topic ottla-mirror-A-B is not there"
 
 
-def test_workers_that_answer_operators_alone_are_not_asked_by_the_check(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["SSL", "ssl"])
+def test_workers_that_answer_operators_alone_are_not_asked_by_the_check(protocol: str, tmp_path: Path) -> None:
     secured = {
-        "rpc.security.protocol": "SSL",
+        "rpc.security.protocol": protocol,
         "rpc.allowed.principals": "ann",
         "listener.name.rpc.ssl.keystore.location": "/etc/mirror-rpc/own.pem",
         "listener.name.rpc.ssl.truststore.location": "/etc/mirror-rpc/operators.pem",

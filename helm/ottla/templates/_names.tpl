@@ -128,7 +128,7 @@ imagePullSecrets:
 
 {{/* The same of the mirror maker's gRPC, where its settings may say otherwise. */}}
 {{- define "ottla.mirror.rpcProtocol" -}}
-{{- get (default dict .Values.mirrorMaker.settings) "rpc.security.protocol" | default (include "ottla.protocol" (list . "RPC")) -}}
+{{- get (default dict .Values.mirrorMaker.settings) "rpc.security.protocol" | default (include "ottla.protocol" (list . "RPC")) | upper -}}
 {{- end -}}
 
 {{/* Whether a service around the log has the certificate: it shows it to brokers, to operators, or knows their authorities. */}}
