@@ -7,7 +7,7 @@
 
 A class is known by its name; Java's own cannot be loaded. Which variables of the environment are read `param.allowlist.pattern` says.
 Unlike Kafka, which leaves a variable as it stands where it finds nothing, a broker says so and does not start: the text of the variable
-would be the password.
+would be the password. One of a provider that is not listed stays as it stands, as in Kafka.
 """
 
 from __future__ import annotations
