@@ -237,3 +237,17 @@ def test_a_decimal_that_is_referred_to_by_its_name_is_a_decimal() -> None:
     columns, is_bad = decode(read_schema(json.dumps(schema)), column_of([octets * 3 + b"\x02" + octets]))
     assert not is_bad.any()
     assert [column.to_pylist() for column in columns.values()] == [[Decimal("1.25")]] * 4
+
+
+@pytest.mark.timeout(60)
+def test_a_small_schema_whose_types_hold_each_other_twice_is_refused_by_how_many_columns_it_would_be() -> None:
+    """Forty records of two fields each of the one before it are 2^40 columns: a load of the topic never came to its end."""
+    first = {"type": "record", "name": "R0", "fields": [{"name": "a", "type": "int"}]}
+    types = [first] + [
+        {"type": "record", "name": f"R{number}", "fields": [{"name": name, "type": f"R{number - 1}"} for name in "ab"]}
+        for number in range(1, 40)
+    ]
+    fields = [{"name": f"r{number}", "type": kind} for number, kind in enumerate(types)]
+    with pytest.raises(SchemaUnusable, match=r"^the schema has more than 10000 types"):
+        read_schema(json.dumps({"type": "record", "name": "All", "fields": fields}))
+    read_schema(json.dumps({"type": "record", "name": "All", "fields": fields[:9]}))

@@ -158,3 +158,15 @@ def test_a_schema_of_no_object_is_one_column_without_a_name() -> None:
 def test_a_schema_that_has_no_columns_says_why(text: str, sentence: str) -> None:
     with pytest.raises(SchemaUnusable, match=sentence):
         read_json_schema(text, {})
+
+
+@pytest.mark.timeout(60)
+def test_a_small_schema_whose_types_hold_each_other_twice_is_refused_by_how_many_columns_it_would_be() -> None:
+    """Forty objects of two properties each of the one before it are 2^40 columns: a load of the topic never came to its end."""
+    types: dict[str, Any] = {"r0": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+    for number in range(1, 40):
+        before = {"$ref": f"#/definitions/r{number - 1}"}
+        types[f"r{number}"] = {"type": "object", "properties": {"a": before, "b": before}}
+    with pytest.raises(SchemaUnusable, match=r"^the schema has more than 10000 types"):
+        read_json_schema(json.dumps({"$ref": "#/definitions/r39", "definitions": types}), {})
+    read_json_schema(json.dumps({"$ref": "#/definitions/r9", "definitions": types}), {})

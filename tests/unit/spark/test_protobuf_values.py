@@ -217,3 +217,17 @@ def test_a_message_that_has_no_json_is_damaged_where_json_is_its_column() -> Non
 def test_a_schema_that_cannot_be_used_says_why(text: str, sentence: str) -> None:
     with pytest.raises(SchemaUnusable, match=sentence):
         read_protobuf_schema(text, {})
+
+
+@pytest.mark.timeout(60)
+def test_messages_that_hold_each_other_twice_are_refused_by_how_many_columns_they_would_be() -> None:
+    """Forty messages of two fields each of the one before it are 2^40 columns: a load of the topic never came to its end."""
+    messages = [DescriptorProto(name="R0", field=[field("a", 1, F.TYPE_INT32)])]
+    for number in range(1, 40):
+        fields = [field(name, at, F.TYPE_MESSAGE, of=f".shop.R{number - 1}") for at, name in enumerate("ab", 1)]
+        messages.append(DescriptorProto(name=f"R{number}", field=fields))
+    with pytest.raises(SchemaUnusable, match=r"^the schema has more than 10000 types"):
+        read_protobuf_schema(encoded(file_of(*reversed(messages))), {})
+    values = [b"\2\x12"] + [b"\2\x4e"] * 200  # of R9, and of R39
+    [(rows, _)], is_bad = read_protobuf_schema(encoded(file_of(*messages)), {}).decode(column_of(values))
+    assert (rows.tolist(), is_bad.tolist()) == ([0], [False] + [True] * 200)

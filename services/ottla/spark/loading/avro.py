@@ -15,8 +15,8 @@ no column.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,7 @@ from ottla.errors import OttlaError
 from ottla.record.columnar import ByteColumn, Integers
 
 _DEPTH: Final = 64
+_MOST_TYPES: Final = 10_000
 _PRECISION: Final = 38
 _DECIMAL_BYTES: Final = 16
 _MILLISECONDS: Final = (1 << 63) // 1000 - 1
@@ -39,6 +40,21 @@ class SchemaUnusable(OttlaError):
     """A schema that is no Avro schema, or that has no columns, such as a type that holds itself."""
 
 
+def count_types(parts: Iterable[int]) -> int:
+    """How many types a type is, with its parts: one that is used at two places is two, as it has its columns at both.
+
+    Args:
+        parts: how many each of its parts is.
+
+    Raises:
+        SchemaUnusable: more than a table can have. With types that hold others twice, a small schema has more than any memory.
+    """
+    types = 1 + sum(parts)
+    if types > _MOST_TYPES:
+        raise SchemaUnusable(f"the schema has more than {_MOST_TYPES} types, where each is counted at every place that it is used at")
+    return types
+
+
 @dataclass(frozen=True, slots=True)
 class AvroType:
     """A type, with the names in it resolved.
@@ -49,6 +65,7 @@ class AvroType:
         labels: the names of fields, or an enum's symbols.
         size: of a fixed.
         logical: a logical type that has an effect; a decimal has its precision and scale too.
+        types: as `count_types`.
     """
 
     name: str
@@ -56,6 +73,10 @@ class AvroType:
     labels: tuple[str, ...] = ()
     size: int = 0
     logical: tuple[Any, ...] = ()
+    types: int = field(init=False, compare=False, default=1)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "types", count_types(part.types for part in self.parts))
 
     def decode(self, values: ByteColumn, skip: int = 0) -> tuple[list[Group], Flags]:
         """The columns of records by groups that have the same ones, and which of the records are damaged. See `decode`."""

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
 import numpy as np
 
 from ottla.record.columnar import ByteColumn
-from ottla.spark.loading.avro import Flags, Group, SchemaUnusable
+from ottla.spark.loading.avro import Flags, Group, SchemaUnusable, count_types
 
 _DEPTH: Final = 64
 _INT64: Final = 1 << 63
@@ -37,11 +37,16 @@ class JsonType:
         name: a scalar's, `array`, `object`, `map` or `text`.
         parts: the properties of an object, the items of an array, the values of a map.
         keys: the names of properties.
+        types: as `avro.count_types`.
     """
 
     name: str
     parts: tuple[JsonType, ...] = ()
     keys: tuple[str, ...] = ()
+    types: int = field(init=False, compare=False, default=1)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "types", count_types(part.types for part in self.parts))
 
     @property
     def labels(self) -> tuple[str, ...]:

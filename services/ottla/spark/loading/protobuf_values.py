@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from ottla.record.columnar import ByteColumn
-from ottla.spark.loading.avro import Flags, Group, SchemaUnusable
+from ottla.spark.loading.avro import Flags, Group, SchemaUnusable, count_types
 
 _MOST_INDEXES: Final = 64
 _LONGEST_VARINT: Final = 10
@@ -33,10 +33,11 @@ _WITHOUT_TYPES: Final = frozenset({"confluent/meta.proto"})
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """What becomes of a field: its `pyarrow.DataType`, and a value of it as Arrow takes it."""
+    """What becomes of a field: its `pyarrow.DataType`, a value of it as Arrow takes it, and how many types it is (`avro.count_types`)."""
 
     kind: Any
     convert: Callable[[Any], Any]
+    types: int = 1
 
 
 class ProtobufSchema:
@@ -47,7 +48,7 @@ class ProtobufSchema:
         is_empty = not (file.message_types_by_name or file.enum_types_by_name or file.services_by_name or file.extensions_by_name)
         stands_for_another = is_empty and len(file.dependencies) == len(file.public_dependencies) == 1
         self._file = file.public_dependencies[0] if stands_for_another else file
-        self._readers: dict[tuple[int, ...], tuple[Any, dict[str, tuple[Any, _Value]]]] = {}
+        self._readers: dict[tuple[int, ...], tuple[Any, dict[str, tuple[Any, _Value]]] | SchemaUnusable] = {}
 
     def decode(self, values: ByteColumn, skip: int = 0) -> tuple[list[Group], Flags]:
         """As `avro.AvroType.decode`; a group for each kind of message."""
@@ -63,27 +64,34 @@ class ProtobufSchema:
                 message, fields = self._reader(path)
                 read = message.FromString((octets or b"")[start:])
                 row = {name: _get(read, field, value) for name, (field, value) in fields.items()}
-            except (DecodeError, ValueError, OverflowError, IndexError):
+            except (DecodeError, ValueError, OverflowError, IndexError, SchemaUnusable):
                 is_bad[number] = True
                 continue
             rows.setdefault(path, []).append(number)
             found.setdefault(path, []).append(row)
         groups = []
         for path, of_it in found.items():
-            _, fields = self._readers[path]
+            _, fields = self._reader(path)
             columns = {name: pyarrow.array([row[name] for row in of_it], value.kind) for name, (_, value) in fields.items()}
             groups.append((np.array(rows[path]), columns))
         return groups, is_bad
 
     def _reader(self, path: tuple[int, ...]) -> tuple[Any, dict[str, tuple[Any, _Value]]]:
+        """Raises: IndexError, SchemaUnusable: the file has no such message, or it has too many columns."""
         if path not in self._readers:
             from google.protobuf.message_factory import GetMessageClass
 
             described = list(self._file.message_types_by_name.values())[path[0]]
             for index in path[1:]:
                 described = described.nested_types[index]
-            self._readers[path] = GetMessageClass(described), _fields(described, ())
-        return self._readers[path]
+            try:
+                self._readers[path] = GetMessageClass(described), _fields(described, ())
+            except SchemaUnusable as error:  # each value of it asks
+                self._readers[path] = error
+        found = self._readers[path]
+        if isinstance(found, SchemaUnusable):
+            raise found
+        return found
 
 
 def read_protobuf_schema(encoded: str, referenced: Mapping[str, str]) -> ProtobufSchema:
@@ -172,7 +180,9 @@ def _varint(octets: bytes, at: int) -> tuple[int, int]:
 def _fields(described: Any, above: tuple[str, ...]) -> dict[str, tuple[Any, _Value]]:
     """The fields that have a column. All but messages without fields do."""
     found = {field.name: (field, _value(field, (*above, described.full_name))) for field in described.fields}
-    return {name: (field, value) for name, (field, value) in found.items() if value is not None}
+    there = {name: (field, value) for name, (field, value) in found.items() if value is not None}
+    count_types(value.types for _, value in there.values())
+    return there
 
 
 def _get(message: Any, field: Any, value: _Value) -> Any:
@@ -189,12 +199,14 @@ def _value(field: Any, above: tuple[str, ...]) -> _Value | None:
         if key is None or inner is None:
             return None
         to_key, to_inner = key.convert, inner.convert
-        return _Value(pyarrow.map_(key.kind, inner.kind), lambda items: [(to_key(name), to_inner(items[name])) for name in sorted(items)])
+        return _Value(
+            pyarrow.map_(key.kind, inner.kind), lambda items: [(to_key(name), to_inner(items[name])) for name in sorted(items)], inner.types
+        )
     single = _single(field, above)
     if single is None or not field.is_repeated:
         return single
     convert = single.convert
-    return _Value(pyarrow.list_(single.kind), lambda items: [convert(item) for item in items])
+    return _Value(pyarrow.list_(single.kind), lambda items: [convert(item) for item in items], single.types)
 
 
 def _single(field: Any, above: tuple[str, ...]) -> _Value | None:
@@ -249,6 +261,7 @@ def _message(described: Any, above: tuple[str, ...]) -> _Value | None:
     return _Value(
         pyarrow.struct([(name, value.kind) for name, (_, value) in fields.items()]),
         lambda message: {name: _get(message, field, value) for name, (field, value) in fields.items()},
+        count_types(value.types for _, value in fields.values()),
     )
 
 
