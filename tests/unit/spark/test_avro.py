@@ -190,6 +190,12 @@ def test_what_no_record_can_be_is_marked(schema: str, octets: bytes) -> None:
         ('{"type": "array", "items": "null"}', "an array of nothing but null has no column"),
         ('{"type": "map", "values": ["null"]}', "a map of nothing but null has no column"),
         ('{"type": "array", "items": {"type": "record", "name": "r", "fields": []}}', "an array of nothing but null"),
+        # A table of such a column cannot be made, as deltalake says by a bare exception when all is written.
+        (
+            '{"type": "map", "values": {"type": "record", "name": "r", "fields": ['
+            '{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]}}',
+            "two fields would be one column: A, a",
+        ),
     ],
 )
 def test_a_schema_without_columns_is_refused(schema: str, sentence: str) -> None:
@@ -237,6 +243,12 @@ def test_a_decimal_that_is_referred_to_by_its_name_is_a_decimal() -> None:
     columns, is_bad = decode(read_schema(json.dumps(schema)), column_of([octets * 3 + b"\x02" + octets]))
     assert not is_bad.any()
     assert [column.to_pylist() for column in columns.values()] == [[Decimal("1.25")]] * 4
+
+
+def test_a_field_that_has_no_column_may_have_the_name_of_one_that_has() -> None:
+    schema = '{"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "null"}]}'
+    columns, _ = decode(read_schema(schema), column_of([b"\x02"]))
+    assert list(columns) == ["a"]
 
 
 @pytest.mark.timeout(60)

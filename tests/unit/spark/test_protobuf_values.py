@@ -231,3 +231,11 @@ def test_messages_that_hold_each_other_twice_are_refused_by_how_many_columns_the
     values = [b"\2\x12"] + [b"\2\x4e"] * 200  # of R9, and of R39
     [(rows, _)], is_bad = read_protobuf_schema(encoded(file_of(*messages)), {}).decode(column_of(values))
     assert (rows.tolist(), is_bad.tolist()) == ([0], [False] + [True] * 200)
+
+
+def test_fields_that_differ_in_upper_and_lower_case_alone_are_refused_as_no_table_can_have_both() -> None:
+    """deltalake says so by a bare exception when all is written: a load ended in a traceback."""
+    twins = DescriptorProto(name="Twins", field=[field("a", 1, F.TYPE_INT32), field("A", 2, F.TYPE_INT32)])
+    whole = DescriptorProto(name="Whole", field=[field("twins", 1, F.TYPE_MESSAGE, of=".shop.Twins", many=True)])
+    with pytest.raises(SchemaUnusable, match="two fields would be one column: A, a"):
+        read_protobuf_schema(encoded(file_of(whole, twins)), {})

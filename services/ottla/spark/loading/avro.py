@@ -15,7 +15,7 @@ no column.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -53,6 +53,16 @@ def count_types(parts: Iterable[int]) -> int:
     if types > _MOST_TYPES:
         raise SchemaUnusable(f"the schema has more than {_MOST_TYPES} types, where each is counted at every place that it is used at")
     return types
+
+
+def check_names(names: Collection[str]) -> None:
+    """Looks whether fields can be columns next to each other.
+
+    Raises:
+        SchemaUnusable: some differ in upper and lower case alone, of which no table can have but one, at any depth.
+    """
+    if len({name.lower() for name in names}) < len(names):
+        raise SchemaUnusable(f"two fields would be one column: {', '.join(sorted(names))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +146,9 @@ def _read(said: Any, namespace: str, names: dict[str, AvroType | None], depth: i
         names[name] = None
         inside = name.rpartition(".")[0]
         parts = tuple(_read(field["type"], inside, names, depth + 1) for field in said["fields"])
-        names[name] = AvroType("record", parts, tuple(field["name"] for field in said["fields"]))
+        labels = tuple(field["name"] for field in said["fields"])
+        check_names([label for label, part in zip(labels, parts, strict=True) if _has_column(part)])
+        names[name] = AvroType("record", parts, labels)
     return names[name]  # type: ignore[return-value]
 
 

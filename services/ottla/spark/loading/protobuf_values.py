@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from ottla.record.columnar import ByteColumn
-from ottla.spark.loading.avro import Flags, Group, SchemaUnusable, count_types
+from ottla.spark.loading.avro import Flags, Group, SchemaUnusable, check_names, count_types
 
 _MOST_INDEXES: Final = 64
 _LONGEST_VARINT: Final = 10
@@ -182,6 +182,7 @@ def _fields(described: Any, above: tuple[str, ...]) -> dict[str, tuple[Any, _Val
     found = {field.name: (field, _value(field, (*above, described.full_name))) for field in described.fields}
     there = {name: (field, value) for name, (field, value) in found.items() if value is not None}
     count_types(value.types for _, value in there.values())
+    check_names(there)
     return there
 
 
