@@ -102,6 +102,13 @@ def test_a_table_is_where_it_was_said_to_be_with_a_space_and_as_hadoop_writes_pa
     assert (verdict.rows, verdict.wrong, list(tmp_path.iterdir())) == (10, (), [tmp_path / "a table"])
 
 
+def test_an_address_of_another_machines_file_is_refused(tmp_path: Path) -> None:
+    """`file://lake/events`, where `file:///lake/events` was meant: the table was made at `/events`."""
+    with pytest.raises(ConfigurationError, match=r"file://lake.* is of the machine lake: a directory of this one is file:///"):
+        Table.open(f"file://lake{tmp_path}/table", table_schema(), PARTITION_BY)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_table_has_what_librdkafka_reads_and_others_read_it(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     """Polars, DuckDB and pandas, by whatever way each has into a Delta table without a plugin from the network."""
     import duckdb

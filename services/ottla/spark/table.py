@@ -107,6 +107,7 @@ class Table:
 
         Raises:
             TableUnusable
+            ConfigurationError: as `place_of`.
         """
         from deltalake import CommitProperties, DeltaTable, Schema
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -341,11 +342,18 @@ class Table:
 
 
 def place_of(uri: str) -> tuple[Any, str]:
-    """A directory's file system as Arrow has it, and its path there: of a path, of one behind `file:`, or of an address."""
+    """A directory's file system as Arrow has it, and its path there: of a path, of one behind `file:`, or of an address.
+
+    Raises:
+        ConfigurationError: what is behind `file:` is of another machine.
+    """
     from pyarrow import fs
 
     if uri.startswith("file:"):
-        return fs.LocalFileSystem(), unquote(urlsplit(uri).path)
+        parts = urlsplit(uri)
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigurationError(f"{uri} is of the machine {parts.netloc}: a directory of this one is file:///path")
+        return fs.LocalFileSystem(), unquote(parts.path)
     found: tuple[Any, str] = fs.FileSystem.from_uri(uri) if "://" in uri else (fs.LocalFileSystem(), uri)
     return found
 
