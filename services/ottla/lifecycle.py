@@ -410,6 +410,16 @@ class ChildProcess:
         """
         return await self._output.readexactly(size)
 
+    async def ended(self) -> int | None:
+        """Waits until it has gone whose pipe has broken, and gives its exit code; None where it is still there.
+
+        Before it is killed: a process that ends meanwhile would leave no code.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_SECONDS):
+                await self._process.wait()
+        return self.exit_code
+
     async def kill(self) -> None:
         """Ends it, and waits until it has gone: until then it may write."""
         with suppress(ProcessLookupError):

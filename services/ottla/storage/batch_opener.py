@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 from collections import OrderedDict
 from typing import Any, Final
 
@@ -36,6 +37,12 @@ NICENESS: Final = 10
 MAX_WAITING: Final = 32
 # Batches that are known to be too large, by their checksums and sizes.
 MAX_REMEMBERED: Final = 1_000
+# Exit codes of a process that was ended from outside, as by a machine without memory: that says nothing of its batch.
+ENDED_FROM_OUTSIDE: Final = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
+
+
+class _Ended(Exception):
+    """The process was ended from outside."""
 
 
 class BatchOpener:
@@ -91,7 +98,12 @@ class BatchOpener:
         self._waiting += 1
         try:
             async with self._turn:
-                answer, data = await self._talk(job, batch)
+                try:
+                    answer, data = await self._talk(job, batch)
+                except _Ended:
+                    answer, data = await self._talk(job, batch)
+        except _Ended as error:
+            raise RequestTimedOut(f"the process that was to open a batch of {len(batch)} bytes was ended twice: {error}") from error
         except TimeoutError as error:
             raise RequestTimedOut(f"opening a batch of {len(batch)} bytes took more than {JOB_SECONDS:.0f} s") from error
         except (OSError, EOFError, ValueError) as error:
@@ -121,11 +133,18 @@ class BatchOpener:
         try:
             async with asyncio.timeout(JOB_SECONDS):
                 await process.write(json.dumps(job | {"size": len(batch)}).encode() + b"\n" + batch)
-                answer = json.loads(await process.read())
+                line = await process.read()
+                if not line.endswith(b"\n"):
+                    raise EOFError("its process has ended")
+                answer = json.loads(line)
                 return answer, await process.read_exactly(answer["size"])
-        except BaseException:  # no caller waits for its result any more
+        except BaseException as error:  # no caller waits for its result any more
             self._process = None
+            is_broken = isinstance(error, (OSError, EOFError)) and not isinstance(error, TimeoutError)
+            exit_code = await process.ended() if is_broken else None
             await process.kill()
+            if exit_code in ENDED_FROM_OUTSIDE:
+                raise _Ended(f"exit code {exit_code}") from error
             raise
 
     async def _take(self) -> ChildProcess:

@@ -109,6 +109,47 @@ async def test_a_batch_for_which_there_is_no_process_now_may_be_sent_again(monke
         offload.close()
 
 
+async def test_a_job_whose_process_was_killed_is_given_to_another_process() -> None:
+    """As by a machine that has no memory left. The batch is sound, and its producer would give it up."""
+    offload = ThreadOffload(1, "test")
+    opener = BatchOpener(offload, has_process=True)
+    try:
+        await opener.opened(LARGE, StoredAs(has_keys=True))
+        process = opener._process
+        assert process is not None
+        os.kill(process.process_id, signal.SIGSTOP)
+        asyncio.get_running_loop().call_later(0.5, os.kill, process.process_id, signal.SIGKILL)
+        assert (await opener.opened(LARGE, StoredAs(has_keys=True))).batch == LARGE
+        assert opener._process is not process
+    finally:
+        await opener.close()
+        offload.close()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+async def test_a_batch_whose_processes_are_ended_each_time_may_be_sent_again(monkeypatch: pytest.MonkeyPatch, ending: int) -> None:
+    offload = ThreadOffload(1, "test")
+    opener = BatchOpener(offload, has_process=True)
+    start, started = ChildProcess.start, []
+
+    async def ended(*arguments: str, **others: int) -> ChildProcess:
+        process = await start(*arguments, niceness=others["niceness"])
+        os.kill(process.process_id, ending)
+        started.append(process)
+        return process
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(ChildProcess, "start", ended)
+            with pytest.raises(RequestTimedOut):
+                await opener.opened(LARGE, StoredAs(has_keys=True))
+        assert [process.exit_code for process in started] == [-ending] * 2
+        assert (await opener.opened(LARGE, StoredAs(has_keys=True))).batch == LARGE
+    finally:
+        await opener.close()
+        offload.close()
+
+
 async def test_a_batch_that_comes_while_too_many_wait_may_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     offload = ThreadOffload(1, "test")
     opener = BatchOpener(offload, has_process=True)
