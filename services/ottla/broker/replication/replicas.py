@@ -609,9 +609,10 @@ class Appends:
     def complete(self) -> dict[TopicPartition, KafkaStorageError] | None:
         """Writes everything staged; gives the partitions whose group was not written, or None when all were.
 
-        The log of such a partition is as it was before the group.
+        The log of such a partition is as it was before the group. Any other error is raised when all the others are written.
         """
         failed: dict[TopicPartition, KafkaStorageError] | None = None
+        unexpected: Exception | None = None
         staged, self._staged = self._staged, []
         written: list[Partition] = []
         for partition in staged:
@@ -622,11 +623,16 @@ class Appends:
                 partition.read_for_audit()
                 failed = failed or {}
                 failed[partition.topic_partition] = error
-                continue
-            partition.appended()
-            written.append(partition)
+            except Exception as error:  # what is staged behind it lies in a buffer that is read into again, and no later group writes it
+                partition.read_for_audit()
+                unexpected = unexpected or error
+            else:
+                partition.appended()
+                written.append(partition)
         for partition in written:  # who waits is asked when all is written: what went wrong there would cost the groups behind it
             self.written(partition)
+        if unexpected is not None:
+            raise unexpected
         return failed
 
     def written(self, partition: Partition) -> None:

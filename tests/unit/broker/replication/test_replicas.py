@@ -23,6 +23,7 @@ from ottla.record.batch import check_batch
 from ottla.record.codecs import codec_number
 from ottla.record.control_records import ControlRecordType, EndTransactionMarker
 from ottla.record.records import Record, build_batch, read_records
+from ottla.storage.appender import Appender
 from ottla.storage.batch_opener import BatchOpener
 from ottla.testing.failing_files import failing_files
 
@@ -102,6 +103,28 @@ async def test_of_several_logs_in_a_group_only_the_failing_one_fails(broker: Wir
     stage(broker, "b", batch(b"again"))
     assert broker.parts.replicas.appends.complete() is None
     assert broker.partition("b").log.log_end_offset == 1
+
+
+async def test_an_unexpected_error_of_one_log_in_a_group_leaves_nothing_of_the_others_unwritten(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would never be written again: each believed that it is in line for that."""
+    for name in "abc":
+        broker.topic(name)
+        stage(broker, name, batch(b"x"))
+    write, wrong = Appender.write_staged, broker.partition("b").log.appender
+
+    def written(appender: Appender) -> None:
+        if appender is wrong:
+            raise RuntimeError("a mistake of ours")
+        write(appender)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Appender, "write_staged", written)
+        with pytest.raises(RuntimeError):
+            broker.parts.replicas.appends.complete()
+    assert [broker.partition(name).log.log_end_offset for name in "abc"] == [1, 0, 1]
+    assert [broker.partition(name).has_staged for name in "abc"] == [False] * 3
 
 
 class Flushes:
