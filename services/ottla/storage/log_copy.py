@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, sync_directory
+from ottla.storage.checkpoints import LEADER_EPOCH_CHECKPOINT, path_aside, sync_directory
 from ottla.storage.file_names import (
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -174,7 +174,8 @@ class LogCopy:
         sizes = {segment: size for segment, size in self._sizes.items() if segment not in former}
         indexed, in_memory = self._indexed.difference(former), self._in_memory.difference(former)
         pieces = []
-        small = [PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT]
+        # The epochs that wait for a flush come first: it gives their file the other's name, which then has them.
+        small = [PARTITION_METADATA, path_aside(Path(LEADER_EPOCH_CHECKPOINT)).name, LEADER_EPOCH_CHECKPOINT]
         for segment in segments:
             begin = sizes.get(segment, 0)
             end = min(segment.size, begin + limit)

@@ -181,6 +181,23 @@ async def test_what_moved_survives_a_crash(tmp_path: Path) -> None:
     await again.shutdown()
 
 
+async def test_the_epoch_of_a_leader_without_records_is_known_after_a_kill_where_its_log_has_moved(tmp_path: Path) -> None:
+    """`Log.begin_epoch` notes it beside the epochs that are synced. All records were, so the move has nothing to flush."""
+    it = await moving(tmp_path)
+    fill(it.log, 30)
+    await it.log.flush()
+    it.log.begin_epoch(5, 10)
+    it.start()
+    await it.finish()
+    await it.logs.shutdown(clean=False)
+    again = it.broker.manager()
+    await again.start()
+    found = again.get(KEY)
+    assert found is not None and found.directory.parent == it.target
+    assert found.leader_epochs.latest == (5, 30)
+    await again.shutdown()
+
+
 async def test_segments_that_a_start_took_out_of_the_log_stay_where_they_are_when_it_moves(tmp_path: Path) -> None:
     """They are not copied, so the directory that has them is not deleted."""
     it = await moving(tmp_path)
