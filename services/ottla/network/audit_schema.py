@@ -14,7 +14,7 @@ from typing import Final
 
 from ottla.clock import Clock
 from ottla.errors import reason_of
-from ottla.network.registry_http import ask_registry
+from ottla.network.registry_http import ask_registry, without_user_info
 from ottla.record.audit_records import SCHEMA, TOPIC
 
 log: Final = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class AuditSchemaId:
                 self._id = self._registered(url)
                 return self._id
             except (OSError, ValueError) as error:
-                failures.append(f"{url}: {reason_of(error)}")
+                failures.append(f"{without_user_info(url)}: {reason_of(error)}")
         self._ask_at = self._clock.monotonic() + AGAIN_SECONDS
         log.warning("audit records are framed without a schema registry's id, as there is none: %s", "; ".join(failures))
         return None

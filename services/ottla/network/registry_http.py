@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import ssl
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ottla.errors import reason_of
 
@@ -22,6 +22,12 @@ class RegistryAnswer(NamedTuple):
     status: int
     reason: str
     body: bytes
+
+
+def without_user_info(url: str) -> str:
+    """A registry's address as it may be logged: `http://user:password@host` has a secret."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def ask_registry(
@@ -39,7 +45,7 @@ def ask_registry(
     Args:
         url: `http://host:port` or `https://…`, with a path before the registry's own or without.
         path: behind that, quoted, with its query.
-        user_info: `name:password`, where it asks for one.
+        user_info: `name:password`, where it asks for one. None: what the URL has before its host, quoted, as Confluent's clients.
         timeout_seconds: for each step of the connection.
         most_bytes: of an answer.
 
@@ -52,6 +58,7 @@ def ask_registry(
     host, headers = parts.hostname or "", {"Accept": f"{MEDIA_TYPE}, application/json"}
     if body is not None:
         headers["Content-Type"] = MEDIA_TYPE
+    user_info = user_info or unquote(parts.netloc.rpartition("@")[0])
     if user_info:
         headers["Authorization"] = "Basic " + base64.b64encode(user_info.encode()).decode()
     connection: http.client.HTTPConnection
@@ -65,9 +72,9 @@ def ask_registry(
         response = connection.getresponse()
         answer = response.read(most_bytes + 1)
     except http.client.HTTPException as error:
-        raise ConnectionError(f"{url} answers what is no HTTP: {reason_of(error)}") from error
+        raise ConnectionError(f"{without_user_info(url)} answers what is no HTTP: {reason_of(error)}") from error
     finally:
         connection.close()
     if len(answer) > most_bytes:
-        raise ConnectionError(f"{url} answers {response.status} with more than {most_bytes} bytes")
+        raise ConnectionError(f"{without_user_info(url)} answers {response.status} with more than {most_bytes} bytes")
     return RegistryAnswer(response.status, response.reason, answer)

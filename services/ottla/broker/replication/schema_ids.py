@@ -30,7 +30,7 @@ from ottla.clock import Clock, SystemClock
 from ottla.config.topic import TopicSettings
 from ottla.errors import InvalidRecord, RequestTimedOut, reason_of
 from ottla.lifecycle import ThreadOffload, look_at_error
-from ottla.network.registry_http import ask_registry
+from ottla.network.registry_http import ask_registry, without_user_info
 
 log: Final = logging.getLogger(__name__)
 
@@ -116,7 +116,8 @@ class SchemaIds:
                 known = await asyncio.shield(asking)
         except (OSError, ValueError) as error:
             if not self._is_away:
-                log.warning("no schema registry of %s answers, unknown schema ids are refused: %s", ", ".join(self._urls), reason_of(error))
+                shown = ", ".join(map(without_user_info, self._urls))
+                log.warning("no schema registry of %s answers, unknown schema ids are refused: %s", shown, reason_of(error))
             self._is_away = True
             raise RequestTimedOut(f"no schema registry answers, and the schema id {text_of(frame)} is not known here") from error
         if self._is_away:
@@ -164,10 +165,10 @@ class SchemaIds:
         if answer.status == HTTPStatus.NOT_FOUND:
             return None
         if answer.status != HTTPStatus.OK:
-            raise ConnectionError(f"{url} answers {answer.status} with {len(answer.body)} bytes")
+            raise ConnectionError(f"{without_user_info(url)} answers {answer.status} with {len(answer.body)} bytes")
         found = json.loads(answer.body)
         if not isinstance(found, list) or not all(isinstance(entry, dict) and isinstance(entry.get(field), int | str) for entry in found):
-            raise ValueError(f"{url} answers what is no list of entries with a {field}")
+            raise ValueError(f"{without_user_info(url)} answers what is no list of entries with a {field}")
         return found
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from ottla.errors import OttlaError, reason_of
 from ottla.mirror_maker.naming import NameFilter
-from ottla.network.registry_http import ask_registry
+from ottla.network.registry_http import ask_registry, without_user_info
 
 log: Final = logging.getLogger(__name__)
 
@@ -76,10 +76,10 @@ class Registry:
             try:
                 return self._answer(url, method, path, body)
             except RegistryFailed as error:
-                failure = RegistryFailed(f"the schema registry at {url} fails: {error}")
+                failure = RegistryFailed(f"the schema registry at {without_user_info(url)} fails: {error}")
             except (OSError, ValueError) as error:
                 if not isinstance(failure, RegistryFailed):
-                    failure = ConnectionError(f"no schema registry answers at {url}: {reason_of(error)}")
+                    failure = ConnectionError(f"no schema registry answers at {without_user_info(url)}: {reason_of(error)}")
         raise failure
 
     def _answer(self, url: str, method: str, path: str, body: Mapping[str, Any] | None) -> Any:

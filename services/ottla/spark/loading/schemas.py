@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Protocol, get_args
 from urllib.parse import quote, urlsplit
 
 from ottla.errors import ConfigurationError, OttlaError, reason_of
-from ottla.network.registry_http import ask_registry
+from ottla.network.registry_http import ask_registry, without_user_info
 from ottla.record.columnar import ByteColumn
 from ottla.spark.loading.avro import Flags, Group, SchemaUnusable, read_schema
 from ottla.spark.loading.json_values import read_json_schema
@@ -128,7 +128,7 @@ class Schemas:
             try:
                 return self._ask_one(url, path)
             except (OSError, ValueError) as error:
-                failures.append(f"{url}: {reason_of(error)}")
+                failures.append(f"{without_user_info(url)}: {reason_of(error)}")
         raise RegistryUnavailable(f"no schema registry answers: {'; '.join(failures)}")
 
     def _ask_one(self, url: str, path: str) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ Sources: Confluent, "Wire format" (00 and an id; 01 and a GUID in a header) and 
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 import http.server
 import json
@@ -335,6 +336,28 @@ def test_without_a_registry_known_ids_pass_and_unknown_ones_time_out(registry: t
     handler.status = 200
     assert checked(ids, framed(8, b""), topic="orders") == ()
     ids.close()
+
+
+def test_a_name_and_password_in_the_address_are_sent_and_never_logged(
+    registry: tuple[type[Registry], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Confluent's clients take them, quoted; `confluent.basic.auth.user.info` counts for more."""
+    handler, url = registry
+    secret = url.replace("://", "://ottla:p%40ss@")
+    ids = SchemaIds([secret])
+    assert checked(ids, framed(7, b"")) == ()
+    handler.status = 500
+    with pytest.raises(RequestTimedOut):
+        checked(ids, framed(8, b""))
+    ids.close()
+    other = SchemaIds([secret], "other:one")
+    with pytest.raises(RequestTimedOut):
+        checked(other, framed(8, b""))
+    other.close()
+    sent = [base64.b64decode((header or "Basic ").removeprefix("Basic ")).decode() for header in handler.authorizations]
+    assert sent == ["ottla:p@ss", "ottla:p@ss", "other:one"]
+    assert f"no schema registry of {url} answers" in caplog.text
+    assert "p%40ss" not in caplog.text and "p@ss" not in caplog.text
 
 
 @pytest.mark.parametrize("entry", [{"context": "."}, {"id": None}, {"id": "seven"}])
