@@ -44,7 +44,7 @@ from .cleanings import (
     values_of,
 )
 from .failing_calls import failing
-from .logs import PARTITION, LogMaker, append, batch_of
+from .logs import PARTITION, LogMaker, append, batch_of, truncate
 
 MINUTE_MS = 60_000
 
@@ -344,6 +344,23 @@ async def test_what_ends_a_cleaning_leaves_the_log_as_it_is_without_it(make_log:
     assert not runner.cleaned
     assert log.cleaned_up_to == 0
     assert not file_names(log.directory, ".cleaned", ".swap")
+
+
+async def test_a_log_that_was_cut_and_written_again_since_it_was_chosen_is_not_cleaned(make_log: LogMaker, clock: ManualClock) -> None:
+    """As by an unclean election: what was committed then need not be what is there now, and that may be cut again."""
+    log = make_log(**COMPACTED, segment_bytes=300)
+    for _ in range(12):
+        put(log, ("a", "x" * 60))
+    await log.flush()
+    cleaner = cleaner_of(log, clock, high_watermark=12)
+    (chosen,) = await cleaner.cleanable_logs()
+    await truncate(log, 2)
+    for _ in range(12):
+        put(log, ("a", "y" * 60))
+    await log.flush()
+    assert not await cleaner._clean(log.topic_partition, log, chosen)
+    assert log.cleaned_up_to == 0
+    assert len(values_of(log)) == 2 + 12
 
 
 async def test_what_a_cleaning_leaves_and_a_failing_disk_keeps_is_told_and_no_error_of_a_task(

@@ -25,7 +25,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
@@ -214,7 +214,7 @@ class LogCleaner:
         self._wake.set()
 
     async def _look_at(self, key: TopicPartition, each: Log, high_watermark: int) -> CleanableLog | None:
-        segments, settings = each.segments, each.settings
+        segments, settings, truncations = each.segments, each.settings, each.truncations
         if len(segments) < 2 or each.producers_unknown:
             return None
         dirty_from = first_dirty_offset(each.cleaned_up_to, each.log_start_offset, each.log_end_offset)
@@ -223,21 +223,23 @@ class LogCleaner:
         limit = min(_last_stable_offset(each, high_watermark), each.synced_offset)
         end = end_offset(segments, dirty_from, limit, youngest_ms)
         clean_bytes, dirty_bytes = sizes(segments, dirty_from, end)
-        found = CleanableLog(key, dirty_from, end, clean_bytes, dirty_bytes, settings.min_cleanable_dirty_ratio)
+        found = CleanableLog(key, dirty_from, end, clean_bytes, dirty_bytes, settings.min_cleanable_dirty_ratio, truncations=truncations)
         if found.is_due or not dirty_bytes or settings.max_compaction_lag_ms == LONG_MAX:
             return found
         dirty = [segment for segment, following in pairwise(segments) if dirty_from < following.base_offset <= end]
         timestamp = await self._offload(first_timestamp, [segment.path() for segment in dirty])
         is_overdue = timestamp is not None and timestamp < self._clock.time_ms() - settings.max_compaction_lag_ms
-        return CleanableLog(key, dirty_from, end, clean_bytes, dirty_bytes, settings.min_cleanable_dirty_ratio, is_overdue)
+        return replace(found, is_overdue=is_overdue)
 
     # Cleaning.
 
     async def _clean(self, key: TopicPartition, each: Log, chosen: CleanableLog) -> bool:
         """Cleans a log; says whether it did."""
-        began, truncations = self._clock.monotonic(), each.truncations
+        began, truncations = self._clock.monotonic(), chosen.truncations
         each.is_being_cleaned = True
         try:
+            if each.truncations != truncations:  # what was chosen may lie beyond what is committed now
+                raise CleaningInterrupted("its log was truncated")
             # Retention comes again when this has ended, or here.
             each.delete_old_segments(self._clock.time_ms(), self._high_watermarks().get(key, 0))
             sources = [segment for segment, after in pairwise(each.segments) if after.base_offset <= chosen.end_offset]
@@ -367,6 +369,8 @@ class CleanableLog:
     min_cleanable_dirty_ratio: float
     # A dirty record has waited for too long.
     is_overdue: bool = False
+    # How often the log had been truncated when it was looked at.
+    truncations: int = 0
 
     @property
     def dirty_ratio(self) -> float:
