@@ -64,7 +64,7 @@ MADE_BY_ONE_THREAD: Final = 5  # logs: syncs of several threads are one write of
 LOOKED_AT_ONCE: Final = 50  # logs between two chances for other work, in rounds over all of them
 MOST_FLUSH_TICK_MS: Final = 1000
 SPACE_TICK_MS: Final = 1000
-LOGGED_AGAIN_SECONDS: Final = 60.0  # what fails again and again, for the same reason in the same directory
+LOGGED_AGAIN_SECONDS: Final = 60.0  # what fails again and again, for the same reason in the same directory, or of the same log
 MOST_WANTED: Final = 10_000  # directories asked for, for partitions that may never come
 DELETE_TICK_MS: Final = 500
 # As Kafka's `log.initial.task.delay.ms`: a broker that is started again and again deletes what is too old all the same.
@@ -138,6 +138,7 @@ class LogManager:
         self._checkpoints: Final = LogCheckpoints(
             self._paths, self._logs, self._known_high_watermarks, self._left, self._waiting_for_room, offload
         )
+        self._unflushed_logged_at: dict[TopicPartition, float] = {}
         self._sealed: dict[TopicPartition, None] = {}  # logs that rolled and wait for an fsync, in order
         self._sealed_event = asyncio.Event()
         self._periodic: Final = Periodic()
@@ -676,6 +677,7 @@ class LogManager:
             return None
         path = gone.directory.parent
         self._sealed.pop(topic_partition, None)
+        self._unflushed_logged_at.pop(topic_partition, None)
         self._recorded_high_watermarks.pop(topic_partition, None)
         self._damaged.pop(topic_partition, None)
         self._partition_counts[path] -= 1
@@ -839,8 +841,13 @@ class LogManager:
         try:
             await flush
         except KafkaStorageError as error:
-            log.error("%s was not flushed: %s", each.topic_partition, error)
+            now = self._clock.monotonic()
+            logged_at = self._unflushed_logged_at.get(each.topic_partition)
+            if logged_at is None or now - logged_at >= LOGGED_AGAIN_SECONDS:  # a full disk refuses it each second
+                self._unflushed_logged_at[each.topic_partition] = now
+                log.error("%s was not flushed: %s", each.topic_partition, error)
             return False
+        self._unflushed_logged_at.pop(each.topic_partition, None)
         return True
 
     def flush_soon(self, topic_partition: TopicPartition) -> None:

@@ -153,6 +153,32 @@ async def test_what_a_flush_left_undone_is_tried_again_without_an_append(tmp_pat
     await logs.shutdown(clean=False)
 
 
+async def test_a_log_that_a_full_disk_keeps_from_its_flush_is_logged_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried each second, and so is each other log that is due."""
+    broker = Broker(tmp_path, log_flush_interval_ms="1000")
+    logs = broker.manager()
+    await logs.start()
+    log = logs.create(CLICKS[2], None)
+    fill(log, 3)
+
+    async def logged(tries: int) -> int:
+        with failing("open", lambda path: path.endswith(".tmp"), errno.ENOSPC):
+            for _ in range(tries):
+                broker.clock.advance(seconds=1)
+                assert await logs.flush_due_logs() == 0
+        return sum("was not flushed" in record.getMessage() for record in caplog.records)
+
+    assert await logged(60) == 1
+    assert await logged(1) == 2
+    assert await logs.flush_due_logs() == 1
+    fill(log, 1)
+    log.leader_epochs.assign(9, log.log_end_offset)
+    assert await logged(2) == 3
+    await logs.shutdown(clean=False)
+
+
 def _aborted(producer_id: int = 4, base_offset: int = 0) -> Sequence[bytes]:
     marker = EndTransactionMarker(ControlRecordType.ABORT, 0)
     return [
