@@ -55,12 +55,15 @@ LOOKUP_ATTEMPTS: Final = 3
 # One read looks behind so many segments that a cleaning has emptied, and at no more bytes of each. They are small and were written lately.
 EMPTIED_SEGMENTS: Final = 50
 EMPTIED_BYTES: Final = 8 * 1024
+DAMAGE_LOGGED_AGAIN_SECONDS: Final = 60.0
+MOST_DAMAGES_LOGGED: Final = 10  # places of one log, in that time
 
 
 class Log:
     """A partition's log. Made from what `recovery.load_log` found on the disk."""
 
     __slots__ = (
+        "_damages",
         "_has_leftovers",
         "_taken_back",
         "_truncation_unwritten",
@@ -99,6 +102,7 @@ class Log:
         self.producers_unknown = False
         # The checkpointed recovery point lies beyond the end that a truncation left, in this life or in the one before.
         self._truncation_unwritten = loaded.ends_before_checkpoint
+        self._damages: dict[str, float] = {}  # that were logged in the last minute
         self._has_leftovers = False  # files of what was cut off may still have their names
         # Recovery point and end of a log that is all on the disk, and whose recovery point went back for a truncation to come.
         self._taken_back: tuple[int, int] | None = None
@@ -147,7 +151,20 @@ class Log:
         except OSError as error:
             raise self.files.storage_error(f"reading at offset {offset}", error) from error
         except struct.error as error:
-            raise CorruptMessage(f"{self.topic_partition}: an index points at no batch near offset {offset}: {error}") from error
+            damage = CorruptMessage(f"{self.topic_partition}: an index points at no batch near offset {offset}: {error}")
+            self._log_damage(damage)
+            raise damage from error
+        except CorruptMessage as damage:
+            self._log_damage(damage)
+            raise
+
+    def _log_damage(self, damage: CorruptMessage) -> None:
+        """Once a place and minute: a consumer asks again and again."""
+        now = self.files.context.clock.monotonic()
+        self._damages = {place: at for place, at in self._damages.items() if now - at < DAMAGE_LOGGED_AGAIN_SECONDS}
+        if damage.message not in self._damages and len(self._damages) < MOST_DAMAGES_LOGGED:
+            self._damages[damage.message] = now
+            log.error("%s cannot be read past a damaged place: %s", self.topic_partition, damage.message)
 
     def read_records(self, offset: int, max_bytes: int, up_to: int, at_least_one_batch: bool) -> FileRegion | None:
         """As `read`, for a consumer: behind batches that a cleaning has emptied, where a batch with records can be given.

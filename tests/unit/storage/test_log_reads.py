@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import struct
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -296,6 +297,32 @@ def test_damaged_bytes_are_an_error_and_no_endless_walk(make_log: LogMaker) -> N
     path.write_bytes(data)
     with pytest.raises(CorruptMessage, match=f"position {position}"):
         read(log, 4)
+
+
+def test_damage_that_readers_meet_again_and_again_is_logged_once_a_place_and_minute(
+    make_log: LogMaker, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client's error code alone says nothing to who has the disk."""
+    log = make_log(segment_bytes=500)
+    fill(log, 20, size=100)
+    first, second = log.segments[:2]
+    for segment in (first, second):
+        content = bytearray(Path(segment.path()).read_bytes())
+        content[8:12] = bytes(4)
+        Path(segment.path()).write_bytes(content)
+
+    def logged() -> int:
+        for segment in (first, second) * 3:
+            with pytest.raises(CorruptMessage):
+                read(log, segment.base_offset + 1)
+        return sum(record.levelno == logging.ERROR and "damaged place" in record.getMessage() for record in caplog.records)
+
+    assert logged() == 2
+    assert f"{first.path()}: a batch of length 0 at position 0" in caplog.text
+    clock.advance(seconds=59)
+    assert logged() == 2
+    clock.advance(seconds=1)
+    assert logged() == 4
 
 
 @pytest.mark.parametrize("at_least_one", [True, False])
