@@ -88,6 +88,8 @@ def _assignment(known: KnownPartition, target: Sequence[BrokerId] | None, living
     if target is None:
         if not known.is_being_reassigned:
             raise NoReassignmentInProgress("No partition reassignment is in progress.")
+        if not known.original_replicas:
+            raise InvalidReplicaAssignment("All replicas are being added: without them there would be none.")
         return toward(known.original_replicas, known.original_replicas)
     if not target:
         raise InvalidReplicaAssignment("Empty replica list specified in partition reassignment.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -113,6 +114,14 @@ def test_a_cancelled_reassignment_drops_what_it_added_and_ends(cluster: KnownClu
     assert cluster.known("a-0") == KnownPartition(PartitionState(BrokerId(1), 2, ids(1, 2, 3), ids(1, 2, 3), 1), 3)
     assert stops(performed) == [ReplicaStop(broker_id, PartitionToStop(A0, 2, delete=True)) for broker_id in ids(4, 5, 6)]
     assert not cluster.state.reassigning()
+
+
+def test_the_cancellation_of_a_reassignment_that_adds_all_replicas_is_refused(cluster: KnownCluster) -> None:
+    """As a tool may have written it. No controller could read the topic with no replica at all."""
+    cluster.put("b", [replace(KnownPartition.without_state(ids(1, 2)), adding_replicas=ids(1, 2))], {})
+    assert reassign(cluster, None, "b-0") == []
+    assert isinstance(cluster.refused[partition_of("b-0")], InvalidReplicaAssignment)
+    assert cluster.known("b-0").state.replicas == ids(1, 2)
 
 
 def test_a_cancellation_does_not_wait_for_original_replicas_that_are_out_of_sync(cluster: KnownCluster) -> None:
