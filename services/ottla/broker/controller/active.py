@@ -132,6 +132,7 @@ class ActiveController(ControllerControl):
         self._request_numbers = request_numbers or count(1)
         self._election = election
         self._is_over = False
+        self.is_loaded = False  # the state is that of the cluster; before the first operation has ended it is empty
         self._background: list[asyncio.Task[None]] = []
         self._changed_deletions = asyncio.Event()
         counts = counts or ControllerCounts()
@@ -329,6 +330,7 @@ class ActiveController(ControllerControl):
             len(state.topics),
             partition_count,
         )
+        self.is_loaded = True
 
     def _is_stopping(self, name: str) -> bool:
         """Whether living brokers have still to confirm that they have nothing of a topic any more."""

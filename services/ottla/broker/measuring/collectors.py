@@ -191,6 +191,7 @@ class ControllerCollector:
         yield Family(controller_metrics.EVENTS, [((event,), count) for event, count in sorted(counts.events.items())])
         if active is not None:
             yield single(controller_metrics.EVENT_QUEUE_LENGTH, active.waiting_count)
+        if active is not None and active.is_loaded:
             yield single(controller_metrics.ALIVE_BROKERS, len(active.state.brokers))
             yield from _cluster(active.state)
 

@@ -15,8 +15,10 @@ import pytest
 from tests.loops import until
 
 from ottla.broker.controller.active import ActiveController
+from ottla.broker.controller.event_queue import ControllerCounts
 from ottla.broker.controller.membership import ControllerTerm
 from ottla.broker.controller.service import ControllerService
+from ottla.broker.measuring.collectors import ControllerCollector
 from ottla.coordination.election import Election
 from ottla.coordination.embedded import EmbeddedSession
 from ottla.coordination.errors import ConnectionLoss, NoNode
@@ -28,9 +30,34 @@ from ottla.errors import (
     TopicAlreadyExists,
 )
 from ottla.interbroker.calls import NewTopic
+from ottla.metrics.controller import ACTIVE, ALIVE_BROKERS, OFFLINE_PARTITIONS, TOPICS
+from ottla.metrics.family import Family
 from ottla.model import NO_LEADER
 
 from .clusters import ONE, THREE, TWO, Cluster, clustered, looked_again
+
+
+async def test_a_controller_that_has_not_read_the_cluster_yet_measures_nothing_of_it(cluster: Cluster) -> None:
+    """It would be no brokers and no topics, and an alarm at each take-over."""
+    service = await cluster.start()
+    await service.create_topic(NewTopic("a"))
+    _, stat = await cluster.session.get("/controller_epoch")
+    election = cast("Election", SimpleNamespace())
+    transport, term = cluster.hub.transport(service), ControllerTerm(ONE, 1, stat.version)
+    taking_over = ActiveController(term, cluster.session, cluster.settings(), cluster.clock, Random(1), transport, election)
+    seen = SimpleNamespace(active=taking_over, counts=ControllerCounts(), controller_epoch=1)
+    collector = ControllerCollector(cast("ControllerService", seen))
+
+    def measured() -> set[str]:
+        return {family.metric.name for family in collector.collect() if isinstance(family, Family)}
+
+    of_the_cluster = {ALIVE_BROKERS.name, TOPICS.name, OFFLINE_PARTITIONS.name}
+    assert not measured() & of_the_cluster
+    assert ACTIVE.name in measured()
+    await taking_over.start()
+    assert measured() >= of_the_cluster
+    taking_over.resign()
+    await taking_over.wait_closed(1)
 
 
 async def test_one_who_is_no_longer_the_controller_can_not_write(cluster: Cluster) -> None:
