@@ -31,6 +31,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.primitives import string
 from ottla.protocol.produce import TopicData
 from ottla.record.batch import batches, crc_of
+from ottla.storage.log import Log
 from ottla.testing.failing_files import failing_files
 
 from .wired import BROKER, Wired, batch, fetch, framed, produce, topic_id, values, wired
@@ -552,6 +553,22 @@ async def test_at_queued_max_requests_connections_wait_their_turn(tmp_path: Path
             assert (await client.produced())[1][0][0] == 0
         for n in (1, 2):
             assert (await clients[2].answer(ApiKey.API_VERSIONS, 0))[0] == n
+
+
+async def test_a_fetch_that_waits_for_bytes_behind_a_cold_place_takes_no_place_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with wired(tmp_path, most_in_flight=1) as broker:
+        broker.topic("events")
+        waiting, other = await broker.connect(), await broker.connect()
+        waiting.write(produce(("events", 0, batch(b"a")), correlation_id=1))
+        assert (await waiting.produced())[1][0][0] == 0
+        monkeypatch.setattr(Log, "read_would_block", lambda *_: True)
+        waiting.write(fetch(("events", 0, 0), correlation_id=2, max_wait_ms=60_000, min_bytes=1 << 20))
+        await rest()
+        other.write(fetch(("events", 0, 1), correlation_id=3))
+        assert await other.fetched() == (3, [(0, b"")])
+        assert not waiting.unread
 
 
 # A group's offset of events-0, all offsets of a group, and a transactional producer.

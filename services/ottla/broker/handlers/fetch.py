@@ -31,11 +31,11 @@ def fetch(request: FetchRequest, context: RequestContext, parts: BrokerParts) ->
     except ApiError as error:
         return EncodedBody(cast("Pieces", codec.encode_response(version, error.code, 0, [])))
     reading = Reading(request, scope, context, parts)
+    # A task and no coroutine: what waits for bytes is no work under way.
     if reading.is_large:
-        # A task and no coroutine: what waits for bytes is no work under way.
         return asyncio.ensure_future(_in_slices(reading, request, parts))
     cold = reading.cold()
-    return _after(cold, reading, request, parts) if cold else _answer_or_wait(reading, request, parts)
+    return asyncio.ensure_future(_after(cold, reading, request, parts)) if cold else _answer_or_wait(reading, request, parts)
 
 
 async def _after(cold: list[tuple[Partition, int]], reading: Reading, request: FetchRequest, parts: BrokerParts) -> EncodedBody:
