@@ -167,6 +167,7 @@ class Election:
         while True:
             await self._changed.wait()
             await asyncio.sleep(self._failed_at + self._pause() - asyncio.get_running_loop().time())
+            failed_at = self._failed_at
             try:
                 await self._elect()
             except SessionExpired:
@@ -174,8 +175,8 @@ class Election:
             except Exception as error:  # a process must not stop taking part in the election
                 if not isinstance(error, OttlaError):
                     log.exception("the election of a %s continues after a failure", self._office.name)
-                self._failures = max(self._failures, 1)  # the next attempt is not the first
-                self.term_failed(reason_of(error))
+                if self._failed_at == failed_at:  # else the candidate has said so before it raised
+                    self.term_failed(reason_of(error))
 
     async def _take_or_see(self, watch: Watch) -> Term:
         """Takes the office, or says who holds it. The watch is on the ephemeral."""

@@ -79,6 +79,33 @@ async def test_a_term_that_could_not_begin_is_begun_again_in_the_same_epoch(tmp_
     await zookeeper.close()
 
 
+async def test_a_candidate_that_says_that_its_term_failed_and_raises_has_failed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the controller when it cannot take over: the first retry is at once."""
+    monkeypatch.setattr("ottla.coordination.election._BACKOFF", Backoff(first_seconds=1_000.0, longest_seconds=1_000.0))
+
+    class Controller(Candidate):
+        async def term_begins(self, term: Term) -> None:
+            if self.fails:
+                self.election.term_failed("taking over failed")
+            await super().term_begins(term)
+
+    zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
+    session = await zookeeper.session()
+    candidate = Controller(session, "only")
+    await candidate.election.start()
+    candidate.fails = 1
+    await session.delete(OFFICE.path)
+    await until(lambda: len(candidate.terms) == 2, 60)
+    assert [record.getMessage() for record in caplog.records] == [
+        "only cannot continue as the registry leader, retrying: taking over failed"
+    ]
+    candidate.election.close()
+    await candidate.election.wait_closed()
+    await zookeeper.close()
+
+
 async def test_which_epochs_are_ottlas_is_written_with_the_epoch_also_of_a_term_that_never_begins(tmp_path: Path) -> None:
     """A holder that dies at once leaves no epoch that would pass for Kafka's."""
     zookeeper = EmbeddedZooKeeper(tmp_path, SystemClock())
