@@ -107,16 +107,27 @@ class ControllerWrites:
         """As few transactions as ZooKeeper's limit of a request's size allows, in order.
 
         The operations are taken as they are needed, and some at a time, so that a generator of many does not hold up the loop.
+
+        Raises:
+            NotController: as from `write`.
+            RequestTooLarge: the first operation alone is; nothing is written.
+            CoordinationError: a later one is, and those before it are written.
         """
         chroot_size = self._coordination.chroot_size
-        run = Run(operation_size(self._check) + chroot_size, chroot_size)
-        for count, operation in enumerate(operations, 1):
-            if (full := run.add(operation)) is not None:
-                await self.write(full)
-            elif count % _MADE_AT_ONCE == 0:
-                await asyncio.sleep(0)
-        if run.operations:
-            await self.write(run.operations)
+        run, is_begun = Run(operation_size(self._check) + chroot_size, chroot_size), False
+        try:
+            for count, operation in enumerate(operations, 1):
+                if (full := run.add(operation)) is not None:
+                    await self.write(full)
+                    is_begun = True
+                elif count % _MADE_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            if run.operations:
+                await self.write(run.operations)
+        except RequestTooLarge as error:
+            if not is_begun:
+                raise
+            raise CoordinationError(f"{error}; what came before it is written") from error
 
     async def _took_place(self, operations: Sequence[Operation]) -> bool:
         lost = 0

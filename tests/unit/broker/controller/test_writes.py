@@ -6,9 +6,13 @@ import asyncio
 from collections.abc import Iterator
 from typing import cast
 
+import pytest
+
+from ottla.broker.controller.event_queue import ControllerEvent, EventQueue
 from ottla.broker.controller.znode_writes import ControllerWrites
-from ottla.coordination.interface import Check, Coordination, Create, Operation
+from ottla.coordination.interface import Check, Coordination, Create, Operation, SetData
 from ottla.coordination.requests import MAX_REQUEST_SIZE, validate_operations
+from ottla.errors import InvalidRequest, UnknownServerError
 
 
 class Service:
@@ -23,6 +27,20 @@ class Service:
         validate_operations(operations, self.chroot_size)
         self.transactions.append(operations)
         return [None] * len(operations)
+
+
+@pytest.mark.parametrize(("before", "answered", "fails"), [(0, InvalidRequest, False), (1, UnknownServerError, True)])
+async def test_an_operation_that_is_too_large_ends_the_term_where_others_before_it_are_written(
+    before: int, answered: type[Exception], fails: bool
+) -> None:
+    """The controller would decide on by a state that is not what it has written."""
+    service, failures = Service(), list[str]()
+    operations: list[Operation] = [*(Create(f"/{index}") for index in range(before)), SetData("/large", b"x" * MAX_REQUEST_SIZE, 1)]
+    writes = ControllerWrites(cast("Coordination", service), 7)
+    with pytest.raises(answered, match="over ZooKeeper's limit"):
+        await EventQueue(failures.append).submit(ControllerEvent.REASSIGN_PARTITIONS, "all", lambda: writes.write_in_parts(operations))
+    assert len(service.transactions) == before
+    assert bool(failures) == fails
 
 
 async def test_while_thousands_of_operations_are_made_others_get_their_turn() -> None:
