@@ -31,12 +31,13 @@ from ottla.clock import Clock
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
-from ottla.coordination.errors import MalformedZnode
+from ottla.coordination.errors import MalformedZnode, NoNode
 from ottla.coordination.interface import Coordination, Create, Delete, Operation, SetData
 from ottla.errors import (
     NONE,
     ApiError,
     BrokerIdNotRegistered,
+    InvalidPartitions,
     InvalidRequest,
     KafkaStorageError,
     ReassignmentInProgress,
@@ -376,7 +377,15 @@ class TopicOperations:
         leader_epoch = max((partition.state.leader_epoch for partition in topic.partitions), default=0)
         added = decisions.new_topic_states(self.state, placed, leader_epoch)
         description = TopicDescription(name, topic.topic_id, former.partitions + added)
-        has_parent = await self.coordination.exists(znodes.PARTITIONS.path(name)) is not None
+        try:
+            known = await self.coordination.children(znodes.PARTITIONS.path(name))
+            has_parent = True
+        except NoNode:
+            known, has_parent = [], False
+        new_names = {str(index) for index in range(len(former.partitions), request.total_count)}
+        if left := sorted(new_names.intersection(known), key=int):
+            path = znodes.PARTITION.path(name, int(left[0]))
+            raise InvalidPartitions(f"Topic '{name}' has had more partitions: {path} and {len(left) - 1} others are to be deleted first.")
         written = znode_writes.topic_extension(description, len(former.partitions), topic.version, has_parent)
         if request.validate_only:
             return description

@@ -8,7 +8,7 @@ import pytest
 from tests.loops import until
 
 from ottla.coordination import znodes
-from ottla.errors import TopicAlreadyExists
+from ottla.errors import InvalidPartitions, TopicAlreadyExists
 from ottla.interbroker.calls import AllReplicas, ElectionType, NewTopic
 from ottla.model import NO_LEADER, BrokerId, TopicPartition
 
@@ -71,6 +71,20 @@ async def test_a_topic_of_which_no_replica_has_lived_yet_gets_more_partitions(cl
     await controller.create_partitions("a", 2)
     await until(lambda: cluster.broker.leads() == [TopicPartition("a", 1)])
     assert await cluster.paths("/brokers/topics/a/partitions") == [f"/brokers/topics/a/partitions/1{state}" for state in ("", "/state")]
+
+
+async def test_a_topic_that_a_tool_has_left_with_znodes_of_more_partitions_gets_none_of_these(cluster: Cluster) -> None:
+    """Each attempt ended the controller's term."""
+    controller = await cluster.start()
+    tool = await cluster.zookeeper.session()
+    await controller.create_topic(NewTopic("a"))
+    await tool.create("/brokers/topics/a/partitions/2")
+    active = controller.active
+    with pytest.raises(InvalidPartitions, match="/brokers/topics/a/partitions/2 and 0 others are to be deleted first"):
+        await controller.create_partitions("a", 3)
+    assert active is not None and controller.active is active
+    await tool.delete("/brokers/topics/a/partitions/2")
+    assert len((await controller.create_partitions("a", 3)).partitions) == 3
 
 
 async def test_a_deleted_topic_goes_with_what_another_tool_has_left_below_its_znodes(cluster: Cluster) -> None:
