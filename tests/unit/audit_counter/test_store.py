@@ -433,6 +433,17 @@ def test_messages_are_added_up_without_a_look_at_rows(store: Store) -> None:
     assert "USING COVERING INDEX" in plan[-1]
 
 
+def test_who_is_silent_is_found_without_a_look_at_sessions_that_have_ended(store: Store) -> None:
+    """The counter asks each second, and a week has very many: of 200,000 it did nothing else for a second."""
+    said: list[str] = []
+    store._connection.set_trace_callback(said.append)
+    assert not store.silent_sessions(NOW, NOW) and not store.silent_brokers(NOW)
+    store._connection.set_trace_callback(None)
+    questions = [text for text in said if text.startswith("SELECT")]
+    plans = [store._connection.execute(f"EXPLAIN QUERY PLAN {question}").fetchall()[0][-1] for question in questions]
+    assert len(plans) == 2 and all("SEARCH sessions USING" in plan and "sessions_open (heard_ms<?)" in plan for plan in plans), plans
+
+
 def test_what_a_mirror_reads_again_takes_the_place_of_what_it_said_before(store: Store) -> None:
     """A worker was killed before its word was acknowledged; the next one reads the same in other portions."""
 
