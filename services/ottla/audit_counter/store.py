@@ -769,7 +769,7 @@ class Store:
         for windows in (self._without_log, self._in_log):
             windows -= {window for window in windows if window[1] < before}
         with self._transaction() as connection:
-            for table in ("verdicts", "repeated", "former", "counts"):
+            for table in ("verdicts", "repeated", "former", "unwritten", "counts"):
                 rows = [(topic, before) for topic in self._topics_in(table)]
                 found = connection.executemany(f"DELETE FROM {table} WHERE topic = ? AND start_ms < ?", rows)
             connection.execute("DELETE FROM sessions WHERE heard_ms < ? AND (is_final OR is_dead)", (before,))

@@ -1198,6 +1198,14 @@ async def test_verdicts_are_left_to_another_counter_only_while_there_is_an_activ
     assert not store.unwritten(1)
 
 
+def test_verdicts_that_are_forgotten_are_not_to_be_written_any_more(store: Store) -> None:
+    """Where no counter is active, as ZooKeeper is away, the list of them grew for as long as that took."""
+    for start_ms in (START, START + 10 * HOUR):
+        store.put_verdicts("clicks", start_ms, [EdgeVerdict("producer", "broker", Verdict.COMPLETE)], now_ms=NOW)
+    store.purge(NOW + 171 * HOUR)
+    assert [start_ms for _, start_ms, _, _ in store.unwritten(10)] == [START + 10 * HOUR]
+
+
 async def test_a_topic_whose_logs_cannot_be_read_keeps_no_other_topic_waiting(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one that the counter may not read, each minute left a window to be tried again: a week of them were all that was ever tried."""
     tried: list[str] = []
