@@ -508,7 +508,7 @@ class AuditCounter:
             said = judge(books, self.settings.expected, former, just_read, reads_logs=self.settings.verify != "never")
             self.progress.judged += 1
             new = [verdict for verdict in said if former.get(verdict.edge) != verdict]
-            if new or not known:
+            if new or not known or former.keys() - {verdict.edge for verdict in said}:  # of a group that is gone
                 store.put_verdicts(topic, start_ms, said, books.window_ms // self.settings.window_ms, self._clock.time_ms())
                 events += [Event(topic, start_ms, verdict) for verdict in new]
             if any(verdict.is_open for verdict in said) or self._waits_for_producers(books):

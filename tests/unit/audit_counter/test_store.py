@@ -486,6 +486,25 @@ def test_a_group_that_is_gone_for_longer_than_the_retention_has_no_edge(store: S
     assert store.books("clicks", START).reporting == {"broker", "log"}
 
 
+async def test_what_was_pending_of_a_group_is_said_no_more_once_the_group_is_gone(store: Store) -> None:
+    """It was PENDING in the windows before for as long as these were kept, and what asked for all of a topic was not answered by more."""
+    counter, later = counter_of(store, verify="never"), START + 100 * HOUR
+    apply(store, consumed(0, ALL[:50], 50, is_final=True))
+    said = [
+        record("p", 0, "producer", {later: acknowledged(ALL)}, is_final=True),
+        record("b", 0, "broker", {later: headers(ALL)}, first_offset=0, next_offset=100, watermark_ms=later + MINUTE),
+    ]
+    changed = store.apply(read(*said, first=1), {0: 3}, NOW + 100 * HOUR).changed
+
+    async def edges() -> dict[str, Verdict]:
+        await counter._judge({*changed, ("clicks", -1)})
+        return {said.edge: said.verdict for _, start_ms, said in store.verdicts("clicks") if start_ms == later}
+
+    assert await edges() == {"producer->broker": Verdict.COMPLETE, "broker->consumer:g": Verdict.PENDING}
+    store.purge(NOW + 171 * HOUR)
+    assert await edges() == {"producer->broker": Verdict.COMPLETE}
+
+
 def test_offsets_that_no_broker_counted_are_missing_audit_data(store: Store) -> None:
     apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL[:50], watermark_ms=END))
     apply(store, appended(1, ALL[60:], watermark_ms=END, reported_ms=END), first=2)
