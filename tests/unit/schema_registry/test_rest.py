@@ -23,6 +23,8 @@ from ottla.schema_registry.rest.routes import ROUTES, Router
 from ottla.schema_registry.rest.security import Authentication, users_of
 from ottla.schema_registry.state.decisions import Registration
 from ottla.schema_registry.state.errors import BY_CODE
+from ottla.schema_registry.state.replay import State
+from ottla.schema_registry.state.schemas import Version
 
 ROOT: Final = Path(__file__).parents[3]
 A, A_AND_B = json.dumps(record("R", "a")), json.dumps(record("R", "a", "b"))
@@ -686,6 +688,23 @@ async def test_an_empty_subject_is_refused_where_the_setting_says_so() -> None:
         assert await client.register("normal", A) == 1
     async with asking() as client:
         assert await client.register(":.:", A) == await client.register("*", A) == 1
+
+
+async def test_a_page_of_schemas_looks_at_no_version_behind_it(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads all of a registry asks for one page after the other, and each cost as much as all."""
+    for number in range(5):
+        await client.register(f"s{number}", A)
+    looked_at: list[str] = []
+    versions = State.versions
+
+    def looked(state: State, subject: str) -> tuple[Version, ...]:
+        looked_at.append(subject)
+        return versions(state, subject)
+
+    monkeypatch.setattr(State, "versions", looked)
+    page = (await client.get("/schemas?offset=1&limit=2")).json
+    assert [version["subject"] for version in page] == ["s1", "s2"] and looked_at == ["s0", "s1", "s2"]
+    assert (await client.get(f"/schemas?offset={10**20}")).json == []
 
 
 async def test_each_context_has_ids_of_its_own(client: Client) -> None:

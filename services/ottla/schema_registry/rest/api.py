@@ -5,6 +5,7 @@ A method is named as its route. It gives what is answered as JSON, a `Text`, or 
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -146,10 +147,9 @@ class Call:
 
     def page(self, found: Iterable[T], bounds: tuple[int, int]) -> list[T]:
         """The entries that offset and limit ask for."""
-        offset, limit = self._number("offset", 0), self._number("limit", -1)
+        offset, limit = min(max(0, self._number("offset", 0)), HIGHEST_ID), self._number("limit", -1)
         wanted = limit if 0 < limit <= bounds[1] else bounds[0]
-        listed = list(found)
-        return listed[max(0, offset) : max(0, offset) + wanted]
+        return list(itertools.islice(found, offset, offset + wanted))
 
     def _number(self, name: str, default: int) -> int:
         text = self.text(name)
