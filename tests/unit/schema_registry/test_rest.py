@@ -863,6 +863,18 @@ async def test_a_kept_answer_for_an_alias_does_not_outlive_a_change_of_the_alias
         assert registry.application.counts.cached == 4
 
 
+async def test_a_kept_answer_for_a_subject_that_does_not_have_the_id_ends_when_it_has_it() -> None:
+    """Until then the id is looked for in the default context, and in others, in which it is another schema."""
+    async with node(MemoryLog()) as registry:
+        client = registry.client
+        asked = b"GET /schemas/ids/1?subject=b HTTP/1.1\r\nHost: x\r\n"
+        for subject, schema, expected in (("a", A, b"record"), (":.other:b", '"int"', b"int"), ("b", A, b"record")):
+            await client.register(subject, schema)
+            answers = await client.raw((asked + b"\r\n") * 3 + asked + b"Connection: close\r\n\r\n")
+            assert answers.count(expected) == 4, subject
+        assert registry.application.counts.cached == 2  # of the subject's own
+
+
 async def test_javas_clients_that_end_at_an_unknown_field_are_answered_as_by_confluents_7() -> None:
     """`SchemaString`, `Schema` and `RegisterSchemaResponse` ignore no unknown field up to v5.5.15. Newer clients get all."""
     log = MemoryLog()

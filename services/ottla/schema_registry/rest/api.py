@@ -324,6 +324,14 @@ class Api:
         subject = names.normal(names.within(call.context, call.text("subject")))
         return int(text), self._state.version_by_id(int(text), self._state.replace_alias(subject))
 
+    def is_of_asked_subject(self, call: Call) -> bool:
+        """Whether an id is answered for the subject that was asked for, if one was: else another schema may be, once the subject has it."""
+        asked = names.parse(self._state.replace_alias(names.normal(names.within(call.context, call.text("subject")))))
+        if not asked.subject:
+            return True
+        _, version = self._by_id(call)
+        return version is not None and version.subject == asked.qualified
+
     def schema_by_id(self, call: Call) -> Answer:
         schema_id, version = self._by_id(call)
         if version is None:

@@ -184,9 +184,10 @@ class Application:
             if OFFSET_HEADER in request.headers or (route.writes and not self._place.is_leader):
                 return self._wait(request, route, call, media_type)
             found = getattr(self._api, route.name)(call)
+            may_keep = route.name in CACHED_ROUTES and self._api.is_of_asked_subject(call)
             if isinstance(found, Awaitable):
-                return self._finish(request, route, found, media_type)
-            return self._success(request, route, found, media_type)
+                return self._finish(request, route, found, media_type, may_keep=may_keep)
+            return self._success(request, route, found, media_type, may_keep=may_keep)
         except RegistryError as error:
             return self._error(request, route_name, error, media_type)
         except Exception:  # where a request ends
@@ -254,7 +255,7 @@ class Application:
                     await self._place.wait_for(int(digits))
         return replace(response, headers=self._common(request) + response.headers)
 
-    async def _finish(self, request: Request, route: Route, answer: Awaitable[Any], media_type: str) -> Response:
+    async def _finish(self, request: Request, route: Route, answer: Awaitable[Any], media_type: str, *, may_keep: bool = False) -> Response:
         loop = asyncio.get_running_loop()
         began = loop.time()
         removals = self._place.state.removals
@@ -263,7 +264,7 @@ class Application:
             if isinstance(found, Response):
                 self.counts.count(route.name, found.status)
                 return found
-            return self._success(request, route, found, media_type, may_keep=removals == self._place.state.removals)
+            return self._success(request, route, found, media_type, may_keep=may_keep and removals == self._place.state.removals)
         except RegistryError as error:
             return self._error(request, route.name, error, media_type)
         except RecursionError:  # each of the schemas that refer to one another may be as deep as is allowed
@@ -326,7 +327,7 @@ class Application:
         allowed = {"access-control-allow-origin": origin, "access-control-expose-headers": "X-Registry-Offset", "vary": "Origin"}
         return self._headers + header_lines(allowed)
 
-    def _success(self, request: Request, route: Route, found: Any, media_type: str, *, may_keep: bool = True) -> Response:
+    def _success(self, request: Request, route: Route, found: Any, media_type: str, *, may_keep: bool) -> Response:
         if _is_former_java(request):
             found = _former(route.name, found)
         body = found.text.encode() if isinstance(found, Text) else b"" if route.status == 204 else _dumped(found)
