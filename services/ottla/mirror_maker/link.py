@@ -17,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -775,12 +776,16 @@ class Link:
         """
         if partition in self.refused:
             raise InvalidRequest(f"{partition} cannot be copied: {self.refused[partition]}; the target or naming has to change")
+        topic = self.target_of(partition)
         if how == "truncate":
-            topic = self.target_of(partition)
             others = [one for one, to in self._wanted.items() if to.topic == topic and one != partition]
             shared = others if self.settings.partition_by == "key" else [one for one in others if one.partition == partition.partition]
             if shared:
                 raise InvalidRequest(f"{topic} has the records of {shared[0]} too: it cannot be truncated for {partition} alone")
+        if self._sizes.pop(topic, None) is not None:  # it may take larger batches by now, and says so itself until it is looked at again
+            wanted = self._wanted.items()
+            self._wanted = {one: replace(to, max_batch_bytes=1 << 31) if to.topic == topic else to for one, to in wanted}
+            self._tell_slots()
         for copier in self.slots.values():
             if partition in copier.statuses:
                 copier.repair(partition, how)

@@ -627,6 +627,23 @@ async def test_a_link_that_this_release_cannot_make_keeps_no_other_one_from_bein
             await zookeeper.close()
 
 
+async def test_a_partition_goes_on_after_a_repair_where_the_target_takes_larger_batches_by_then(tmp_path: Path) -> None:
+    """How large they may be was asked for once, where settings do not follow, and every ten minutes where they do."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await create_topic(b.cluster, "A.clicks", max_message_bytes="3000")
+        async with worker(a, b, sync_topic_configs_enabled="false") as one:
+            link = one.links["A-B"]
+            await until(lambda: link._sizes == {"A.clicks": 3000})
+            await publish(a, CLICKS, bytes(5000))
+            await until(lambda: CLICKS in link.statuses and link.statuses[CLICKS].state is PartitionState.FAILED)
+            assert "MessageTooLarge" in link.statuses[CLICKS].reason
+            await alter_configs(b.cluster, {ConfigResource(ResourceType.TOPIC, "A.clicks"): {"max.message.bytes": "1000000"}})
+            assert link.repair(CLICKS, "accept gap")
+            await arrives(b, COPIED, bytes(5000))
+            await until(lambda: link._sizes == {"A.clicks": 1_000_000})
+
+
 async def test_a_pause_of_what_is_not_copied_and_a_resume_of_what_is_not_paused_are_refused(tmp_path: Path) -> None:
     """A misspelt name would leave an operator sure of a pause that there is not."""
     async with two_sides(tmp_path) as (a, b):
