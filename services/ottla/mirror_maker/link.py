@@ -2,7 +2,8 @@
 
     every 5 s        the source's topics are looked at; new ones and new partitions are made in the target and copied
     on a change      of workers and slots, and every 2 s: free slots are taken, one too many is given up
-    every 5 s        offsets of groups are translated; the positions are committed in the source, for tools that show lag
+    every 5 s        offsets of groups are translated; the positions are committed in the source, for tools that show lag; the source
+                     says where it ends, of partitions that are not read
     every 5 s        schemas that the target's registry does not have are registered there, by the holder of slot 0
     every second     a heartbeat, by the holder of slot 0
 
@@ -65,7 +66,7 @@ from ottla.mirror_maker.sync.schemas import ANSWER_SECONDS, SchemaCopier
 from ottla.mirror_maker.sync.topics import ensure_topics, follow_settings, make_topic, own_settings, unaudited
 from ottla.model import TopicPartition
 from ottla.wire.admin import NewTopic
-from ottla.wire.cluster import Cluster
+from ottla.wire.cluster import Cluster, is_healed_by_time
 from ottla.wire.groups import CommittedOffset, commit_offsets, committed_offsets
 from ottla.wire.offsets import LATEST, list_offsets
 from ottla.wire.producing import BatchProducer
@@ -97,6 +98,7 @@ _WHAT_IS_DONE: Final = {
     "_assign": "share the slots",
     "discover": "look for topics",
     "_commit_positions": "commit its positions in the source",
+    "_look_at_ends": "ask how far its source is ahead of what is paused or has failed",
     "_follow_groups": "translate offsets of groups",
     "_follow_schemas": "copy schemas",
     "_beat": "write heartbeats",
@@ -228,6 +230,7 @@ class Link:
             self._repeat(ASSIGN_SECONDS, self._assign, self._changed),
             self._repeat(settings.refresh_topics_interval_seconds, self.discover),
             self._repeat(settings.translation_seconds, self._commit_positions),
+            self._repeat(settings.translation_seconds, self._look_at_ends),
             self._repeat(settings.translation_seconds, self._follow_groups),
         ]
         if self._schemas is not None:
@@ -606,6 +609,29 @@ class Link:
         if positions:
             await self._refresh_source(())
             await commit_offsets(self._source, f"{MAP_PREFIX}{self.settings.name}", positions)
+
+    async def _look_at_ends(self) -> None:
+        unread = [
+            partition
+            for copier in self.slots.values()
+            for partition, status in copier.statuses.items()
+            if not status.is_working and partition in self._wanted
+        ]
+        ends = await self._ends_of(unread) if unread and not self.failure else {}
+        for copier in self.slots.values():
+            copier.note_ends(ends)
+
+    async def _ends_of(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Of each partition of which the source says it; one answer is about all that were asked for."""
+        try:
+            asked = dict.fromkeys(partitions, LATEST)
+            found = await list_offsets(self._source, asked, read_committed=True, timeout_seconds=END_SECONDS)
+        except ApiError as error:
+            if is_healed_by_time(error):
+                raise
+            half = len(partitions) // 2
+            return await self._ends_of(partitions[:half]) | await self._ends_of(partitions[half:]) if half else {}
+        return {partition: listed.offset for partition, listed in found.items()}
 
     async def _follow_groups(self) -> None:
         settings = self.settings

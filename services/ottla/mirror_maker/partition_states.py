@@ -14,7 +14,7 @@ Pure: states in, states out; a step that no arrow has is a broken invariant of o
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -71,6 +71,11 @@ class PartitionStatus:
     def lag(self) -> int:
         """Offsets that are not copied yet; 0 while that is not known."""
         return max(self.end_offset - self.next_offset, 0) if self.next_offset >= 0 and self.end_offset >= 0 else 0
+
+    def ending_at(self, end_offset: int, now_ms: int) -> PartitionStatus:
+        """The status once it is known where the source ends, and since when there is something to copy."""
+        found = replace(self, end_offset=end_offset)
+        return replace(found, waiting_since_ms=now_ms) if found.lag and max(found.timestamp, found.waiting_since_ms) < 0 else found
 
     def lag_seconds(self, now_ms: int) -> float:
         """How old the last copied record is, if that is not the last there is; before there is one, for how long it has been due."""

@@ -662,6 +662,24 @@ async def test_a_pause_of_what_is_not_copied_and_a_resume_of_what_is_not_paused_
             assert await command(one, "resume", "A-B", "clicks") == (0, "A-B is copying\n"), "its partitions with it"
 
 
+async def test_the_lag_of_a_paused_partition_grows_with_what_its_source_gets(tmp_path: Path) -> None:
+    """It was what it had been at the pause, and so were the link's metrics: 0 for a link that had not copied anything for a week."""
+    async with two_sides(tmp_path) as (a, b):
+        await create_topic(a.cluster, "clicks")
+        await publish(a, CLICKS, b"0")
+        async with worker(a, b) as one:
+            link = one.links["A-B"]
+            await arrives(b, COPIED, b"0")
+            await link.pause("*")
+            await until(lambda: link.statuses[CLICKS].state is PartitionState.PAUSED)
+            await publish(a, CLICKS, b"1", b"2")
+            await until(lambda: link.statuses[CLICKS].lag == 2)
+            assert link.statuses[CLICKS].lag_seconds(one._clock.time_ms()) > 0
+            await link.resume("*")
+            await arrives(b, COPIED, b"0", b"1", b"2")
+            await until(lambda: link.statuses[CLICKS].lag == 0)
+
+
 async def test_what_cannot_be_read_of_links_is_told_by_its_path(tmp_path: Path) -> None:
     damages = [b"{", b"[]", b'{"source": "A", "target": "B"}', b'{"source": "A", "target": "B", "settings": {"topics": 1}}']
     damages.append(b"[" * 100_000)

@@ -711,12 +711,22 @@ class SlotCopier:
             end = max(end, status.next_offset)
             if end == status.end_offset and not status.lag and status.state is PartitionState.RUNNING:
                 continue  # idle, as most are most of the time
-            status = replace(status, end_offset=end)
-            if status.lag and status.timestamp < 0 and status.waiting_since_ms < 0:
-                status = replace(status, waiting_since_ms=now_ms)
+            status = status.ending_at(end, now_ms)
             late = status.lag_seconds(now_ms) > LAGGING_SECONDS
             self._statuses[partition] = status
             self._go(partition, PartitionState.LAGGING if late else PartitionState.RUNNING)
+
+    def note_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Takes in where the source ends, of partitions that are not read: the slot itself hears nothing of them.
+
+        Args:
+            ends: up to where committed records can be read.
+        """
+        now_ms = self._clock.time_ms()
+        for partition, end in ends.items():
+            status, known = self._statuses.get(partition), self.maps.get(partition)
+            if status is not None and not status.is_working and known is not None:
+                self._statuses[partition] = replace(status, next_offset=known.next_offset).ending_at(end, now_ms)
 
     async def _trim(self, producer: TransactionalProducer) -> None:
         """Deletes pages of the map about records that the source has deleted."""
