@@ -20,7 +20,7 @@ from tests.loops import until
 from tests.unit.audit_counter.pipelines import Pipeline
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 
-from ottla.audit_counter.rest.application import AuditApplication, _page_text, _windows_listed
+from ottla.audit_counter.rest.application import AuditApplication, _listed, _page_text, _windows_listed
 from ottla.audit_counter.rest.document import openapi
 from ottla.audit_counter.server import AuditServer
 from ottla.audit_counter.service import AuditCounter
@@ -125,6 +125,22 @@ def test_windows_are_written_as_the_json_of_their_rows_whatever_a_group_is_calle
     )
     rows = [empty, TierRow(**{**empty, "window": 60_000, "latency_p50_ms": 0.0, "latency_p99_ms": 12.3456789, "latency_p999_ms": 1e22})]
     assert json.loads(bytes(_windows_listed(Request({"type": "http", "headers": []}), rows).body)) == rows
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        (b"text/csv", "text/csv"),
+        (b"application/json, Text/CSV; q=0.5", "text/csv"),
+        (b"application/json, text/csv; q=0.0", "application/json"),
+        (b"text/csv;q=0,*/*", "application/json"),
+        (b"", "application/json"),
+    ],
+)
+def test_a_list_is_csv_where_it_is_asked_for_and_not_where_it_is_refused(accept: bytes, kind: str) -> None:
+    """RFC 9110, 12.4.2: a weight of 0 means "not acceptable"."""
+    answer = _listed(Request({"type": "http", "headers": [(b"accept", accept)]}), [{"topic": "clicks"}])
+    assert answer.headers["content-type"].partition(";")[0] == kind
 
 
 async def test_what_is_known_can_be_asked_for_by_rest_grpc_and_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,7 @@ _DAY_MS: Final = 86_400_000
 _MOST_DAYS: Final = 31
 _LONGEST_WAIT_SECONDS: Final = 15.0  # below the deadline of a connection
 _ZONE: Final = re.compile(r"(?<=:\d\d) (?=\d\d:\d\d$)")  # + of a zone, which a query has as a space
+_REFUSED: Final = re.compile(r"q=0(\.0*)?")  # the weight of a media type that is not taken
 _TIER_ROW: Final = "{" + ",".join(f'"{name}":%s' for name in TierRow.__annotations__) + "}"
 
 
@@ -228,7 +229,8 @@ class AuditApplication:
 
 
 def _is_csv(request: Request) -> bool:
-    return "text/csv" in request.headers.get("accept", "")
+    ranges = [media_range.replace(" ", "").split(";") for media_range in request.headers.get("accept", "").lower().split(",")]
+    return any(name == "text/csv" and not any(map(_REFUSED.fullmatch, parameters)) for name, *parameters in ranges)
 
 
 def _listed(request: Request, rows: Sequence[Mapping[str, Any]]) -> Response:
