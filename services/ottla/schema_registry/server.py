@@ -148,7 +148,7 @@ class SchemaRegistry:
         if settings.kafkastore_checkpoint_dir:
             self._snapshot_path = snapshot.file_of(Path(settings.kafkastore_checkpoint_dir), settings.kafkastore_topic)
             state = await offload(snapshot.read_or_none, self._snapshot_path, self._topic_identity, first_offset, next_offset, defaults)
-        self._snapshot_offset = first_offset if state is None else state.next_offset
+        self._snapshot_offset = 0 if state is None else state.next_offset
         self._offload = offload
         timeouts = settings.kafkastore_timeout_ms / 1000, settings.kafkastore_init_timeout_ms / 1000
         self.store = await replayed(topic, drafts, state or State(defaults), (first_offset, next_offset), *timeouts)
@@ -247,13 +247,14 @@ class SchemaRegistry:
     # Snapshots.
 
     async def _write_snapshots(self) -> None:
+        tried_offset = 0
         while True:
-            await self.store.wait_for_ever(self._snapshot_offset + self._settings.kafkastore_checkpoint_records)
+            await self.store.wait_for_ever(max(tried_offset, self._snapshot_offset) + self._settings.kafkastore_checkpoint_records)
+            tried_offset = self.store.state.next_offset
             try:
                 await self.write_snapshot()
             except OSError as error:
                 log.warning("the snapshot %s cannot be written: %s", self._snapshot_path, error)
-                self._snapshot_offset = self.store.state.next_offset
 
     async def write_snapshot(self) -> int:
         """Writes one, and gives its size.

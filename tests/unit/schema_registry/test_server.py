@@ -281,6 +281,23 @@ async def test_a_restart_has_everything_with_a_snapshot_and_without(found: World
     assert await client_of(without).register("s6", '"double"') == 6
 
 
+async def test_a_snapshot_that_cannot_be_written_is_not_said_to_be_there(
+    found: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The metric said how far it went all the same, as on a full disk; and where a log begins that has none."""
+    (tmp_path / "one").write_bytes(b"no directory")
+    node = await found.node(alone=True, name="one", kafkastore_checkpoint_records="2")
+    client = client_of(node)
+    for number, kind in enumerate(("int", "long"), 1):
+        assert await client.register(f"s{number}", f'"{kind}"') == number
+    await until(lambda: "_schemas.snapshot cannot be written" in caplog.text)
+    assert node.snapshot_offset == 0
+    (tmp_path / "one").unlink()
+    assert await client.register("s3", '"string"') == 3
+    assert await client.register("s4", '"bytes"') == 4
+    await until(lambda: node.snapshot_offset > 3)
+
+
 async def test_what_the_settings_say_of_validation_holds_where_no_config_does(found: World) -> None:
     """Also in a state that comes from a snapshot."""
     text = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "string", "default": null}]}'
