@@ -9,7 +9,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,15 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 from tests.loops import until
 from tests.unit.audit_counter.records import MINUTE, NOW, START, appended, consumed, produced, read, record
 from tests.unit.audit_counter.test_many import answer
 from tests.unit.audit_counter.test_verdicts import headers, tally
 
 from ottla.audit_counter.books import Moved
+from ottla.audit_counter.rest import application
 from ottla.audit_counter.rest.application import AuditApplication
 from ottla.audit_counter.server import AuditServer, Collector
 from ottla.audit_counter.service import AuditCounter, CounterSettings, _LogCount
@@ -622,6 +626,24 @@ async def test_what_a_session_left_in_doubt_is_judged_again_when_it_was_not_dead
     spoken = record("p", 1, "producer", {}, watermark_ms=END), record("c", 1, "consumer:g", {}, watermark_ms=END)
     said = await judged(apply(store, *spoken, first=3))
     assert said == {"producer->broker": Verdict.COMPLETE, "broker->consumer:g": Verdict.LOSS}
+
+
+async def test_what_is_listed_is_written_beside_the_loop(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 200,000 sessions, which a week may have, nothing else was done for seconds, and the canary took that for the cluster's."""
+    threads: list[threading.Thread] = []
+    listed = application._listed
+
+    def noted(request: Request, rows: Iterable[Mapping[str, Any]]) -> Response:
+        threads.append(threading.current_thread())
+        return listed(request, rows)
+
+    monkeypatch.setattr(application, "_listed", noted)
+    await counter_of(store)._judge(apply(store, produced(0, ALL, watermark_ms=END), appended(0, ALL, watermark_ms=END)))
+    asked = AuditApplication(counter_of(store), SystemClock())
+    between = f"from={START}&to={END}".encode()
+    for path in ("/v1/sessions", "/v1/topics", "/v1/topics/clicks/edges", "/v1/topics/clicks/partitions"):
+        assert await answer(asked, path, between if "clicks" in path else b""), path
+    assert len(threads) == 4 and threading.main_thread() not in threads
 
 
 async def test_more_verdicts_than_are_looked_at_are_refused_and_not_cut(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache, lru_cache
@@ -36,6 +36,7 @@ _MOST_DAYS: Final = 31
 _LONGEST_WAIT_SECONDS: Final = 15.0  # below the deadline of a connection
 _ZONE: Final = re.compile(r"(?<=:\d\d) (?=\d\d:\d\d$)")  # + of a zone, which a query has as a space
 _REFUSED: Final = re.compile(r"q=0(\.0*)?")  # the weight of a media type that is not taken
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 _TIER_ROW: Final = "{" + ",".join(f'"{name}":%s' for name in TierRow.__annotations__) + "}"
 
 
@@ -104,7 +105,7 @@ class AuditApplication:
         for topic, tier, count in sums.totals:
             if topic in rows:
                 rows[topic]["messages"][tier] = count
-        return _listed(request, list(rows.values()))
+        return await _answered(request, rows.values())
 
     async def _windows(self, request: Request) -> Response:
         from_ms, to_ms = self._between(request)
@@ -116,7 +117,7 @@ class AuditApplication:
     async def _partitions(self, request: Request) -> Response:
         """Sums and digests are wider than the numbers of JSON, so they are text: sums in decimal, digests in hex."""
         topic = await self._topic(request)
-        rows = [
+        rows = (
             {
                 "tier": tier,
                 "partition": partition,
@@ -129,13 +130,13 @@ class AuditApplication:
                 "placed": None if tally.placed is None else f"{tally.placed:032x}",
             }
             for tier, partition, tally in await self._counter.partitions(topic, *self._between(request))
-        ]
-        return _listed(request, rows)
+        )
+        return await _answered(request, rows)
 
     async def _edges(self, request: Request) -> Response:
         topic = await self._topic(request)
         summary = await self._counter.summary(topic, *self._between(request))
-        return _listed(request, self._edge_rows(summary))
+        return await _answered(request, self._edge_rows(summary))
 
     async def _missing(self, request: Request) -> Response:
         topic = await self._topic(request)
@@ -147,26 +148,26 @@ class AuditApplication:
             if said.edge == edge:
                 if said.unknown:
                     raise HTTPException(409, f"window {window} is {said.unknown}")
-                return _listed(request, fields_of_verdict(said)["named"])  # type: ignore[arg-type]  # a list, as JSON has it
+                return await _answered(request, fields_of_verdict(said)["named"])  # type: ignore[arg-type]  # a list, as JSON has it
         raise HTTPException(404, f"nothing is said of {edge} in window {window}")
 
     async def _verify(self, request: Request) -> Response:
         topic = request.path_params["topic"]
         tiers = tuple(tier for text in request.query_params.get("tiers", "").split(",") if (tier := text.strip()))
         found = await self._counter.verify(topic, *self._between(request), tiers, _wait_seconds(request))
-        edges = self._edge_rows(found)
+        edges = list(self._edge_rows(found))
         return JSONResponse(
             {"verdict": str(found.verdict), "exit_code": found.exit_code, "windows": found.windows, "edges": edges, "topic": topic}
         )
 
-    def _edge_rows(self, summary: Summary) -> list[dict[str, object]]:
+    def _edge_rows(self, summary: Summary) -> Iterator[dict[str, object]]:
         """With how long each window is, as it may be one that others were folded into."""
         length, folded = self._counter.settings.window_ms, summary.folded
-        found = [(start_ms, folded.get(start_ms, length), said) for start_ms, said in summary.verdicts]
-        return [{"window": start_ms, "window_ms": window_ms, **fields_of_verdict(said)} for start_ms, window_ms, said in found]
+        for start_ms, said in summary.verdicts:
+            yield {"window": start_ms, "window_ms": folded.get(start_ms, length), **fields_of_verdict(said)}
 
     async def _sessions(self, request: Request) -> Response:
-        rows = [
+        rows = (
             {
                 "session": session.session,
                 "tier": session.tier,
@@ -179,8 +180,8 @@ class AuditApplication:
                 "gaps": len(session.gaps),
             }
             for session in await self._counter.sessions()
-        ]
-        return _listed(request, rows)
+        )
+        return await _answered(request, rows)
 
     async def _canary_standing(self, request: Request) -> Response:
         return JSONResponse(fields_of_canary(self._canary))
@@ -233,14 +234,21 @@ def _is_csv(request: Request) -> bool:
     return any(name == "text/csv" and not any(map(_REFUSED.fullmatch, parameters)) for name, *parameters in ranges)
 
 
-def _listed(request: Request, rows: Sequence[Mapping[str, Any]]) -> Response:
+async def _answered(request: Request, rows: Iterable[Mapping[str, Any]]) -> Response:
+    """As `_listed`, beside the loop: a week has hundreds of thousands of sessions, and tens of thousands of verdicts of a topic."""
+    return await run_in_threadpool(_listed, request, rows)
+
+
+def _listed(request: Request, rows: Iterable[Mapping[str, Any]]) -> Response:
+    """In one piece per row, as a thread that writes one JSON of all lets no other one run."""
     if not _is_csv(request):
-        return JSONResponse(list(rows))
+        return Response(f"[{','.join(map(_ENCODER.encode, rows))}]", media_type="application/json")
     sink = io.StringIO()
     writer = csv.writer(sink)
-    if rows:
-        writer.writerow(rows[0])
-        writer.writerows([_cell(value) for value in row.values()] for row in rows)
+    for index, row in enumerate(rows):
+        if not index:
+            writer.writerow(row)
+        writer.writerow([_cell(value) for value in row.values()])
     return Response(sink.getvalue(), media_type="text/csv")
 
 
