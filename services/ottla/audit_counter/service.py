@@ -541,7 +541,7 @@ class AuditCounter:
             await self._doubted.wait()
             if self._has_more_doubts and not self._doubts:
                 self._has_more_doubts = False
-                await self._judge([(topic, -1) for topic in self._open])
+                await self._judge([(topic, -1) for topic in list(self._open)])  # to which the thread of the store adds
             if not self.is_active or not self._doubts:
                 self._doubted.clear()
                 continue

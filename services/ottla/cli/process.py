@@ -117,7 +117,7 @@ def settings_of(service: type[S], command: str, config: Path | None, environment
     variables = from_environment(service, environment, file)
     if config is None and not variables:
         raise UsageError(
-            f"say with which properties to run a {command}: --config FILE, or variables {PREFIX}… (`ottla {command} --help` has more)"
+            f"say with which properties to run `ottla {command}`: --config FILE, or variables {PREFIX}… (`ottla {command} --help` has more)"
         )
     layers = [variables, Placed(overrides, dict.fromkeys(overrides, "--override"), "--override")]
     return service.from_properties(layered(service, layers if file is None else [file, *layers]))
