@@ -302,6 +302,14 @@ class Registry:
 BEFORE_SCHEMAS = ("the table is open", "the bounds are known", "the ranges are planned", "a task begins")
 
 
+def _decoded(table: Path) -> list[tuple[Any, ...]]:
+    """Of a table that may have been made, and killed before its first columns were added: then it has no rows."""
+    if "id" in {field.name for field in Table.open(str(table)).delta.schema().fields}:
+        return rows_of(table, ("partition", "offset", "id"))
+    assert not rows_of(table)
+    return []
+
+
 def test_a_load_that_decodes_has_every_row_once_whether_it_is_killed_or_its_registry(
     cluster: EmbeddedCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -338,7 +346,7 @@ def test_a_load_that_decodes_has_every_row_once_whether_it_is_killed_or_its_regi
                 refused += ended.returncode
                 registry.close()
                 registry.start()
-            there = rows_of(table, ("partition", "offset", "id")) if (table / "_delta_log").exists() else []
+            there = _decoded(table) if (table / "_delta_log").exists() else []
             assert there == sorted((one, offset, ids[one][offset]) for one, offset, _ in there)
             if len(killing.deaths) >= (COUNT or FEW):
                 break

@@ -467,6 +467,7 @@ async def test_a_group_is_brought_no_further_than_it_has_read_of_both_clusters(t
             (end,) = (await ends_of(a, CLICKS)).values()
             await commit_offsets(a.cluster, "readers", {CLICKS: CommittedOffset(end)})
             await until(lambda: back.maps[CLICKS].next_offset > 2)
+            await until(lambda: there.maps[CLICKS].translate(end) is not None)  # it has read so far, too
             assert await brought() == there.maps[CLICKS].translate(end)
 
 
