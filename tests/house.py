@@ -79,7 +79,7 @@ CEILINGS: Final[dict[str, int]] = {
     "loops of tests over each": 0,
     "__getattr__": 0,
     "lines of services/ottla": 64_676,
-    "lines of tests": 91_045,
+    "lines of tests": 91_047,
     "files on the way of a Produce": 14,
     "calls up into a higher layer on that way": 1,
     "files on the way of a CreateTopics": 27,
