@@ -386,7 +386,7 @@ async def test_a_broker_that_stops_finishes_what_it_has_begun_and_begins_nothing
 
 @pytest.mark.parametrize("request_of", [leader_and_isr, update_metadata, stop_replica, log_ends])
 async def test_an_epoch_from_the_future_is_refused_unless_zookeeper_knows_it(request_of: Any) -> None:
-    """Anyone who forged one upwards would depose the controller for good; the broker asks once for each that is news.
+    """Anyone who forged one upwards would depose the controller for good; the broker asks once for each that it has not asked for.
 
     Its server of ZooKeeper may be behind: a new controller that were told that it is none would begin its term again, for all brokers.
     """

@@ -202,8 +202,7 @@ class Reading:
     def answer(self) -> EncodedBody:
         """The response to what was last read."""
         by_topic: ByTopic = {}
-        for (named, _), answer in self._scope.select(self._answers):
-            by_topic.setdefault(named, []).append(answer)
+        self._group(self._scope.select(self._answers), by_topic)
         self._count_sent()
         topics = list(by_topic.items())
         version, session_id = self._context.api_version, self._scope.session_id
@@ -214,14 +213,18 @@ class Reading:
         """The same for a fetch of many partitions; its bytes are put together by a thread."""
         by_topic: ByTopic = {}
         for start in range(0, len(self._answers), _SLICE):
-            for (named, _), answer in self._scope.select(self._answers[start : start + _SLICE]):
-                by_topic.setdefault(named, []).append(answer)
+            self._group(self._scope.select(self._answers[start : start + _SLICE]), by_topic)
             await asyncio.sleep(0)
         self._count_sent()
         version, session_id = self._context.api_version, self._scope.session_id
         answered, endpoints = list(by_topic.items()), self._endpoints()
         pieces = await self._parts.offload(codec.encode_response, version, 0, session_id, answered, INLINE_BELOW, endpoints)
         return EncodedBody(cast("Pieces", pieces))
+
+    def _group(self, selected: Iterable[tuple[Key, FetchAnswer]], by_topic: ByTopic) -> None:
+        """Adds answers to their topics'."""
+        for (named, _), answer in selected:
+            by_topic.setdefault(named, []).append(answer)
 
     def _count_sent(self) -> None:
         if self._replica is not None:

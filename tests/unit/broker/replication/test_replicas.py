@@ -13,6 +13,7 @@ from tests.loops import until
 
 from ottla.broker.handlers.produce import opened_for_topic
 from ottla.broker.replication.group_commit import LINGER_SECONDS
+from ottla.broker.replication.partition import Partition
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import InvalidRecord, NotLeaderOrFollower, UnknownTopicOrPartition
@@ -141,14 +142,19 @@ class Flushes:
         return function(*arguments, **keywords)
 
 
+async def being_flushed(broker: Wired, flushes: Flushes) -> Partition:
+    """A partition whose first record is being synced."""
+    broker.topic("events", flush_messages="1")
+    stage(broker, "events", batch(b"a"))
+    broker.parts.replicas.appends.complete()
+    await until(lambda: flushes.begun == 1)
+    return broker.partition("events")
+
+
 async def test_what_comes_while_a_flush_runs_shares_the_next_one(tmp_path: Path) -> None:
     flushes = Flushes()
     async with wired(tmp_path, offload=flushes) as broker:
-        broker.topic("events", flush_messages="1")
-        partition = broker.partition("events")
-        stage(broker, "events", batch(b"a"))
-        broker.parts.replicas.appends.complete()
-        await until(lambda: flushes.begun == 1)
+        partition = await being_flushed(broker, flushes)
         for n in range(10):
             stage(broker, "events", batch(b"%d" % n))
             broker.parts.replicas.appends.complete()
@@ -166,11 +172,7 @@ async def test_what_comes_while_a_flush_runs_shares_the_next_one(tmp_path: Path)
 async def test_a_topic_without_flush_messages_any_more_is_not_flushed_again_and_again(tmp_path: Path) -> None:
     flushes = Flushes()
     async with wired(tmp_path, offload=flushes) as broker:
-        broker.topic("events", flush_messages="1")
-        partition = broker.partition("events")
-        stage(broker, "events", batch(b"a"))
-        broker.parts.replicas.appends.complete()
-        await until(lambda: flushes.begun == 1)
+        partition = await being_flushed(broker, flushes)
         broker.parts.replicas.update_settings("events", TopicSettings())
         stage(broker, "events", batch(b"b"))
         broker.parts.replicas.appends.complete()
