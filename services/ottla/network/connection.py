@@ -103,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         "close_reason",
         "complaints",
         "frame_began",
+        "is_made",
         "last_active",
         "last_sent",
         "peer",
@@ -147,17 +148,14 @@ class Connection(asyncio.BufferedProtocol):
         self.frame_began = 0.0  # when the first byte of a frame came whose last is still to come; 0 for none
         self.read_pauses = 0
         self.close_reason: CloseReason = "client"  # unless we end it
-
-    @property
-    def is_made(self) -> bool:
-        """Whether it is one: a handshake that fails leaves it unmade."""
-        return self._transport is not None
+        self.is_made = False  # whether it is one, or was: a handshake that fails leaves it unmade
 
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self.is_made = True
         connected = transport.get_extra_info("socket")
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -176,8 +174,10 @@ class Connection(asyncio.BufferedProtocol):
             self._sender.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._sender is not None:
-            self._sender.cancel()
+        # These know the connection too: all of it, with a buffer by TLS, would be left to the garbage collector.
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.cancel()
         self._buffers.stop_waiting(self.resume)
         self._release_large()
         self._keep_small(b"")
@@ -187,6 +187,7 @@ class Connection(asyncio.BufferedProtocol):
             self._receiver.connection_lost()
             self._receiver = None
         self._closed(self)
+        self._transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is None and self._expects_large and sizehint < 0:  # asyncio's TLS asks also when nothing is there yet

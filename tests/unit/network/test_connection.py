@@ -6,6 +6,7 @@ The rules are those of traps.md, 'Network and sendfile', and Kafka's `NetworkRec
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 from random import Random
 from typing import Any
@@ -19,10 +20,11 @@ from tests.loops import until
 from ottla.lifecycle import offload_nothing
 from ottla.network.buffers import ReceiveBuffers
 from ottla.network.complaints import Complaints
-from ottla.network.connection import Connection, Peer
+from ottla.network.connection import Connection
+from ottla.network.connection import Peer as PeerAddress
 from ottla.network.traffic import Traffic
 
-from .serving import KIB, MIB, CountingBuffers, Recorder, Wire, frame, numbered, rest, serving
+from .serving import KIB, MIB, CountingBuffers, Peer, Recorder, Wire, frame, numbered, rest, serving
 
 
 async def test_frames_arrive_whole_wherever_the_stream_is_cut(wire: Wire) -> None:
@@ -88,6 +90,26 @@ async def test_an_impossible_size_closes_the_connection_and_names_the_bound(
         assert receiver.completed == 1
         assert await peer.read_to_the_end() == b""
     assert f"announced a frame of {size} bytes, socket.request.max.bytes is 1000: connection closed" in caplog.text
+
+
+async def test_a_connection_that_ended_is_no_work_for_the_garbage_collector(wire: Wire) -> None:
+    """A broker puts collections off while requests are large; a thousand connections a second took 4 KiB each until the next one.
+
+    Method: each ends as its peer wants, in the middle of a frame too.
+    """
+    async with serving(wire, answer=lambda connection, body: connection.send([frame(body)])) as server:
+        gc.disable()
+        try:
+            for ends in (Peer.close, Peer.reset, Peer.close):
+                peer = (await server.connect_and_see())[0]
+                await peer.send(frame(b"asked") + frame(numbered(70))[: 40 if ends is Peer.reset else None])
+                await peer.read(len(frame(b"asked")))
+                ends(peer)
+                await until(lambda: server.receivers[0].lost)
+                server.receivers.clear()
+            await until(lambda: not any(type(found) is Connection for found in gc.get_objects()))
+        finally:
+            gc.enable()
 
 
 async def test_refused_frames_stop_the_reading_and_come_again_in_order(wire: Wire) -> None:
@@ -162,7 +184,7 @@ def test_whatever_the_reads_and_refusals_the_frames_are_the_same(bodies: list[by
         buffers = ReceiveBuffers()
         scribble = bytes(len(buffers.shared))
         connection = Connection(
-            Peer("127.0.0.1", 9, "TEST"), MIB, buffers, offload_nothing, opened, lambda _: None, Traffic(), Complaints(lambda: 0.0)
+            PeerAddress("127.0.0.1", 9, "TEST"), MIB, buffers, offload_nothing, opened, lambda _: None, Traffic(), Complaints(lambda: 0.0)
         )
         transport = FakeTransport()
         connection.connection_made(transport)
@@ -200,7 +222,7 @@ def test_one_that_waits_for_memory_and_got_some_by_itself_waits_no_more() -> Non
 
         buffers = CountingBuffers(4 * MIB)
         connection = Connection(
-            Peer("127.0.0.1", 9, "TEST"), MIB, buffers, offload_nothing, opened, lambda _: None, Traffic(), Complaints(lambda: 0.0)
+            PeerAddress("127.0.0.1", 9, "TEST"), MIB, buffers, offload_nothing, opened, lambda _: None, Traffic(), Complaints(lambda: 0.0)
         )
         transport = FakeTransport()
         connection.connection_made(transport)
