@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.handlers.authorization import topic_allowed
 from ottla.broker.handlers.by_topic import asked, grouped_by_topic
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
+from ottla.broker.handlers.waiting import in_slices
 from ottla.broker.metadata import MetadataCache
-from ottla.broker.purgatory import Delayed
+from ottla.broker.purgatory import Delayed, Purgatory
 from ottla.broker.replication.partition import Partition
 from ottla.broker.security.authorizer import Operation
 from ottla.errors import NONE, ApiError, InvalidTopic, PolicyViolation, RequestTimedOut, TopicAuthorizationFailed
@@ -41,17 +42,20 @@ def delete_records(
     for (name, index), offset in offsets.items():
         yield
         deletions.append(_deletion(name, index, offset, context, parts))
-    delayed = DelayedDeletion(deletions, parts.metadata)
-    purgatory = parts.replicas.deletes
-    if not delayed.try_complete():
-        purgatory.watch(delayed, delayed.watched(), request.timeout.total_seconds())
-        delayed.answered.add_done_callback(lambda _: purgatory.forget(delayed))
     # A task and no coroutine: what waits for followers is no work under way.
-    return asyncio.ensure_future(_response(delayed, deletions, context))
+    return asyncio.ensure_future(_response(deletions, request, context, parts.replicas.deletes))
 
 
-async def _response(delayed: DelayedDeletion, deletions: list[Deletion], context: RequestContext) -> Any:
-    await delayed.answered
+async def _response(deletions: list[Deletion], request: DeleteRecordsRequest, context: RequestContext, purgatory: Purgatory) -> Any:
+    try:
+        async for deletion in in_slices(deletions):
+            if not deletion.try_complete():
+                purgatory.watch(deletion, (deletion.topic_partition,), request.timeout.total_seconds())
+        for deletion in deletions:
+            await deletion.answered
+    finally:
+        for deletion in deletions:
+            purgatory.forget(deletion)
     schema = context.response_schema()
     answers = (
         (
@@ -69,53 +73,39 @@ async def _response(delayed: DelayedDeletion, deletions: list[Deletion], context
     return schema("DeleteRecordsResponse", throttle_time=0, topics=topics)
 
 
-class Deletion:
-    """What has become of one partition's part of a request."""
+class Deletion(Delayed):
+    """One partition's part of a request, whose followers have yet to follow. How it has ended stays so, whatever others wait for.
 
-    def __init__(self, topic_partition: TopicPartition, partition: Partition | None, offset: int, error_code: int) -> None:
+    Each part waits by itself: if a thousand were looked at whenever a follower of one of them fetches, the loop would stand still.
+    """
+
+    def __init__(
+        self, topic_partition: TopicPartition, partition: Partition | None, offset: int, error_code: int, metadata: MetadataCache
+    ) -> None:
         self.topic_partition = topic_partition
-        self.partition = partition  # None: nothing was deleted
-        self.offset = offset  # that all replicas have to begin at
         self.error_code = error_code
         self.low_watermark = NO_LOW_WATERMARK
-
-    def is_done(self, metadata: MetadataCache) -> bool:
-        """Whether there is nothing to wait for, as it stays then; brings the low watermark up to date."""
-        if self.partition is None or self.error_code != NONE or self.low_watermark >= self.offset:
-            return True
-        try:
-            self.low_watermark = self.partition.low_watermark(metadata.brokers)
-        except ApiError as error:
-            self.error_code, self.low_watermark = error.code, NO_LOW_WATERMARK
-            return True
-        return self.low_watermark >= self.offset
-
-
-class DelayedDeletion(Delayed):
-    """A request whose followers have yet to follow."""
-
-    def __init__(self, deletions: list[Deletion], metadata: MetadataCache) -> None:
-        self._deletions = deletions
-        self._metadata = metadata
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def watched(self) -> list[TopicPartition]:
-        """The partitions whose followers can complete it."""
-        return [deletion.topic_partition for deletion in self._deletions if deletion.partition is not None]
+        self._partition = partition  # None: nothing was deleted
+        self._offset = offset  # that all replicas have to begin at
+        self._metadata = metadata
 
     def try_complete(self) -> bool:
-        if not self.answered.done():
-            done = [deletion.is_done(self._metadata) for deletion in self._deletions]  # each, so that all low watermarks are known
-            if not all(done):
-                return False
-            self.answered.set_result(None)
+        if self.answered.done():
+            return True
+        if self._partition is not None:
+            try:
+                self.low_watermark = self._partition.low_watermark(self._metadata.brokers)
+            except ApiError as error:
+                self.error_code, self.low_watermark = error.code, NO_LOW_WATERMARK
+        if self.error_code == NONE and self.low_watermark < self._offset:
+            return False
+        self.answered.set_result(None)
         return True
 
     def expire(self) -> None:
-        if not self.answered.done():
-            for deletion in self._deletions:
-                if not deletion.is_done(self._metadata):
-                    deletion.error_code = RequestTimedOut.code
+        if not self.try_complete():
+            self.error_code = RequestTimedOut.code
             self.answered.set_result(None)
 
 
@@ -130,6 +120,6 @@ def _deletion(topic: str, index: int, offset: int, context: RequestContext, part
             raise InvalidTopic(f"Cannot delete records of internal topic {topic}")
         if not partition.settings.is_deleted_from:
             raise PolicyViolation(f"Records of partition {partition.topic_partition} cannot be deleted due to the configured policy")
-        return Deletion(key, partition, partition.delete_records(offset), NONE)
+        return Deletion(key, partition, partition.delete_records(offset), NONE, parts.metadata)
     except ApiError as error:
-        return Deletion(key, None, offset, error.code)
+        return Deletion(key, None, offset, error.code, parts.metadata)

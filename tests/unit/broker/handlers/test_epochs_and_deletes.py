@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 from tests.loops import until
 
+from ottla.broker.replication.partition import Partition
 from ottla.broker.security.authorizer import Operation
 from ottla.interbroker.calls import PartitionAssignment
 from ottla.model import BrokerId, BrokerRegistration, PartitionState
@@ -116,8 +118,8 @@ async def test_the_answer_waits_for_all_living_replicas(broker: Any) -> None:
     assert len(broker.parts.replicas.deletes) == 0
 
 
-async def test_what_all_replicas_have_deleted_stays_so_while_the_request_waits_for_another_partition(broker: Any) -> None:
-    """Kafka's `DelayedDeleteRecords.tryComplete`. Who leads no more would say that he does not know."""
+async def delete_of_two_topics(broker: Any) -> Any:
+    """Waits for followers of flights and of hotels."""
     names = ("flights", "hotels")
     for name in names:
         await broker.create(name)
@@ -127,12 +129,35 @@ async def test_what_all_replicas_have_deleted_stays_so_while_the_request_waits_f
             follow(broker, number, 0, name)
     topics = [{"name": name, "partitions": [{"partition_index": 0, "offset": 2}]} for name in names]
     answer = asyncio.ensure_future(broker.ask(ApiKey.DELETE_RECORDS, 2, topics=topics))
-    await until(lambda: len(broker.parts.replicas.deletes) == 1)
+    await until(lambda: len(broker.parts.replicas.deletes) == 2)
+    return answer
+
+
+async def test_what_all_replicas_have_deleted_stays_so_while_the_request_waits_for_another_partition(broker: Any) -> None:
+    """Kafka's `DelayedDeleteRecords.tryComplete`. Who leads no more would say that he does not know."""
+    answer = await delete_of_two_topics(broker)
     follow(broker, 2, 2)
     broker.parts.replicas.get("flights", 0).stop_leading()
     follow(broker, 2, 2, "hotels")
     found = [topic.partitions[0] for topic in (await answer).topics]
     assert [(int(one.error_code), one.low_watermark) for one in found] == [(0, 2), (0, 2)]
+
+
+async def test_a_follower_of_one_partition_has_no_other_of_the_request_looked_at(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two thousand partitions, all at each fetch of each of them would be eight million looks, which take the loop seconds."""
+    answer = await delete_of_two_topics(broker)
+    looked_at = list[str]()
+    low_watermark = Partition.low_watermark
+
+    def noted(partition: Partition, living: Collection[BrokerId]) -> int:
+        looked_at.append(partition.topic_partition.topic)
+        return low_watermark(partition, living)
+
+    monkeypatch.setattr(Partition, "low_watermark", noted)
+    follow(broker, 2, 1)
+    assert looked_at == ["flights"]
+    answer.cancel()
+    await until(lambda: len(broker.parts.replicas.deletes) == 0)
 
 
 async def test_the_answer_waits_for_what_was_asked_and_not_for_what_was_deleted_before(broker: Any) -> None:

@@ -23,7 +23,7 @@ from ottla.broker.controller.effects import Decision
 from ottla.broker.controller.state import KnownPartition, KnownTopic
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.handlers import fetch, produce
-from ottla.broker.handlers.delete_records import DelayedDeletion, Deletion
+from ottla.broker.handlers.delete_records import Deletion
 from ottla.broker.handlers.produce import DelayedProduce
 from ottla.broker.handlers.registry import BrokerParts, EncodedBody, RequestContext
 from ottla.broker.metadata import MetadataCache
@@ -216,13 +216,13 @@ class Host:
         assert answer is None or isinstance(answer, bytes | DelayedProduce)
         return answer
 
-    def delete_records(self, offset: int) -> DelayedDeletion:
+    def delete_records(self, offset: int) -> Deletion:
         parts, partition = self.running, self.partition
         assert parts is not None and partition is not None
-        delayed = DelayedDeletion([Deletion(KEY, partition, partition.delete_records(offset), 0)], parts.metadata)
-        if not delayed.try_complete():
-            parts.replicas.deletes.watch(delayed, delayed.watched(), 20.0)
-        return delayed
+        deletion = Deletion(KEY, partition, partition.delete_records(offset), 0, parts.metadata)
+        if not deletion.try_complete():
+            parts.replicas.deletes.watch(deletion, (KEY,), 20.0)
+        return deletion
 
     async def take(self, message: PartitionAssignment | PartitionToStop | Mapping[str, str]) -> None:
         """Does what the controller says."""
