@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import cast
+from typing import Final, cast
 
 from ottla.broker.handlers.fetch_reading import Reading
 from ottla.broker.handlers.registry import BrokerParts, EncodedBody, Pieces, RequestContext, handles
@@ -20,6 +20,9 @@ from ottla.errors import ApiError
 from ottla.protocol import fetch as codec
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import FetchRequest
+
+# Times as long as a look of a patient fetch took.
+RESTS: Final = 4
 
 
 @handles(ApiKey.FETCH, codec.MIN_VERSION, codec.MAX_VERSION, decode=codec.decode_request)
@@ -93,15 +96,34 @@ class AnyChange(Delayed):
 
 
 class DelayedFetch(Delayed):
-    """A fetch that waits for more bytes."""
+    """A fetch that waits for more bytes.
+
+    To look at hundreds of partitions takes milliseconds. One that waits for more than the first byte is in no hurry, so that it looks
+    for a fifth of the time at most, however often something is written to one of them.
+    """
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
+        self._rests = False
+        self._has_changed = False  # since it rests
         self.answered: asyncio.Future[EncodedBody] = asyncio.get_running_loop().create_future()
 
     def try_complete(self) -> bool:
+        if self._rests:
+            self._has_changed = True
+            return False
+        loop = self.answered.get_loop()
+        began = loop.time()
         self._look(is_due=False)
+        if self._reading.is_patient and not self.answered.done():
+            self._rests, self._has_changed = True, False
+            loop.call_later(RESTS * (loop.time() - began), self._continue)
         return self.answered.done()
+
+    def _continue(self) -> None:
+        self._rests = False
+        if self._has_changed and not self.answered.done():
+            self.try_complete()
 
     def expire(self) -> None:
         self._look(is_due=True)

@@ -50,6 +50,8 @@ _NAME: Final = ApiKey.FETCH.api_name
 
 # Beyond so many partitions a fetch is read, and answered, in slices: a few milliseconds' worth.
 LARGE_SCOPE: Final = 1_000
+# And of so many, one that waits for more than the first byte is not looked at whenever something is written.
+PATIENT_SCOPE: Final = 20
 _SLICE: Final = 500
 
 # What a fetch has come to: bytes found, bytes that it may still take, whether it need not wait whatever it has.
@@ -122,6 +124,10 @@ class Reading:
     @property
     def is_large(self) -> bool:
         return len(self._scope.partitions) > LARGE_SCOPE
+
+    @property
+    def is_patient(self) -> bool:
+        return self._request.min_bytes > 1 and len(self._scope.partitions) > PATIENT_SCOPE
 
     def _begin(self) -> _Progress:
         self._answers = []

@@ -10,6 +10,7 @@ import errno
 import os
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from uuid import UUID
 import pytest
 from tests.loops import until
 
+from ottla.broker.handlers.fetch_reading import Reading
 from ottla.broker.security.authorizer import Operation, Resource
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, Principal
 from ottla.network import send
@@ -115,6 +117,28 @@ async def test_a_fetch_waits_for_min_bytes_or_its_time(broker: Wired) -> None:
     assert [len(records) for _, records in (await reader.fetched())[1]] == [size, size]
     (found,) = await read(reader, ("events", 0, 0), min_bytes=1 << 20, max_wait_ms=10)
     assert len(found.records) == size
+
+
+async def test_many_partitions_are_not_all_looked_at_whenever_one_is_written_to(broker: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at a thousand takes 6 ms, which every producer would wait for."""
+    broker.topic("events", 30)
+    reader, writer = await broker.connect(), await broker.connect()
+    reader.write(fetch(*(("events", index, 0) for index in range(30)), min_bytes=30 * len(batch(b"a")), max_wait_ms=60_000))
+    await until(lambda: len(broker.parts.fetch_purgatory) == 1)
+    loop, is_answerable, looks = asyncio.get_running_loop(), Reading.is_answerable, list[float]()
+
+    def slow(reading: Reading) -> bool:
+        looks.append(loop.time())
+        while loop.time() < looks[-1] + 0.01:
+            pass
+        return is_answerable(reading)
+
+    monkeypatch.setattr(Reading, "is_answerable", slow)
+    for index in range(30):
+        await publish(writer, "events", batch(b"a"), partition=index)
+        broker.parts.fetch_purgatory.check(broker.partition("events", index).topic_partition)
+    assert [len(records) for _, records in (await reader.fetched())[1]] == [len(batch(b"a"))] * 30
+    assert all(later - earlier >= 0.045 for earlier, later in pairwise(looks))
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
