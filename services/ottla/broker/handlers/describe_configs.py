@@ -46,6 +46,7 @@ def describe_configs(request: DescribeConfigsRequest, context: RequestContext, p
     for resource in {(resource.resource_type, resource.resource_name): resource for resource in request.resources}.values():
         yield
         error_code, error_message, entries = NONE, "", list[ConfigEntry]()
+        keys = frozenset(resource.configuration_keys or ())
         try:
             entries = _entries(resource, context, parts, made)
         except ApiError as error:
@@ -60,7 +61,7 @@ def describe_configs(request: DescribeConfigsRequest, context: RequestContext, p
                 configs=[
                     _shown(schema, entry, request.include_synonyms, with_documentation)
                     for entry in entries
-                    if not resource.configuration_keys or entry.name in resource.configuration_keys
+                    if not keys or entry.name in keys
                 ],
             )
         )
