@@ -189,11 +189,24 @@ async def test_acks_all_that_is_repeated_and_not_committed_in_time_is_told_so(br
         assert await client.produced() == (correlation_id, [(7, -1)])  # REQUEST_TIMED_OUT
 
 
-async def test_acks_all_that_is_not_committed_in_time_is_told_so(broker: Wired) -> None:
-    broker.topic("events", isr=(BROKER, BrokerId(2)))
+async def test_a_request_of_many_partitions_is_not_looked_through_for_each_of_them(broker: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five thousand, that would keep the loop for more than a second when they are committed together."""
+    count, look, looks = 50, produce_handler.ProducePartitionStatus.look, list[int]()
+    broker.topic("events", count, isr=(BROKER, BrokerId(2)))
     client = await broker.connect()
-    client.write(produce(("events", 0, batch(b"a")), acks=-1, timeout_ms=20))
-    assert await client.produced() == (1, [(7, -1)])  # REQUEST_TIMED_OUT
+    client.write(produce(*(("events", index, batch(b"a")) for index in range(count)), acks=-1))
+    await until(lambda: len(broker.produces) == 1)
+
+    def counted(status: produce_handler.ProducePartitionStatus) -> bool:
+        looks.append(status.answer.partition)
+        return look(status)
+
+    monkeypatch.setattr(produce_handler.ProducePartitionStatus, "look", counted)
+    for index in range(count):
+        broker.partition("events", index).high_watermark = 1
+        broker.produces.check(TopicPartition("events", index))
+    assert await client.produced() == (1, [(0, 0)] * count)
+    assert len(looks) <= 4 * count
 
 
 async def test_a_partition_that_is_deleted_ends_the_waiting(broker: Wired) -> None:

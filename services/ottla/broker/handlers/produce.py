@@ -142,7 +142,9 @@ class DelayedProduce:
     __slots__ = (
         "_answer",
         "_answers",
+        "_by_partition",
         "_correlation_id",
+        "_done_count",
         "_listener_name",
         "_parts",
         "_repeated",
@@ -166,6 +168,8 @@ class DelayedProduce:
         self._correlation_id = correlation_id
         self._answers = answers
         self._requirements = requirements
+        self._done_count = 0  # of them, from the first on
+        self._by_partition: dict[TopicPartition, list[ProducePartitionStatus]] = {}  # once they are looked for
         self._parts = parts
         self._listener_name = listener_name
         self._repeated = repeated  # encodes the answer when all is well
@@ -185,9 +189,11 @@ class DelayedProduce:
         _fail(self._answers, self._requirements, failed, self._parts)
 
     def try_complete(self) -> bool:
-        for requirement in self._requirements:
-            if requirement.look():
+        requirements = self._requirements
+        while self._done_count < len(requirements):
+            if requirements[self._done_count].look():
                 return False
+            self._done_count += 1
         self._finish(None)
         return True
 
@@ -196,9 +202,12 @@ class DelayedProduce:
 
         What has become of this request's own part there is known from then on, whatever it waits for elsewhere.
         """
-        for requirement in self._requirements:
-            partition = requirement.partition
-            if partition.topic_partition == topic_partition and requirement.look() and not partition.waits_for_flush:
+        by_partition = self._by_partition
+        if not by_partition:
+            for requirement in self._requirements:
+                by_partition.setdefault(requirement.partition.topic_partition, []).append(requirement)
+        for requirement in by_partition.get(topic_partition, ()):
+            if requirement.look() and not requirement.partition.waits_for_flush:
                 return True
         return False
 
