@@ -42,6 +42,8 @@ MIN_PRODUCE: Final = produce_codec.MIN_VERSION
 MAX_PRODUCE: Final = produce_codec.MAX_VERSION
 # Kinds of Produce requests that a connection is recognised by; a producer has one for each partition it writes to.
 MAX_REPEATS: Final = 1024
+# The client's and the topic's name and few bytes more; either name may be of 32 KiB, and a thousand of them are not kept of a connection.
+MAX_REPEATED_BYTES: Final = 1024
 # Answers that one connection may be owed before it is read no further.
 MAX_UNANSWERED: Final = 1000
 
@@ -281,7 +283,7 @@ class Session:
         return True
 
     def _remember(self, request: RepeatedRequest | None) -> None:
-        if request is None or request.topic in INTERNAL_TOPICS:
+        if request is None or request.topic in INTERNAL_TOPICS or len(request.key) > MAX_REPEATED_BYTES:
             return
         partition = self._parts.replicas.partitions.get(TopicPartition(request.topic, request.partition))
         if partition is None:

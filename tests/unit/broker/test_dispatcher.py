@@ -29,7 +29,7 @@ from ottla.model import BrokerId, Principal, TopicPartition
 from ottla.network.connection import Connection
 from ottla.protocol.api import ApiKey
 from ottla.protocol.primitives import string
-from ottla.protocol.produce import TopicData
+from ottla.protocol.produce import RepeatedRequest, TopicData
 from ottla.record.batch import batches, crc_of
 from ottla.storage.log import Log
 from ottla.testing.failing_files import failing_files
@@ -207,6 +207,28 @@ async def test_a_request_of_many_partitions_is_not_looked_through_for_each_of_th
         broker.produces.check(TopicPartition("events", index))
     assert await client.produced() == (1, [(0, 0)] * count)
     assert len(looks) <= 4 * count
+
+
+@pytest.mark.parametrize(("client_id", "kept"), [(b"x" * 100, 1), (b"x" * 2_000, 0)])
+async def test_a_request_of_a_long_client_id_is_not_kept_to_know_it_again(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch, client_id: bytes, kept: int
+) -> None:
+    """An id may be of 32 KiB, and a connection has a thousand of these."""
+    made = list[RepeatedRequest]()
+
+    class Noted(produce_handler.Repeat):
+        def __init__(self, request: RepeatedRequest, *where: Any) -> None:
+            super().__init__(request, *where)
+            made.append(request)
+
+    monkeypatch.setattr(dispatcher, "Repeat", Noted)
+    broker.topic("events")
+    client = await broker.connect()
+    body = produce(("events", 0, batch(b"a")))[4 + 10 + len("test") + 1 :]
+    for correlation_id in (1, 2):
+        client.write(framed(ApiKey.PRODUCE, 9, correlation_id, body, client_id))
+        assert await client.produced() == (correlation_id, [(0, correlation_id - 1)])
+    assert len(made) == kept
 
 
 async def test_a_partition_that_is_deleted_ends_the_waiting(broker: Wired) -> None:
