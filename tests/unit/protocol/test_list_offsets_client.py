@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.model import TopicPartition
 from ottla.protocol import messages
-from ottla.protocol.api import ApiKey
-from ottla.protocol.fetch_client import MalformedResponse
+from ottla.protocol.api import ApiKey, is_flexible
 from ottla.protocol.list_offsets_client import (
     EARLIEST,
     FIRST_WITH_EPOCHS,
-    FLEXIBLE_VERSION,
     LATEST,
     MAX_VERSION,
     MIN_VERSION,
@@ -65,7 +60,7 @@ def test_the_broker_reads_what_is_written(
     asked: dict[TopicPartition, int], timestamp: int, replica_id: int, version: int, isolation: int
 ) -> None:
     frame = memoryview(encode_request(3, b"broker-1", replica_id, timestamp, asked.items(), version=version, isolation_level=isolation))
-    header = decode_request_header(frame, 0, len(frame), flexible=version >= FLEXIBLE_VERSION)
+    header = decode_request_header(frame, 0, len(frame), flexible=is_flexible(ApiKey.LIST_OFFSETS, version))
     assert (header.api_key, header.api_version, header.correlation_id, header.client_id) == (2, version, 3, "broker-1")
     request = messages.request_reader(ApiKey.LIST_OFFSETS, version)(frame[header.body_position :].toreadonly())
     assert request.replica_id == replica_id
@@ -87,19 +82,3 @@ def test_the_broker_reads_what_is_written(
 def test_what_the_broker_writes_is_read(found: dict[TopicPartition, ListedOffset], correlation_id: int, version: int) -> None:
     known = found if version >= FIRST_WITH_EPOCHS else {key: each._replace(leader_epoch=-1) for key, each in found.items()}
     assert decode_response(answered(found, correlation_id, version), correlation_id, version) == known
-
-
-def test_an_answer_cut_at_any_byte_is_malformed() -> None:
-    whole = answered({TopicPartition("flights", 3): ListedOffset(0, 12), TopicPartition("trains", 0): ListedOffset(6, -1)})
-    for cut in range(len(whole)):
-        with pytest.raises(MalformedResponse):
-            decode_response(whole[:cut], 1)
-    with pytest.raises(MalformedResponse, match="request 1 came, 9 was sent"):
-        decode_response(whole, 9)
-
-
-@settings(deadline=None)
-@given(body=st.binary(max_size=80))
-def test_random_bytes_are_read_or_malformed(body: bytes) -> None:
-    with contextlib.suppress(MalformedResponse):
-        decode_response(memoryview(b"\0\0\0\1\0" + body), 1)
