@@ -20,12 +20,10 @@ from ottla.errors import InvalidRequest
 from ottla.protocol.api import ApiKey, max_elements
 from ottla.protocol.primitives import (
     INT32,
-    INT64,
     compact_string,
     read_array_length,
     read_string,
-    read_tag_count,
-    read_uvarint,
+    read_tagged_fields,
     skip_tagged_fields,
     string,
     uvarint,
@@ -43,6 +41,7 @@ CONSUMER_REPLICA_ID: Final = -1
 READ_COMMITTED: Final = 1
 
 _REPLICA_TAG: Final = 1
+_REPLICA: Final = struct.Struct(">iq")
 _REPLICA_STATE_SIZE: Final = 13  # id, epoch, no tagged fields
 _DIVERGING_EPOCH_TAG: Final = 0
 _CURRENT_LEADER_TAG: Final = 1
@@ -174,18 +173,14 @@ def _fetch_partition(fields: tuple[int, ...], version: int) -> FetchPartition:
 def _read_replica_tag(buffer: memoryview, position: int, end: int) -> tuple[int, int, int]:
     """The tagged fields at the request's end: (replica id, replica epoch, position after them)."""
     replica_id, replica_epoch = CONSUMER_REPLICA_ID, -1
-    count, position = read_tag_count(buffer, position)
-    for _ in range(count):
-        tag, position = read_uvarint(buffer, position)
-        size, position = read_uvarint(buffer, position)
-        if position + size > end:
-            raise InvalidRequest(f"a tagged field ends at byte {position + size} of {end}")
+    if not buffer[position]:
+        return replica_id, replica_epoch, position + 1
+    fields, position = read_tagged_fields(buffer, position, end)
+    for tag, start, size in fields:
         if tag == _REPLICA_TAG:
             if size < _REPLICA_STATE_SIZE:
-                raise InvalidRequest(f"a replica state of {size} bytes at byte {position}")
-            replica_id = INT32.unpack_from(buffer, position)[0]
-            replica_epoch = INT64.unpack_from(buffer, position + 4)[0]
-        position += size
+                raise InvalidRequest(f"a replica state of {size} bytes at byte {start}")
+            replica_id, replica_epoch = _REPLICA.unpack_from(buffer, start)
     return replica_id, replica_epoch, position
 
 

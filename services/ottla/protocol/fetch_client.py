@@ -33,6 +33,7 @@ from ottla.protocol.primitives import (
     compact_string,
     read_array_length,
     read_string,
+    read_tagged_fields,
     read_uvarint,
     skip_tagged_fields,
     string,
@@ -285,21 +286,16 @@ def _read_tags(frame: memoryview, position: int, end: int) -> tuple[tuple[int, i
     """The diverging epoch and the current leader among a partition's tagged fields, and the position after them."""
     if frame[position] == 0:
         return None, None, position + 1
-    count, position = read_uvarint(frame, position)
+    fields, position = read_tagged_fields(frame, position, end)
     diverging = leader = None
-    for _ in range(count):
-        tag, position = read_uvarint(frame, position)
-        size, position = read_uvarint(frame, position)
-        if position + size > end:
-            raise MalformedResponse(f"a tagged field of {size} bytes at byte {position} of {end}")
+    for tag, start, size in fields:
         if tag == _DIVERGING_TAG:
             if size < _DIVERGING.size:
-                raise MalformedResponse(f"a diverging epoch of {size} bytes at byte {position}")
-            epoch, end_offset = _DIVERGING.unpack_from(frame, position)
+                raise MalformedResponse(f"a diverging epoch of {size} bytes at byte {start}")
+            epoch, end_offset = _DIVERGING.unpack_from(frame, start)
             diverging = (epoch, end_offset) if end_offset >= 0 else None
         elif tag == _CURRENT_LEADER_TAG:
-            leader = read_current_leader(frame, position, size)
-        position += size
+            leader = read_current_leader(frame, start, size)
     return diverging, leader, position
 
 
@@ -314,21 +310,16 @@ def read_current_leader(frame: memoryview, position: int, size: int) -> tuple[in
 def read_node_endpoints(frame: memoryview, position: int, end: int) -> tuple[list[NodeEndpoint], int]:
     """Where leaders are, from the tagged fields of a whole answer to Fetch or Produce (KIP-951), and the position after them."""
     endpoints: list[NodeEndpoint] = []
-    count, position = read_uvarint(frame, position)
-    for _ in range(count):
-        tag, position = read_uvarint(frame, position)
-        size, position = read_uvarint(frame, position)
-        stop = position + size
-        if stop > end:
-            raise MalformedResponse(f"a tagged field of {size} bytes at byte {position} of {end}")
+    fields, position = read_tagged_fields(frame, position, end)
+    for tag, at, size in fields:
         if tag == _NODE_ENDPOINTS_TAG:
-            nodes, position = read_array_length(frame, position, stop, compact=True, element_size=_ENDPOINT_SIZE)
+            stop = at + size
+            nodes, at = read_array_length(frame, at, stop, compact=True, element_size=_ENDPOINT_SIZE)
             for _ in range(nodes):
-                node_id = INT32.unpack_from(frame, position)[0]
-                host, position = read_string(frame, position + INT32.size, stop, compact=True)
-                port = INT32.unpack_from(frame, position)[0]
-                rack, position = read_string(frame, position + INT32.size, stop, compact=True)
-                position = skip_tagged_fields(frame, position, stop)
+                node_id = INT32.unpack_from(frame, at)[0]
+                host, at = read_string(frame, at + INT32.size, stop, compact=True)
+                port = INT32.unpack_from(frame, at)[0]
+                rack, at = read_string(frame, at + INT32.size, stop, compact=True)
+                at = skip_tagged_fields(frame, at, stop)
                 endpoints.append(NodeEndpoint(node_id, host or "", port, rack))
-        position = stop
     return endpoints, position

@@ -87,27 +87,25 @@ def read_array_length(buffer: memoryview, position: int, end: int, *, compact: b
     return count, position
 
 
-def read_tag_count(buffer: memoryview, position: int) -> tuple[int, int]:
-    """How many tagged fields a section has; more than any message of Kafka could have are refused."""
+def read_tagged_fields(buffer: memoryview, position: int, end: int) -> tuple[list[tuple[int, int, int]], int]:
+    """The tagged fields of a section, each as tag, position and size, and the position after them (KIP-482)."""
     count, position = read_uvarint(buffer, position)
     if count > MAX_TAGGED_FIELDS:
         raise InvalidRequest(f"{count} tagged fields at byte {position}")
-    return count, position
+    fields = []
+    for _ in range(count):
+        tag, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        if position + size > end:
+            raise InvalidRequest(f"tagged field {tag} has {size} bytes and {end - position} are left")
+        fields.append((tag, position, size))
+        position += size
+    return fields, position
 
 
 def skip_tagged_fields(buffer: memoryview, position: int, end: int) -> int:
-    """The position after a section of tagged fields, whatever they are (KIP-482)."""
-    count = buffer[position]
-    if count == 0:
-        return position + 1
-    count, position = read_tag_count(buffer, position)
-    for _ in range(count):
-        _, position = read_uvarint(buffer, position)
-        size, position = read_uvarint(buffer, position)
-        position += size
-        if position > end:
-            raise InvalidRequest(f"a tagged field ends at byte {position} of {end}")
-    return position
+    """The position after a section of tagged fields, whatever they are."""
+    return position + 1 if buffer[position] == 0 else read_tagged_fields(buffer, position, end)[1]
 
 
 def array_length(count: int, *, compact: bool) -> bytes:

@@ -13,20 +13,14 @@ from typing import Final, NamedTuple
 from ottla.errors import InvalidRequest
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import NodeEndpoint
-from ottla.protocol.fetch_client import (
-    MalformedResponse,
-    read_current_leader,
-    read_node_endpoints,
-    request_header,
-    response_body,
-)
+from ottla.protocol.fetch_client import MalformedResponse, read_current_leader, read_node_endpoints, request_header, response_body
 from ottla.protocol.primitives import (
     INT32,
     array_length,
     compact_string,
     read_array_length,
     read_string,
-    read_uvarint,
+    read_tagged_fields,
     skip_tagged_fields,
     string,
     uvarint,
@@ -170,14 +164,8 @@ def _decode(frame: memoryview, position: int, version: int) -> tuple[list[Produc
 
 def _read_tags(frame: memoryview, position: int, end: int) -> tuple[tuple[int, int] | None, int]:
     """The current leader among a partition's tagged fields, and the position after them."""
-    count, position = read_uvarint(frame, position)
-    leader = None
-    for _ in range(count):
-        tag, position = read_uvarint(frame, position)
-        size, position = read_uvarint(frame, position)
-        if position + size > end:
-            raise MalformedResponse(f"a tagged field of {size} bytes at byte {position} of {end}")
-        if tag == _CURRENT_LEADER_TAG:
-            leader = read_current_leader(frame, position, size)
-        position += size
-    return leader, position
+    if frame[position] == 0:
+        return None, position + 1
+    fields, position = read_tagged_fields(frame, position, end)
+    leaders = [read_current_leader(frame, start, size) for tag, start, size in fields if tag == _CURRENT_LEADER_TAG]
+    return leaders[-1] if leaders else None, position

@@ -21,7 +21,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from ottla.errors import InvalidRequest
-from ottla.protocol.primitives import INT16, INT32, INT64, read_array_length, read_string, read_tag_count, read_uvarint, uvarint
+from ottla.protocol.primitives import INT16, INT32, INT64, read_array_length, read_string, read_tagged_fields, read_uvarint, uvarint
 
 # Takes a buffer and a position and gives the value and the position after it. The buffer ends with the message.
 Reader = Callable[[memoryview, int], tuple[Any, int]]
@@ -180,20 +180,16 @@ def _struct_reader(schema: Any, elements: Elements, result: Any) -> Reader:
         values = defaults.copy()
         for name, read_field in plain:
             values[name], position = read_field(buffer, position)
-        if flexible:
-            count, position = read_tag_count(buffer, position)
-            for _ in range(count):
-                tag, position = read_uvarint(buffer, position)
-                size, position = read_uvarint(buffer, position)
-                stop = position + size
-                if stop > len(buffer):
-                    raise InvalidRequest(f"tagged field {tag} has {size} bytes and {len(buffer) - position} are left")
+        if flexible and not buffer[position]:
+            position += 1
+        elif flexible:
+            fields_sent, position = read_tagged_fields(buffer, position, len(buffer))
+            for tag, start, size in fields_sent:
                 if tag in tagged:
                     name, read_field = tagged[tag]
-                    values[name], position = read_field(buffer[:stop], position)
-                    if position != stop:
-                        raise InvalidRequest(f"tagged field {tag} says {size} bytes and has {size - stop + position}")
-                position = stop
+                    values[name], stop = read_field(buffer[: start + size], start)
+                    if stop != start + size:
+                        raise InvalidRequest(f"tagged field {tag} says {size} bytes and has {stop - start}")
         return build(**values), position
 
     return read
