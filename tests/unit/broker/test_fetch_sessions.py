@@ -17,7 +17,7 @@ from ottla.broker.fetch_sessions import (
     FetchSessions,
     Key,
 )
-from ottla.errors import ApiError, FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
+from ottla.errors import FetchSessionIdNotFound, FetchSessionTopicIdError, InvalidFetchSessionEpoch
 from ottla.protocol.fetch import FetchAnswer, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.testing.clock import ManualClock
 
@@ -258,11 +258,6 @@ def test_session_ids_are_not_given_twice(clock: ManualClock) -> None:
     drawn = [5, 5, 5, 6]
     sessions = FetchSessions(9, clock, Repeating(), lambda key: True)
     assert [sessions.begin(request(0, INITIAL_EPOCH, 0), False).session_id for _ in range(2)] == [5, 6]
-
-
-def test_the_errors_have_kafkas_numbers() -> None:
-    errors: list[type[ApiError]] = [FetchSessionIdNotFound, InvalidFetchSessionEpoch, FetchSessionTopicIdError]
-    assert [error.code for error in errors] == [70, 71, 106]
 
 
 def test_a_session_of_more_than_a_few_partitions_that_do_not_exist_is_not_kept(clock: ManualClock) -> None:

@@ -9,7 +9,6 @@ import asyncio
 import gc
 import struct
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -175,22 +174,12 @@ def test_whatever_the_reads_and_refusals_the_frames_are_the_same(bodies: list[by
     stream = b"".join(map(frame, wanted))
 
     async def scenario() -> None:
-        made: list[Recorder] = []
-
-        def opened(connection: Connection) -> Recorder:
-            made.append(Recorder(connection, None))
-            return made[0]
-
         buffers = ReceiveBuffers()
         scribble = bytes(len(buffers.shared))
-        connection = Connection(
-            PeerAddress("127.0.0.1", 9, "TEST"), MIB, buffers, offload_nothing, opened, lambda _: None, Traffic(), Complaints(lambda: 0.0)
-        )
-        transport = FakeTransport()
-        connection.connection_made(transport)
+        connection, receiver, transport = without_a_socket(buffers)
         position = 0
         while position < len(stream):
-            made[0].refusing = random.randrange(4) == 0
+            receiver.refusing = random.randrange(4) == 0
             if not transport.is_reading():
                 connection.resume()
                 continue
@@ -200,9 +189,9 @@ def test_whatever_the_reads_and_refusals_the_frames_are_the_same(bodies: list[by
             connection.buffer_updated(size)
             buffers.shared[:] = scribble  # what other connections do to it
             position += size
-        made[0].refusing = False
+        receiver.refusing = False
         connection.resume()
-        assert made[0].frames == wanted
+        assert receiver.frames == wanted
 
     asyncio.run(scenario())
 
@@ -214,18 +203,8 @@ def test_one_that_waits_for_memory_and_got_some_by_itself_waits_no_more() -> Non
     """
 
     async def scenario() -> None:
-        made: list[Recorder] = []
-
-        def opened(connection: Connection) -> Recorder:
-            made.append(Recorder(connection, None))
-            return made[0]
-
         buffers = CountingBuffers(4 * MIB)
-        connection = Connection(
-            PeerAddress("127.0.0.1", 9, "TEST"), MIB, buffers, offload_nothing, opened, lambda _: None, Traffic(), Complaints(lambda: 0.0)
-        )
-        transport = FakeTransport()
-        connection.connection_made(transport)
+        connection, receiver, transport = without_a_socket(buffers)
         others = [buffers.take(size) for size in (MIB, MIB // 2, 5 * MIB // 2)]
         buffers.when_available(3 * MIB, lambda: None)
         stream, position = frame(numbered(900 * KIB)), 0
@@ -250,11 +229,24 @@ def test_one_that_waits_for_memory_and_got_some_by_itself_waits_no_more() -> Non
         connection.resume()
         assert transport.is_reading()
         release(others[1])
-        made[0].refusing = True
+        receiver.refusing = True
         arrive()
         assert buffers.out == [MIB]
 
     asyncio.run(scenario())
+
+
+def without_a_socket(buffers: ReceiveBuffers) -> tuple[Connection, Recorder, FakeTransport]:
+    made: list[Recorder] = []
+
+    def opened(connection: Connection) -> Recorder:
+        made.append(Recorder(connection, None))
+        return made[0]
+
+    peer, transport = PeerAddress("127.0.0.1", 9, "TEST"), FakeTransport()
+    connection = Connection(peer, MIB, buffers, offload_nothing, opened, lambda _: None, Traffic(), Complaints(lambda: 0.0))
+    connection.connection_made(transport)
+    return connection, made[0], transport
 
 
 class FakeSocket:
@@ -286,6 +278,3 @@ class FakeTransport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return super().get_extra_info(name, default)

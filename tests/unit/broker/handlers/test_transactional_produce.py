@@ -161,6 +161,15 @@ async def test_who_does_not_lead_says_so_whether_or_not_the_coordinator_can_say_
     assert await writer.send(b"a") == NotLeaderOrFollower.code
 
 
+async def check_order_after_a_refusal(broker: Wired, writer: Any) -> None:
+    writer.sequence = 1
+    assert await writer.send(b"b") == KafkaStorageError.code
+    writer.sequence = 0
+    assert [await writer.send(value) for value in (b"a", b"b")] == [0, 0]
+    await writer.end(True)
+    assert await committed(broker) == [b"a", b"b"]
+
+
 async def test_what_came_behind_a_first_batch_that_could_not_be_verified_does_not_overtake_it(broker: Wired) -> None:
     """Kafka's `ReplicaManagerTest.testTransactionVerificationBlocksOutOfOrderSequence`. Both are sent again, in their order."""
     writer = await producer(broker)
@@ -169,12 +178,7 @@ async def test_what_came_behind_a_first_batch_that_could_not_be_verified_does_no
     assert await writer.send(b"a") == NotEnoughReplicas.code
     broker.lead("__transaction_state", epoch=1)
     await until(lambda: not broker.parts.transactions.coordinator.is_loading)
-    writer.sequence = 1
-    assert await writer.send(b"b") == KafkaStorageError.code
-    writer.sequence = 0
-    assert [await writer.send(value) for value in (b"a", b"b")] == [0, 0]
-    await writer.end(True)
-    assert await committed(broker) == [b"a", b"b"]
+    await check_order_after_a_refusal(broker, writer)
 
 
 async def test_what_came_behind_a_first_batch_that_was_refused_does_not_overtake_it(broker: Wired) -> None:
@@ -184,12 +188,7 @@ async def test_what_came_behind_a_first_batch_that_was_refused_does_not_overtake
     writer = await producer(broker, max_message_bytes="100")
     await writer.begin()
     assert await writer.send(b"a" * 100) == MessageTooLarge.code
-    writer.sequence = 1
-    assert await writer.send(b"b") == KafkaStorageError.code
-    writer.sequence = 0
-    assert [await writer.send(value) for value in (b"a", b"b")] == [0, 0]
-    await writer.end(True)
-    assert await committed(broker) == [b"a", b"b"]
+    await check_order_after_a_refusal(broker, writer)
 
 
 async def test_a_transactional_batch_needs_a_transactional_id(broker: Wired) -> None:
