@@ -211,7 +211,6 @@ class Session:
             meter.answered(1, began - received, left - began, sending - left, self._time() - sending)
 
     def connection_lost(self) -> None:
-        """Drops the answers: the connection is closed."""
         self._is_lost = True
         if self._task is not None:
             if self._finishes:
@@ -417,7 +416,6 @@ class Session:
             self._write(api, context, response, meter, times)
 
     def _write(self, api: Api, context: RequestContext, response: Any, meter: ApiMeter, times: _Times | None, request: Any = None) -> None:
-        """Encodes the answer, and sends it."""
         if isinstance(response, EncodedBody) or not messages.has_more_elements_than(WRITE_BESIDE_ELEMENTS, response):
             self._answer(_encode(api, context, response), meter, times)
             return

@@ -75,11 +75,9 @@ class BrokerHealth:
 
     @property
     def readiness(self) -> Readiness:
-        """The judgement as of now."""
         return judge(Facts(self.phase) if self._source is None else self._source.facts(self.phase, self._were_in_sync))
 
     async def look(self) -> Readiness:
-        """Looks now, and tells what has changed."""
         readiness = self.readiness
         if readiness.controller_known and not self._were_in_sync and self._source is not None:
             await self._look_at_replicas(self._source)

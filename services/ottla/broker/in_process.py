@@ -88,7 +88,6 @@ class InProcessBrokers:
         return broker
 
     async def stop_broker(self, broker_id: BrokerId) -> None:
-        """Stops one cleanly."""
         await self.running.pop(broker_id).stop()
 
     async def kill(self, broker_id: BrokerId) -> None:

@@ -42,7 +42,6 @@ class RunningBroker:
     transport: ControlTransport
 
     def facts(self, phase: Phase, were_in_sync: bool) -> Facts:
-        """What is known of it now."""
         return Facts(
             phase,
             self.service.registered_epoch,
@@ -109,7 +108,6 @@ class Observation:
 
     @property
     def http_port(self) -> int:
-        """The port that HTTP is answered at."""
         assert self._surface is not None, "http.listener is not set"
         return self._surface.port
 
@@ -128,7 +126,6 @@ class Observation:
         self._surface.measure(stack, measured.parts.offload, collectors, fresh)
 
     def status(self) -> tuple[bool, Mapping[str, Any]]:
-        """As /readyz says it."""
         readiness = self.health.readiness
         said: dict[str, Any] = {
             "status": "ready" if readiness.is_ready else "not ready",

@@ -71,7 +71,6 @@ class Readiness:
 
     @property
     def is_ready(self) -> bool:
-        """Whether clients are to be sent here."""
         return self.phase is Phase.RUNNING and all(self.conditions.values())
 
     @property
@@ -91,7 +90,6 @@ class Readiness:
 
 
 def judge(facts: Facts) -> Readiness:
-    """Whether the broker is ready."""
     registered = facts.broker_epoch >= 0
     phase = facts.phase
     # A broker that was drained gets nothing to lead before it registers again or is undrained, so it is not back before that.

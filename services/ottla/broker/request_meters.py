@@ -50,7 +50,6 @@ class ApiMeter:
 
     @property
     def count(self) -> int:
-        """Requests that were answered."""
         return sum(self.at_once.buckets) + sum(self._total.buckets)
 
     def snapshots(self) -> list[tuple[str, HistogramSnapshot]]:

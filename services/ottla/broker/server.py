@@ -204,12 +204,10 @@ class Broker:
             warn_of_missing_brokers(self._settings, self.metadata)
 
     def port(self, listener_name: str = "PLAINTEXT") -> int:
-        """The port that a listener is bound to."""
         return self._listeners[listener_name].port
 
     @property
     def http_port(self) -> int:
-        """The port that metrics and health are asked for at."""
         return self._observation.http_port
 
     @property
@@ -225,7 +223,6 @@ class Broker:
 
     @property
     def connection_count(self) -> int:
-        """Open client connections."""
         return sum(listener.connection_count for listener in self._listeners.values())
 
     async def _start(self, stack: AsyncExitStack) -> None:

@@ -73,7 +73,6 @@ class ConnectionLimits:
         return None
 
     def leave(self, host: str, *, is_protected: bool = False) -> None:
-        """Counts a connection that has ended."""
         self.total -= 1
         self._protected -= is_protected
         self._by_host[host] -= 1
@@ -191,7 +190,6 @@ class Listener:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
 
     async def start(self) -> None:
-        """Accepts connections from now on."""
         assert self._sockets, "the listener is not bound"
         for listening in self._sockets:
             listening.listen(self._backlog)

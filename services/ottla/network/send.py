@@ -99,7 +99,6 @@ class Sender:
 
     @property
     def busy(self) -> bool:
-        """Whether a region is in flight or bytes wait behind one."""
         return self._task is not None or self._region is not None
 
     def unsent_bytes(self) -> int:

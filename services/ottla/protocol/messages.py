@@ -96,7 +96,6 @@ class MessageSchema:
 
 @functools.cache
 def response_schema(api_key: int, version: int) -> MessageSchema:
-    """The builder of responses to this version of the API."""
     return MessageSchema(sys.modules[_message(ApiKey(api_key), version, "response").__module__])
 
 

@@ -109,7 +109,6 @@ def skip_tagged_fields(buffer: memoryview, position: int, end: int) -> int:
 
 
 def array_length(count: int, *, compact: bool) -> bytes:
-    """The count that an array begins with."""
     return uvarint(count + 1) if compact else INT32.pack(count)
 
 

@@ -81,7 +81,6 @@ def _without_none(declared: Any) -> tuple[Any, bool]:
 
 
 def _default(field: dataclasses.Field[Any], declared: Any, is_array: bool) -> Any:
-    """The declared default, else Kafka's zero of its type."""
     if field.default is not dataclasses.MISSING:
         return field.default
     if is_array:
@@ -135,7 +134,6 @@ class Elements:
         _left.set([self.most])
 
     def take(self, count: int, where: str) -> None:
-        """Counts elements that are about to be read."""
         left = _left.get()
         left[0] -= count
         if left[0] < 0:

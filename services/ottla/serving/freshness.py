@@ -49,7 +49,6 @@ class Freshness:
         await asyncio.wait([self._task], timeout=PATIENCE_SECONDS)
 
     async def close(self) -> None:
-        """Ends what is under way."""
         task = self._task
         if task is not None:
             task.cancel()

@@ -97,7 +97,6 @@ class HttpListener:
 
     @property
     def port(self) -> int:
-        """The port that it is bound to."""
         assert self._server is not None
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
@@ -111,7 +110,6 @@ class HttpListener:
 
     @property
     def connection_count(self) -> int:
-        """Open connections."""
         return len(self._state.connections)
 
     async def start(self, address: Listener) -> None:

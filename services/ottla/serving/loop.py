@@ -89,7 +89,6 @@ class LoopProbe:
         self._moments: deque[_Moment] = deque(maxlen=int(WINDOW_SECONDS / PROBE_SECONDS / TICKS) + 1)
 
     def start(self) -> None:
-        """Begins."""
         loop = self._loop = asyncio.get_running_loop()
         self._waiting = waiting_time(loop)
         if self._waiting is not None:
@@ -118,7 +117,6 @@ class LoopProbe:
         return min(1.0, max(0.0, 1.0 - waited / passed)) if passed > 0 else 0.0
 
     def collect(self) -> Iterator[Family | Pause]:
-        """The metrics as they are now."""
         ratio = self.busy_ratio
         if ratio is not None:
             yield single(service.EVENT_LOOP_BUSY, ratio)

@@ -40,11 +40,9 @@ class Conditions:
 
     @property
     def is_ready(self) -> bool:
-        """Whether all hold."""
         return all(self._holding.values())
 
     def status(self) -> Status:
-        """As /readyz says it."""
         said: dict[str, Any] = {"status": "ready" if self.is_ready else "not ready", **self._holding}
         if not self.is_ready:
             said["reason"] = ", ".join(missing(self._holding))

@@ -41,7 +41,6 @@ class Measuring:
         self._fresh = tuple(fresh)
 
     async def prepare(self) -> None:
-        """Looks up what a scrape needs."""
         if self._fresh:
             await asyncio.gather(*(freshness.prepare() for freshness in self._fresh))
 

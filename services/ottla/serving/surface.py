@@ -81,12 +81,10 @@ class Surface:
 
     @property
     def address(self) -> str:
-        """The URL that it answers at."""
         return self._listener.url
 
     @property
     def port(self) -> int:
-        """The port that it answers at."""
         return self._listener.port
 
     def measure(
@@ -129,11 +127,9 @@ class ProcessMetrics:
         self._found: Sequence[Metric] = ()
 
     async def refresh(self) -> None:
-        """Asks again."""
         self._found = await self._offload(lambda: list(self._registry.collect()))
 
     def collect(self) -> Iterator[Family | Pause]:
-        """The metrics as they were found."""
         for family in self._found:
             metric = BY_NAME.get(f"{family.name}_total" if family.type == "counter" else family.name)
             if metric is not None:
@@ -157,7 +153,6 @@ class CertificateCollector:
         self._family = Family(CERTIFICATE_EXPIRY, [((name,), expiry) for name, expiry in expiries.items() if expiry is not None])
 
     def collect(self) -> Iterator[Family | Pause]:
-        """The metrics as they are now."""
         yield self._family
 
 
@@ -184,6 +179,5 @@ class ServiceCollector:
         self._build = (release(), platform.python_version())
 
     def collect(self) -> Iterator[Family | Pause]:
-        """The metrics as they are now."""
         yield Family(metrics.BUILD, [(self._build, 1.0)])
         yield single(metrics.READY, float(self._readiness.status()[0]))

@@ -29,7 +29,6 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 @handles(ApiKey.API_VERSIONS, MIN_VERSION, MAX_VERSION)
 def api_versions(request: ApiVersionsRequest, context: RequestContext, parts: BrokerParts) -> Any:
-    """All APIs with their versions."""
     schema = context.response_schema()
     named = (request.client_software_name, request.client_software_version) if context.api_version >= FIRST_WITH_SOFTWARE else ()
     if not all(map(_SOFTWARE.fullmatch, named)):

@@ -44,12 +44,10 @@ def allowed(parts: BrokerParts, context: RequestContext, operation: Operation, r
 
 
 def topic_allowed(parts: BrokerParts, context: RequestContext, operation: Operation, name: str) -> bool:
-    """Whether the principal may do this to the topic."""
     return allowed(parts, context, operation, topic(name))
 
 
 def cluster_allowed(parts: BrokerParts, context: RequestContext, operation: Operation) -> bool:
-    """Whether the principal may do this to the cluster."""
     return allowed(parts, context, operation, CLUSTER)
 
 
@@ -64,7 +62,6 @@ def authorized_operations(parts: BrokerParts, context: RequestContext, resource:
 
 
 def group_allowed(parts: BrokerParts, context: RequestContext, operation: Operation, group_id: str) -> bool:
-    """Whether the principal may do this to the group."""
     return allowed(parts, context, operation, Resource(ResourceKind.GROUP, group_id))
 
 
@@ -86,7 +83,6 @@ def check_group(parts: BrokerParts, context: RequestContext, operation: Operatio
 
 
 def transaction_allowed(parts: BrokerParts, context: RequestContext, operation: Operation, transactional_id: str) -> bool:
-    """Whether the principal may do this with the transactional id."""
     return allowed(parts, context, operation, Resource(ResourceKind.TRANSACTIONAL_ID, transactional_id))
 
 

@@ -111,7 +111,6 @@ class BrokerConfig:
     advertised: tuple[Endpoint, ...] = ()
 
     def effective(self) -> BrokerSettings:
-        """The settings that the broker runs with."""
         if not self.dynamic and not self.dynamic_default:
             return self.static
         return self.static.with_changes(self.dynamic_default, cluster_wide=True).with_changes(self.dynamic)
@@ -147,7 +146,6 @@ def _synonym(definition: SettingDefinition, value: str | None, source: ConfigSou
 
 
 def topic_entries(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Every setting of a topic that overrides the given ones."""
     effective = TopicSettings.of(broker.effective(), overrides)
     entries = []
     for name, definition in TopicSettings.definitions().items():
@@ -159,7 +157,6 @@ def topic_entries(broker: BrokerConfig, overrides: Mapping[str, str]) -> list[Co
 
 
 def broker_entries(broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every setting of a broker."""
     effective = broker.effective()
     entries = []
     for name, definition in BrokerSettings.definitions().items():
@@ -182,7 +179,6 @@ def dynamic_default_entries(broker: BrokerConfig) -> list[ConfigEntry]:
 
 
 def logger_entries(levels: Mapping[str, str]) -> list[ConfigEntry]:
-    """The log level of each logger."""
     source = ConfigSource.DYNAMIC_BROKER_LOGGER
     return [ConfigEntry(name, level, source, False, False, (), UNKNOWN_TYPE, "") for name, level in levels.items()]
 

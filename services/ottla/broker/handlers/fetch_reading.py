@@ -206,7 +206,6 @@ class Reading:
         return [partition.topic_partition for partition in self._found if not isinstance(partition, ApiError)]
 
     def answer(self) -> EncodedBody:
-        """The response to what was last read."""
         by_topic: ByTopic = {}
         self._group(self._scope.select(self._answers), by_topic)
         self._count_sent()
@@ -228,7 +227,6 @@ class Reading:
         return EncodedBody(cast("Pieces", pieces))
 
     def _group(self, selected: Iterable[tuple[Key, FetchAnswer]], by_topic: ByTopic) -> None:
-        """Adds answers to their topics'."""
         for (named, _), answer in selected:
             by_topic.setdefault(named, []).append(answer)
 
@@ -385,7 +383,6 @@ class Reading:
         return is_throttled(throttled, partition.topic_partition.partition, partition.broker_id)
 
     def _preferred(self, partition: Partition, asked: FetchPartition) -> BrokerId | None:
-        """The replica that a consumer should rather read from."""
         if not partition.is_leader:
             return None
         brokers = self._parts.metadata.brokers

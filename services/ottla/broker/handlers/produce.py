@@ -177,7 +177,6 @@ class DelayedProduce:
         self.timeout_seconds = timeout_ms / 1000
 
     def answer_with(self, answer: Answer) -> None:
-        """Says where the encoded response goes."""
         self._answer = answer
 
     def partitions(self) -> Iterator[TopicPartition]:

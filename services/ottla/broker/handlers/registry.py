@@ -118,8 +118,6 @@ Serves = Callable[["BrokerSettings"], bool]
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One served API."""
-
     key: ApiKey
     min_version: int
     max_version: int
