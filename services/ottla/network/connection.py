@@ -346,16 +346,7 @@ class Connection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _refuse(self, size: int) -> None:
-        self.complaints.warn(
-            log,
-            self.peer.host,
-            "%s:%d on %s announced a frame of %d bytes, socket.request.max.bytes is %d: connection closed",
-            self.peer.host,
-            self.peer.port,
-            self.peer.listener_name,
-            size,
-            self._max_frame_size,
-        )
+        self.complain(log, "announced a frame of %d bytes, socket.request.max.bytes is %d: connection closed", size, self._max_frame_size)
         self.abort()
 
     def _update_reading(self) -> None:
@@ -371,6 +362,11 @@ class Connection(asyncio.BufferedProtocol):
             transport.pause_reading()
             self.frame_began = 0.0  # while we do not read, its time does not run
             self._traffic.paused_reads += 1
+
+    def complain(self, logger: logging.Logger, message: str, *arguments: object) -> None:
+        """Says what the peer does wrong, unless something was said of it just now."""
+        peer = self.peer
+        self.complaints.warn(logger, peer.host, "%s:%d on %s " + message, peer.host, peer.port, peer.listener_name, *arguments)
 
     # What the receiver calls.
 

@@ -317,39 +317,17 @@ class Listener:
             idle_seconds = now - max(connection.last_active, connection.last_sent)
             if stalled is not None:
                 if now - stalled > self._stall_seconds:
-                    self._complaints.warn(
-                        log,
-                        connection.peer.host,
-                        "%s:%d on %s has read nothing for %.0f s: connection closed",
-                        connection.peer.host,
-                        connection.peer.port,
-                        self.name,
-                        now - stalled,
-                    )
+                    connection.complain(log, "has read nothing for %.0f s: connection closed", now - stalled)
                     connection.abort("stalled")
             elif connection.frame_began and now - connection.frame_began > FRAME_SECONDS:
-                self._complaints.warn(
-                    log,
-                    connection.peer.host,
-                    "%s:%d on %s has not finished a request for %.0f s: connection closed",
-                    connection.peer.host,
-                    connection.peer.port,
-                    self.name,
-                    now - connection.frame_began,
-                )
+                connection.complain(log, "has not finished a request for %.0f s: connection closed", now - connection.frame_began)
                 connection.abort("stalled")
             elif idle_seconds > self._idle_seconds:
-                log.info(
-                    "%s:%d on %s idle for %.0f s: connection closed",
-                    connection.peer.host,
-                    connection.peer.port,
-                    self.name,
-                    idle_seconds,
-                )
+                peer = connection.peer
+                log.info("%s:%d on %s idle for %.0f s: connection closed", peer.host, peer.port, self.name, idle_seconds)
                 connection.abort("idle")
         if self._limits.excess > 0 and not self._is_protected:
             for connection in sorted(self._connections, key=attrgetter("last_active"))[: self._limits.excess]:
-                peer = connection.peer
-                self._complaints.warn(log, peer.host, "%s:%d on %s closed: too many for max.connections", peer.host, peer.port, self.name)
+                connection.complain(log, "closed: too many for max.connections")
                 connection.abort("refused")
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)

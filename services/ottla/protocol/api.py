@@ -73,7 +73,8 @@ class ApiKey(enum.IntEnum):
 
 _API_NAMES: Final = {key: "".join(word.capitalize() for word in key.name.split("_")) for key in ApiKey}
 
-# KIP-482. An API that is absent has never had a flexible version.
+_NEVER: Final = 1 << 15
+# KIP-482. What came after it is flexible from its version 0 on, but for a few.
 _FIRST_FLEXIBLE_VERSION: Final = {
     ApiKey.PRODUCE: 9,
     ApiKey.FETCH: 12,
@@ -88,6 +89,7 @@ _FIRST_FLEXIBLE_VERSION: Final = {
     ApiKey.SYNC_GROUP: 4,
     ApiKey.DESCRIBE_GROUPS: 5,
     ApiKey.LIST_GROUPS: 3,
+    ApiKey.SASL_HANDSHAKE: _NEVER,
     ApiKey.API_VERSIONS: 3,
     ApiKey.CREATE_TOPICS: 5,
     ApiKey.DELETE_TOPICS: 4,
@@ -111,21 +113,10 @@ _FIRST_FLEXIBLE_VERSION: Final = {
     ApiKey.DELETE_GROUPS: 2,
     ApiKey.ELECT_LEADERS: 2,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
+    ApiKey.OFFSET_DELETE: _NEVER,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
     ApiKey.ALTER_CLIENT_QUOTAS: 1,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: 0,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: 0,
-    ApiKey.DESCRIBE_CLUSTER: 0,
-    ApiKey.DESCRIBE_PRODUCERS: 0,
-    ApiKey.DESCRIBE_TRANSACTIONS: 0,
-    ApiKey.LIST_TRANSACTIONS: 0,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: 0,
-    ApiKey.CONSUMER_GROUP_DESCRIBE: 0,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: 0,
 }
-_NEVER: Final = 1 << 15
 
 # What one request may name. Those below may name every partition of a cluster, of which one that ZooKeeper coordinates has
 # a hundred thousand or two; those by which Kafka's tools ask at once for all groups, or all settings of all topics, a part of that;
@@ -193,7 +184,7 @@ def max_elements(api_key: ApiKey) -> int:
 
 def is_flexible(api_key: ApiKey, version: int) -> bool:
     """Whether this version has compact strings and tagged fields, and so request header 2 and response header 1."""
-    return version >= _FIRST_FLEXIBLE_VERSION.get(api_key, _NEVER)
+    return version >= _FIRST_FLEXIBLE_VERSION.get(api_key, 0)
 
 
 def response_header_size(api_key: ApiKey, version: int) -> int:

@@ -101,19 +101,19 @@ def _default(field: dataclasses.Field[Any], declared: Any, is_array: bool) -> An
 # The bytes of a frame bound the elements in it, but 100 MiB can hold 50 million empty topics, which would stop the loop for
 # minutes. So the reader says how many elements a message may have (`ottla.protocol.api.max_elements` of requests).
 
-_FIXED: Final = {
-    "int8": struct.Struct(">b"),
-    "int16": struct.Struct(">h"),
-    "uint16": struct.Struct(">H"),
-    "int32": struct.Struct(">i"),
-    "uint32": struct.Struct(">I"),
-    "int64": struct.Struct(">q"),
-    "float64": struct.Struct(">d"),
-    "bool": struct.Struct(">?"),
-    "timedelta_i32": struct.Struct(">i"),
-    "timedelta_i64": struct.Struct(">q"),
+_FORMATS: Final = {
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+    "bool": "?",
+    "error_code": "h",
 }
-_INT32: Final = _FIXED["int32"]
+_FIXED: Final = {name: struct.Struct(">" + layout) for name, layout in _FORMATS.items()}
+_SPANS: Final = {"timedelta_i32": INT32, "timedelta_i64": INT64}
 _STRUCT_IS_NULL: Final = 0xFF  # KIP-893: INT8 -1 before a nullable struct
 
 
@@ -250,7 +250,7 @@ def _primitive_reader(wire_type: str, nullable: bool, flexible: bool) -> Reader:
         case "error_code":
             return _read_error_code
         case "timedelta_i32" | "timedelta_i64":
-            return _milliseconds_reader(_FIXED[wire_type])
+            return _milliseconds_reader(_SPANS[wire_type])
         case "datetime_i64":
             return _read_datetime
         case _:
@@ -293,7 +293,7 @@ def _bytes_reader(nullable: bool, flexible: bool) -> Reader:
             size, position = read_uvarint(buffer, position)
             size -= 1
         else:
-            size = _INT32.unpack_from(buffer, position)[0]
+            size = INT32.unpack_from(buffer, position)[0]
             position += 4
         if size < 0:
             if not nullable:
@@ -316,7 +316,7 @@ def _read_uuid(buffer: memoryview, position: int) -> tuple[Any, int]:
 
 
 def _read_datetime(buffer: memoryview, position: int) -> tuple[Any, int]:
-    milliseconds = _FIXED["int64"].unpack_from(buffer, position)[0]
+    milliseconds = INT64.unpack_from(buffer, position)[0]
     if milliseconds == -1:
         return None, position + 8
     try:
@@ -328,7 +328,7 @@ def _read_datetime(buffer: memoryview, position: int) -> tuple[Any, int]:
 def _read_error_code(buffer: memoryview, position: int) -> tuple[Any, int]:
     known, unknown = _error_codes()
     # A newer broker has errors that are not known here; Kafka's clients take them for this one, too.
-    return known.get(_FIXED["int16"].unpack_from(buffer, position)[0], unknown), position + 2
+    return known.get(INT16.unpack_from(buffer, position)[0], unknown), position + 2
 
 
 @functools.cache
@@ -343,17 +343,6 @@ def _error_codes() -> tuple[Mapping[int, Any], Any]:
 # Neighbouring fields of fixed size go through one `struct.pack`, which is most of why this takes a third of the time of
 # kio's own writer; a Metadata response of a thousand partitions is written on the event loop.
 
-_FORMATS: Final = {
-    "int8": "b",
-    "int16": "h",
-    "uint16": "H",
-    "int32": "i",
-    "uint32": "I",
-    "int64": "q",
-    "float64": "d",
-    "bool": "?",
-    "error_code": "h",
-}
 _ZERO_UUID: Final = bytes(16)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -471,25 +460,21 @@ def _primitive_writer(wire_type: str, flexible: bool) -> Writer:
         case "uuid":
             return _write_uuid
         case "timedelta_i32" | "timedelta_i64":
-            return _milliseconds_writer("i" if wire_type == "timedelta_i32" else "q")
+            return _milliseconds_writer(_SPANS[wire_type].pack)
         case "datetime_i64":
             return _write_datetime
         case _:
-            return _fixed_writer(_FORMATS[wire_type])
+            return _fixed_writer(_FIXED[wire_type].pack)
 
 
-def _fixed_writer(layout: str) -> Writer:
-    pack = struct.Struct(">" + layout).pack
-
+def _fixed_writer(pack: Callable[[Any], bytes]) -> Writer:
     def write(out: bytearray, value: Any) -> None:
         out += pack(value)
 
     return write
 
 
-def _milliseconds_writer(layout: str) -> Writer:
-    pack = struct.Struct(">" + layout).pack
-
+def _milliseconds_writer(pack: Callable[[Any], bytes]) -> Writer:
     def write(out: bytearray, value: Any) -> None:
         # Whole numbers all the way: total_seconds() is a float and loses the last digits of large spans.
         out += pack(value // _MILLISECOND)
