@@ -117,28 +117,15 @@ class BrokerConfig:
 
     def synonyms(self, names: Iterable[str]) -> list[ConfigSynonym]:
         """The places where any of these settings of a broker has a value, by source and then in the order given."""
-        definitions = [BrokerSettings.definitions()[name] for name in names]
-        found = [
-            _synonym(definition, self.dynamic[definition.name], ConfigSource.DYNAMIC_BROKER)
-            for definition in definitions
-            if definition.name in self.dynamic
-        ]
-        found += [
-            _synonym(definition, self.dynamic_default[definition.name], ConfigSource.DYNAMIC_DEFAULT_BROKER)
-            for definition in definitions
-            if definition.name in self.dynamic_default
-        ]
-        found += [
-            _synonym(definition, self.static.text_of(definition.name), ConfigSource.STATIC_BROKER)
-            for definition in definitions
-            if definition.name in self.static.given
-        ]
-        found += [
-            _synonym(definition, definition.text(definition.default), ConfigSource.DEFAULT)
-            for definition in definitions
-            if definition.text(definition.default) is not None
-        ]
-        return found
+        known = {name: BrokerSettings.definitions()[name] for name in names}
+        defaults = {name: text for name, definition in known.items() if (text := definition.text(definition.default)) is not None}
+        places: tuple[tuple[ConfigSource, Mapping[str, str | None]], ...] = (
+            (ConfigSource.DYNAMIC_BROKER, self.dynamic),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER, self.dynamic_default),
+            (ConfigSource.STATIC_BROKER, {name: self.static.text_of(name) for name in known if name in self.static.given}),
+            (ConfigSource.DEFAULT, defaults),
+        )
+        return [_synonym(known[name], values[name], source) for source, values in places for name in known if name in values]
 
 
 def _synonym(definition: SettingDefinition, value: str | None, source: ConfigSource) -> ConfigSynonym:

@@ -13,7 +13,7 @@ from typing import Final, cast
 from uuid import UUID
 
 from ottla.broker.fetch_sessions import FetchScope, Key
-from ottla.broker.handlers.authorization import cluster_allowed
+from ottla.broker.handlers.authorization import cluster_allowed, topic_allowed
 from ottla.broker.handlers.partition_view import CurrentLeaders
 from ottla.broker.handlers.registry import BrokerParts, EncodedBody, Pieces, RequestContext
 from ottla.broker.metadata import MetadataCache
@@ -23,7 +23,7 @@ from ottla.broker.replication.partition import Partition
 from ottla.broker.replication.replicas import ReplicaManager
 from ottla.broker.replication.throttles import is_throttled
 from ottla.broker.request_meters import FETCH_FOLLOWER
-from ottla.broker.security.authorizer import Operation, topic
+from ottla.broker.security.authorizer import Operation
 from ottla.config.cluster import RACK_AWARE_SELECTOR
 from ottla.errors import (
     ApiError,
@@ -434,7 +434,7 @@ class Reading:
     def _is_allowed(self, name: str) -> bool:
         if self._replica is not None:
             return cluster_allowed(self._parts, self._context, Operation.CLUSTER_ACTION)
-        return self._parts.authorizer.allowed(self._context.principal, Operation.READ, topic(name))
+        return topic_allowed(self._parts, self._context, Operation.READ, name)
 
 
 def preferred_read_replica(

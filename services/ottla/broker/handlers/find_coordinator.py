@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from ottla.broker.groups.coordinator import OFFSETS_TOPIC
-from ottla.broker.handlers.authorization import allowed, check_group
+from ottla.broker.handlers.authorization import check_group, transaction_allowed
 from ottla.broker.handlers.internal_topics import internal_topic
 from ottla.broker.handlers.partition_view import reachable_brokers
 from ottla.broker.handlers.registry import BrokerParts, RequestContext, handles
 from ottla.broker.handlers.waiting import in_slices
-from ottla.broker.security.authorizer import Operation, Resource, ResourceKind
+from ottla.broker.security.authorizer import Operation
 from ottla.broker.transactions.coordinator import TRANSACTIONS_TOPIC
 from ottla.errors import NONE, ApiError, CoordinatorNotAvailable, InvalidRequest, TransactionalIdAuthorizationFailed
 from ottla.protocol.api import ApiKey
@@ -72,7 +72,7 @@ def _check(key: str, key_type: int, context: RequestContext, parts: BrokerParts)
     if key_type == GROUP:
         check_group(parts, context, Operation.DESCRIBE, key)
     elif key_type == TRANSACTION:
-        if not allowed(parts, context, Operation.DESCRIBE, Resource(ResourceKind.TRANSACTIONAL_ID, key)):
+        if not transaction_allowed(parts, context, Operation.DESCRIBE, key):
             raise TransactionalIdAuthorizationFailed(f"Not authorized to access transactional id: {key}")
     else:
         raise InvalidRequest(f"coordinator key type {key_type} is not served")
