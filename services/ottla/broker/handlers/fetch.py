@@ -72,8 +72,11 @@ async def _in_slices(reading: Reading, request: FetchRequest, parts: BrokerParts
             # Before the look: what changes in a slice that was read already is nothing that the next one sees.
             parts.fetch_purgatory.watch(change, reading.watched(), left)
         try:
+            began = time()
             if await reading.is_answerable_in_slices() or left <= 0:
                 break
+            if reading.is_patient:
+                await asyncio.sleep(min(RESTS * (time() - began), left))
             await change.happened
         finally:
             parts.fetch_purgatory.forget(change)

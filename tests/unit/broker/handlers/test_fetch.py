@@ -18,6 +18,7 @@ from uuid import UUID
 import pytest
 from tests.loops import until
 
+from ottla.broker.handlers import fetch_reading
 from ottla.broker.handlers.fetch_reading import Reading
 from ottla.broker.security.authorizer import Operation, Resource
 from ottla.model import BrokerId, BrokerRegistration, Endpoint, Principal
@@ -119,21 +120,25 @@ async def test_a_fetch_waits_for_min_bytes_or_its_time(broker: Wired) -> None:
     assert len(found.records) == size
 
 
-async def test_many_partitions_are_not_all_looked_at_whenever_one_is_written_to(broker: Wired, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("in_slices", [False, True])
+async def test_many_partitions_are_not_all_looked_at_whenever_one_is_written_to(
+    broker: Wired, monkeypatch: pytest.MonkeyPatch, in_slices: bool
+) -> None:
     """A look at a thousand takes 6 ms, which every producer would wait for."""
+    monkeypatch.setattr(fetch_reading, "LARGE_SCOPE", 20 if in_slices else 1_000)
     broker.topic("events", 30)
     reader, writer = await broker.connect(), await broker.connect()
     reader.write(fetch(*(("events", index, 0) for index in range(30)), min_bytes=30 * len(batch(b"a")), max_wait_ms=60_000))
     await until(lambda: len(broker.parts.fetch_purgatory) == 1)
-    loop, is_answerable, looks = asyncio.get_running_loop(), Reading.is_answerable, list[float]()
+    loop, read_on, looks = asyncio.get_running_loop(), Reading._read_on, list[float]()
 
-    def slow(reading: Reading) -> bool:
+    def slow(reading: Reading, *arguments: Any) -> Any:
         looks.append(loop.time())
         while loop.time() < looks[-1] + 0.01:
             pass
-        return is_answerable(reading)
+        return read_on(reading, *arguments)
 
-    monkeypatch.setattr(Reading, "is_answerable", slow)
+    monkeypatch.setattr(Reading, "_read_on", slow)
     for index in range(30):
         await publish(writer, "events", batch(b"a"), partition=index)
         broker.parts.fetch_purgatory.check(broker.partition("events", index).topic_partition)
