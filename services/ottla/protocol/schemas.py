@@ -460,21 +460,25 @@ def _primitive_writer(wire_type: str, flexible: bool) -> Writer:
         case "uuid":
             return _write_uuid
         case "timedelta_i32" | "timedelta_i64":
-            return _milliseconds_writer(_SPANS[wire_type].pack)
+            return _milliseconds_writer(_SPANS[wire_type])
         case "datetime_i64":
             return _write_datetime
         case _:
-            return _fixed_writer(_FIXED[wire_type].pack)
+            return _fixed_writer(_FIXED[wire_type])
 
 
-def _fixed_writer(pack: Callable[[Any], bytes]) -> Writer:
+def _fixed_writer(layout: struct.Struct) -> Writer:
+    pack = layout.pack
+
     def write(out: bytearray, value: Any) -> None:
         out += pack(value)
 
     return write
 
 
-def _milliseconds_writer(pack: Callable[[Any], bytes]) -> Writer:
+def _milliseconds_writer(layout: struct.Struct) -> Writer:
+    pack = layout.pack
+
     def write(out: bytearray, value: Any) -> None:
         # Whole numbers all the way: total_seconds() is a float and loses the last digits of large spans.
         out += pack(value // _MILLISECOND)
