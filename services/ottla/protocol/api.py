@@ -53,10 +53,6 @@ class ApiKey(enum.IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
-    DESCRIBE_CLIENT_QUOTAS = 48
-    ALTER_CLIENT_QUOTAS = 49
-    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
-    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -114,8 +110,6 @@ _FIRST_FLEXIBLE_VERSION: Final = {
     ApiKey.ELECT_LEADERS: 2,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
     ApiKey.OFFSET_DELETE: _NEVER,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: 1,
-    ApiKey.ALTER_CLIENT_QUOTAS: 1,
 }
 
 # What one request may name. Those below may name every partition of a cluster, of which one that ZooKeeper coordinates has

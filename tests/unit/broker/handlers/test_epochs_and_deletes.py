@@ -103,24 +103,17 @@ def follow(broker: Any, replica: int, log_start_offset: int, topic: str = "fligh
 
 async def test_the_answer_waits_for_all_living_replicas(broker: Any) -> None:
     """KIP-107: the low watermark is the smallest log start offset of those that live."""
-    await broker.create("flights")
-    replicated(broker, 1, 2)
-    broker.publish("flights", 0, 1, 2, 3)
-    for number in (2, 3):
-        follow(broker, number, 0)
-    answer = asyncio.ensure_future(delete(broker, 2))
-    await until(lambda: len(broker.parts.replicas.deletes) == 1)
+    answer = await delete_that_waits(broker, "flights")
     follow(broker, 2, 1)
     await broker.pause()
     assert not answer.done()
     follow(broker, 2, 2)
-    assert await answer == (0, 2)
+    assert await answer == [(0, 2)]
     assert len(broker.parts.replicas.deletes) == 0
 
 
-async def delete_of_two_topics(broker: Any) -> Any:
-    """Waits for followers of flights and of hotels."""
-    names = ("flights", "hotels")
+async def delete_that_waits(broker: Any, *names: str) -> asyncio.Future[list[tuple[int, int]]]:
+    """Of the records before offset 2 in these topics, for their followers."""
     for name in names:
         await broker.create(name)
         replicated(broker, 1, 2, topic=name)
@@ -128,24 +121,28 @@ async def delete_of_two_topics(broker: Any) -> Any:
         for number in (2, 3):
             follow(broker, number, 0, name)
     topics = [{"name": name, "partitions": [{"partition_index": 0, "offset": 2}]} for name in names]
-    answer = asyncio.ensure_future(broker.ask(ApiKey.DELETE_RECORDS, 2, topics=topics))
-    await until(lambda: len(broker.parts.replicas.deletes) == 2)
-    return answer
+
+    async def answer() -> list[tuple[int, int]]:
+        found = [topic.partitions[0] for topic in (await broker.ask(ApiKey.DELETE_RECORDS, 2, topics=topics)).topics]
+        return [(int(one.error_code), one.low_watermark) for one in found]
+
+    answering = asyncio.ensure_future(answer())
+    await until(lambda: len(broker.parts.replicas.deletes) == len(names))
+    return answering
 
 
 async def test_what_all_replicas_have_deleted_stays_so_while_the_request_waits_for_another_partition(broker: Any) -> None:
     """Kafka's `DelayedDeleteRecords.tryComplete`. Who leads no more would say that he does not know."""
-    answer = await delete_of_two_topics(broker)
+    answer = await delete_that_waits(broker, "flights", "hotels")
     follow(broker, 2, 2)
     broker.parts.replicas.get("flights", 0).stop_leading()
     follow(broker, 2, 2, "hotels")
-    found = [topic.partitions[0] for topic in (await answer).topics]
-    assert [(int(one.error_code), one.low_watermark) for one in found] == [(0, 2), (0, 2)]
+    assert await answer == [(0, 2), (0, 2)]
 
 
 async def test_a_follower_of_one_partition_has_no_other_of_the_request_looked_at(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two thousand partitions, all at each fetch of each of them would be eight million looks, which take the loop seconds."""
-    answer = await delete_of_two_topics(broker)
+    answer = await delete_that_waits(broker, "flights", "hotels")
     looked_at = list[str]()
     low_watermark = Partition.low_watermark
 
@@ -185,12 +182,6 @@ async def test_replicas_that_do_not_follow_in_time_are_told_with_the_low_waterma
 
 
 async def test_a_leader_that_leads_no_more_does_not_know_how_far_its_followers_are(broker: Any) -> None:
-    await broker.create("flights")
-    replicated(broker, 1, 2)
-    broker.publish("flights", 0, 1, 2, 3)
-    for number in (2, 3):
-        follow(broker, number, 0)
-    answer = asyncio.ensure_future(delete(broker, 2))
-    await until(lambda: len(broker.parts.replicas.deletes) == 1)
+    answer = await delete_that_waits(broker, "flights")
     broker.parts.replicas.stop_leading_all()
-    assert await answer == (6, -1)
+    assert await answer == [(6, -1)]
