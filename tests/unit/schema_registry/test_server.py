@@ -26,12 +26,14 @@ from ottla.clock import SystemClock
 from ottla.config.registry import RegistrySettings
 from ottla.coordination.embedded import EmbeddedSession, EmbeddedZooKeeper
 from ottla.coordination.interface import SessionEvent
-from ottla.errors import NONE, ApiError, ConfigurationError, OffsetOutOfRange, OttlaError, UnknownTopicOrPartition
+from ottla.errors import NONE, ApiError, ConfigurationError, CorruptMessage, OffsetOutOfRange, OttlaError, UnknownTopicOrPartition
 from ottla.model import BrokerId
 from ottla.protocol import fetch, produce
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import FetchAnswer
 from ottla.protocol.produce import PartitionAnswer
+from ottla.record.records import Record as WireRecord
+from ottla.record.records import build_batch
 from ottla.rpc.channel import RpcChannel
 from ottla.rpc.v1 import schema_registry_pb2 as messages
 from ottla.rpc.v1 import schema_registry_pb2_grpc as services
@@ -440,6 +442,17 @@ async def test_a_leader_that_was_cut_off_has_less_than_was_written_and_the_topic
     with pytest.raises(TopicChanged, match=r"\[38, 38\), and 40"):
         await topic.fetch(40)
     await topic.close()
+
+
+async def test_a_fetched_batch_is_read_when_all_of_it_has_come_and_is_not_damaged() -> None:
+    """Kafka's brokers cut an answer at its bound, wherever in a batch that is. Method: an answer that is cut at each byte."""
+    given = [memoryview(build_batch([WireRecord(0, 7, b"key", number, ())])).tobytes() for number in (b"1", b"2")]
+    answer = memoryview(given[0] + (1).to_bytes(8) + given[1][8:])
+    for size in range(len(given[0]), len(answer)):
+        assert KafkaTopic._records(answer[:size], 0).next_offset == 1
+    assert [record.value for record in KafkaTopic._records(answer, 0).records] == [b"1", b"2"]
+    with pytest.raises(CorruptMessage, match="checksum"):
+        KafkaTopic._records(memoryview(answer.tobytes().replace(b"key", b"kez")), 0)
 
 
 def metadata(asked: Asked, is_known: bool, topic_id: UUID | None) -> bytes | Exception | None:

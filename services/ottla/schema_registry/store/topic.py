@@ -31,7 +31,7 @@ from ottla.model import TopicPartition
 from ottla.protocol.api import ApiKey
 from ottla.protocol.fetch import CONSUMER_REPLICA_ID, FetchPartition, FetchRequest, FetchTopic
 from ottla.protocol.fetch_client import MalformedResponse
-from ottla.record.batch import read_header
+from ottla.record.batch import batches, check_crcs, check_fetched
 from ottla.record.records import Record as WireRecord
 from ottla.record.records import build_batch, read_records
 from ottla.schema_registry.state.records import Record
@@ -220,21 +220,22 @@ class KafkaTopic:
 
     @staticmethod
     def _records(records: memoryview, offset: int) -> Fetched:
-        found: list[TopicRecord] = []
-        position, next_offset = 0, offset
-        while position < len(records):
-            header = read_header(records[position:])
-            if header.size > len(records) - position:
-                break  # the rest of it comes with the next fetch
-            batch = records[position : position + header.size]
-            position += header.size
-            next_offset = header.base_offset + header.last_offset_delta + 1
-            if header.is_control:
-                continue
-            for record in read_records(batch):
-                if record.offset >= offset:
-                    headers = {name: value for name, value in record.headers if value is not None}
-                    found.append(TopicRecord(record.offset, record.timestamp, record.key, record.value, headers))
+        size, next_offset, _ = check_fetched(records, offset)  # the rest of a last batch that is cut comes with the next fetch
+        whole = records[:size]
+        check_crcs(whole)
+        found = [
+            TopicRecord(
+                record.offset,
+                record.timestamp,
+                record.key,
+                record.value,
+                {name: value for name, value in record.headers if value is not None},
+            )
+            for position, header in batches(whole)
+            if not header.is_control
+            for record in read_records(whole[position : position + header.size])
+            if record.offset >= offset
+        ]
         return Fetched(found, next_offset)
 
     async def begin(self) -> int:
