@@ -27,6 +27,8 @@ LEVELS: Final = ["NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_
 _URL: Final = re.compile(r"(?P<name>[A-Za-z][A-Za-z0-9_-]*)://(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d{1,9})/?")
 # As Jetty splits them: `"add Cache-Control: no-cache, no-store", set X-Frame-Options: DENY` are two.
 _HEADER: Final = re.compile(r'\s*"[^"]*"|[^,]+')
+_HEADER_VALUE: Final = re.compile(r"[ -~\xa0-\xff]*")
+_REALM: Final = re.compile(r"[ !#-\[\]-~\xa0-\xff]*")  # in quotation marks
 _PROTOCOLS: Final = {"http": "PLAINTEXT", "https": "SSL"}
 _ELECTED: Final = "ZooKeeper elects the leader, and it stays until its session ends."
 _NO_JETTY: Final = "One event loop answers, and no pool of threads."
@@ -156,7 +158,13 @@ class RegistryRestSettings(Settings):
     authentication_method: str = setting(
         "authentication.method", "string", default="NONE", choices=["NONE", "BASIC"], doc="Whether a client has to authenticate."
     )
-    authentication_realm: str = setting("authentication.realm", "string", default="SchemaRegistry", doc="What a browser shows.")
+    authentication_realm: str = setting(
+        "authentication.realm",
+        "string",
+        default="SchemaRegistry",
+        check=lambda realm: "" if _REALM.fullmatch(realm) else "it has characters that no header may have in quotation marks",
+        doc="What a browser shows.",
+    )
     authentication_roles: tuple[str, ...] = setting(
         "authentication.roles", "list", default=("*",), doc="Of these a user needs one; `*` is anybody in the file."
     )
@@ -436,14 +444,9 @@ class RegistrySettings(
                 continue
             action, _, header = part.partition(" ")
             name, colon, value = header.partition(":")
-            if (
-                action.lower() not in ("add", "set", "adddate", "setdate")
-                or action.lower().endswith("date")
-                or not colon
-                or not name.strip()
-            ):
+            if action.lower() not in ("add", "set") or not colon or not name.strip():
                 raise ConfigurationError(f"response.http.headers.config: '{part}' is not 'add Name: value' or 'set Name: value'")
-            if not re.fullmatch(r"[A-Za-z0-9-]+", name.strip()) or not value.isprintable():
+            if not re.fullmatch(r"[A-Za-z0-9-]+", name.strip()) or not _HEADER_VALUE.fullmatch(value):
                 raise ConfigurationError(f"response.http.headers.config: '{part}' has characters that no header may have")
             found[name.strip().lower()] = value.strip()
         return found
