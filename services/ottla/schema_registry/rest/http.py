@@ -98,7 +98,7 @@ class Response:
 
     def encoded(self, *, keep_alive: bool = True, without_body: bool = False) -> bytes:
         """Its bytes."""
-        length = b"" if self.status == 204 else b"content-length: %d\r\n" % len(self.body)
+        length = b"" if self.status in (204, 304) else b"content-length: %d\r\n" % len(self.body)
         close = b"" if keep_alive else b"connection: close\r\n"
         return b"".join((_STATUS_LINES[self.status], self.headers, length, close, b"\r\n", b"" if without_body else self.body))
 
