@@ -801,6 +801,7 @@ async def test_an_id_is_answered_for_ever_and_compressed_where_that_helps(client
     reply = await client.get("/schemas/ids/1")
     unchanged = await client.get("/schemas/ids/1", If_None_Match=reply.headers["etag"])
     assert (unchanged.status, unchanged.content) == (304, b"")
+    assert "content-length" not in unchanged.headers  # a cache would take it for that of the answer that it has (RFC 9110, 8.6)
     compressed = await client.get("/schemas/ids/1", Accept_Encoding="gzip, deflate")
     assert compressed.headers["content-encoding"] == "gzip" and gzip.decompress(compressed.content) == reply.content
     head = await client.ask("HEAD", "/schemas/ids/1")
@@ -941,6 +942,13 @@ async def test_a_follower_has_read_what_it_forwarded() -> None:
             assert (await follower.client.get(f"/schemas/ids/{schema_id}")).status == 200
             assert (await follower.client.delete(f"/subjects/s{number}")).json == [1]
             assert (await follower.client.get(f"/subjects/s{number}/versions/1")).code == 40401
+        await follower.client.register(":.c:s", '"int"')
+        for query in ("", "?permanent=true"):
+            assert (await follower.client.delete(f"/contexts/c/subjects/s{query}")).json == [1]
+        follower.topic.may_read.clear()
+        asyncio.get_running_loop().call_later(0.2, follower.topic.may_read.set)
+        assert (await follower.client.delete("/contexts/c")).status == 204  # the one answer without a body
+        assert (await follower.client.get("/contexts")).json == ["."]
 
 
 async def test_what_every_answer_has_a_forwarded_one_has_too() -> None:

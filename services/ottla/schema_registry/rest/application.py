@@ -177,8 +177,7 @@ class Application:
             route = match.route(request.method.decode("latin-1"))
             route_name = route.name
             if self._authentication is not None:
-                writes = route.writes or route.name == "register"
-                self._authentication.check(request.headers.get(b"authorization", b""), writes=writes)
+                self._authentication.check(request.headers.get(b"authorization", b""), writes=route.writes)
             media_type = _accepted(request.header(b"accept"))
             call = self._call(request, route, match, query)
             if OFFSET_HEADER in request.headers or (route.writes and not self._place.is_leader):
@@ -246,7 +245,7 @@ class Application:
         if request.header(FORWARD_HEADER).lower() == "true":
             raise ForwardingFailed(f"this node is not the leader, and the request was forwarded already; the leader is {url}")
         response = await self._forwarder.forward(url, request)
-        _, _, offset = response.headers.partition(b"\r\n" + OFFSET_HEADER + b": ")
+        _, _, offset = response.headers.partition(OFFSET_HEADER + b": ")
         digits = offset.partition(b"\r\n")[0]
         if digits.isdigit() and len(digits) < 19:
             # Who asks this node next finds what it has written. A node that cannot read at the moment answers all the same.
