@@ -106,7 +106,7 @@ class Topic(RuleBasedStateMachine):
             except (RegistryError, Stale):
                 continue
             batch.note(self.state, registered)
-            records += decisions.records_of(self.state, registered.changes, batch)
+            records += decisions.records_of(self.state, registered.changes)
             expected.append(registered.version)
         self.write(records)
         for version in expected:
@@ -248,6 +248,27 @@ def test_an_id_is_not_given_again_after_its_schema_is_gone_and_the_topic_compact
     write(decisions.delete_subject(state, "a", is_permanent=True)[1])
     after = [record for record in log.compacted() if record.value is not None or b"NOOP" in (record.key or b"")]  # tombstones go too
     assert replayed(after).context(".").highest_id == 7
+
+
+def test_contexts_that_are_too_many_for_a_record_give_no_id_again_and_do_not_end_all_writes() -> None:
+    """The record that a leader begins with named each context: 600 with names of 2,000 characters were more than the topic takes."""
+    log, state = MemoryLog(), State()
+    write = writer(log, state)
+    subjects = [f":.{number:02000}:s" for number in range(200)]
+    for number, subject in enumerate(subjects, 1):
+        write([PutVersion(Version(subject, 1, number, Schema.of("AVRO", '"int"'), False, 0))])
+    for subject in (*subjects[:2], subjects[-1]):
+        write(decisions.delete_subject(state, subject, is_permanent=False)[1])
+        write(decisions.delete_subject(state, subject, is_permanent=True)[1])
+        (_, header), *_ = decisions.noop(state).headers
+        assert len(header) < 300_000
+        after = replayed(log.compacted())
+        for name in map(names.context_of, (*subjects, ":.new:s")):
+            assert after.context(name).highest_id == state.context(name).highest_id
+    found = [state.context(names.context_of(subject)).highest_id for subject in subjects]
+    assert (
+        all(number <= highest for number, highest in enumerate(found, 1)) and found[-1] == 200 and state.context(".").highest_id == found[0]
+    )
 
 
 async def test_a_batch_gives_each_new_schema_its_id_and_the_same_schema_the_same_one() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from ottla.errors import OttlaError
 from ottla.schema_registry.state import names
@@ -48,7 +49,7 @@ from ottla.schema_registry.state.records import (
     RemoveVersion,
     encode,
 )
-from ottla.schema_registry.state.replay import HIGHEST_IDS_HEADER, State
+from ottla.schema_registry.state.replay import HIGHEST_IDS_HEADER, OTHER_CONTEXTS, State
 from ottla.schema_registry.state.schemas import (
     CONFLUENT_VERSION,
     FORWARD,
@@ -66,6 +67,9 @@ from ottla.schema_registry.state.schemas import (
     updated_config,
     with_confluent_version,
 )
+
+HIGHEST_IDS_BYTES: Final = 256 * 1024
+MOST_DIGITS: Final = 12  # of an id, with the signs around it
 
 
 class Stale(OttlaError):
@@ -469,7 +473,7 @@ def delete_context(state: State, context: str) -> tuple[None, list[Change]]:
 # Records.
 
 
-def records_of(state: State, changes: Sequence[Change], batch: Batch | None = None) -> list[Record]:
+def records_of(state: State, changes: Sequence[Change]) -> list[Record]:
     """The records of changes.
 
     Where a version goes for good a NOOP comes with them, whose header keeps the highest ids: of all NOOPs compaction leaves the last.
@@ -481,7 +485,7 @@ def records_of(state: State, changes: Sequence[Change], batch: Batch | None = No
         records.append(record)
         if record.value is None:
             records += [Record(key, None) for key in state.other_keys.get(record.key, ())]
-    return [*records, noop(state, batch)] if any(_gives_up_an_id(state, change) for change in changes) else records
+    return [*records, noop(state)] if any(_gives_up_an_id(state, change) for change in changes) else records
 
 
 def _gives_up_an_id(state: State, change: Change) -> bool:
@@ -492,9 +496,16 @@ def _gives_up_an_id(state: State, change: Change) -> bool:
     return isinstance(change, (RemoveVersion, ClearSubjects))
 
 
-def noop(state: State, batch: Batch | None = None) -> Record:
-    """A NOOP that says which ids were given."""
-    highest = {**state.highest_ids, **(batch.highest if batch is not None else {})}
+def noop(state: State) -> Record:
+    """A NOOP that says which ids were given; of contexts that are too many for a record only the highest id of all that are left out."""
+    highest: dict[str, int] = {}
+    size = 0
+    for context, number in sorted(state.highest_ids.items(), key=lambda entry: -entry[1]):
+        size += len(json.dumps(context)) + MOST_DIGITS
+        if size > HIGHEST_IDS_BYTES:
+            highest.setdefault(OTHER_CONTEXTS, number)
+            break
+        highest[context] = number
     return replace(encode(Noop()), headers=((HIGHEST_IDS_HEADER, json.dumps(highest, separators=(",", ":")).encode()),))
 
 

@@ -43,6 +43,7 @@ log: Final = logging.getLogger(__name__)
 
 EPOCH_HEADER: Final = "ottla.epoch"
 HIGHEST_IDS_HEADER: Final = "ottla.highest.ids"
+OTHER_CONTEXTS: Final = "*"  # in that: those that it does not name
 
 CONFLICTS_KEPT: Final = 1_000
 DEFAULTS: Final[Json] = {"compatibilityLevel": "BACKWARD"}
@@ -82,8 +83,8 @@ class Context:
 
     __slots__ = ("_several", "highest_id", "ids", "schemas", "users")
 
-    def __init__(self) -> None:
-        self.highest_id = 0
+    def __init__(self, highest_id: int) -> None:
+        self.highest_id = highest_id
         self.schemas: dict[int, Schema] = {}
         self.ids: dict[tuple[str, bytes], int] = {}  # the lowest, where a schema was brought under several
         self.users: dict[int, list[tuple[str, int]]] = {}  # subject and version, sorted
@@ -130,7 +131,8 @@ class State:
         self.conflict_count = self.dropped_count = self.unreadable_count = 0
         self.conflicts: deque[Conflict] = deque(maxlen=CONFLICTS_KEPT)
         self.other_keys: dict[bytes, tuple[bytes, ...]] = {}
-        self._contexts: dict[str, Context] = {names.DEFAULT_CONTEXT: Context()}
+        self._contexts: dict[str, Context] = {names.DEFAULT_CONTEXT: Context(0)}
+        self._highest_elsewhere = 0  # that may have been given in contexts which no record names any more
         self._named: set[str] = set()  # contexts that have a record
         self._subjects: dict[str, tuple[Version, ...]] = {}
         self._sorted_subjects: list[names.Name] = []
@@ -282,8 +284,11 @@ class State:
         try:
             highest = json.loads(header)
             for context, number in highest.items():
-                if isinstance(number, int) and 0 <= number <= HIGHEST_ID:
-                    found = self._context_named(context)
+                if not isinstance(number, int) or not 0 <= number <= HIGHEST_ID:
+                    continue
+                if context == OTHER_CONTEXTS:
+                    self._highest_elsewhere = max(self._highest_elsewhere, number)
+                for found in self._contexts.values() if context == OTHER_CONTEXTS else [self._context_named(context)]:
                     found.highest_id = max(found.highest_id, number)
         except (ValueError, AttributeError, RecursionError):
             log.error("a header %s cannot be read: %r", HIGHEST_IDS_HEADER, header[:200])
@@ -310,12 +315,12 @@ class State:
     def _context_named(self, name: str) -> Context:
         context = self._contexts.get(name)
         if context is None:
-            context = self._contexts[name] = Context()
+            context = self._contexts[name] = Context(self._highest_elsewhere)
         return context
 
     def context(self, name: str) -> Context:
         """The ids of a context; of one that is not there an empty one."""
-        return self._contexts.get(name) or Context()
+        return self._contexts.get(name) or Context(self._highest_elsewhere)
 
     @property
     def contexts(self) -> list[str]:
@@ -329,8 +334,9 @@ class State:
 
     @property
     def highest_ids(self) -> Mapping[str, int]:
-        """By context, the highest id that was ever given."""
-        return {name: context.highest_id for name, context in sorted(self._contexts.items()) if context.highest_id}
+        """By context, the highest id that was ever given; and of `OTHER_CONTEXTS`, if one was."""
+        found = {name: context.highest_id for name, context in sorted(self._contexts.items()) if context.highest_id}
+        return found | ({OTHER_CONTEXTS: self._highest_elsewhere} if self._highest_elsewhere else {})
 
     # Subjects and versions.
 

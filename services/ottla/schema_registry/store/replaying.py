@@ -537,7 +537,7 @@ class Store:
                 else:
                     assert write.decide is not None
                     answer, changes = write.decide(self.state)  # type: ignore[assignment]  # a result of any type
-                added = decisions.records_of(self.state, changes, batch)
+                added = decisions.records_of(self.state, changes)
                 added_size = _size_of(added)
                 if records and size + added_size > BATCH_BYTES:  # together the topic may not take them
                     self._queue.appendleft(write)
