@@ -325,7 +325,10 @@ class State:
     @property
     def contexts(self) -> list[str]:
         """The names of the contexts, the default one first."""
-        return [names.DEFAULT_CONTEXT, *sorted((self._named | {name.context for name in self._sorted_subjects}) - {names.DEFAULT_CONTEXT})]
+        return [names.DEFAULT_CONTEXT, *sorted({*self._named, *self._contexts_with_subjects()} - {names.DEFAULT_CONTEXT})]
+
+    def _contexts_with_subjects(self) -> list[str]:
+        return [name for name, context in self._contexts.items() if context.users]
 
     @property
     def named_contexts(self) -> frozenset[str]:
@@ -365,7 +368,7 @@ class State:
         wanted = names.parse(prefix)
         if wanted.context != "*":
             return self._subjects_in(wanted.context, wanted.subject)
-        contexts = {name.context for name in self._sorted_subjects}
+        contexts = self._contexts_with_subjects()
         return iter(sorted(subject for context in contexts for subject in self._subjects_in(context, wanted.subject)))
 
     def _subjects_in(self, context: str, prefix: str) -> Iterator[str]:
