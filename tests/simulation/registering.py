@@ -320,7 +320,7 @@ class Registries:
     async def _register(self, number: int, subject: Subject, text: str) -> None:
         subject.texts.append(text)
         request = Registration(subject.name, text=text)
-        version = await self._insist(number, subject, lambda leadership: leadership.register(request))
+        version = await self._insist(number, subject, lambda store: store.register(request))
         if version is None:
             return
         self._stage.note(f"{subject.name}/{version.version} has id {version.id}")
@@ -335,7 +335,7 @@ class Registries:
             def decide(state: State, is_permanent: bool = is_permanent) -> Any:
                 return decisions.delete_subject(state, subject.name, is_permanent=is_permanent)
 
-            if await self._insist(number, subject, lambda leadership, decide=decide: leadership.change(decide)) is None:  # type: ignore[misc]
+            if await self._insist(number, subject, lambda store, decide=decide: store.change(decide)) is None:  # type: ignore[misc]
                 return
         subject.is_gone = True
 
@@ -344,10 +344,10 @@ class Registries:
         await self._insist(
             number,
             subject,
-            lambda leadership: leadership.change(lambda state: decisions.put_config(state, subject.name, {"compatibilityLevel": level})),
+            lambda store: store.change(lambda state: decisions.put_config(state, subject.name, {"compatibilityLevel": level})),
         )
 
-    async def _insist(self, number: int, subject: Subject, work: Callable[[Leadership], Awaitable[T]]) -> T | None:
+    async def _insist(self, number: int, subject: Subject, work: Callable[[Store], Awaitable[T]]) -> T | None:
         """Asks one node after the other until one has done it; None where the run ends before, or it was done by a request given up."""
         random, is_again = self._stage.random, False
         while not self._is_stopping:
@@ -371,14 +371,14 @@ class Registries:
         subject.is_unsure = True
         return None
 
-    async def _ask(self, registry: Registry, work: Callable[[Leadership], Awaitable[T]]) -> T:
+    async def _ask(self, registry: Registry, work: Callable[[Store], Awaitable[T]]) -> T:
         network, life = self._stage.cluster.network, registry.life
         await asyncio.sleep(network.delay(current_name(), registry.name))
         if life is None or registry.life is not life:
             raise ConnectionRefusedError(f"{registry.name} is not there")
 
         async def perform() -> T:
-            return await work(life.leadership)
+            return await work(life.store)
 
         asking = network.loop.spawn(life.node, perform())
         done, _ = await asyncio.wait([asking], timeout=REQUEST_SECONDS)

@@ -16,10 +16,10 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from ottla.coordination.election import Election, Office, Term
 from ottla.coordination.errors import NodeExists, NoNode
@@ -27,16 +27,10 @@ from ottla.coordination.interface import Coordination, SessionEvent
 from ottla.coordination.retries import retried
 from ottla.errors import OttlaError, reason_of
 from ottla.lifecycle import Tasks
-from ottla.schema_registry.state.decisions import Registration
-from ottla.schema_registry.state.drafts import Drafts
-from ottla.schema_registry.state.records import Change
 from ottla.schema_registry.state.replay import State
-from ottla.schema_registry.state.schemas import Version
 from ottla.schema_registry.store.replaying import Store
 
 log: Final = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _PAUSE_SECONDS: Final = 1.0
 
@@ -103,17 +97,10 @@ class Leadership:
         self._abdicating: Final = Tasks()
         self.term_count = 0
 
-    # As `rest` sees it.
-
     @property
     def state(self) -> State:
         """What has been replayed."""
         return self._store.state
-
-    @property
-    def drafts(self) -> Drafts:
-        """Reads schemas."""
-        return self._store.drafts
 
     @property
     def is_leader(self) -> bool:
@@ -133,14 +120,6 @@ class Leadership:
     async def wait_for(self, offset: int) -> None:
         """Waits until the records before an offset are replayed; raises StoreTimedOut."""
         await self._store.wait_for(offset)
-
-    async def register(self, request: Registration) -> Version:
-        """Registers a schema, and waits until it is replayed."""
-        return await self._store.register(request)
-
-    async def change(self, decide: Callable[[State], tuple[T, Sequence[Change]]]) -> T:
-        """Writes what a decision says, and waits until it is replayed."""
-        return await self._store.change(decide)
 
     # Leading.
 

@@ -171,7 +171,7 @@ class SchemaRegistry:
             (settings.context_search_default_limit, settings.context_search_max_limit),
         )
         api = Api(
-            self.leadership,
+            self.store,
             bounds,
             identity,
             may_change_mode=settings.mode_mutability,

@@ -221,7 +221,7 @@ async def node(
         store = Store(topic, Drafts(formats), State(), TIMEOUT_SECONDS)
         leadership = Leadership(store, address or (lambda: Address(f"http://127.0.0.1:{listener.port}")), changed=lambda: None)
         api = Api(
-            leadership,
+            store,
             bounds,
             Identity("cluster-1", "group-1", "1.0"),
             may_change_mode=may_change_mode,

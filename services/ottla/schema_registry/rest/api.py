@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from ottla.schema_registry.formats import (
     CompatibilityLevel,
@@ -24,7 +24,7 @@ from ottla.schema_registry.formats import InvalidSchema as UnreadableSchema
 from ottla.schema_registry.rest.routes import Parameter, Route
 from ottla.schema_registry.state import decisions, names, records
 from ottla.schema_registry.state.decisions import Batch, Registration, Stale
-from ottla.schema_registry.state.drafts import Drafts, refused
+from ottla.schema_registry.state.drafts import refused
 from ottla.schema_registry.state.errors import (
     InvalidCompatibilityLevel,
     InvalidRuleSet,
@@ -40,7 +40,6 @@ from ottla.schema_registry.state.errors import (
     subject_not_found,
     version_not_found,
 )
-from ottla.schema_registry.state.records import Change
 from ottla.schema_registry.state.replay import State, target_of
 from ottla.schema_registry.state.schemas import (
     READONLY_OVERRIDE,
@@ -56,34 +55,13 @@ from ottla.schema_registry.state.schemas import (
     with_confluent_version,
     without_rules,
 )
+from ottla.schema_registry.store.replaying import Store
 
 T = TypeVar("T")
 
 HIGHEST_ID: Final = records.HIGHEST_ID
 ATTEMPTS: Final = 10
 Answer: TypeAlias = Json | Awaitable[Json]
-
-
-class Registry(Protocol):
-    """The registry as the API sees it."""
-
-    @property
-    def state(self) -> State:
-        """What has been replayed."""
-        ...
-
-    @property
-    def drafts(self) -> Drafts:
-        """Reads schemas."""
-        ...
-
-    async def register(self, request: Registration) -> Version:
-        """Registers a schema, and waits until it is replayed."""
-        ...
-
-    async def change(self, decide: Callable[[State], tuple[T, Sequence[Change]]]) -> T:
-        """Writes what a decision says, and waits until it is replayed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +143,7 @@ class Api:
     """Answers calls.
 
     Args:
-        registry: state and writes.
+        store: state and writes.
         bounds: of pages.
         identity: for `/v1/metadata`.
         may_change_mode: `mode.mutability`.
@@ -175,7 +153,7 @@ class Api:
 
     def __init__(
         self,
-        registry: Registry,
+        store: Store,
         bounds: Bounds | None = None,
         identity: Identity | None = None,
         *,
@@ -183,7 +161,7 @@ class Api:
         may_be_empty: bool = True,
         document: Json | None = None,
     ) -> None:
-        self._registry = registry
+        self._store = store
         self._bounds = bounds or Bounds()
         self._identity = identity or Identity()
         self._may_change_mode = may_change_mode
@@ -192,7 +170,7 @@ class Api:
 
     @property
     def _state(self) -> State:
-        return self._registry.state
+        return self._store.state
 
     # Names.
 
@@ -254,7 +232,7 @@ class Api:
         form = call.text("format").strip()
         if not form:
             return version.schema.text
-        parsed = await self._registry.drafts.parsed(self._state, version.subject, version.schema)
+        parsed = await self._store.drafts.parsed(self._state, version.subject, version.schema)
         return parsed.formatted(form)
 
     def _described(self, version: Version, call: Call, found: dict[str, Any]) -> Answer:
@@ -274,7 +252,7 @@ class Api:
         return found
 
     async def _tags_in(self, version: Version) -> Tags:
-        parsed = await self._registry.drafts.parsed(self._state, version.subject, version.schema)
+        parsed = await self._store.drafts.parsed(self._state, version.subject, version.schema)
         try:
             return parsed.tagged_entities
         except UnreadableSchema as error:
@@ -396,14 +374,14 @@ class Api:
         found = None
         for candidate in self._candidates(subject):
             try:
-                found = await self._registry.drafts.found(self._state, replace(request, subject=candidate), with_deleted=with_deleted)
+                found = await self._store.drafts.found(self._state, replace(request, subject=candidate), with_deleted=with_deleted)
             except InvalidSchema:
                 if candidate == subject:
                     raise
             if found is not None:
                 return await self._detailed(found, call, version_json(found))
         if not self._state.has_subjects(subject, with_deleted=with_deleted):
-            await self._registry.drafts.check(self._state, request, ())  # a schema that cannot be read comes first
+            await self._store.drafts.check(self._state, request, ())  # a schema that cannot be read comes first
             raise subject_not_found(subject)
         raise schema_not_found()
 
@@ -447,7 +425,7 @@ class Api:
 
     async def diff(self, call: Call) -> list[Json]:
         old, new = self._version(call, with_deleted=True), self._version(call, with_deleted=True, name="other")
-        drafts = self._registry.drafts
+        drafts = self._store.drafts
         before = await drafts.parsed(self._state, old.subject, old.schema)
         after = await drafts.parsed(self._state, new.subject, new.schema)
         if before.schema_type != after.schema_type:
@@ -502,7 +480,7 @@ class Api:
             schema = decisions.schema_of(request)
         except UnicodeEncodeError:
             raise InvalidSchema("Invalid schema, details: half of a surrogate pair stands alone") from None
-        parsed = await self._registry.drafts.parsed(self._state, request.subject, schema)
+        parsed = await self._store.drafts.parsed(self._state, request.subject, schema)
         try:
             return parsed.with_tags(add, remove)
         except UnreadableSchema as error:
@@ -516,7 +494,7 @@ class Api:
 
     async def _registered_without_writing(self, request: Registration) -> Version | None:
         for _ in range(ATTEMPTS):
-            draft = await self._registry.drafts.draft(self._state, request)
+            draft = await self._store.drafts.draft(self._state, request)
             try:
                 registered = decisions.register(self._state, draft, Batch())
             except Stale:
@@ -538,7 +516,7 @@ class Api:
             version = await self._registered_without_writing(request)
             assert version is not None, "a dry run writes nothing"
         else:
-            version = await self._registry.register(request)
+            version = await self._store.register(request)
         return await self._registration_answer(version, call)
 
     async def modify_tags(self, call: Call) -> Json:
@@ -569,7 +547,7 @@ class Api:
         add, remove = _tags_of(body, "tagsToAdd"), _tags_of(body, "tagsToRemove")
         if add or remove:
             request = replace(request, text=await self._tagged(request, add, remove))
-        return await self._registration_answer(await self._registry.register(request), call)
+        return await self._registration_answer(await self._store.register(request), call)
 
     async def check_all(self, call: Call) -> Json:
         subject = self.subject(call)
@@ -588,7 +566,7 @@ class Api:
     async def _check(self, call: Call, request: Registration, versions: Sequence[Version]) -> Json:
         is_verbose = call.flag("verbose")
         try:
-            messages = await self._registry.drafts.check(self._state, request, versions)
+            messages = await self._store.drafts.check(self._state, request, versions)
         except InvalidSchema as error:
             if not is_verbose:
                 raise
@@ -599,19 +577,19 @@ class Api:
 
     async def delete_subject(self, call: Call) -> list[int]:
         subject, permanent = self.subject(call), call.flag("permanent")
-        return await self._registry.change(lambda state: decisions.delete_subject(state, subject, is_permanent=permanent))
+        return await self._store.change(lambda state: decisions.delete_subject(state, subject, is_permanent=permanent))
 
     async def delete_version(self, call: Call) -> int:
         subject, number, permanent = self.subject(call), self._number(call), call.flag("permanent")
-        return await self._registry.change(lambda state: decisions.delete_version(state, subject, number, is_permanent=permanent))
+        return await self._store.change(lambda state: decisions.delete_version(state, subject, number, is_permanent=permanent))
 
     async def undelete_subject(self, call: Call) -> list[int]:
         subject = self.subject(call)
-        return await self._registry.change(lambda state: decisions.undelete(state, subject, None))
+        return await self._store.change(lambda state: decisions.undelete(state, subject, None))
 
     async def undelete_version(self, call: Call) -> int:
         subject, number = self.subject(call), self._number(call)
-        return (await self._registry.change(lambda state: decisions.undelete(state, subject, number)))[0]
+        return (await self._store.change(lambda state: decisions.undelete(state, subject, number)))[0]
 
     # Config and mode.
 
@@ -635,12 +613,12 @@ class Api:
         if policy is not None and policy not in CompatibilityPolicy.__members__:
             raise InvalidCompatibilityLevel(f"compatibilityPolicy: one of {', '.join(CompatibilityPolicy)}, not {policy[:40]}")
         scope = self.scope(call)
-        config = await self._registry.change(lambda state: decisions.put_config(state, scope, update))
+        config = await self._store.change(lambda state: decisions.put_config(state, scope, update))
         return {"compatibility" if field == "compatibilityLevel" else field: value for field, value in config.items()}
 
     async def delete_config(self, call: Call) -> Json:
         scope = self.scope(call)
-        return await self._registry.change(lambda state: decisions.delete_config(state, scope))
+        return await self._store.change(lambda state: decisions.delete_config(state, scope))
 
     def mode(self, call: Call) -> Json:
         scope = self.scope(call)
@@ -654,12 +632,12 @@ class Api:
     async def put_mode(self, call: Call) -> Json:
         mode = decisions.mode_named(call.body.get("mode"))
         scope, force, may = self.scope(call), call.flag("force"), self._may_change_mode
-        await self._registry.change(lambda state: decisions.put_mode(state, scope, mode, force=force, may_change=may))
+        await self._store.change(lambda state: decisions.put_mode(state, scope, mode, force=force, may_change=may))
         return {"mode": mode}
 
     async def delete_mode(self, call: Call) -> Json:
         scope, recursive, may = self.scope(call), call.flag("recursive"), self._may_change_mode
-        former = await self._registry.change(lambda state: decisions.delete_mode(state, scope, is_recursive=recursive, may_change=may))
+        former = await self._store.change(lambda state: decisions.delete_mode(state, scope, is_recursive=recursive, may_change=may))
         return {} if former is None else {"mode": former}
 
     # Routes of their own, whose paths have no subject: `scope` makes the difference.
@@ -674,7 +652,7 @@ class Api:
 
     async def delete_context(self, call: Call) -> None:
         context = _context(call.values["context"])
-        await self._registry.change(lambda state: decisions.delete_context(state, context))
+        await self._store.change(lambda state: decisions.delete_context(state, context))
 
     def cluster_id(self, _: Call) -> Json:
         identity = self._identity

@@ -15,10 +15,11 @@ import logging
 import zlib
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from ottla.metrics.cells import Histogram
+from ottla.schema_registry.leadership import Leadership
 from ottla.schema_registry.rest.api import Api, Call, Text, context_of_path
 from ottla.schema_registry.rest.forwarding import Forwarder
 from ottla.schema_registry.rest.http import Answer, Request, Response, header_lines
@@ -39,7 +40,6 @@ from ottla.schema_registry.state.errors import (
     StoreFailed,
     UnsupportedMediaType,
 )
-from ottla.schema_registry.state.replay import State
 from ottla.serving.pages import Page, pages_of
 
 log: Final = logging.getLogger(__name__)
@@ -55,29 +55,6 @@ FORWARD_HEADER: Final = b"x-forward"
 UNKNOWN_HEADER: Final = b"confluent-accept-unknown-properties"
 CATCH_UP_SECONDS: Final = 1.0
 FOREVER: Final = "max-age=31536000, immutable"
-
-
-class Place(Protocol):
-    """Where this node stands: what it has replayed, and who leads."""
-
-    @property
-    def state(self) -> State:
-        """What has been replayed."""
-        ...
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this node writes."""
-        ...
-
-    @property
-    def leader_url(self) -> str | None:
-        """Where the leader answers; None when no one is known to lead."""
-        ...
-
-    async def wait_for(self, offset: int) -> None:
-        """Waits until the records before an offset are replayed; raises StoreTimedOut."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +89,7 @@ class Application:
 
     Args:
         api: what the routes answer.
-        place: where this node stands.
+        leadership: what has been replayed here, and who writes.
         forwarder: sends writes to the leader.
         authentication: None lets everybody in.
         cors: what browsers are allowed.
@@ -124,7 +101,7 @@ class Application:
     def __init__(
         self,
         api: Api,
-        place: Place,
+        leadership: Leadership,
         forwarder: Forwarder,
         *,
         authentication: Authentication | None = None,
@@ -134,7 +111,7 @@ class Application:
         incompatible_code: int = Incompatible.code,
     ) -> None:
         self._api = api
-        self._place = place
+        self._leadership = leadership
         self._forwarder = forwarder
         self._authentication = authentication
         self._cors = cors or Cors()
@@ -152,7 +129,7 @@ class Application:
         """Answers a request; raises nothing."""
         headers = request.headers
         if request.method == b"GET" and request.keep_alive and self._authentication is None and not request.fault:
-            state = self._place.state
+            state = self._leadership.state
             if self._cache_of != (id(state), state.removals):
                 self._cache.clear()
                 self._cache_bytes, self._cache_of = 0, (id(state), state.removals)
@@ -180,7 +157,7 @@ class Application:
                 self._authentication.check(request.headers.get(b"authorization", b""), writes=route.writes)
             media_type = _accepted(request.header(b"accept"))
             call = self._call(request, route, match, query)
-            if OFFSET_HEADER in request.headers or (route.writes and not self._place.is_leader):
+            if OFFSET_HEADER in request.headers or (route.writes and not self._leadership.is_leader):
                 return self._wait(request, route, call, media_type)
             found = getattr(self._api, route.name)(call)
             may_keep = route.name in CACHED_ROUTES and self._api.is_of_asked_subject(call)
@@ -217,11 +194,11 @@ class Application:
         async def answered() -> Any:
             wanted = request.header(OFFSET_HEADER)
             if wanted.isascii() and wanted.isdigit() and len(wanted) < 19:
-                await self._place.wait_for(int(wanted))
+                await self._leadership.wait_for(int(wanted))
             if not route.writes:
                 found = getattr(self._api, route.name)(call)
                 return await found if isinstance(found, Awaitable) else found
-            if not self._place.is_leader:
+            if not self._leadership.is_leader:
                 found = await self._registered_here(call) if route.name == "register" else None
                 return await self._forwarded(request) if found is None else found
             return await getattr(self._api, route.name)(call)
@@ -234,12 +211,12 @@ class Application:
             return await self._api.find_registered(call)
         except RegistryError:
             # It may be refused only because a config, or what it refers to, has not been replayed here yet.
-            if self._place.leader_url is None:
+            if self._leadership.leader_url is None:
                 raise
             return None
 
     async def _forwarded(self, request: Request) -> Response:
-        url = self._place.leader_url
+        url = self._leadership.leader_url
         if url is None:
             raise LeaderUnknown("Leader not known.")
         if request.header(FORWARD_HEADER).lower() == "true":
@@ -251,19 +228,19 @@ class Application:
             # Who asks this node next finds what it has written. A node that cannot read at the moment answers all the same.
             with contextlib.suppress(TimeoutError, RegistryError):
                 async with asyncio.timeout(CATCH_UP_SECONDS):
-                    await self._place.wait_for(int(digits))
+                    await self._leadership.wait_for(int(digits))
         return replace(response, headers=self._common(request) + response.headers)
 
     async def _finish(self, request: Request, route: Route, answer: Awaitable[Any], media_type: str, *, may_keep: bool = False) -> Response:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        removals = self._place.state.removals
+        removals = self._leadership.state.removals
         try:
             found = await answer
             if isinstance(found, Response):
                 self.counts.count(route.name, found.status)
                 return found
-            return self._success(request, route, found, media_type, may_keep=may_keep and removals == self._place.state.removals)
+            return self._success(request, route, found, media_type, may_keep=may_keep and removals == self._leadership.state.removals)
         except RegistryError as error:
             return self._error(request, route.name, error, media_type)
         except RecursionError:  # each of the schemas that refer to one another may be as deep as is allowed
@@ -342,7 +319,7 @@ class Application:
             if headers["etag"] in request.header(b"if-none-match"):
                 status, body = 304, b""
         else:
-            lines += b"x-registry-offset: %d\r\n" % self._place.state.next_offset
+            lines += b"x-registry-offset: %d\r\n" % self._leadership.state.next_offset
         if len(body) >= COMPRESSED_FROM_BYTES and "gzip" in request.header(b"accept-encoding"):
             body = gzip.compress(body, 1, mtime=0)
             headers["content-encoding"] = "gzip"
