@@ -251,10 +251,13 @@ class SchemaRegistry:
         while True:
             await self.store.wait_for_ever(max(tried_offset, self._snapshot_offset) + self._settings.kafkastore_checkpoint_records)
             tried_offset = self.store.state.next_offset
-            try:
-                await self.write_snapshot()
-            except OSError as error:
-                log.warning("the snapshot %s cannot be written: %s", self._snapshot_path, error)
+            await self._try_snapshot()
+
+    async def _try_snapshot(self) -> None:
+        try:
+            await self.write_snapshot()
+        except OSError as error:
+            log.warning("the snapshot %s cannot be written: %s", self._snapshot_path, error)
 
     async def write_snapshot(self) -> int:
         """Writes one, and gives its size.
@@ -276,10 +279,7 @@ class SchemaRegistry:
         self._writing_snapshot.cancel()
         await asyncio.wait([self._writing_snapshot])
         if self.store.state.next_offset > self._snapshot_offset and not self.store.fault:
-            try:
-                await self.write_snapshot()
-            except OSError as error:
-                log.warning("the snapshot %s cannot be written: %s", self._snapshot_path, error)
+            await self._try_snapshot()
 
     @property
     def snapshot_offset(self) -> int:

@@ -130,8 +130,8 @@ class Connection(asyncio.Protocol):
     """One connection. Its callbacks are asyncio's and httptools'."""
 
     __slots__ = (
-        "_bodies_size", "_body", "_body_size", "_fault", "_head_size", "_headers", "_is_working", "_loop", "_parser", "_pending", "_shared",
-        "_target", "due", "is_paused", "transport",
+        "_bodies_size", "_body", "_body_size", "_fault", "_head_size", "_headers", "_loop", "_parser", "_pending", "_shared",
+        "_target", "due", "is_paused", "is_working", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._pending: deque[Request] = deque()
         self._bodies_size = 0  # of those that are not answered
-        self._is_working = False
+        self.is_working = False  # on a request, for which there is no deadline here
         self.is_paused = False
         self.due = loop.time() + shared.limits.deadline_seconds  # when the connection is cut unless something happens
         self._begin_request()
@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
         self._let_go(self._bodies_size)
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_working and not self._head_size and self._target == b"":
+        if not self.is_working and not self._head_size and self._target == b"":
             self.due = self._loop.time() + self._shared.limits.deadline_seconds  # a request begins
         try:
             self._parser.feed_data(data)
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
         self._work()
 
     def _work(self) -> None:
-        while self._pending and not self._is_working and not self.is_paused:
+        while self._pending and not self.is_working and not self.is_paused:
             request = self._pending.popleft()
             answer = self._shared.handler(request)
             if isinstance(answer, bytes) and request.keep_alive:
@@ -288,14 +288,14 @@ class Connection(asyncio.Protocol):
             elif isinstance(answer, Response):
                 self._write(request, answer)
             else:
-                self._is_working = True
+                self.is_working = True
                 self._shared.waiting.pop(self, None)
                 # What is no Response is awaitable. (`begin` would ask what it is, and which loop runs.)
                 self._shared.tasks.keep(self._loop.create_task(self._finish(request, answer)))  # type: ignore[arg-type]
 
     async def _finish(self, request: Request, answer: Awaitable[Response]) -> None:
         response = await answer
-        self._is_working = False
+        self.is_working = False
         if self in self._shared.connections:
             self._shared.waiting[self] = None
             self._write(request, response)
@@ -311,11 +311,6 @@ class Connection(asyncio.Protocol):
         if not keep_alive:
             self._pending.clear()
             self.transport.close()
-
-    @property
-    def is_working(self) -> bool:
-        """Whether a request is at work, for which there is no deadline here."""
-        return self._is_working
 
 
 class _OverTls(ServerTls):

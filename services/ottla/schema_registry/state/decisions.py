@@ -135,7 +135,6 @@ class Batch:
     """What registrations decided a moment ago are going to write."""
 
     subjects: set[str] = field(default_factory=set)
-    contexts: set[str] = field(default_factory=set)
     ids: dict[tuple[str, tuple[str, bytes]], int] = field(default_factory=dict)
     holders: dict[tuple[str, int], tuple[str, bytes]] = field(default_factory=dict)
     highest: dict[str, int] = field(default_factory=dict)
@@ -145,7 +144,6 @@ class Batch:
         version = registered.version
         context = names.context_of(version.subject)
         self.subjects.add(version.subject)
-        self.contexts.add(context)
         self.ids[context, version.schema.identity] = version.id
         self.holders[context, version.id] = version.schema.identity
         self.highest[context] = max(version.id, self.highest.get(context, state.context(context).highest_id))
@@ -289,7 +287,7 @@ def register(state: State, draft: Draft, batch: Batch) -> Registered:
         raise Stale(f"id {schema_id} is about to be given to another schema")
     version = Version(subject, number, schema_id, schema, False, 0)
     changes: list[Change] = []
-    if context != names.DEFAULT_CONTEXT and context not in state.named_contexts and context not in batch.contexts:
+    if context != names.DEFAULT_CONTEXT and context not in state.named_contexts and context not in batch.highest:
         changes.append(PutContext(context, True))
     # One record of an id and a subject is enough, unless someone refers to the older one by its number.
     older = [version for version in draft.seen if version.is_deleted and version.id == schema_id and version.version < number]

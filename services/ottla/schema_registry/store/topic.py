@@ -67,7 +67,7 @@ class TopicSettings:
 
 
 class KafkaTopic:
-    """One client of the topic. To be opened once."""
+    """One client of the topic, which a store reads and writes by (`replaying.Topic`). To be opened once."""
 
     def __init__(self, settings: TopicSettings, clock: Clock, *, random: Random | None = None, connect: Connect | None = None) -> None:
         self._settings = settings
@@ -145,12 +145,6 @@ class KafkaTopic:
         return found[0], found[1]
 
     async def fetch(self, offset: int) -> Fetched:
-        """Records from an offset on; waits a moment for some.
-
-        Raises:
-            TopicChanged: it is another topic, or it ends before the offset.
-            ApiError, OSError: not now.
-        """
         await self._check_identity()
         try:
             broker = await self._cluster.leader(self._partition)
@@ -239,7 +233,6 @@ class KafkaTopic:
         return Fetched(found, next_offset)
 
     async def begin(self) -> int:
-        """Raises the epoch of the producer, and gives the offset after the last record of any former one."""
         await self._end_producer()
         name = f"ottla-schema-registry-{self._settings.group}-{self._settings.topic}"
         identity = await init_producer_id(self._cluster, name, timeout_seconds=self._settings.timeout_seconds)
@@ -251,19 +244,9 @@ class KafkaTopic:
         return (await self._ends())[1]
 
     async def end(self) -> int:
-        """The offset after the last record that was acknowledged."""
         return (await self._ends())[1]
 
     async def append(self, records: Sequence[Record], header: tuple[str, bytes]) -> Appended:
-        """Writes records as one batch, which every reader finds there once it is acknowledged.
-
-        Args:
-            header: which each of them gets besides its own.
-
-        Raises:
-            ProducerFenced, InvalidProducerEpoch: another one has begun.
-            ApiError, OSError: it was not written, or that is not known.
-        """
         assert self._producer is not None, "not begun"
         now, alone = self._clock.time_ms(), (header,)
         built = build_batch(
