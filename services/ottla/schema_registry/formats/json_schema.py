@@ -213,7 +213,8 @@ class _Reader:
         self._nodes: Final[dict[int, Node]] = {}  # by the identity of a schema's JSON, which the documents keep alive
         self._patterns: Final[set[str]] = set()  # that have been looked at
         self._waiting: Final[list[tuple[Node, _Place]]] = []
-        self._budget.spend(steps=sum(map(_length_of_ids, [document, *documents.values()])) // 100)
+        for read in (document, *documents.values()):
+            self._budget.spend(steps=_cost_of_looking(read) // 100)
         draft = _specification(document)
         resource = draft.create_resource(document)
         registry: Registry[Json] = META_SCHEMAS
@@ -363,7 +364,9 @@ class _Reader:
 
     def _fill_object(self, node: Node, place: _Place) -> None:
         node.properties = self._schemas(place, "properties")
-        node.with_default = frozenset(name for name in node.properties if _has_default(place.below("properties", name).contents))
+        declared = place.keyword("properties")
+        if isinstance(declared, dict):
+            node.with_default = frozenset(name for name, schema in declared.items() if isinstance(schema, dict) and "default" in schema)
         node.patterns = self._schemas(place, "patternProperties")
         for pattern in node.patterns:
             self._pattern(pattern, f"{place.pointer}/patternProperties/{pointer_token(pattern)}")
@@ -430,13 +433,17 @@ class _Reader:
         return {name: self._node(place.below(key, name)) for name in schemas}
 
 
-def _length_of_ids(document: Json) -> int:
-    """Of all ids of a document as URIs, each of which may begin with all that are around it."""
+def _cost_of_looking(document: Json) -> int:
+    """In hundredths of a step: of all objects, in which `referencing` looks for ids, and of the ids as URIs.
+
+    Each of these may begin with all that are around it.
+    """
     total = 0
     waiting: list[tuple[Json, int]] = [(document, 0)]
     while waiting:
         node, length = waiting.pop()
         if isinstance(node, dict):
+            total += 25
             for key in ("$id", "id"):
                 if isinstance(own := node.get(key), str):
                     length += len(own)
@@ -495,10 +502,6 @@ def _strings(place: _Place, key: str) -> frozenset[str]:
     if len(texts) < len(set(map(write_json, _list(place, key)))):
         raise InvalidSchema(f"{key} is an array of strings", f"{place.pointer}/{key}")
     return texts
-
-
-def _has_default(contents: Json) -> bool:
-    return isinstance(contents, dict) and "default" in contents
 
 
 # Tags

@@ -588,6 +588,13 @@ def test_long_names_are_not_repeated_for_each_schema_below_them_without_a_bound(
         parsed(schema)
 
 
+def test_references_to_many_small_schemas_have_a_bound_although_none_of_them_is_used() -> None:
+    """Ids are looked for in each: nine references of 900 KB took 10 seconds of the registry's loop."""
+    many = {"properties": {f"{index:x}": {} for index in range(90_000)}}
+    with pytest.raises(InvalidSchema, match="too complex"):
+        parsed({"type": "string"}, {f"r{number}": many for number in range(5)})
+
+
 def test_paths_of_tags_have_a_bound_also_where_no_reference_leads() -> None:
     inner = {"type": "object", "properties": {f"p{index}": {} for index in range(3_000)}}
     schema = parsed({"definitions": {"d": _below_long_names(inner, type="object")}, "type": "object"})
