@@ -132,9 +132,11 @@ class Drafts:
         try:
             first, parsed = await self._first_draft(state, request, seen, config, is_new=is_new, normalize=normalize)
         except InvalidSchema:
+            if not (seen and is_new) or _adds_metadata(config):
+                raise
             # A producer registers its schema at each start, and one that is there already may be of a time with fewer rules.
             first, parsed = await self._first_draft(state, request, seen, config, is_new=False, normalize=normalize)
-            if existing(state, first) is None or _adds_metadata(config):
+            if existing(state, first) is None:
                 raise
         if existing(state, first) is not None and not _adds_metadata(config):
             return first  # registered already, whatever the mode is
