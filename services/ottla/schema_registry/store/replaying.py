@@ -158,7 +158,7 @@ class Store:
         self.written_count = self.batch_count = 0
         self._topic = topic
         self._timeout_seconds = timeout_seconds
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: dict[asyncio.Future[None], int] = {}  # with the offset
         self._hurried = 0  # of these, who wait for records that may be in the topic already
         self._has_to_hurry = asyncio.Event()
         self._queue: deque[_Write] = deque()
@@ -183,7 +183,7 @@ class Store:
         if self._replaying is not None:
             self._replaying.cancel()
             await asyncio.wait([self._replaying])
-        for _, waiter in self._waiters:
+        for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(StoreFailed("the node stops"))
         self._waiters.clear()
@@ -215,11 +215,11 @@ class Store:
         if self.state.next_offset >= offset:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((offset, waiter))
+        self._waiters[waiter] = offset
         try:
             await waiter
         finally:
-            self._waiters = [waiting for waiting in self._waiters if waiting[1] is not waiter]
+            self._waiters.pop(waiter, None)
 
     async def _replay(self) -> None:
         complaint = ""
@@ -278,7 +278,7 @@ class Store:
             self._wake()
 
     def _wake(self) -> None:
-        for offset, waiter in self._waiters:
+        for waiter, offset in self._waiters.items():
             if offset <= self.state.next_offset and not waiter.done():
                 waiter.set_result(None)
 
