@@ -219,6 +219,13 @@ def test_what_kafka_refuses_at_its_start_is_refused(values: dict[str, str], comp
     assert complaint in refusal(values)
 
 
+@pytest.mark.parametrize("other", ["replica.socket.timeout.ms", "replica.lag.time.max.ms"])
+def test_a_fetch_may_not_wait_longer_than_its_answer_is_waited_for_or_the_isr_allows(other: str) -> None:
+    """Kafka refuses both: such a follower would never be in sync for long."""
+    assert BrokerSettings.from_properties({other: "700", "replica.fetch.wait.max.ms": "700"})
+    assert f"replica.fetch.wait.max.ms = 701: over {other} = 700" in refusal({other: "700", "replica.fetch.wait.max.ms": "701"})
+
+
 @pytest.mark.parametrize("url", ["http://[::1:8081", "http://registry:99999", "http://registry:http", "http://:8081", "registry:8081", ""])
 def test_a_registry_at_no_address_is_refused_with_its_line(url: str) -> None:
     """A bracket that was not closed ended in a traceback; a port beyond 65535 did when the registry was asked, at a produce."""

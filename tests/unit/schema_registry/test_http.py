@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import ssl
 import threading
 from collections.abc import AsyncIterator
@@ -21,7 +20,17 @@ from ottla.errors import OttlaError
 from ottla.network.tls import TlsSettings, server_context
 from ottla.schema_registry.rest import forwarding
 from ottla.schema_registry.rest.forwarding import Forwarder
-from ottla.schema_registry.rest.http import HANDSHAKES, HANDSHAKES_OF_ONE, Answer, Connection, HttpLimits, HttpListener, Request, Response
+from ottla.schema_registry.rest.http import (
+    HANDSHAKES,
+    HANDSHAKES_OF_ONE,
+    Answer,
+    Connection,
+    Handler,
+    HttpLimits,
+    HttpListener,
+    Request,
+    Response,
+)
 from ottla.testing.certificates import Authority
 
 LIMITS = HttpLimits(connections=5, deadline_seconds=60, idle_seconds=60, head_bytes=2_000, body_bytes=10_000)
@@ -41,8 +50,8 @@ def echo(request: Request) -> Answer:
 
 
 @asynccontextmanager
-async def listening(limits: HttpLimits = LIMITS) -> AsyncIterator[tuple[HttpListener, Client]]:
-    listener = HttpListener(echo, limits)
+async def listening(limits: HttpLimits = LIMITS, handler: Handler = echo) -> AsyncIterator[tuple[HttpListener, Client]]:
+    listener = HttpListener(handler, limits)
     await listener.start("127.0.0.1", 0)
     try:
         yield listener, Client(listener.port)
@@ -149,18 +158,15 @@ async def test_a_client_that_takes_no_answers_is_cut() -> None:
         asked.set()
         return Response(200, b"x" * 8_000_000)
 
-    big = HttpListener(answer, LIMITS)
-    await big.start("127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", big.port, limit=1024)
-    writer.write(get("/") * 3)
-    await asked.wait()
-    clock.put_forward(seconds=61)
-    async with asyncio.timeout(120):
-        while big.connection_count:  # noqa: ASYNC110
+    async with asyncio.timeout(120), listening(handler=answer) as (listener, client):
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.port, limit=1024)
+        writer.write(get("/") * 3)
+        await asked.wait()
+        clock.put_forward(seconds=61)
+        while listener.connection_count:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    assert not reader.at_eof(), "what has come is not even read"
-    writer.close()
-    await big.close()
+        assert not reader.at_eof(), "what has come is not even read"
+        writer.close()
 
 
 async def test_of_too_many_connections_the_one_that_waits_for_longest_goes() -> None:
@@ -188,14 +194,13 @@ async def test_a_request_at_work_is_answered_when_the_listener_closes() -> None:
         await may_end.wait()
         return Response(200, b"slow")
 
-    listener = HttpListener(lambda _: slow(), LIMITS)
-    await listener.start("127.0.0.1", 0)
-    asked = asyncio.ensure_future(Client(listener.port).raw(get("/slow")))
-    await begun.wait()
-    closing = asyncio.ensure_future(listener.close())
-    await asyncio.sleep(0)
-    may_end.set()
-    await closing
+    async with listening(handler=lambda _: slow()) as (listener, client):
+        asked = asyncio.ensure_future(client.raw(get("/slow")))
+        await begun.wait()
+        closing = asyncio.ensure_future(listener.close())
+        await asyncio.sleep(0)
+        may_end.set()
+        await closing
     answer = await asked
     assert parsed(answer).content == b"slow" and b"connection: close" in answer
 
@@ -291,14 +296,11 @@ def test_bytes_that_are_no_http_end_the_connection_and_nothing_else(pieces: list
     assert listener.connection_count == 0
 
 
-async def test_a_large_schema_is_42209_whatever_comes_of_its_bytes() -> None:
-    async with node(MemoryLog(), limits=HttpLimits(body_bytes=5_000), body_bytes=5_000) as registry:
+async def test_a_large_schema_is_42209_before_it_is_read() -> None:
+    async with node(MemoryLog(), limits=HttpLimits(body_bytes=5_000)) as registry:
         large = record("R", *(f"field_{number}" for number in range(1_000)))
         reply = await registry.client.post("/subjects/a/versions", {"schema": str(large)})
         assert (reply.status, reply.code) == (422, 42209)
-        packed = gzip.compress(b'{"schema":"' + b"x" * 20_000 + b'"}')
-        reply = await registry.client.ask("POST", "/subjects/a/versions", packed, {"Content-Encoding": "gzip"})
-        assert reply.code == 42209
 
 
 async def test_a_former_leader_that_answers_late_is_asked_nothing_more() -> None:
@@ -310,22 +312,16 @@ async def test_a_former_leader_that_answers_late_is_asked_nothing_more() -> None
         await goes_on.wait()
         return Response(200, b"former")
 
-    former, leader = HttpListener(lambda _: late()), HttpListener(lambda _: Response(200, b"leader"))
     forwarder = Forwarder(120.0)
-    try:
-        for listener in (former, leader):
-            await listener.start("127.0.0.1", 0)
-        request, now = Request(b"POST", b"/subjects/a/versions", {}), f"http://127.0.0.1:{leader.port}"
+    async with listening(handler=lambda _: late()) as (former, _), listening() as (leader, _):
+        request, now = Request(b"POST", b"/x", {}), f"http://127.0.0.1:{leader.port}"
         waiting = asyncio.ensure_future(forwarder.forward(f"http://127.0.0.1:{former.port}", request))
         await asked.wait()
-        assert (await forwarder.forward(now, request)).body == b"leader"
+        assert (await forwarder.forward(now, request)).body == b"POST /x "
         goes_on.set()
         assert (await waiting).body == b"former"
-        assert [(await forwarder.forward(now, request)).body for _ in range(3)] == [b"leader"] * 3
-    finally:
+        assert [(await forwarder.forward(now, request)).body for _ in range(3)] == [b"POST /x "] * 3
         await forwarder.close()
-        for listener in (former, leader):
-            await listener.close()
 
 
 async def test_writes_that_are_forwarded_together_are_answered_over_tls_and_their_connections_are_kept(

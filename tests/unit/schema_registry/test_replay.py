@@ -18,7 +18,7 @@ from ottla.schema_registry.formats import Formats
 from ottla.schema_registry.state import decisions, names
 from ottla.schema_registry.state.decisions import Batch, Registration, Stale
 from ottla.schema_registry.state.drafts import Drafts
-from ottla.schema_registry.state.errors import InvalidSchema, OperationNotPermitted, RegistryError, SubjectNotSoftDeleted
+from ottla.schema_registry.state.errors import InvalidSchema, RegistryError
 from ottla.schema_registry.state.records import Change, PutVersion, Record, RemoveVersion, encode
 from ottla.schema_registry.state.replay import EPOCH_HEADER, HIGHEST_IDS_HEADER, State
 from ottla.schema_registry.state.schemas import Reference, Schema, Version, config_in_scope, merged_metadata, merged_rule_sets
@@ -314,22 +314,6 @@ async def test_references_that_lead_in_a_circle_or_very_far_end(length: int) -> 
     else:
         with contextlib.suppress(InvalidSchema):
             await drafts.parsed(state, "s0", version.schema)
-
-
-def test_import_takes_only_an_empty_scope_unless_it_is_forced() -> None:
-    state = State()
-    put(state, "a", 1, 1, '"int"')
-    with pytest.raises(OperationNotPermitted):
-        decisions.put_mode(state, "", "IMPORT", force=False, may_change=True)
-    decisions.put_mode(state, "", "IMPORT", force=True, may_change=True)
-    decisions.put_mode(state, "b", "IMPORT", force=False, may_change=True)
-
-
-def test_a_subject_is_deleted_for_good_only_after_softly() -> None:
-    state = State()
-    put(state, "a", 1, 1, '"int"')
-    with pytest.raises(SubjectNotSoftDeleted):
-        decisions.delete_subject(state, "a", is_permanent=True)
 
 
 def test_configs_of_wider_scopes_fill_what_a_subject_does_not_say() -> None:
