@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from ottla.coordination.election import Election, Office, Term
 from ottla.coordination.errors import NodeExists, NoNode
@@ -62,18 +62,6 @@ def office_of(group: str) -> Office:
     return Office("schema registry leader", f"{path}/leader", f"{path}/epoch")
 
 
-class _Part(Protocol):
-    """How one session takes part."""
-
-    async def start(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    async def wait_closed(self) -> None: ...
-
-    def term_failed(self, reason: str) -> None: ...
-
-
 class Leadership:
     """The store, and who may write to it.
 
@@ -90,7 +78,7 @@ class Leadership:
         self._is_eligible = is_eligible
         self._changed = changed
         self._leader: Address | None = None
-        self._part: _Part | None = None
+        self._part: Election | _Observer | None = None
         self._joined: tuple[Coordination, str] | None = None
         self._session_end: asyncio.TimerHandle | None = None
         self._taking_part = asyncio.Lock()  # a session that is renewed while the lead is given up makes no second election

@@ -590,7 +590,7 @@ def test_long_names_are_not_repeated_for_each_schema_below_them_without_a_bound(
 
 def test_references_to_many_small_schemas_have_a_bound_although_none_of_them_is_used() -> None:
     """Ids are looked for in each: nine references of 900 KB took 10 seconds of the registry's loop."""
-    many = {"properties": {f"{index:x}": {} for index in range(90_000)}}
+    many: dict[str, Any] = {"properties": {f"{index:x}": {} for index in range(90_000)}}
     with pytest.raises(InvalidSchema, match="too complex"):
         parsed({"type": "string"}, {f"r{number}": many for number in range(5)})
 
