@@ -230,11 +230,11 @@ def compile_files(name: str, files: Mapping[str, str], directory: Path | None = 
 
 
 def _write(directory: Path, files: Mapping[str, str]) -> None:
-    if files is BUILT_IN and directory.exists():
-        return
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         target = directory / checked_path(path)
+        if files is BUILT_IN and target.exists():
+            continue
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")

@@ -11,6 +11,7 @@ import base64
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -710,6 +711,16 @@ def test_a_compiler_that_takes_too_long_or_dies_costs_one_schema(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     asyncio.run(scene())
     assert not [*tmp_path.glob("ottla-protobuf-*")]
+
+
+def test_what_a_cleaner_of_temporary_files_takes_away_is_there_again(tmp_path: Path) -> None:
+    """systemd-tmpfiles does so after ten days without use: every Protobuf schema was refused until the registry was started again."""
+    files = {"a.proto": proto3('import "confluent/meta.proto";')}
+    for taken in ("built-in/confluent/meta.proto", "built-in", "schemas", "."):
+        compile_files("a.proto", files, tmp_path / "own")
+        place = tmp_path / "own" / taken
+        place.unlink() if place.is_file() else shutil.rmtree(place)
+        assert compile_files("a.proto", files, tmp_path / "own")
 
 
 async def test_the_process_has_a_bound_of_memory(tmp_path: Path) -> None:
