@@ -169,6 +169,24 @@ async def test_a_client_that_takes_no_answers_is_cut() -> None:
         writer.close()
 
 
+async def test_of_answers_that_are_not_taken_and_too_much_together_the_largest_is_cut_and_others_are_served() -> None:
+    """1 MB for each of 10,000 connections that read nothing was 10 GB, for it is copied for each."""
+
+    def answer(request: Request) -> Response:
+        return Response(200, b"x" * (40_000_000 if request.target == b"/large" else 10))
+
+    limits = HttpLimits(connections=100, deadline_seconds=3_600, answers_bytes=100_000_000)
+    async with asyncio.timeout(120), listening(limits, answer) as (listener, client):
+        stuck = [await asyncio.open_connection("127.0.0.1", client.port, limit=1024) for _ in range(10)]
+        for _, writer in stuck:
+            writer.write(get("/large"))
+        while listener.connection_count > 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        assert parsed(await client.raw(get("/", close=True))).content == b"x" * 10
+        for _, writer in stuck:
+            writer.close()
+
+
 async def test_of_too_many_connections_the_one_that_waits_for_longest_goes() -> None:
     async with listening() as (listener, client):
         idle = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(LIMITS.connections)]

@@ -56,6 +56,7 @@ class HttpLimits:
         head_bytes: the largest request line with its headers.
         body_bytes: the largest body of a request.
         bodies_bytes: of all bodies that have come, or have begun to, and are not answered; beyond it the connection with the most is cut.
+        answers_bytes: the same of all answers that are not taken.
     """
 
     connections: int = 10_000
@@ -64,6 +65,7 @@ class HttpLimits:
     head_bytes: int = 16 * 1024
     body_bytes: int = 2 * 1024 * 1024
     bodies_bytes: int = 64 * 1024 * 1024
+    answers_bytes: int = 256 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -124,6 +126,7 @@ class _Shared:
     tasks: Tasks = field(default_factory=Tasks)
     is_closing: bool = False
     bodies_size: int = 0
+    unsent_size: int = 0
 
 
 class Connection(asyncio.Protocol):
@@ -131,7 +134,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_bodies_size", "_body", "_body_size", "_fault", "_head_size", "_headers", "_loop", "_parser", "_pending", "_shared",
-        "_target", "due", "is_paused", "is_working", "transport",
+        "_target", "_unsent_size", "due", "is_paused", "is_working", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -142,6 +145,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._pending: deque[Request] = deque()
         self._bodies_size = 0  # of those that are not answered
+        self._unsent_size = 0  # of an answer, while writing is paused
         self.is_working = False  # on a request, for which there is no deadline here
         self.is_paused = False
         self.due = loop.time() + shared.limits.deadline_seconds  # when the connection is cut unless something happens
@@ -155,7 +159,7 @@ class Connection(asyncio.Protocol):
         shared = self._shared
         if len(shared.connections) >= shared.limits.connections:
             longest = next(iter(shared.waiting), None)
-            (longest or self).transport.abort()
+            (longest or self)._cut()
             if longest is not None:
                 shared.waiting.pop(longest)
                 shared.connections.discard(longest)
@@ -167,6 +171,7 @@ class Connection(asyncio.Protocol):
         self._shared.waiting.pop(self, None)
         self._pending.clear()
         self._let_go(self._bodies_size)
+        self._owe(0)
 
     def data_received(self, data: bytes) -> None:
         if not self.is_working and not self._head_size and self._target == b"":
@@ -184,9 +189,11 @@ class Connection(asyncio.Protocol):
         self.is_paused = True
         self.due = self._loop.time() + self._shared.limits.deadline_seconds
         self.transport.pause_reading()
+        self._owe(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self.is_paused = False
+        self._owe(0)
         self.due = self._loop.time() + self._shared.limits.idle_seconds
         self.transport.resume_reading()
         self._work()
@@ -265,6 +272,15 @@ class Connection(asyncio.Protocol):
         self._body = []
         self._let_go(self._bodies_size)
         self.transport.abort()
+        self._owe(0)
+
+    def _owe(self, size: int) -> None:
+        """So much of an answer is not taken yet."""
+        shared = self._shared
+        shared.unsent_size += size - self._unsent_size
+        self._unsent_size = size
+        if shared.unsent_size > shared.limits.answers_bytes:
+            max(shared.connections, key=lambda connection: connection._unsent_size)._cut()
 
     def _let_go(self, size: int) -> None:
         """A body of so many bytes is kept no longer."""
