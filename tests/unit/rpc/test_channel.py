@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -17,10 +18,7 @@ QUICK = RpcLimits(reconnect_backoff_ms=10, reconnect_backoff_max_ms=20)
 
 
 async def test_a_call_that_is_not_answered_ends_at_its_deadline() -> None:
-    async def endless(_: broker_pb2.UpdateMetadataRequest) -> None:
-        await asyncio.Event().wait()
-
-    async with serving(endless) as served:
+    async with serving(endless(asyncio.Event())) as served:
         with pytest.raises(RequestTimedOut, match=f"127.0.0.1:{served.port}"):
             await served.call(timeout_seconds=0.1)
 
@@ -80,15 +78,19 @@ async def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.Monkey
         await served.call()
 
 
-async def test_a_channel_that_is_closed_ends_its_calls_with_an_error_and_does_not_cancel_the_caller() -> None:
-    """gRPC cancels such calls; a caller that sees CancelledError without having been cancelled would die of it."""
-    begun = asyncio.Event()
+def endless(begun: asyncio.Event) -> Callable[[broker_pb2.UpdateMetadataRequest], Awaitable[None]]:
+    """A call that says when it has begun, and does not end."""
 
-    async def endless(_: broker_pb2.UpdateMetadataRequest) -> None:
+    async def answer(_: broker_pb2.UpdateMetadataRequest) -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    async with serving(endless) as served:
+    return answer
+
+
+async def test_a_channel_that_is_closed_ends_its_calls_with_an_error_and_does_not_cancel_the_caller() -> None:
+    """gRPC cancels such calls; a caller that sees CancelledError without having been cancelled would die of it."""
+    async with serving(endless(begun := asyncio.Event())) as served:
         call = asyncio.ensure_future(served.call())
         await begun.wait()
         await served.channel.close()
@@ -99,13 +101,7 @@ async def test_a_channel_that_is_closed_ends_its_calls_with_an_error_and_does_no
 
 
 async def test_a_caller_that_is_cancelled_is_cancelled() -> None:
-    begun = asyncio.Event()
-
-    async def endless(_: broker_pb2.UpdateMetadataRequest) -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    async with serving(endless) as served:
+    async with serving(endless(begun := asyncio.Event())) as served:
         call = asyncio.ensure_future(served.call())
         await begun.wait()
         call.cancel()

@@ -92,6 +92,14 @@ class Topic(RuleBasedStateMachine):
             return
         self.write(decisions.records_of(self.state, changes))
 
+    def register_alone(self, request: Registration) -> None:
+        try:
+            draft = self.loop.run_until_complete(self.drafts.draft(self.state, request))
+            registered = decisions.register(self.state, draft, Batch())
+        except RegistryError:
+            return
+        self.write(decisions.records_of(self.state, registered.changes))
+
     @rule(
         subjects=st.lists(st.sampled_from(SUBJECTS), min_size=1, max_size=3), texts=st.lists(st.sampled_from(TEXTS), min_size=3, max_size=3)
     )
@@ -118,13 +126,7 @@ class Topic(RuleBasedStateMachine):
         if subject == other or not self.state.versions(other):
             return
         target = self.state.versions(other)[0]
-        request = Registration(subject, text='"double"', references=(Reference("r", other, target.version),), force=True)
-        try:
-            draft = self.loop.run_until_complete(self.drafts.draft(self.state, request))
-            registered = decisions.register(self.state, draft, Batch())
-        except RegistryError:
-            return
-        self.write(decisions.records_of(self.state, registered.changes))
+        self.register_alone(Registration(subject, text='"double"', references=(Reference("r", other, target.version),), force=True))
 
     @rule(subject=st.sampled_from(SUBJECTS), number=st.integers(1, 5), permanent=st.booleans())
     def delete_version(self, subject: str, number: int, permanent: bool) -> None:
@@ -148,13 +150,7 @@ class Topic(RuleBasedStateMachine):
 
     @rule(subject=st.sampled_from(SUBJECTS), number=st.integers(1, 12), text=st.sampled_from(TEXTS), version=st.integers(0, 3))
     def import_with_an_id(self, subject: str, number: int, text: str, version: int) -> None:
-        request = Registration(subject, text=text, schema_id=number, version=version)
-        try:
-            draft = self.loop.run_until_complete(self.drafts.draft(self.state, request))
-            registered = decisions.register(self.state, draft, Batch())
-        except RegistryError:
-            return
-        self.write(decisions.records_of(self.state, registered.changes))
+        self.register_alone(Registration(subject, text=text, schema_id=number, version=version))
 
     @invariant()
     def an_id_stands_for_one_schema_for_ever(self) -> None:

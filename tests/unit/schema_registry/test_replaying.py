@@ -54,6 +54,11 @@ async def store_of(
         await store.close()
 
 
+def topic_of(store: Store) -> MemoryTopic:
+    assert isinstance(store._topic, MemoryTopic)
+    return store._topic
+
+
 def registration(subject: str, text: str = '"int"') -> Registration:
     return Registration(subject, text=text)
 
@@ -99,8 +104,7 @@ async def test_those_who_were_answered_together_come_again_in_one_batch(monkeypa
     monkeypatch.setattr("ottla.schema_registry.store.replaying.GATHER_SECONDS", 3600.0)
     log = MemoryLog()
     async with store_of(log) as store:
-        topic = store._topic
-        assert isinstance(topic, MemoryTopic)
+        topic = topic_of(store)
 
         async def client(number: int) -> None:
             for turn in itertools.count():
@@ -196,8 +200,7 @@ async def test_what_is_acknowledged_is_taken_as_it_was_written_and_is_what_every
     """It comes next, so no one has written anything before it that is not replayed."""
     log = MemoryLog()
     async with store_of(log) as store, store_of(log, epoch=None) as follower:
-        topic = store._topic
-        assert isinstance(topic, MemoryTopic)
+        topic = topic_of(store)
         topic.may_read.clear()
         await asyncio.gather(*(store.register(registration(f"s{number}")) for number in range(5)))
         await store.register(registration("s5", '{"type": "long", "ottla": "a"}'))
@@ -213,8 +216,7 @@ async def test_a_leader_that_writes_reads_the_topic_now_and_then() -> None:
     """Not each of its batches again; and at once where someone waits for what others have written."""
     log = MemoryLog()
     async with store_of(log) as store:
-        topic = store._topic
-        assert isinstance(topic, MemoryTopic)
+        topic = topic_of(store)
         for number in range(100):
             await store.register(registration(f"s{number}", json.dumps(record(f"R{number}", "a"))))
         assert topic.fetch_count < 50
@@ -225,8 +227,7 @@ async def test_a_leader_that_writes_reads_the_topic_now_and_then() -> None:
 async def test_nothing_is_answered_before_all_that_was_written_before_it_is_replayed() -> None:
     log = MemoryLog()
     async with store_of(log) as store:
-        topic = store._topic
-        assert isinstance(topic, MemoryTopic)
+        topic = topic_of(store)
 
         def write_before(_: Sequence[Record]) -> None:
             log.before_append = lambda _: None
@@ -261,8 +262,7 @@ async def test_a_new_leader_refuses_the_former_one_and_has_what_that_wrote() -> 
 async def test_a_new_leader_decides_nothing_before_it_has_read_what_the_former_one_wrote() -> None:
     log = MemoryLog()
     async with store_of(log) as former, store_of(log, epoch=None) as leader:
-        slow = leader._topic
-        assert isinstance(slow, MemoryTopic)
+        slow = topic_of(leader)
         slow.may_read.clear()
         await former.register(registration("a"))
         leading = asyncio.ensure_future(leader.lead(2, lambda _: None))
@@ -296,8 +296,7 @@ async def test_a_former_leader_refuses_nothing_for_what_it_has_not_read() -> Non
     log = MemoryLog()
     async with store_of(log) as former, store_of(log, epoch=None) as leader:
         await former.register(registration("a"))
-        slow = former._topic
-        assert isinstance(slow, MemoryTopic)
+        slow = topic_of(former)
         slow.may_read.clear()
         await leader.lead(2, lambda _: None)
         assert await leader.change(lambda state: decisions.delete_subject(state, "a", is_permanent=False)) == [1]
@@ -312,8 +311,7 @@ async def test_a_former_leader_refuses_nothing_for_what_it_has_not_read() -> Non
 async def test_what_was_refused_for_want_of_a_record_is_decided_again() -> None:
     log = MemoryLog()
     async with store_of(log) as store:
-        slow = store._topic
-        assert isinstance(slow, MemoryTopic)
+        slow = topic_of(store)
         slow.may_read.clear()
         late = encode(PutVersion(Version("b", 1, 9, Schema.of("AVRO", '"bytes"'), False, 0)))
         log.put([Record(late.key, late.value, (("ottla.epoch", b"1"),))])
@@ -329,8 +327,7 @@ async def test_what_is_to_be_decided_again_when_the_term_ends_is_refused() -> No
     """It was put back in the queue after the queue had been emptied, and its client waited for ever."""
     log = MemoryLog()
     async with store_of(log) as store:
-        slow = store._topic
-        assert isinstance(slow, MemoryTopic)
+        slow = topic_of(store)
         slow.may_read.clear()
         log.put([decisions.noop(store.state)])
         deleting = asyncio.ensure_future(store.change(lambda state: decisions.delete_subject(state, "b", is_permanent=False)))

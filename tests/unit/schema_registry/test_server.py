@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
-import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
@@ -16,7 +15,7 @@ from uuid import UUID
 
 import pytest
 from tests.loops import until
-from tests.unit.schema_registry.registries import Client, parsed, record
+from tests.unit.schema_registry.registries import Client, Reply, record
 from tests.unit.wire.clusters import brokers, cluster_of, create_topic, servers
 from tests.unit.wire.fakes import Asked, api_versions, connecting, one_partition
 
@@ -141,18 +140,11 @@ async def test_two_nodes_of_one_address_are_told_and_writes_go_on_at_the_one_tha
     assert await client(second).register("b", '"long"') == 2
 
 
-async def test_a_request_is_forwarded_once_only(found: World) -> None:
-    await found.node()
-    follower = await found.node()
+async def test_a_request_is_forwarded_once_only_and_a_leader_that_does_not_answer_is_told_as_50003(found: World) -> None:
+    leader, follower = await found.node(), await found.node()
     await until(lambda: follower.leadership.leader_url)
     reply = await client_of(follower).post("/subjects/a/versions", {"schema": '"int"'}, X_Forward="true")
     assert (reply.status, reply.code) == (500, 50003)
-
-
-async def test_a_leader_that_does_not_answer_is_told_as_50003(found: World) -> None:
-    leader = await found.node()
-    follower = await found.node()
-    await until(lambda: follower.leadership.leader_url)
     for listener in leader._listeners.values():
         await listener.close()
     reply = await client_of(follower).post("/subjects/a/versions", {"schema": '"int"'})
@@ -591,28 +583,19 @@ async def test_writes_are_forwarded_over_tls_and_with_the_password_that_came(fou
         "inter_instance_protocol": "https",
     }
 
-    async def ask(url: str, path: str, user: str, body: object = None) -> tuple[int, Any]:
-        context = ssl.create_default_context(cafile=truststore)
-        port = int(url.rpartition(":")[2])
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-        content = b"" if body is None else json.dumps(body).encode()
-        method = "GET" if body is None else "POST"
+    async def ask(registry: SchemaRegistry, path: str, user: str, body: object = None) -> Reply:
+        client = Client(client_of(registry).port, ssl.create_default_context(cafile=truststore))
         token = base64.b64encode(f"{user}:secret".encode()).decode()
-        length = f"Connection: close\r\nContent-Length: {len(content)}"
-        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n{length}\r\n\r\n"
-        writer.write(head.encode() + content)
-        reply = parsed(await reader.read())
-        writer.close()
-        return reply.status, reply.json
+        return await client.ask("GET" if body is None else "POST", path, body, {"Authorization": f"Basic {token}"})
 
     leader, follower = await found.node(**secured), await found.node(**secured)
     await until(lambda: follower.leadership.leader_url)
     assert leader.url.startswith("https://")
     schema = {"schema": '"int"'}
-    assert (await ask(follower.url, "/subjects/a/versions", "ada", schema))[1]["id"] == 1
-    assert (await ask(follower.url, "/subjects/b/versions", "bob", schema))[0] == 403
-    assert (await ask(leader.url, "/schemas/ids/1", "bob"))[0] == 200
-    assert (await ask(leader.url, "/schemas/ids/1", "eve"))[0] == 401
+    assert (await ask(follower, "/subjects/a/versions", "ada", schema)).json["id"] == 1
+    assert (await ask(follower, "/subjects/b/versions", "bob", schema)).status == 403
+    assert (await ask(leader, "/schemas/ids/1", "bob")).status == 200
+    assert (await ask(leader, "/schemas/ids/1", "eve")).status == 401
 
 
 async def test_the_topic_is_reached_over_tls(tmp_path: Path) -> None:
