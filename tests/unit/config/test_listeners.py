@@ -197,3 +197,23 @@ def test_a_listener_can_have_a_key_of_its_own() -> None:
 def test_what_is_one_for_all_listeners_can_not_be_set_for_one() -> None:
     with pytest.raises(ConfigurationError, match=r"only ssl\.… can be set for one"):
         BrokerSettings.from_properties({"listener.name.outside.max.connections": "3"})
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"), [("127.0.0.1:9404", "127.0.0.1", 9404), (":9404", "", 9404), ("[::1]:0", "::1", 0), (" here:1 ", "here", 1)]
+)
+def test_the_address_of_metrics_is_a_host_and_a_port(text: str, host: str, port: int) -> None:
+    address = BrokerSettings.from_properties({"http.listener": text}).http_address
+    assert address is not None and (address.host, address.port) == (host, port)
+
+
+def test_an_unset_address_is_nowhere_and_partitions_have_no_series_of_their_own() -> None:
+    settings = BrokerSettings.from_properties({})
+    assert settings.http_address is None and not settings.metrics_partition_enabled
+
+
+@pytest.mark.parametrize("text", ["9404", "http://:9404", ":70000", "a:1,b:2", "a,b:2", ":", "a..b:1", f"{'a' * 64}:1"])
+def test_what_is_no_address_of_metrics_is_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"http\.listener") as refused:
+        BrokerSettings.from_properties({"http.listener": text})
+    assert "NAME" not in str(refused.value) and "HTTP" not in str(refused.value)

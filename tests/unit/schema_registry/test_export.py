@@ -5,11 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.unit.schema_registry.registries import Client, asking
 from typer.testing import CliRunner
 
 from ottla.cli.schema import app
+
+
+async def schema(client: Client, *command: str) -> Any:
+    """What `ottla schema` answers for the registry that the client asks."""
+    return await asyncio.to_thread(CliRunner().invoke, app, [*command, "--registry", f"http://127.0.0.1:{client.port}"])
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """A file with a version of the subject a."""
+    path = tmp_path / "exported"
+    path.write_text(json.dumps({"subject": "a", "version": 1, "id": 1, "schema": '"int"'}), encoding="utf-8")
+    return path
 
 
 async def test_in_a_named_context_too_what_others_refer_to_is_exported_first(client: Client) -> None:
@@ -19,31 +34,24 @@ async def test_in_a_named_context_too_what_others_refer_to_is_exported_first(cli
     for context in ("", ":.other:"):
         for subject, body in (("base", base), ("user", user)):
             assert (await client.post(f"/subjects/{context}{subject}/versions", body)).status == 200
-    asked = ["export", "--registry", f"http://127.0.0.1:{client.port}"]
-    result = await asyncio.get_running_loop().run_in_executor(None, CliRunner().invoke, app, asked)
+    result = await schema(client, "export")
     subjects = [json.loads(line)["subject"] for line in result.output.splitlines()]
     for context in ("", ":.other:"):
         assert subjects.index(f"{context}base") < subjects.index(f"{context}user"), result.output
 
 
-async def test_an_import_that_may_set_no_mode_does_not_say_that_a_subject_was_left_in_it(tmp_path: Path) -> None:
+async def test_an_import_that_may_set_no_mode_does_not_say_that_a_subject_was_left_in_it(exported: Path) -> None:
     """It said that of the subject at which it was refused."""
-    exported = tmp_path / "exported"
-    exported.write_text(json.dumps({"subject": "a", "version": 1, "id": 1, "schema": '"int"'}), encoding="utf-8")
     async with asking(may_change_mode=False) as client:
-        asked = ["import", str(exported), "--registry", f"http://127.0.0.1:{client.port}"]
-        result = await asyncio.get_running_loop().run_in_executor(None, CliRunner().invoke, app, asked)
+        result = await schema(client, "import", str(exported))
     assert result.exit_code and "IMPORT" not in result.output, result.output
     assert "Mode changes are not allowed" in f"{result.output}{result.exception}"
 
 
-async def test_an_import_into_a_registry_that_may_be_read_alone_changes_no_subjects_mode(client: Client, tmp_path: Path) -> None:
+async def test_an_import_into_a_registry_that_may_be_read_alone_changes_no_subjects_mode(client: Client, exported: Path) -> None:
     """READONLY_OVERRIDE of the whole registry is answered for each subject, and was set as its own: it stayed so for good."""
-    exported = tmp_path / "exported"
-    exported.write_text(json.dumps({"subject": "a", "version": 1, "id": 1, "schema": '"int"'}), encoding="utf-8")
-    asked = ["import", str(exported), "--registry", f"http://127.0.0.1:{client.port}"]
     assert (await client.put("/mode", {"mode": "READONLY_OVERRIDE"})).status == 200
-    result = await asyncio.get_running_loop().run_in_executor(None, CliRunner().invoke, app, asked)
+    result = await schema(client, "import", str(exported))
     assert result.exit_code and "READONLY_OVERRIDE" in f"{result.output}{result.exception}"
     assert (await client.put("/mode", {"mode": "READWRITE"})).status == 200
     assert (await client.get("/mode/a")).code == 40409
