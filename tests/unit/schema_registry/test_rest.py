@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.unit.schema_registry.registries import Client, MemoryLog, Node, asking, node, record
+from tests.unit.schema_registry.registries import Client, MemoryLog, asking, node, record
 
 from ottla.schema_registry.rest import document
 from ottla.schema_registry.rest.api import Api, Bounds
@@ -900,18 +900,13 @@ async def test_javas_clients_that_end_at_an_unknown_field_are_answered_as_by_con
 
 async def test_a_follower_answers_what_it_has_and_waits_for_what_was_written() -> None:
     log = MemoryLog()
-    leaders: list[Node] = []
-
-    async with node(log) as leader:
-        leaders.append(leader)
-        async with node(log, leads=False) as follower:
-            written = await leader.client.post("/subjects/a/versions", {"schema": A})
-            offset = written.headers["x-registry-offset"]
-            found = await follower.client.get("/subjects/a/versions/1", X_Registry_Offset=offset)
-            assert found.json["id"] == 1
-            assert await follower.client.register("a", A) == 1  # it is there, so no leader is needed
-            assert (await follower.client.post("/subjects/a/versions", {"schema": B_DEFAULTS})).code == 50004
-            assert (await follower.client.post("/subjects/a/versions?dryRun=true", {"schema": A_AND_B})).code == 409
+    async with node(log) as leader, node(log, leads=False) as follower:
+        written = await leader.client.post("/subjects/a/versions", {"schema": A})
+        found = await follower.client.get("/subjects/a/versions/1", X_Registry_Offset=written.headers["x-registry-offset"])
+        assert found.json["id"] == 1
+        assert await follower.client.register("a", A) == 1  # it is there, so no leader is needed
+        assert (await follower.client.post("/subjects/a/versions", {"schema": B_DEFAULTS})).code == 50004
+        assert (await follower.client.post("/subjects/a/versions?dryRun=true", {"schema": A_AND_B})).code == 409
 
 
 async def test_a_follower_that_lags_refuses_nothing_that_the_leader_takes() -> None:
