@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.schema_registry.state.records import Change, Ignored, Noop, PutVersion, UnreadableRecord, decode, encode
-from ottla.schema_registry.state.replay import HIGHEST_IDS_HEADER, State
+from ottla.schema_registry.state.replay import State
 from ottla.schema_registry.state.schemas import (
     Reference,
     Schema,
@@ -118,12 +118,6 @@ def test_a_record_that_no_registry_writes_is_counted_and_skipped(key: bytes | No
     state = State()
     state.apply(3, 5, key, value, {})
     assert (state.unreadable_count, state.next_offset, state.subject_count) == (1, 4, 0)
-
-
-def test_a_header_that_no_registry_writes_is_skipped() -> None:
-    state = State()
-    state.apply(3, 5, b'{"keytype":"NOOP","magic":0}', None, {HIGHEST_IDS_HEADER: b"[" * 100_000})
-    assert (state.next_offset, state.highest_ids) == (4, {})
 
 
 def test_a_noop_and_associations_change_nothing() -> None:

@@ -208,12 +208,12 @@ def test_a_record_of_a_former_leader_is_dropped() -> None:
     assert list(state.subjects_with_prefix("")) == ["a", "c", "d"]
 
 
-@pytest.mark.parametrize("header", [b"", b"x", b"-1", b"9" * 40])
-def test_an_epoch_that_is_none_is_not_taken_for_one(header: bytes) -> None:
+@pytest.mark.parametrize(("header", "ids"), [(b"", b"[1"), (b"x", b"[" * 100_000), (b"-1", b"[]"), (b"9" * 40, b'{".":"2"}')])
+def test_a_header_that_no_registry_writes_is_skipped(header: bytes, ids: bytes) -> None:
     state = State()
     put(state, "a", 1, 1, '"int"', epoch=3)
-    state.apply(1, 1, b'{"keytype":"NOOP","magic":0}', None, {EPOCH_HEADER: header, HIGHEST_IDS_HEADER: b"[1"})
-    assert (state.epoch, state.dropped_count) == (3, 0)
+    state.apply(1, 1, b'{"keytype":"NOOP","magic":0}', None, {EPOCH_HEADER: header, HIGHEST_IDS_HEADER: ids})
+    assert (state.epoch, state.dropped_count, state.next_offset, state.highest_ids) == (3, 0, 2, {".": 1})
 
 
 def writer(log: MemoryLog, state: State) -> Callable[[Sequence[Change]], None]:
