@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 
 import pytest
@@ -56,8 +57,6 @@ def test_what_is_no_certificate_has_no_date(text: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_garbage_has_no_date_and_does_no_harm(data: bytes) -> None:
-    import base64
-
     text = f"-----BEGIN CERTIFICATE-----\n{base64.b64encode(data).decode()}\n-----END CERTIFICATE-----\n"
     assert first_expiry(text) is None or data
 
