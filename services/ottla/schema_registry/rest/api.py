@@ -21,7 +21,7 @@ from ottla.schema_registry.formats import (
     changes_between,
 )
 from ottla.schema_registry.formats import InvalidSchema as UnreadableSchema
-from ottla.schema_registry.rest.routes import Parameter, Route
+from ottla.schema_registry.rest.routes import Route
 from ottla.schema_registry.state import decisions, names, records
 from ottla.schema_registry.state.decisions import Batch, Registration, Stale
 from ottla.schema_registry.state.drafts import refused
@@ -101,18 +101,12 @@ class Call:
     context: str  # names.DEFAULT_CONTEXT unless the path began with /contexts/{context}
     names_context: bool = False  # whether it began so, be it with the default one
 
-    def _given(self, parameter: Parameter) -> Sequence[str]:
-        return next((self.query[name] for name in (parameter.name, *parameter.aliases) if name in self.query), ())
-
-    def _parameter(self, name: str) -> Parameter | None:
-        return next((parameter for parameter in self.route.parameters if parameter.name == name), None)
-
     def texts(self, name: str) -> Sequence[str]:
         """All values of a parameter; none if the route does not have it."""
         if not self.query:
             return ()
-        parameter = self._parameter(name)
-        return () if parameter is None else self._given(parameter)
+        known = next(((parameter.name, *parameter.aliases) for parameter in self.route.parameters if parameter.name == name), ())
+        return next((self.query[given] for given in known if given in self.query), ())
 
     def text(self, name: str) -> str:
         """A parameter's value."""

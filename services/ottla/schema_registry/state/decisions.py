@@ -287,7 +287,7 @@ def register(state: State, draft: Draft, batch: Batch) -> Registered:
         raise Stale(f"id {schema_id} is about to be given to another schema")
     version = Version(subject, number, schema_id, schema, False, 0)
     changes: list[Change] = []
-    if context != names.DEFAULT_CONTEXT and context not in state.named_contexts and context not in batch.highest:
+    if context != names.DEFAULT_CONTEXT and not state.is_named(context) and context not in batch.highest:
         changes.append(PutContext(context, True))
     # One record of an id and a subject is enough, unless someone refers to the older one by its number.
     older = [version for version in draft.seen if version.is_deleted and version.id == schema_id and version.version < number]

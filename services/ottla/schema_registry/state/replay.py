@@ -330,10 +330,9 @@ class State:
     def _contexts_with_subjects(self) -> list[str]:
         return [name for name, context in self._contexts.items() if context.users]
 
-    @property
-    def named_contexts(self) -> frozenset[str]:
-        """The contexts that have a record of their own."""
-        return frozenset(self._named)
+    def is_named(self, context: str) -> bool:
+        """Whether a context has a record of its own."""
+        return context in self._named
 
     @property
     def highest_ids(self) -> Mapping[str, int]:
