@@ -45,7 +45,7 @@ def from_environment(service: type[ServiceSettings], environment: Mapping[str, s
     Raises:
         ConfigurationError: with one line for each variable that stands for no setting, or for one that another gives too.
     """
-    known = dict(_names_by_variable(service))
+    known = {name.replace(".", "_").upper(): name for name in service.definitions_by_any_name()}
     plain = {name: environment[PREFIX + variable] for variable, name in known.items() if PREFIX + variable in environment}
     variables = sorted(name for name in environment if name.startswith(PREFIX))
     known |= service.names_by_more_variables({**(file or {}), **plain}, {variable.removeprefix(PREFIX) for variable in variables})
@@ -101,7 +101,3 @@ def _unknown(names: Mapping[str, str], variable: str) -> str:
         begin, text = f"{PREFIX}{_LISTENER}{listener}_", f"{_FOR_ONE_LISTENER}{plain}"
         known = [name for name in known if name.startswith(_FOR_ONE_LISTENER)]
     return f"{variable}: there is no such setting{nearest((begin + text).upper(), [begin + name for name in known])}"
-
-
-def _names_by_variable(service: type[ServiceSettings]) -> Mapping[str, str]:
-    return {name.replace(".", "_").upper(): name for name in service.definitions_by_any_name()}
