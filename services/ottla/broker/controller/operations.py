@@ -82,7 +82,6 @@ class LogEndQueries:
     The answers go into the state, and out of it once they were used. Brokers are asked side by side and given a few seconds: the
     controller does nothing else meanwhile. One that does not answer cannot be elected by its log; `active` asks again later.
 
-
     Args:
         state: what decisions are made on.
         transport: the way to the brokers.
@@ -326,7 +325,11 @@ class TopicOperations:
         made: dict[str, tuple[TopicDescription, NewTopic]] = {}
         written: list[Iterator[Operation]] = []
         configured = await self.coordination.get_many([znodes.TOPIC_CONFIG.path(request.new_topic.name) for request in requests])
+        placed = 0
         for request, config in zip(requests, configured, strict=True):
+            if placed >= decisions.SLICE:
+                placed = 0
+                await asyncio.sleep(0)
             new_topic = request.new_topic
             name = new_topic.name
             try:
@@ -337,6 +340,7 @@ class TopicOperations:
                 replicas = place_topic(
                     new_topic, self._living(), state.settings.num_partitions, state.settings.default_replication_factor, self.random
                 )
+                placed += len(replicas)
                 configs.checked_topic_settings(state.settings, new_topic.configs)
                 states = decisions.new_topic_states(state, replicas)
                 description = TopicDescription(name, znodes.random_uuid(self.random), states)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tests.loops import until
 
-from ottla.broker.controller import znode_writes
+from ottla.broker.controller import operations, topics, znode_writes
+from ottla.broker.controller.topics import Replicas
 from ottla.coordination import znodes
 from ottla.coordination.embedded import EmbeddedSession
 from ottla.coordination.interface import Operation, Result
@@ -147,6 +149,25 @@ async def test_more_partitions_are_written_and_told_with_the_old_ones(cluster: C
         await controller.create_partitions("a", 4)
     with pytest.raises(UnknownTopicOrPartition, match="The topic 'b' does not exist"):
         await controller.create_partitions("b", 4)
+
+
+async def test_others_have_their_turn_between_two_large_topics(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty topics of 10,000 partitions are placed for seconds, also where a client only asks what they would be like."""
+    controller = await cluster.start()
+    turns, placed_in = 0, []
+
+    def place_topic(*arguments: Any) -> tuple[Replicas, ...]:
+        placed_in.append(turns)
+        return topics.place_topic(*arguments)
+
+    monkeypatch.setattr(operations, "place_topic", place_topic)
+    names = [f"t{index}" for index in range(5)]
+    creations = asyncio.gather(*(controller.create_topic(NewTopic(name, 1_000, 1), validate_only=True) for name in names))
+    while not creations.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert [topic.name for topic in await creations] == names
+    assert len(set(placed_in)) == len(names)
 
 
 async def test_a_deleted_topic_is_gone_and_its_name_is_free(cluster: Cluster) -> None:
