@@ -32,63 +32,21 @@ from ottla.model import (
 )
 
 
-class IllegalTransition(AssertionError):
-    """A decision would take a partition or replica where it cannot go from where it is: a fault of ours."""
-
-
-class PartitionPhase(enum.Enum):
-    """Where a partition stands."""
-
-    NON_EXISTENT = "non-existent"  # never made, or deleted
-    NEW = "new"  # assigned to brokers, and never led
-    ONLINE = "online"  # led
-    OFFLINE = "offline"  # was led, and its leader is gone
-
-
 class ReplicaPhase(enum.Enum):
-    """Where a replica stands."""
+    """Where a replica of a topic that is being deleted stands: the phases of Kafka's ReplicaStateMachine from there on."""
 
-    NON_EXISTENT = "non-existent"
-    NEW = "new"  # of a new partition, or added by a reassignment
-    ONLINE = "online"
-    OFFLINE = "offline"  # its broker or its log directory is away, or it was sent StopReplica
+    OFFLINE = "offline"
     DELETION_STARTED = "deletion started"
     DELETION_SUCCESSFUL = "deletion successful"
     DELETION_INELIGIBLE = "deletion ineligible"  # it cannot be deleted now
 
 
-_P: Final = PartitionPhase
-_R: Final = ReplicaPhase
-
-PARTITION_PREDECESSORS: Final[Mapping[PartitionPhase, frozenset[PartitionPhase]]] = {
-    _P.NON_EXISTENT: frozenset({_P.OFFLINE}),
-    _P.NEW: frozenset({_P.NON_EXISTENT}),
-    _P.ONLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
-    _P.OFFLINE: frozenset({_P.NEW, _P.ONLINE, _P.OFFLINE}),
+# Every replica begins as one that is offline.
+_PREDECESSORS: Final = {
+    ReplicaPhase.DELETION_STARTED: (ReplicaPhase.OFFLINE, ReplicaPhase.DELETION_INELIGIBLE),
+    ReplicaPhase.DELETION_SUCCESSFUL: (ReplicaPhase.DELETION_STARTED,),
+    ReplicaPhase.DELETION_INELIGIBLE: (ReplicaPhase.OFFLINE, ReplicaPhase.DELETION_STARTED),
 }
-
-REPLICA_PREDECESSORS: Final[Mapping[ReplicaPhase, frozenset[ReplicaPhase]]] = {
-    _R.NEW: frozenset({_R.NON_EXISTENT}),
-    _R.ONLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE, _R.DELETION_INELIGIBLE}),
-    _R.OFFLINE: frozenset({_R.NEW, _R.ONLINE, _R.OFFLINE, _R.DELETION_INELIGIBLE}),
-    _R.DELETION_STARTED: frozenset({_R.OFFLINE}),
-    _R.DELETION_SUCCESSFUL: frozenset({_R.DELETION_STARTED}),
-    _R.DELETION_INELIGIBLE: frozenset({_R.OFFLINE, _R.DELETION_STARTED}),
-    _R.NON_EXISTENT: frozenset({_R.DELETION_SUCCESSFUL}),
-}
-
-
-def check_partition(what: object, before: PartitionPhase, after: PartitionPhase) -> None:
-    """Raises IllegalTransition unless a partition may go from one phase to the other."""
-    if before not in PARTITION_PREDECESSORS[after]:
-        raise IllegalTransition(f"partition {what} cannot become {after.value}: it is {before.value}")
-
-
-def check_replica(what: object, before: ReplicaPhase, after: ReplicaPhase) -> None:
-    """Raises IllegalTransition unless a replica may go from one phase to the other."""
-    if before not in REPLICA_PREDECESSORS[after]:
-        raise IllegalTransition(f"replica {what} cannot become {after.value}: it is {before.value}")
-
 
 NO_PARTITION_EPOCH = -1  # there is no state znode yet
 
@@ -119,13 +77,6 @@ class KnownPartition:
     @property
     def has_state(self) -> bool:
         return self.partition_epoch != NO_PARTITION_EPOCH
-
-    @property
-    def phase(self) -> PartitionPhase:
-        """Where the partition stands. Whether a leader that it has still lives is not known here."""
-        if not self.has_state:
-            return PartitionPhase.NEW
-        return PartitionPhase.OFFLINE if self.state.leader == NO_LEADER else PartitionPhase.ONLINE
 
     @property
     def is_being_reassigned(self) -> bool:
@@ -184,21 +135,18 @@ class Deletion:
         return tuple(partition for partition, item in self.phases.get(broker_id, {}).items() if item is phase)
 
     def take_in(self, progress: DeletionProgress) -> None:
-        """Takes in what became of one broker's replicas. Raises IllegalTransition."""
+        """Takes in what became of one broker's replicas."""
         phases = self.phases[progress.broker_id]
-        for partition in progress.ineligible:
-            self._move(phases, partition, ReplicaPhase.DELETION_INELIGIBLE)
-        for partition in progress.started:
-            if phases[partition] is ReplicaPhase.DELETION_INELIGIBLE:
-                self._move(phases, partition, ReplicaPhase.OFFLINE)
-            self._move(phases, partition, ReplicaPhase.DELETION_STARTED)
-        for partition in progress.deleted:
-            self._move(phases, partition, ReplicaPhase.DELETION_SUCCESSFUL)
+        for phase, partitions in (
+            (ReplicaPhase.DELETION_INELIGIBLE, progress.ineligible),
+            (ReplicaPhase.DELETION_STARTED, progress.started),
+            (ReplicaPhase.DELETION_SUCCESSFUL, progress.deleted),
+        ):
+            for partition in partitions:
+                before = phases[partition]
+                assert before in _PREDECESSORS[phase], f"replica {self.topic}-{partition} cannot become {phase.value}: it is {before.value}"
+                phases[partition] = phase
         self.remaining -= len(progress.deleted)
-
-    def _move(self, phases: dict[int, ReplicaPhase], partition: int, phase: ReplicaPhase) -> None:
-        check_replica(TopicPartition(self.topic, partition), phases[partition], phase)
-        phases[partition] = phase
 
 
 @dataclass(slots=True)
@@ -407,7 +355,6 @@ class ClusterState:
         topic_partition = change.topic_partition
         known = self.topics[topic_partition.topic].partitions[topic_partition.partition]
         state = change.state
-        check_partition(topic_partition, known.phase, PartitionPhase.OFFLINE if state.leader == NO_LEADER else PartitionPhase.ONLINE)
         assert change.is_new != known.has_state, f"{topic_partition}: {change} on {known}"
         assert state.leader == NO_LEADER or state.leader in state.isr, f"{topic_partition}: {state}"
         assert state.isr or not known.state.isr, f"{topic_partition}: {known.state} -> {state}"  # it may have been found without any

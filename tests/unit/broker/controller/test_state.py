@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.controller.effects import AssignmentChange, Decision
+from ottla.broker.controller import deletions
+from ottla.broker.controller.effects import AssignmentChange, Decision, DeletionProgress, PartitionChange
 from ottla.broker.controller.state import KnownPartition
 from ottla.errors import UnknownTopicOrPartition
 from ottla.model import BrokerId, PartitionState, TopicDescription, TopicPartition
@@ -92,3 +93,28 @@ def test_a_topics_own_settings_win_and_an_unknown_topic_has_the_brokers() -> Non
     cluster.topic("a", (1,), retention_ms="5")
     assert cluster.state.topic_settings("a").retention_ms == 5
     assert cluster.state.topic_settings("b").retention_ms == 7
+
+
+def test_a_replica_that_was_never_asked_to_go_can_not_be_gone() -> None:
+    """As in Kafka's ReplicaStateMachine: the state does not take in what goes another way."""
+    cluster = KnownCluster(1, 2)
+    cluster.topic("a", (1, 2))
+    cluster.leave(2)
+    cluster.perform(deletions.begun(cluster.state, cluster.state.topic("a")))
+    with pytest.raises(AssertionError, match="replica a-0 cannot become deletion successful: it is deletion ineligible"):
+        cluster.state.deletions["a"].take_in(DeletionProgress("a", BrokerId(2), deleted=(0,)))
+    with pytest.raises(AssertionError, match="cannot become deletion started"):
+        cluster.state.deletions["a"].take_in(DeletionProgress("a", BrokerId(1), started=(0,)))
+
+
+@pytest.mark.parametrize(
+    ("leader", "leader_epoch", "isr"),
+    [(1, 0, ()), (2, 0, (1,)), (1, -1, (1, 2))],
+    ids=["an empty ISR", "a leader that is not in sync", "an older leader epoch"],
+)
+def test_the_state_does_not_take_in_what_can_not_be(leader: int, leader_epoch: int, isr: tuple[int, ...]) -> None:
+    cluster = KnownCluster(1, 2)
+    cluster.topic("a", (1, 2))
+    state = PartitionState(BrokerId(leader), leader_epoch, ids(*isr), ids(1, 2), 1)
+    with pytest.raises(AssertionError, match="a-0: "):
+        cluster.state.take_in(Decision((PartitionChange(partition_of("a-0"), state, "a test"),)))
