@@ -204,7 +204,7 @@ class EmbeddedSession:
     async def end(self, event: SessionEvent) -> None:
         """Ends the session after the writes before it. A second end waits for the first and tells nothing."""
         if self._end is None:
-            self._end = self._server.end_session(self._session_id)
+            self._end = self._server.submit(self._session_id, None)
             self._end.add_done_callback(lambda _: self._tell(event))
         await asyncio.shield(self._end)
 

@@ -44,8 +44,8 @@ _SCHEMA: Final = (
     f"PRAGMA application_id = {_APPLICATION_ID}",
     f"PRAGMA user_version = {_FORMAT_VERSION}",
 )
-_COLUMNS: Final = "path, data, czxid, mzxid, pzxid, ctime, mtime, version, children_made, child_count, ephemeral_owner"
-_UPSERT: Final = f"INSERT OR REPLACE INTO znodes ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS: Final = ", ".join(("path", *Node._fields))
+_UPSERT: Final = f"INSERT OR REPLACE INTO znodes ({_COLUMNS}) VALUES (?{', ?' * len(Node._fields)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +120,11 @@ class TreeServer:
         self._live.add(self._last_session_id)
         return self._last_session_id
 
-    def submit(self, session_id: int, operations: Sequence[Operation], make_parents: bool = False) -> Answer:
-        """Puts a request in line. The answer's exception is the error of its first operation that failed."""
-        return self._enqueue(session_id, operations, make_parents)
+    def submit(self, session_id: int, operations: Sequence[Operation] | None, make_parents: bool = False) -> Answer:
+        """Puts a request in line; None ends the session, its ephemerals in one write.
 
-    def end_session(self, session_id: int) -> Answer:
-        """Ends a session after the requests before it, its ephemerals in one write."""
-        return self._enqueue(session_id, None, False)
-
-    def _enqueue(self, session_id: int, operations: Sequence[Operation] | None, make_parents: bool) -> Answer:
+        The answer's exception is the error of its first operation that failed.
+        """
         answer: Answer = asyncio.get_running_loop().create_future()
         self._line.append(_Write(session_id, operations, make_parents, answer))
         if self._directory is None:
@@ -264,23 +260,7 @@ class TreeStore:
         """Writes changes and the zxid they lead to, all or nothing, and returns when they are on the disk."""
         connection = self._open()
         gone = [(path,) for path, node in changes.items() if node is None]
-        rows = [
-            (
-                path,
-                node.data,
-                node.czxid,
-                node.mzxid,
-                node.pzxid,
-                node.ctime,
-                node.mtime,
-                node.version,
-                node.children_made,
-                node.child_count,
-                node.ephemeral_owner,
-            )
-            for path, node in changes.items()
-            if node is not None
-        ]
+        rows = [(path, *node) for path, node in changes.items() if node is not None]
         try:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("DELETE FROM znodes WHERE path = ?", gone)

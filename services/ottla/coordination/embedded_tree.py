@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from ottla.coordination.errors import BadArguments, BadVersion, CoordinationError, NoChildrenForEphemerals, NodeExists, NoNode, NotEmpty
 from ottla.coordination.interface import ANY_VERSION, Check, Create, Delete, EventType, Operation, Result, SetData, Stat, WatchedEvent
@@ -18,9 +18,8 @@ from ottla.coordination.znodes import name_of, parent_of
 NO_OWNER: Final = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One znode. `children_made` never falls: a sequential child is named by it."""
+class Node(NamedTuple):
+    """One znode, as a row of the file has it. `children_made` never falls: a sequential child is named by it."""
 
     data: bytes
     czxid: int
@@ -50,21 +49,10 @@ class Node:
         )
 
     def with_data(self, data: bytes, zxid: int, now_ms: int) -> Node:
-        return Node(
-            data,
-            self.czxid,
-            zxid,
-            self.pzxid,
-            self.ctime,
-            now_ms,
-            self.version + 1,
-            self.children_made,
-            self.child_count,
-            self.ephemeral_owner,
-        )
+        return self._replace(data=data, mzxid=zxid, mtime=now_ms, version=self.version + 1)
 
     def with_children(self, made: int, count: int, zxid: int) -> Node:
-        return Node(self.data, self.czxid, self.mzxid, zxid, self.ctime, self.mtime, self.version, made, count, self.ephemeral_owner)
+        return self._replace(children_made=made, child_count=count, pzxid=zxid)
 
 
 ROOT: Final = Node(b"", 0, 0, 0, 0, 0, 0, 0, 0, NO_OWNER)

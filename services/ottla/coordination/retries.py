@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
@@ -17,16 +18,8 @@ _ATTEMPTS: Final = 10
 
 async def make_znode(coordination: Coordination, path: str, data: bytes) -> None:
     """Creates a znode unless it is there."""
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            await coordination.create(path, data)
-        except NodeExists:
-            return
-        except ConnectionLoss:
-            if attempt == _ATTEMPTS:
-                raise
-        else:
-            return
+    with contextlib.suppress(NodeExists):
+        await retried(lambda: coordination.create(path, data))
 
 
 async def retried(action: Callable[[], Awaitable[T]]) -> T:
