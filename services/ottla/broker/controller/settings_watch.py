@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeAlias
 from uuid import UUID
 
 from ottla.broker.controller import configs
-from ottla.broker.controller.znode_reader import acceptable_overrides, load_broker_configs, load_topic_config, load_topic_overrides
+from ottla.broker.controller.znode_reader import acceptable_overrides, load_config, load_topic_config, load_topic_overrides
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
@@ -188,22 +188,13 @@ class SettingsWatch:
             log.error("configs of %s are invalid, and ignored: %s", entity, error)
 
     async def _read_broker(self, coordination: Coordination) -> None:
-        defaults, own = await self._load_broker(coordination)
-        self._take_broker(defaults, own, self._checked(defaults, own))
-
-    async def _load_broker(self, coordination: Coordination) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """What was changed for all brokers, and what for this one."""
-        defaults, own = await load_broker_configs(coordination, self._broker_id)
-        unusable = configs.without_unusable
-        return unusable(self._static, defaults, for_all=True), unusable(self._static, own, for_all=False)
-
-    def _checked(self, defaults: Mapping[str, str], own: Mapping[str, str]) -> BrokerSettings:
-        """The settings that come of it; the same object as long as nothing changed."""
+        """Takes in what was changed for all brokers, and what for this one."""
+        read = [await load_config(coordination, znodes.BROKER_CONFIG.path(entity)) for entity in (znodes.DEFAULT_ENTITY, self._broker_id)]
+        defaults = configs.without_unusable(self._static, read[0], for_all=True)
+        own = configs.without_unusable(self._static, read[1], for_all=False)
         if (defaults, own) == (self._defaults, self._own):
-            return self._settings
-        return configs.checked_broker_settings(self._static, defaults, own)
-
-    def _take_broker(self, defaults: Mapping[str, str], own: Mapping[str, str], settings: BrokerSettings) -> None:
+            return
+        settings = configs.checked_broker_settings(self._static, defaults, own)
         former_topics = {name: self.topic_settings(name) for name in self._topics}
         changed = [
             BrokerConfigChanged(broker_id, overrides, settings)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Final
 from uuid import UUID
 
 from ottla.broker.controller.state import KnownPartition, KnownTopic
@@ -21,19 +21,14 @@ from ottla.config.settings import INT_MAX
 from ottla.config.topic import TopicSettings
 from ottla.coordination import znodes
 from ottla.coordination.errors import MalformedZnode, NoNode
-from ottla.coordination.interface import Coordination, Watch
+from ottla.coordination.interface import Coordination, Stat, Watch
 from ottla.errors import InvalidConfig
 from ottla.model import MAX_TOPIC_NAME_LENGTH, BrokerId, BrokerRegistration, PartitionState
 
 log: Final = logging.getLogger(__name__)
 
-S = TypeVar("S")
-T = TypeVar("T")
-
 # Not the defaults: a topic may be kept for longer than they say, or for ever.
 KEEPS_ALL: Final[Mapping[str, str]] = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-# Requests under way at once, so that a thousand partitions cost a few round trips to ZooKeeper.
-_PIPELINE: Final = 256
 # Znodes that are read, and then decoded, in one stretch.
 _AT_ONCE: Final = 500
 
@@ -93,19 +88,13 @@ async def load_topic_overrides(coordination: Coordination) -> dict[str, Mapping[
 async def load_brokers(coordination: Coordination, watch: Watch | None = None) -> list[BrokerRegistration]:
     """The brokers that live, by id. The watch fires when one comes or goes."""
 
-    async def load(name: str) -> BrokerRegistration | None:
-        path = znodes.BROKER.path(name)
+    loaded = []
+    for _, path, data, stat in await _children(coordination, znodes.BROKER_IDS, znodes.BROKER, watch):
         try:
-            data, stat = await coordination.get(path)
-            return znodes.decode_broker(path, data, stat.czxid)
-        except NoNode:
-            return None  # it went between the two reads
+            loaded.append(znodes.decode_broker(path, data, stat.czxid))
         except MalformedZnode as error:
             log.error("%s; the broker is ignored", error)
-            return None
-
-    found = await _each(await coordination.children(znodes.BROKER_IDS.path(), watch), load)
-    return sorted((broker for broker in found if broker is not None), key=lambda broker: broker.broker_id)
+    return sorted(loaded, key=lambda broker: broker.broker_id)
 
 
 async def load_config(coordination: Coordination, path: str) -> dict[str, str]:
@@ -122,14 +111,6 @@ async def load_topic_config(coordination: Coordination, name: str) -> tuple[UUID
     topic, config = await coordination.get_many([path, config_path])
     overrides = {} if config is None else znodes.decode_config(config_path, config[0])
     return None if topic is None else znodes.decode_topic(path, topic[0]).topic_id, overrides
-
-
-async def load_broker_configs(coordination: Coordination, broker_id: BrokerId) -> tuple[dict[str, str], dict[str, str]]:
-    """What was changed for all brokers, and what for this one."""
-    return (
-        await load_config(coordination, znodes.BROKER_CONFIG.path(znodes.DEFAULT_ENTITY)),
-        await load_config(coordination, znodes.BROKER_CONFIG.path(broker_id)),
-    )
 
 
 def acceptable_overrides(broker: BrokerSettings, topic: str, overrides: Mapping[str, str]) -> dict[str, str]:
@@ -149,13 +130,11 @@ def acceptable_overrides(broker: BrokerSettings, topic: str, overrides: Mapping[
 
 async def load_all_broker_configs(coordination: Coordination) -> dict[BrokerId | None, dict[str, str]]:
     """What was changed of every broker, and under None of all. What cannot be read is logged and skipped."""
-    names = sorted(await coordination.children(znodes.BROKER_CONFIGS.path()))
-    paths = [znodes.BROKER_CONFIG.path(name) for name in names]
     loaded: dict[BrokerId | None, dict[str, str]] = {}
-    for name, path, found in zip(names, paths, await coordination.get_many(paths), strict=True):
+    for name, path, data, _ in await _children(coordination, znodes.BROKER_CONFIGS, znodes.BROKER_CONFIG):
         try:
-            if found is not None and (name == znodes.DEFAULT_ENTITY or name.isdecimal()):
-                loaded[None if name == znodes.DEFAULT_ENTITY else BrokerId(int(name))] = znodes.decode_config(path, found[0])
+            if name == znodes.DEFAULT_ENTITY or name.isdecimal():
+                loaded[None if name == znodes.DEFAULT_ENTITY else BrokerId(int(name))] = znodes.decode_config(path, data)
         except MalformedZnode as error:
             log.error("%s; these configs are ignored", error)
     return loaded
@@ -163,16 +142,23 @@ async def load_all_broker_configs(coordination: Coordination) -> dict[BrokerId |
 
 async def load_unclean_starts(coordination: Coordination) -> dict[BrokerId, int]:
     """The epoch of each broker's latest unclean start that a controller has dealt with."""
-    names = sorted(await coordination.children(znodes.UNCLEAN_STARTS.path()))
-    paths = [znodes.UNCLEAN_START.path(name) for name in names]
     loaded: dict[BrokerId, int] = {}
-    for name, path, found in zip(names, paths, await coordination.get_many(paths), strict=True):
+    for name, path, data, _ in await _children(coordination, znodes.UNCLEAN_STARTS, znodes.UNCLEAN_START):
         try:
-            if found is not None:
-                loaded[BrokerId(int(name))] = znodes.decode_unclean_start(path, found[0])
+            loaded[BrokerId(int(name))] = znodes.decode_unclean_start(path, data)
         except (MalformedZnode, ValueError) as error:
             log.error("%s: %s; counted as an unclean start", path, error)
     return loaded
+
+
+async def _children(
+    coordination: Coordination, parent: znodes.Znode, child: znodes.Znode, watch: Watch | None = None
+) -> list[tuple[str, str, bytes, Stat]]:
+    """Name, path, data and Stat of each child, by name, but for those that go between the two reads. The watch is on the parent."""
+    names = sorted(await coordination.children(parent.path(), watch))
+    paths = [child.path(name) for name in names]
+    found = await coordination.get_many(paths)
+    return [(name, path, *read) for name, path, read in zip(names, paths, found, strict=True) if read is not None]
 
 
 async def _load_topics(coordination: Coordination, names: Sequence[str]) -> list[LoadedTopic]:
@@ -226,12 +212,3 @@ def _check_numbers(path: str, numbers: Iterable[int]) -> None:
     for number in numbers:
         if not -1 <= number <= INT_MAX:
             raise MalformedZnode(f"{path}: {number} is not between -1 and {INT_MAX}")
-
-
-async def _each(items: Iterable[S], load: Callable[[S], Awaitable[T]]) -> list[T]:
-    """What each item loads as, several at a time."""
-    waiting = list(items)
-    results: list[T] = []
-    for start in range(0, len(waiting), _PIPELINE):
-        results += await asyncio.gather(*(load(item) for item in waiting[start : start + _PIPELINE]))
-    return results
