@@ -92,7 +92,7 @@ def log_ends_wanted(
     """
     gone = frozenset(gone)
     unclean = frozenset(broker_id for broker_id in came if broker_id in state.brokers and state.started_uncleanly(broker_id))
-    for part in _slices(partitions):
+    for part in slices(partitions):
         availability = Availability(state)
         wanted = []
         for topic_partition in part:
@@ -156,7 +156,7 @@ def epochs_outdated(state: ClusterState, broker_id: BrokerId, outdated: Mapping[
         broker_id: whose logs.
         outdated: the leader epoch that the broker refused, and the latest one in its log.
     """
-    for part in _slices(outdated):
+    for part in slices(outdated):
         changes = []
         for topic_partition in part:
             known, (given, written) = state.find(topic_partition), outdated[topic_partition]
@@ -170,7 +170,7 @@ def epochs_outdated(state: ClusterState, broker_id: BrokerId, outdated: Mapping[
 
 def controlled_shutdown(state: ClusterState, broker_id: BrokerId) -> Iterator[Decision]:
     """Leaderships move from a broker in `shutting_down` to others in sync, and it leaves ISRs where others remain."""
-    for part in _slices(state.replicas_of(broker_id)):
+    for part in slices(state.replicas_of(broker_id)):
         yield left_by_shutdown(state, broker_id, part)
 
 
@@ -195,13 +195,13 @@ def elect_leaders(state: ClusterState, election_type: ElectionType, partitions: 
 
     What is refused is in the decisions; with None those that need no election are left out, as Kafka leaves them out.
     """
-    for part in _slices(_all_partitions(state) if partitions is None else dict.fromkeys(partitions)):
+    for part in slices(_all_partitions(state) if partitions is None else dict.fromkeys(partitions)):
         yield elected_as_wanted(state, election_type, part, tells_not_needed=partitions is not None)
 
 
 def rebalance(state: ClusterState) -> Iterator[Decision]:
     """Gives leaderships back to the brokers that do not lead more than `leader.imbalance.per.broker.percentage` of theirs."""
-    for part in _slices(lacking_preferred(state, state.settings.leader_imbalance_per_broker_percentage)):
+    for part in slices(lacking_preferred(state, state.settings.leader_imbalance_per_broker_percentage)):
         yield elected_as_wanted(state, ElectionType.PREFERRED, part, tells_not_needed=False)
 
 
@@ -215,7 +215,7 @@ def follow_up(state: ClusterState, done: Decision) -> Decision:
 def _elect_where_needed(
     state: ClusterState, partitions: Iterable[TopicPartition], gone: Collection[BrokerId] = (), unclean: Collection[BrokerId] = ()
 ) -> Iterator[Decision]:
-    for part in _slices(partitions):
+    for part in slices(partitions):
         availability = Availability(state)
         changes = []
         for topic_partition in part:
@@ -242,7 +242,7 @@ def _allow_unclean(state: ClusterState, topic: str) -> AllowUnclean:
 
 
 def _end_reassignments(state: ClusterState, partitions: Iterable[TopicPartition]) -> Iterator[Decision]:
-    for part in _slices(partitions):
+    for part in slices(partitions):
         yield reassignments.ready(state, part)
 
 
@@ -255,7 +255,8 @@ def _all_partitions(state: ClusterState) -> Iterator[TopicPartition]:
     return (topic_partition for topic in list(state.topics.values()) for topic_partition in topic.topic_partitions())
 
 
-def _slices(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+def slices(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    """The partitions, so many at a time as one decision is about."""
     # What is made as it is asked for stays true meanwhile; a view of the state would not.
     rest = partitions if isinstance(partitions, Iterator) else iter(list(partitions))
     while part := list(islice(rest, SLICE)):

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from random import Random
 from typing import Final
 from uuid import UUID
@@ -187,7 +187,7 @@ class PartitionOperations:
         outcomes: dict[TopicPartition, PartitionOutcome] = {}
         if request.election_type is ElectionType.UNCLEAN:
             named = decisions.without_leader(self.state) if request.selection is None else request.selection
-            await self.log_ends.ask(_parts(key for key in named if self._has_no_leader(key)))
+            await self.log_ends.ask(decisions.slices(key for key in named if self._has_no_leader(key)))
         decided = decisions.elect_leaders(self.state, request.election_type, request.selection)
         await self.writer.perform(_noted(decided, outcomes))
         self.log_ends.forget()
@@ -280,12 +280,6 @@ class PartitionOperations:
     def _is_current(self, registration: BrokerRegistration) -> bool:
         known = self.state.brokers.get(registration.broker_id)
         return known is not None and known.broker_epoch == registration.broker_epoch
-
-
-def _parts(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    rest = iter(partitions)
-    while part := list(islice(rest, decisions.SLICE)):
-        yield part
 
 
 def _outcome(refusal: ApiError | None) -> PartitionOutcome:

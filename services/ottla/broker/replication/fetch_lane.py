@@ -257,7 +257,7 @@ class FetchLane:
             if replica is None:
                 self._give_up(followed)
                 continue
-            offset, last_epoch, leader_epoch, log_start_offset = _place(replica)
+            offset, last_epoch, leader_epoch, log_start_offset = replica.fetch_position()
             if leader_epoch != followed.follow.leader_epoch:
                 # Newer here: the controller that sent it will say whom to follow. Newer there: its request is on the way.
                 if leader_epoch > followed.follow.leader_epoch:
@@ -337,7 +337,7 @@ class FetchLane:
             start, end = earliest.get(followed.topic_partition, nothing), latest.get(followed.topic_partition, nothing)
             if start.error_code or end.error_code or start.offset < 0 or end.offset < 0:
                 self._later(followed)
-            elif _place(replica)[2] == followed.follow.leader_epoch:
+            elif replica.fetch_position().current_leader_epoch == followed.follow.leader_epoch:
                 self._follow_up(followed, find_place(replica, followed, start.offset, end.offset))
 
     async def _list_offsets(
@@ -409,12 +409,6 @@ class FetchLane:
     def _next_correlation_id(self) -> int:
         self._correlation_id = self._correlation_id + 1 if self._correlation_id < MAX_CORRELATION_ID else 1
         return self._correlation_id
-
-
-def _place(replica: FollowingReplica) -> tuple[int, int, int, int]:
-    """Fetch offset, last fetched epoch, leader epoch, log start offset."""
-    position = replica.fetch_position()
-    return position.fetch_offset, position.last_fetched_epoch, position.current_leader_epoch, position.log_start_offset
 
 
 # What a follower does with what its leader answered for one partition.

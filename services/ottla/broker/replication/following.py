@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from ottla.config.topic import TopicSettings
@@ -46,20 +46,13 @@ class FetchConnection(Protocol):
 Connect = Callable[[Endpoint], Awaitable[FetchConnection]]  # raises OSError
 
 
-class Position(Protocol):
-    """Where a follower's log ends, and what its leader must know to compare logs (KIP-595)."""
+class FollowerPosition(NamedTuple):
+    """Where a follower's log ends, and what its leader must know to compare the two logs (KIP-595)."""
 
-    @property
-    def fetch_offset(self) -> int: ...
-
-    @property
-    def last_fetched_epoch(self) -> int: ...
-
-    @property
-    def current_leader_epoch(self) -> int: ...
-
-    @property
-    def log_start_offset(self) -> int: ...
+    fetch_offset: int
+    last_fetched_epoch: int
+    current_leader_epoch: int
+    log_start_offset: int
 
 
 class FollowingReplica(Protocol):
@@ -81,7 +74,7 @@ class FollowingReplica(Protocol):
         """Waits until it is on the disk."""
         ...
 
-    def fetch_position(self) -> Position:
+    def fetch_position(self) -> FollowerPosition:
         """From where on to fetch. What `must_checkpoint_truncation` says comes first."""
         ...
 

@@ -13,10 +13,10 @@ unless the leader does not have what was committed: then an error says so.
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
 from uuid import UUID
 
 from ottla.broker.purgatory import Purgatory
+from ottla.broker.replication.following import FollowerPosition
 from ottla.broker.replication.in_sync import InSyncReplicas
 from ottla.broker.state_changes import state_changes
 from ottla.errors import FencedLeaderEpoch, KafkaStorageError, NotLeaderOrFollower, StaleControllerEpoch, UnknownLeaderEpoch
@@ -27,15 +27,6 @@ from ottla.storage.leader_epochs import LeaderEpochCache
 from ottla.storage.log import Log
 
 log = logging.getLogger(__name__)
-
-
-class FollowerPosition(NamedTuple):
-    """Where a follower's log ends, and what its leader must know to compare the two logs (KIP-595)."""
-
-    fetch_offset: int
-    last_fetched_epoch: int
-    current_leader_epoch: int
-    log_start_offset: int
 
 
 class Replica:

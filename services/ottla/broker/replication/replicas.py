@@ -290,10 +290,7 @@ class ReplicaManager:
             for done, key in enumerate(strays, 1):
                 partition = self._partitions.get(key)
                 if partition is not None:
-                    partition.stop_leading()
-                    self._follow({}, [key])
-                    self._remove(key)
-                    self._role_changed(key)
+                    self._give_up(partition, is_hosted=False)
                 opened = self._logs.get(key)
                 if opened is not None and not opened.is_offline:
                     self._logs.rename_stray(key)
@@ -393,11 +390,16 @@ class ReplicaManager:
         self._note_opens_batches(partition)
         return partition
 
-    def _remove(self, key: TopicPartition) -> None:
-        """Hosts a partition no more."""
-        del self._partitions[key], self._by_topic[key.topic][key]
-        if not self._by_topic[key.topic]:
-            del self._by_topic[key.topic]
+    def _give_up(self, partition: Partition, *, is_hosted: bool) -> None:
+        """Neither leads nor follows with a partition; which is still hosted afterwards or is not."""
+        key = partition.topic_partition
+        partition.stop_leading()
+        self._follow({}, [key])
+        if not is_hosted:
+            del self._partitions[key], self._by_topic[key.topic][key]
+            if not self._by_topic[key.topic]:
+                del self._by_topic[key.topic]
+        self._role_changed(key)
 
     async def _open_logs(self, assignments: Sequence[PartitionAssignment]) -> None:
         """Does beforehand, and in threads, what of `_hosted` waits for the disk."""
@@ -428,10 +430,7 @@ class ReplicaManager:
         is_foreign = opened is not None and self._owner_of(opened, assignment) is Owner.ANOTHER_TOPIC
         hosted = self._partitions.get(key)
         if hosted is not None and (is_foreign or hosted.topic_id != assignment.topic_id):
-            hosted.stop_leading()
-            self._follow({}, [key])
-            self._remove(key)
-            self._role_changed(key)
+            self._give_up(hosted, is_hosted=False)
         if is_foreign:
             self._logs.rename_stray(key)
 
@@ -468,11 +467,7 @@ class ReplicaManager:
                 raise FencedLeaderEpoch(
                     f"{key}: to be stopped as of leader epoch {to_stop.leader_epoch}, {partition.leader_epoch} is known"
                 )
-            partition.stop_leading()
-            self._follow({}, [key])
-            if to_stop.delete:
-                self._remove(key)
-            self._role_changed(key)
+            self._give_up(partition, is_hosted=not to_stop.delete)
             state_changes.info("%s: broker %d gives its replica up%s", key, self._broker_id, ", with its files" if to_stop.delete else "")
         if to_stop.delete:
             # Also without a partition: the topic may have been deleted while this broker was away.
@@ -548,10 +543,6 @@ class ReplicaManager:
         question = partition.in_sync.ask()
         self._waiting.fetches.check(partition.topic_partition)
         return question
-
-    async def shrink_isrs(self) -> None:
-        """Asks for ISRs without the followers that have lagged for too long; done by itself in rounds."""
-        await self._isr_rounds.shrink()
 
     # Requests that wait.
 

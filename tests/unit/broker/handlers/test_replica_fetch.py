@@ -266,7 +266,7 @@ async def test_a_follower_that_lags_leaves_and_who_waited_for_it_is_answered(bro
         await follow(follower, 1, replica=(THREE, 71))
         broker.clock.advance(seconds=11)
         controller.allowed.clear()
-        await broker.parts.replicas.shrink_isrs()
+        await broker.parts.replicas._isr_rounds.shrink()
         await until(lambda: len(controller.requests) == 1)
         assert len(broker.produces) == 1
         controller.allowed.set()

@@ -16,7 +16,7 @@ from uuid import UUID, uuid5
 
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.fetch_sessions import Key as SessionKey
-from ottla.broker.replication.following import Follow
+from ottla.broker.replication.following import Follow, FollowerPosition
 from ottla.config.broker import BrokerSettings
 from ottla.config.topic import TopicSettings
 from ottla.errors import NONE, ApiError, CorruptMessage, FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch, UnknownTopicId
@@ -110,9 +110,9 @@ class Replica:
             raise error
         self.must_checkpoint_truncation = False
 
-    def fetch_position(self) -> Position:
+    def fetch_position(self) -> FollowerPosition:
         log = self.log
-        return Position(log.end, log.records[-1].epoch if log.records else -1, self.leader_epoch, log.start)
+        return FollowerPosition(log.end, log.records[-1].epoch if log.records else -1, self.leader_epoch, log.start)
 
     def append_as_follower(self, records: memoryview, leader_epoch: int, high_watermark: int, log_start_offset: int) -> bool:
         if leader_epoch != self.leader_epoch:
@@ -138,13 +138,6 @@ class Replica:
         self.log.records.clear()
         self.log.start = self.log.end = self.log.high_watermark = offset
         return True
-
-
-class Position(NamedTuple):
-    fetch_offset: int
-    last_fetched_epoch: int
-    current_leader_epoch: int
-    log_start_offset: int
 
 
 @dataclass
