@@ -650,23 +650,7 @@ class ClusterOperations:
 
 
 class ControllerControl(ClusterOperations):
-    """The controller, as a broker sees it: what a broker asks for on its own behalf comes to what clients ask for."""
-
-    async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Changes the ISRs of partitions that the sender leads."""
-        return await self.call(request)
-
-    async def controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> tuple[TopicPartition, ...]:
-        """Moves leaderships away from a broker that wants to stop, and gives those that it still has."""
-        return await self.call(ControlledShutdownRequest(broker_id, broker_epoch))
-
-    async def cancel_controlled_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> None:
-        """Lets a broker that handed over lead and be in sync again."""
-        return await self.call(CancelControlledShutdownRequest(broker_id, broker_epoch))
-
-    async def allocate_producer_ids(self, broker_id: BrokerId, broker_epoch: int) -> range:
-        """The next block of producer ids, for the sender."""
-        return await self.call(AllocateProducerIdsRequest(broker_id, broker_epoch))
+    """The controller, as a broker sees it. What a broker asks for on its own behalf it asks by `call`."""
 
 
 @dataclass(frozen=True, slots=True)

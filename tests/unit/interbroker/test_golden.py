@@ -18,14 +18,17 @@ from tests.unit.interbroker.callers import Known
 from ottla.config.broker import BrokerSettings
 from ottla.interbroker.calls import (
     NO_LOG,
+    AllocateProducerIdsRequest,
     AllReplicas,
     AlteredPartition,
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerControl,
     Caller,
+    CancelControlledShutdownRequest,
     ConfigChange,
     ConfigOperation,
+    ControlledShutdownRequest,
     ControllerControl,
     ElectionType,
     IsrChange,
@@ -117,16 +120,16 @@ TO_BROKERS: Final[tuple[Sample, ...]] = (
 )
 TO_THE_CONTROLLER: Final[tuple[Sample, ...]] = (
     (
-        "alter_partition",
+        "call",
         (AlterPartitionRequest(TWO, 12, (IsrChange(ORDERS, 7, 11, (IsrMember(ONE, 2**40), IsrMember(TWO))), IsrChange(CLICKS, 0, 0, ()))),),
         AlterPartitionResponse(
             0, {ORDERS: AlteredPartition(0, STATE, 12), CLICKS: AlteredPartition(3), ACCENTED: AlteredPartition(0, NOBODY)}
         ),
     ),
-    ("alter_partition", (AlterPartitionRequest(TWO, 12, ()),), AlterPartitionResponse(41, {})),
-    ("controlled_shutdown", (TWO, 12), (ORDERS, CLICKS)),
-    ("cancel_controlled_shutdown", (TWO, 13), None),
-    ("allocate_producer_ids", (TWO, 12), range(2**40, 2**40 + 1000)),
+    ("call", (AlterPartitionRequest(TWO, 12, ()),), AlterPartitionResponse(41, {})),
+    ("call", (ControlledShutdownRequest(TWO, 12),), (ORDERS, CLICKS)),
+    ("call", (CancelControlledShutdownRequest(TWO, 13),), None),
+    ("call", (AllocateProducerIdsRequest(TWO, 12),), range(2**40, 2**40 + 1000)),
     (
         "create_topic",
         (NewTopic("orders", assignments={0: (ONE, TWO), 1: (THREE,)}, configs={"retention.ms": "1"}), True, 2.5),

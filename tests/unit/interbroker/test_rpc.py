@@ -29,11 +29,13 @@ from ottla.errors import (
     StaleControllerEpoch,
 )
 from ottla.interbroker.calls import (
+    AllocateProducerIdsRequest,
     AlterConfigsRequest,
     AlterPartitionRequest,
     BrokerControl,
     Caller,
     ConfigResource,
+    ControlledShutdownRequest,
     ControllerControl,
     CreatePartitionsRequest,
     CreateTopicRequest,
@@ -141,9 +143,9 @@ async def test_every_call_to_the_controller_says_who_calls_and_is_refused_when_t
     async with two_brokers(broker, controller, check=refuse) as (control, registration):
         remote = control.controller(registration)
         calls = [
-            remote.alter_partition(AlterPartitionRequest(TWO, 12, ())),
-            remote.controlled_shutdown(TWO, 12),
-            remote.allocate_producer_ids(TWO, 12),
+            remote.call(AlterPartitionRequest(TWO, 12, ())),
+            remote.call(ControlledShutdownRequest(TWO, 12)),
+            remote.call(AllocateProducerIdsRequest(TWO, 12)),
             remote.create_topic(NewTopic("orders")),
             remote.delete_topic("orders"),
             remote.create_partitions("orders", 2),

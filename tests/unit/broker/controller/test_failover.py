@@ -30,6 +30,7 @@ from ottla.errors import (
     TopicAlreadyExists,
 )
 from ottla.interbroker.calls import (
+    AllocateProducerIdsRequest,
     AlterPartitionRequest,
     ElectionType,
     IsrChange,
@@ -155,7 +156,7 @@ async def test_a_broker_that_was_bounced_is_known_by_its_epoch(cluster: Cluster)
     assert znodes.decode_unclean_start("", await cluster.data("/ottla/unclean_starts/3")) == registration.broker_epoch
     assert cluster.brokers[ONE].brokers[THREE] == registration
     with pytest.raises(StaleBrokerEpoch):
-        await cluster.services[ONE].served.allocate_producer_ids(THREE, registration.broker_epoch - 1)
+        await cluster.services[ONE].served.call(AllocateProducerIdsRequest(THREE, registration.broker_epoch - 1))
 
 
 @pytest.mark.parametrize("invalid", [b'{"version":1,"config":{"log.retention.ms":"soon"}}', b"{"])

@@ -29,7 +29,7 @@ from ottla.errors import (
     RequestTimedOut,
     TopicAlreadyExists,
 )
-from ottla.interbroker.calls import NewTopic
+from ottla.interbroker.calls import AllocateProducerIdsRequest, NewTopic
 from ottla.metrics.controller import ACTIVE, ALIVE_BROKERS, OFFLINE_PARTITIONS, TOPICS
 from ottla.metrics.family import Family
 from ottla.model import NO_LEADER
@@ -81,7 +81,7 @@ async def test_one_who_is_no_longer_the_controller_can_not_write(cluster: Cluste
         zombie.delete_topic("a"),
         zombie.alter_topic_configs("a", {}),
         zombie.alter_broker_configs(None, {}),
-        zombie.allocate_producer_ids(ONE, -1),
+        zombie.call(AllocateProducerIdsRequest(ONE, -1)),
         zombie.leave(),
     ):
         with pytest.raises(NotController, match="another broker is the controller"):

@@ -12,6 +12,7 @@ from tests.loops import until
 
 from ottla.broker.controller import active, decisions
 from ottla.broker.controller.effects import Decision
+from ottla.broker.controller.service import ControllerService
 from ottla.coordination import znodes
 from ottla.errors import NONE, KafkaStorageError, RequestTimedOut
 from ottla.interbroker.calls import (
@@ -397,12 +398,18 @@ async def test_the_controller_asks_the_brokers_where_their_logs_end(cluster: Clu
     assert znodes.decode_partition_state(path, await cluster.data(path), ids(1, 2, 3)).isr == (THREE,)
 
 
+async def is_alone(leader: ControllerService, *partitions: TopicPartition) -> None:
+    """The others leave the ISRs."""
+    own = leader.registration
+    assert own is not None
+    alone = tuple(IsrChange(key, 0, 0, (IsrMember(own.broker_id),)) for key in partitions or (A0,))
+    await leader.alter_partition(AlterPartitionRequest(own.broker_id, own.broker_epoch, alone))
+
+
 async def test_an_administrators_unclean_election_asks_first(cluster: Cluster) -> None:
     one, _, three = await cluster.start_three()
     await one.create_topic(NewTopic("a", assignments={0: (THREE, ONE, TWO)}))
-    assert three.registration is not None
-    alone = IsrChange(A0, 0, 0, (IsrMember(THREE),))
-    await three.alter_partition(AlterPartitionRequest(THREE, three.registration.broker_epoch, (alone,)))
+    await is_alone(three)
     cluster.brokers[ONE].ends[A0], cluster.brokers[TWO].ends[A0] = LogEnd(0, 1), LogEnd(0, 2)
     await cluster.kill(THREE)
     await until(lambda: cluster.brokers[ONE].replicas[A0].state.leader == NO_LEADER)
@@ -415,9 +422,7 @@ async def test_when_a_disk_has_failed_and_an_unclean_leader_is_allowed_the_log_t
     controller, two, _ = await cluster.start_three()
     configs = {"unclean.leader.election.enable": "true"}
     await controller.create_topic(NewTopic("a", assignments={0: (TWO, ONE, THREE)}, configs=configs))
-    assert two.registration is not None
-    alone = IsrChange(A0, 0, 0, (IsrMember(TWO),))
-    await two.alter_partition(AlterPartitionRequest(TWO, two.registration.broker_epoch, (alone,)))
+    await is_alone(two)
     cluster.brokers[ONE].ends[A0], cluster.brokers[THREE].ends[A0] = LogEnd(0, 10), LogEnd(0, 50)
     cluster.brokers[TWO].errors[A0] = KafkaStorageError.code
     await two.log_directory_failed()
@@ -429,9 +434,7 @@ async def test_a_topic_that_can_be_read_again_without_a_leader_is_led_by_the_log
     controller, two, _ = await cluster.start_three()
     configs = {"unclean.leader.election.enable": "true"}
     await controller.create_topic(NewTopic("a", assignments={0: (TWO, ONE, THREE)}, configs=configs))
-    assert two.registration is not None
-    alone = IsrChange(A0, 0, 0, (IsrMember(TWO),))
-    await two.alter_partition(AlterPartitionRequest(TWO, two.registration.broker_epoch, (alone,)))
+    await is_alone(two)
     path, tool = "/config/topics/a", await cluster.zookeeper.session()
     good = await cluster.data(path)
     await tool.set(path, b"{")
@@ -452,10 +455,8 @@ async def test_a_broker_that_does_not_answer_is_waited_for_once(cluster: Cluster
     monkeypatch.setattr(decisions, "SLICE", 2)
     one, _, three = await cluster.start_three()
     await one.create_topic(NewTopic("a", assignments=dict.fromkeys(range(5), (THREE, TWO))))
-    assert three.registration is not None
     keys = [TopicPartition("a", index) for index in range(5)]
-    alone = tuple(IsrChange(key, 0, 0, (IsrMember(THREE),)) for key in keys)
-    await three.alter_partition(AlterPartitionRequest(THREE, three.registration.broker_epoch, alone))
+    await is_alone(three, *keys)
     await cluster.kill(THREE)
     await until(lambda: all(cluster.brokers[ONE].metadata[key].state.leader == NO_LEADER for key in keys))
     questions: list[LogEndsRequest] = []
