@@ -126,9 +126,19 @@ class _Changes:
         ):
             self._assignments.append(AssignmentChange(topic_partition, assignment.replicas, assignment.adding, assignment.removing))
 
-    def change(self, topic_partition: TopicPartition, new_state: PartitionState, reason: str, is_new: bool = False) -> None:
-        """Another state."""
-        self._changes.append(PartitionChange(topic_partition, new_state, reason, is_new))
+    def begin(self, topic_partition: TopicPartition, first: PartitionState) -> None:
+        """A first state."""
+        self._changes.append(PartitionChange(topic_partition, first, "new partition", is_new=True))
+
+    def lead(
+        self, topic_partition: TopicPartition, now: PartitionState, leader: BrokerId, isr: Replicas, replicas: Replicas, reason: str
+    ) -> int:
+        """Another state, in the leader epoch that it gives."""
+        leader_epoch = self.state.next_leader_epoch(now.leader_epoch)
+        min_insync_replicas = self.state.min_insync_replicas(topic_partition.topic)
+        new_state = with_isr(now, leader, isr, leader_epoch, self.state.controller_epoch, min_insync_replicas, replicas=replicas)
+        self._changes.append(PartitionChange(topic_partition, new_state, reason))
+        return leader_epoch
 
     def stop(self, topic_partition: TopicPartition, broker_ids: Iterable[BrokerId], leader_epoch: int) -> None:
         """Replicas to delete, at the brokers that live. What is left at one that is away it finds itself when it is back."""
@@ -151,7 +161,7 @@ def _begin(changes: _Changes, topic_partition: TopicPartition, known: KnownParti
         changes.assign(topic_partition, known, assignment)
         first = first_state(assignment.replicas, eligible, changes.state.controller_epoch)
         if first is not None:
-            changes.change(topic_partition, first, "new partition", is_new=True)
+            changes.begin(topic_partition, first)
         return
     if set(assignment.target) <= set(now.isr) and _complete(changes, topic_partition, known, assignment.target):
         return
@@ -167,12 +177,8 @@ def _begin(changes: _Changes, topic_partition: TopicPartition, known: KnownParti
         allow_unclean = changes.state.topic_settings(topic_partition.topic).unclean_leader_election_enable
         elected = leader_for_offline(assignment.replicas, complete(now, isr), eligible, allow_unclean)
         leader, isr = (elected.leader, elected.isr) if elected is not None else (NO_LEADER, isr)
-    leader_epoch = changes.state.next_leader_epoch(now.leader_epoch)
-    changes.change(
-        topic_partition,
-        _with_isr(changes.state, topic_partition, now, leader, isr, leader_epoch, assignment.replicas),
-        f"on its way from replicas {list(known.original_replicas)} to {list(assignment.target)}",
-    )
+    reason = f"on its way from replicas {list(known.original_replicas)} to {list(assignment.target)}"
+    leader_epoch = changes.lead(topic_partition, now, leader, isr, assignment.replicas, reason)
     changes.assign(topic_partition, known, assignment)
     changes.stop(topic_partition, unneeded, leader_epoch)
 
@@ -186,26 +192,8 @@ def _complete(changes: _Changes, topic_partition: TopicPartition, known: KnownPa
         if leader is None:
             return False
     assert leader is not None
-    leader_epoch = changes.state.next_leader_epoch(now.leader_epoch)
     isr = tuple(member for member in now.isr if member in target)
-    changes.change(
-        topic_partition,
-        _with_isr(changes.state, topic_partition, now, leader, isr, leader_epoch, target),
-        f"its replicas are {list(target)} now",
-    )
+    leader_epoch = changes.lead(topic_partition, now, leader, isr, target, f"its replicas are {list(target)} now")
     changes.assign(topic_partition, known, Assignment(target))
     changes.stop(topic_partition, [replica for replica in now.replicas if replica not in target], leader_epoch)
     return True
-
-
-def _with_isr(
-    state: ClusterState,
-    topic_partition: TopicPartition,
-    now: PartitionState,
-    leader: BrokerId,
-    isr: Replicas,
-    leader_epoch: int,
-    replicas: Replicas,
-) -> PartitionState:
-    min_insync_replicas = state.min_insync_replicas(topic_partition.topic)
-    return with_isr(now, leader, isr, leader_epoch, state.controller_epoch, min_insync_replicas, replicas=replicas)
