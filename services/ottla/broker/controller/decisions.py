@@ -223,15 +223,7 @@ def _elect_where_needed(
             topic = topic_partition.topic
             if known is None or state.topics[topic].is_deleting:
                 continue
-            outcome = partition_outcome(
-                topic_partition,
-                known,
-                availability,
-                state,
-                _allow_unclean(state, topic),
-                gone,
-                unclean,
-            )
+            outcome = partition_outcome(topic_partition, known, availability, state, _allow_unclean(state, topic), gone, unclean)
             if outcome is not None:
                 changes.append(PartitionChange(topic_partition, outcome.state, outcome.reason, is_new=not known.has_state))
         yield Decision(tuple(changes))

@@ -79,7 +79,7 @@ class GroupCommit:
 
     def _flush_failed(self, partition: Partition, error: KafkaStorageError) -> None:
         """Requests that wait fail when the log is offline. What may pass is tried again, and they wait on."""
-        if is_final(partition):
+        if partition.log.is_offline:  # what the disk has is unknown
             log.error("%s: the group commit failed: %s", partition.topic_partition, error)
             self._failed.discard(partition)
             partition.storage_error = error
@@ -101,8 +101,3 @@ class GroupCommit:
         self._lingering.clear()
         if self._running:
             await asyncio.wait(self._running.values())
-
-
-def is_final(partition: Partition) -> bool:
-    """Whether a group commit that failed is never to be tried again: its log is offline, what the disk has is unknown."""
-    return partition.log.is_offline
