@@ -216,6 +216,8 @@ def committed_offsets(admin: AdminClient, where: Connection, group_id: str) -> d
     """What a group has committed."""
     from confluent_kafka import ConsumerGroupTopicPartitions
 
+    if not group_id:  # brokers take commits for it, as of a consumer without group.id
+        raise CommandFailed("group '' has an empty id, for which the client has no way to ask")
     with told_of_group(admin, where, group_id):
         answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group_id)], request_timeout=ANSWER_SECONDS)
         found = answer[group_id].result(ANSWER_SECONDS + 5).topic_partitions
