@@ -347,6 +347,8 @@ class GroupReader:
             assert topic is not None and partition is not None and offset is not None
             following[topic, partition] = offset + 1
         offsets = [TopicPartition(*key, offset) for key, offset in following.items()]
+        # What was printed behind the end is not to be taken back by it.
+        self._ends = {key: end for key, end in self._ends.items() if end > following.get(key, 0)}
         with told_plainly(self._where.bootstrap_server):
             self._consumer.commit(offsets=offsets, asynchronous=False)
 
