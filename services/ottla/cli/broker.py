@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,9 +17,6 @@ from ottla.cli.connection import pairs
 from ottla.cli.drain import drain, undrain
 from ottla.cli.errors import UsageError
 from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
-
-if TYPE_CHECKING:
-    pass
 
 ConfigOption = Annotated[
     Path | None,

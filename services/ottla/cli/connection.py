@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 from weakref import WeakSet
 
 import typer
@@ -63,6 +63,7 @@ ClientProperty = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 Own = ParamSpec("Own")
+Client = TypeVar("Client")
 
 
 def rpc_tls(command_config: Path | None) -> RpcTls | None:
@@ -149,16 +150,21 @@ class Connection:
                 return
         raise CommandFailed(f"no broker answers at {self.bootstrap_server}{reason}")
 
+    def client(self, kind: Callable[[dict[str, Any]], Client], **more: Any) -> Client:
+        """A client of that kind. Raises UsageError."""
+        from confluent_kafka import KafkaException
+
+        try:
+            return kind(self.client_configuration(**more))
+        except KafkaException as error:
+            raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
+
     def admin(self) -> AdminClient:
         """An admin client; nothing has been asked yet but whether the address accepts connections."""
-        from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
         self.must_listen()
-        try:
-            admin = AdminClient(self.client_configuration())
-        except KafkaException as error:
-            raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
+        admin = self.client(AdminClient)
         _admins.add(admin)
         return admin
 

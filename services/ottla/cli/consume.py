@@ -159,31 +159,37 @@ def _is_over(silent_polls: int, timeout_ms: int | None) -> bool:
     return timeout_ms is not None and silent_polls > 0 and silent_polls * POLL_SECONDS * 1000 >= timeout_ms
 
 
+def _consumer(where: Connection, group_id: str, isolation: str, reset: str) -> Consumer:
+    """A client that says where partitions end, and commits nothing by itself."""
+    from confluent_kafka import Consumer
+
+    configuration = {
+        "group.id": group_id,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": isolation,
+        "fetch.wait.max.ms": 100,
+        "fetch.queue.backoff.ms": 5,  # by default it pauses for a second whenever we are slower than the broker
+        "auto.offset.reset": reset,
+    }
+    return where.client(Consumer, **configuration)
+
+
+def _polled(consumer: Consumer) -> list[Message]:
+    """Waits for the first and takes what else is there: `consume` alone waits until it has all it may have."""
+    first = consumer.poll(POLL_SECONDS)
+    return [] if first is None else [first, *consumer.consume(POLL_MESSAGES, 0)]
+
+
 class TopicReader:
     """Reads spans of topics' partitions through librdkafka, without a group."""
 
     def __init__(self, where: Connection, isolation: str) -> None:
-        from confluent_kafka import Consumer, KafkaException
-
         self._where = where
         self._ends: dict[tuple[str, int], int] = {}  # partitions not yet read, each with the offset that it ends before
         self._follow = False
         where.must_listen()
-        configuration = where.client_configuration(
-            **{
-                "group.id": "ottla-consume",  # librdkafka wants one; nothing is ever committed to it
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": isolation,
-                "fetch.wait.max.ms": 100,
-                "fetch.queue.backoff.ms": 5,  # by default it pauses for a second whenever we are slower than the broker
-                "auto.offset.reset": "earliest",
-            }
-        )
-        try:
-            self._consumer: Consumer = Consumer(configuration)
-        except KafkaException as error:
-            raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
+        self._consumer = _consumer(where, "ottla-consume", isolation, "earliest")  # of a group that nothing is ever committed to
 
     def metadata(self) -> ClusterMetadata:
         """Brokers and topics."""
@@ -236,9 +242,7 @@ class TopicReader:
         """Messages as they come, until every partition has reached its end; when following, until nothing has come for so long."""
         silent_polls = 0
         while self._follow or self._ends:
-            # Waits for the first and takes what else is there: `consume` alone waits until it has all it may have.
-            first = self._consumer.poll(POLL_SECONDS)
-            polled = [] if first is None else [first, *self._consumer.consume(POLL_MESSAGES, 0)]
+            polled = _polled(self._consumer)
             messages = [message for message in polled if self._belongs(message)]
             if messages:
                 yield messages
@@ -294,8 +298,6 @@ class GroupReader:
     """
 
     def __init__(self, where: Connection, topics: list[str], group_id: str, isolation: str, *, from_the_end: bool, follow: bool) -> None:
-        from confluent_kafka import Consumer, KafkaException
-
         self._where, self._group_id = where, group_id
         self._follow = follow
         # Members that cooperate (KIP-429, KIP-848) are given partitions beside those that they have; at first, and in between, none.
@@ -303,30 +305,14 @@ class GroupReader:
         self._cooperates = "cooperative" in strategy or protocol.lower() == "consumer"
         self._unread: set[tuple[str, int]] | None = None  # partitions of ours that have not come to their end; None before we have any
         self._ends: dict[tuple[str, int], int] = {}  # where others of ours have just ended, not committed yet
-        try:
-            self._consumer: Consumer = Consumer(
-                where.client_configuration(
-                    **{
-                        "group.id": group_id,
-                        "enable.auto.commit": False,
-                        "enable.partition.eof": True,
-                        "isolation.level": isolation,
-                        "auto.offset.reset": "latest" if from_the_end else "earliest",
-                        "fetch.wait.max.ms": 100,
-                        "fetch.queue.backoff.ms": 5,
-                    }
-                )
-            )
-        except KafkaException as error:
-            raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
+        self._consumer = _consumer(where, group_id, isolation, "latest" if from_the_end else "earliest")
         self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked)
 
     def batches(self, timeout_ms: int | None) -> Iterator[list[Message]]:
         """Messages as they come, until every partition of ours has reached its end; when following, until nothing has come for so long."""
         silent_polls = 0
         while self._follow or self._unread is None or self._unread:
-            first = self._consumer.poll(POLL_SECONDS)
-            polled = [] if first is None else [first, *self._consumer.consume(POLL_MESSAGES, 0)]
+            polled = _polled(self._consumer)
             messages = [message for message in polled if self._belongs(message)]
             if messages:
                 yield messages

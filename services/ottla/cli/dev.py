@@ -65,7 +65,7 @@ def dev_properties(
         "offsets.topic.replication.factor": str(min(3, brokers)),
         "transaction.state.log.replication.factor": str(min(3, brokers)),
         "transaction.state.log.min.isr": str(min(2, brokers)),
-        **({"coordination.listener": ZOOKEEPER_ADDRESS} if broker_id == 1 and _is_free(ZOOKEEPER_ADDRESS) else {}),
+        **({"coordination.listener": ZOOKEEPER_ADDRESS} if broker_id == 1 and is_free(ZOOKEEPER_ADDRESS) else {}),
         **overrides,
         **_own_http_listener(overrides, broker_id),
     }
@@ -81,7 +81,7 @@ def _from_environment() -> Mapping[str, str]:
     return from_environment(BrokerSettings, os.environ)
 
 
-def _is_free(address: str) -> bool:
+def is_free(address: str) -> bool:
     """Whether one could listen there now. No one relies on it: a broker continues without."""
     host, _, port = address.rpartition(":")
     with socket.socket() as probe:

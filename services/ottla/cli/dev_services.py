@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from ottla.broker.in_process import InProcessBrokers
-from ottla.cli.process import serve_service
+from ottla.cli.process import Served, serve_service
 from ottla.config.broker import BrokerSettings
 from ottla.model import BrokerId
 
@@ -24,21 +24,12 @@ MIRROR_MAKER: Final = "mirror-maker"
 LABELS: Final = {SCHEMA_REGISTRY: "schemas", AUDIT_COUNTER: "audit", MIRROR_MAKER: "mirror"}
 
 
-class Service(Protocol):
+class Service(Served, Protocol):
     """What runs beside the brokers."""
 
     @property
     def url(self) -> str:
         """Where it answers."""
-
-    async def start(self) -> None:
-        """Starts, or raises and leaves nothing behind."""
-
-    async def stop(self) -> None:
-        """Stops cleanly."""
-
-    async def failed(self) -> str:
-        """Waits until it cannot continue, and says why."""
 
 
 class BrokersWithServices:

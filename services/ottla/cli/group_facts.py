@@ -261,21 +261,18 @@ def _offsets(admin: AdminClient, where: Connection, keys: Keys, spec: OffsetSpec
         try:
             found[partition.topic, partition.partition] = answer.result(ANSWER_SECONDS + 5).offset
         except KafkaException:
-            continue  # the topic was deleted, and its offsets not yet
+            continue  # the topic was deleted, or the partition has lost its leader
     return found
 
 
 def first_unread_ages(where: Connection, behind: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], float | None]:
     """How old the message at each offset is, in seconds; None for one without a time, nothing for one that could not be had."""
-    from confluent_kafka import Consumer, KafkaException, TopicPartition
+    from confluent_kafka import Consumer, TopicPartition
 
     if not behind:
         return {}
     own = {"group.id": "ottla-lag", "enable.auto.commit": False, "auto.offset.reset": "earliest", "fetch.message.max.bytes": 1024}
-    try:
-        consumer = Consumer(where.client_configuration(**own))
-    except KafkaException as error:
-        raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
+    consumer = where.client(Consumer, **own)
     ages: dict[tuple[str, int], float | None] = {}
     try:
         consumer.assign([TopicPartition(*key, offset) for key, offset in behind.items()])

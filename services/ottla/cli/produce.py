@@ -195,14 +195,15 @@ class Publisher:
     """Sends messages and remembers the first one that was not taken."""
 
     def __init__(self, where: Connection, topic: str, partition: int, codec: str, acks: str) -> None:
-        from confluent_kafka import KafkaException, Producer
+        from confluent_kafka import Producer
 
         where.must_listen()
         self._where, self._topic, self._partition = where, topic, partition
         self._failed = 0
         self._first_failure = ""
         own = where.properties
-        configuration = where.client_configuration(
+        self._producer = where.client(
+            Producer,
             **{
                 "compression.type": codec,
                 "acks": acks,
@@ -210,12 +211,8 @@ class Publisher:
                 "partitioner": "murmur2_random",  # Java's: the same key lies in the same partition, no matter who publishes
                 "message.timeout.ms": DELIVERY_MS,
                 "delivery.report.only.error": True,
-            }
+            },
         )
-        try:
-            self._producer = Producer(configuration)
-        except KafkaException as error:
-            raise UsageError(f"the client refuses its configuration: {error.args[0].str()}") from None
 
     def publish(self, lines: Iterator[bytes], message_of: Callable[[bytes, int], NewMessage]) -> None:
         for number, line in enumerate(lines, start=1):

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from ottla.cli.dev import DEFAULT_PORT
+from ottla.cli.dev import DEFAULT_PORT, is_free
 from ottla.cli.errors import CommandFailed, UsageError
 from ottla.cli.output import Count, bytes_of, say, table
 from ottla.cli.process import PidFile
@@ -69,8 +68,6 @@ def quickstart(
     Starts a broker in the background (embedded coordination: no Java, no Docker) and leaves it running, to be looked at.
     Running it again uses the same broker and a new topic.
     """
-    from ottla.cli.quickstart import BackgroundBroker
-
     background = BackgroundBroker(directory)
     if stop:
         stopped = background.stop()
@@ -272,7 +269,7 @@ class BackgroundBroker:
             log = self.log_path.open("ab")
         except OSError as error:
             raise CommandFailed(f"{error.filename} cannot be made: {error.strerror}; say where data may go: --directory") from None
-        port = DEFAULT_PORT if _is_free(DEFAULT_PORT) else 0
+        port = DEFAULT_PORT if is_free(f"127.0.0.1:{DEFAULT_PORT}") else 0
         command = [sys.executable, "-m", "ottla.cli", "dev"]
         command += ["--data-dir", str(self.data_directory), "--port", str(port), "--pid-file", str(self.pid_path)]
         with log:
@@ -304,16 +301,6 @@ class BackgroundBroker:
     def _end_of_log(self) -> str:
         lines = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(f"  {line}" for line in lines[-10:])
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
 
 
 def _is_ottla(process_id: int) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.cli.connection import ANSWER_SECONDS, Connection, cluster_metadata, told_plainly
 from ottla.cli.errors import CommandFailed
+from ottla.cli.group_facts import earliest_offsets, latest_offsets
 from ottla.cli.log_directories import replicas_on_disk
 from ottla.cli.reassignment_requests import adding_replicas
 from ottla.model import TopicPartition
@@ -90,7 +91,7 @@ def gather(connection: Connection, names: Sequence[str], *, internal: bool = Fal
     partitions = [TopicPartition(name, partition) for name in chosen for partition in sorted(metadata.topics[name].partitions)]
     # Only of those that have a leader: librdkafka would wait for the others to get one.
     led = [partition for partition in partitions if metadata.topics[partition.topic].partitions[partition.partition].leader >= 0]
-    offsets = _offsets(admin, connection, led)
+    begins, ends = earliest_offsets(admin, connection, led), latest_offsets(admin, connection, led)
     sizes = _sizes(connection, metadata, partitions)
     ids = _ids(admin, connection, chosen)
     overrides = _overrides(admin, connection, chosen)
@@ -106,8 +107,8 @@ def gather(connection: Connection, names: Sequence[str], *, internal: bool = Fal
                     leader=partition.leader if partition.leader >= 0 else None,
                     replicas=tuple(partition.replicas),
                     isr=tuple(partition.isrs),
-                    start_offset=offsets.get(TopicPartition(name, partition.id), (None, None))[0],
-                    end_offset=offsets.get(TopicPartition(name, partition.id), (None, None))[1],
+                    start_offset=begins.get((name, partition.id)),
+                    end_offset=ends.get((name, partition.id)),
                     size=sizes.get(TopicPartition(name, partition.id)),
                     adding=adding.get(TopicPartition(name, partition.id), ()),
                 )
@@ -124,30 +125,6 @@ def cluster_metadata_has(topics: Collection[str], name: str, bootstrap_server: s
     """Fails when no topic of the cluster's has that name."""
     if name not in topics:
         raise CommandFailed(f"topic {name!r} does not exist on {bootstrap_server}")
-
-
-def _offsets(
-    admin: AdminClient, connection: Connection, partitions: Sequence[TopicPartition]
-) -> dict[TopicPartition, tuple[int | None, int | None]]:
-    if not partitions:
-        return {}
-    from confluent_kafka import KafkaException
-    from confluent_kafka import TopicPartition as ClientPartition
-    from confluent_kafka.admin import OffsetSpec
-
-    ends: list[dict[TopicPartition, int | None]] = []
-    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]  # confluent-kafka's, without types
-        asked = {ClientPartition(partition.topic, partition.partition): spec for partition in partitions}
-        found: dict[TopicPartition, int | None] = {}
-        with told_plainly(connection.bootstrap_server):
-            answers = admin.list_offsets(asked, request_timeout=ANSWER_SECONDS)
-        for partition, answer in answers.items():
-            try:
-                found[TopicPartition(partition.topic, partition.partition)] = answer.result().offset
-            except KafkaException:  # a partition that lost its leader meanwhile has no offsets to tell; the table shows that
-                found[TopicPartition(partition.topic, partition.partition)] = None
-        ends.append(found)
-    return {partition: (ends[0][partition], ends[1][partition]) for partition in partitions}
 
 
 def _ids(admin: AdminClient, connection: Connection, names: Sequence[str]) -> dict[str, str]:
