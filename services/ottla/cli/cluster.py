@@ -151,10 +151,8 @@ class Placed:
         return self.min_insync_replicas is not None and len(self.isr) < self.min_insync_replicas
 
     def as_json(self) -> dict[str, Any]:
-        topic, partition = self.topic_partition
         return {
-            "topic": topic,
-            "partition": partition,
+            **self.topic_partition._asdict(),
             "leader": self.leader,
             "replicas": list(self.replicas),
             "isr": list(self.isr),

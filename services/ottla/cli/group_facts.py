@@ -91,17 +91,13 @@ def list_groups(where: Connection) -> tuple[list[GroupRow], list[str]]:
     rows = (
         GroupRow(group.group_id, type_name(group.type), states[group.group_id], group.is_simple_consumer_group) for group in found.valid
     )
-    return sorted(rows, key=_by_id), silent
+    return sorted(rows, key=lambda row: row.group_id), silent
 
 
 def leaderless(metadata: ClusterMetadata, topic: str) -> list[str]:
     """A sentence for each partition of coordinators that has no leader: what it has, no broker names."""
     found = metadata.topics[topic].partitions.values() if topic in metadata.topics else ()
     return [f"{topic}-{partition.id} has no leader at the moment" for partition in found if partition.leader not in metadata.brokers]
-
-
-def _by_id(row: GroupRow) -> str:
-    return row.group_id
 
 
 def state_name(state: Any) -> str:

@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
@@ -174,16 +175,15 @@ def _described_members(facts: GroupFacts) -> str:
     if not facts.members:
         return f"{facts.group_id}: {facts.state}, {facts.type} protocol, no members"
     head = f"{facts.group_id}: {facts.state}, {facts.type} protocol, assignor {facts.assignor}"
-    rows = [_member(member) for member in facts.members]
+    rows: list[tuple[Any, ...]] = [
+        (member.member_id, member.instance_id, member.client_id, member.host, len(member.partitions), _listed(member.partitions))
+        for member in facts.members
+    ]
     names: tuple[str, ...] = ("member", "instance", "client", "host", "count", "partitions")
     if any(member.target not in (None, member.partitions) for member in facts.members):  # some are still on their way
         rows = [(*row, _listed(member.target or ())) for row, member in zip(rows, facts.members, strict=True)]
         names = (*names, "to be")
     return f"{head}\n\n{table(names, rows)}"
-
-
-def _member(each: MemberRow) -> tuple[Any, ...]:
-    return (each.member_id, each.instance_id, each.client_id, each.host, len(each.partitions), _listed(each.partitions))
 
 
 def _listed(partitions: tuple[tuple[str, int], ...]) -> str:
@@ -198,6 +198,9 @@ def _who(member: MemberRow) -> str:
 
 
 def _as_json(facts: GroupFacts) -> dict[str, Any]:
+    def partitions(some: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+        return [{"topic": topic, "partition": partition} for topic, partition in some]
+
     return {
         "group": facts.group_id,
         "type": facts.type,
@@ -206,14 +209,9 @@ def _as_json(facts: GroupFacts) -> dict[str, Any]:
         "coordinator": facts.coordinator,
         "members": [
             {
-                "member_id": member.member_id,
-                "instance_id": member.instance_id,
-                "client_id": member.client_id,
-                "host": member.host,
-                "partitions": [{"topic": topic, "partition": partition} for topic, partition in member.partitions],
-                "target": None
-                if member.target is None
-                else [{"topic": topic, "partition": partition} for topic, partition in member.target],
+                **asdict(member),
+                "partitions": partitions(member.partitions),
+                "target": None if member.target is None else partitions(member.target),
             }
             for member in facts.members
         ],

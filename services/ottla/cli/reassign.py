@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -178,7 +179,7 @@ def list_ongoing(
     cluster = ReassigningCluster(where)
     ongoing = cluster.ongoing()
     if as_json:
-        say_json([_ongoing_json(partition, found) for partition, found in ongoing.items()])
+        say_json([partition._asdict() | asdict(found) for partition, found in ongoing.items()])
     elif ongoing:
         rows = [(str(partition), found.replicas, found.adding or None, found.removing or None) for partition, found in ongoing.items()]
         say(table(("partition", "replicas", "adding", "removing"), rows))
@@ -206,7 +207,12 @@ def status(
         if states[partition] == "done":
             states[partition] = "on its way" if found.moving_to == directories[partition, broker] else "in another log directory"
     if as_json:
-        say_json([_state_json(partition, state, plan[partition], cluster.replicas.get(partition)) for partition, state in states.items()])
+        say_json(
+            [
+                {**partition._asdict(), "state": state, "wanted": plan[partition], "replicas": cluster.replicas.get(partition)}
+                for partition, state in states.items()
+            ]
+        )
     else:
         rows = [(str(partition), plan[partition], cluster.replicas.get(partition), state) for partition, state in states.items()]
         say(table(("partition", "wanted", "replicas", "state"), rows))
@@ -330,20 +336,6 @@ def _state(
     if partition in ongoing:
         return "on its way"
     return "done" if current[partition] == wanted else "elsewhere"
-
-
-def _state_json(partition: TopicPartition, state: str, wanted: Sequence[int], replicas: Sequence[int] | None) -> dict[str, object]:
-    return {"topic": partition.topic, "partition": partition.partition, "state": state, "wanted": wanted, "replicas": replicas}
-
-
-def _ongoing_json(partition: TopicPartition, ongoing: Ongoing) -> dict[str, object]:
-    return {
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "replicas": ongoing.replicas,
-        "adding": ongoing.adding,
-        "removing": ongoing.removing,
-    }
 
 
 def _end_throttle(cluster: ReassigningCluster, plan: Iterable[TopicPartition]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -60,17 +60,7 @@ def list_command(
     brokers = Brokers(where, cluster_metadata(where.admin(), where.bootstrap_server))
     rows = brokers.transactions([] if state is None else [state], [] if producer_id is None else [producer_id], duration_ms)
     if as_json:
-        say_json(
-            [
-                {
-                    "transactional_id": row.transactional_id,
-                    "producer_id": row.producer_id,
-                    "state": row.state,
-                    "coordinator": row.coordinator,
-                }
-                for row in rows
-            ]
-        )
+        say_json([asdict(row) for row in rows])
     elif rows:
         cells = [(row.transactional_id, str(row.producer_id), row.state, row.coordinator) for row in rows]
         say(table(("transactional id", "producer", "state", "coordinator"), cells))
@@ -89,7 +79,7 @@ def describe(
     """Show a transactional id: its producer, and the partitions that its transaction has written to."""
     found = Brokers(where, cluster_metadata(where.admin(), where.bootstrap_server)).describe(transactional_id)
     if as_json:
-        say_json(_as_json(found))
+        say_json({**asdict(found), "partitions": [{"topic": topic, "partition": partition} for topic, partition in found.partitions]})
         return
     say(
         f"{found.transactional_id}: {found.state}, producer {found.producer_id}, epoch {found.producer_epoch}, "
@@ -116,33 +106,23 @@ def describe_producers(
     - `ottla transactions describe-producers payments 3`
     """
     producers = sorted(_brokers_of(where, topic, partition).writers([(topic, partition)]), key=lambda writer: writer.producer_id)
-    if as_json:
-        say_json(
-            [
-                {
-                    "producer_id": producer.producer_id,
-                    "producer_epoch": producer.producer_epoch,
-                    "coordinator_epoch": None if producer.coordinator_epoch < 0 else producer.coordinator_epoch,
-                    "last_sequence": producer.last_sequence,
-                    "last_timestamp": producer.last_timestamp_ms,
-                    "start_offset": None if producer.start_offset < 0 else producer.start_offset,
-                }
-                for producer in producers
-            ]
+    rows = [
+        (
+            producer.producer_id,
+            producer.producer_epoch,
+            None if producer.coordinator_epoch < 0 else producer.coordinator_epoch,
+            producer.last_sequence,
+            producer.last_timestamp_ms,
+            None if producer.start_offset < 0 else producer.start_offset,
         )
-    elif producers:
-        rows = [
-            (
-                str(producer.producer_id),
-                producer.producer_epoch,
-                None if producer.coordinator_epoch < 0 else producer.coordinator_epoch,
-                producer.last_sequence,
-                time_of(producer.last_timestamp_ms),
-                None if producer.start_offset < 0 else producer.start_offset,
-            )
-            for producer in producers
-        ]
-        say(table(("producer", "epoch", "coordinator epoch", "last sequence", "last timestamp", "start offset"), rows))
+        for producer in producers
+    ]
+    if as_json:
+        names = ("producer_id", "producer_epoch", "coordinator_epoch", "last_sequence", "last_timestamp", "start_offset")
+        say_json([dict(zip(names, row, strict=True)) for row in rows])
+    elif rows:
+        shown = [(str(producer), *between, time_of(timestamp), start) for producer, *between, timestamp, start in rows]
+        say(table(("producer", "epoch", "coordinator epoch", "last sequence", "last timestamp", "start offset"), shown))
     else:
         say(f"{topic}-{partition} knows of no producers.")
 
@@ -157,19 +137,6 @@ def _brokers_of(where: Connection, topic: str, partition: int) -> Brokers:
     if partition not in metadata.topics[topic].partitions:
         raise CommandFailed(f"topic {topic!r} has no partition {partition}, only 0 to {max(metadata.topics[topic].partitions)}")
     return Brokers(where, metadata)
-
-
-def _as_json(found: Described) -> dict[str, Any]:
-    return {
-        "transactional_id": found.transactional_id,
-        "state": found.state,
-        "producer_id": found.producer_id,
-        "producer_epoch": found.producer_epoch,
-        "coordinator": found.coordinator,
-        "timeout_ms": found.timeout_ms,
-        "start_ms": found.start_ms,
-        "partitions": [{"topic": topic, "partition": partition} for topic, partition in found.partitions],
-    }
 
 
 def _seconds_since(milliseconds: int) -> float:
@@ -199,32 +166,16 @@ def find_hanging(
     open_ones = [writer for writer in brokers.writers(_partitions(chosen)) if writer.start_offset >= 0]
     old = [one for one in open_ones if _seconds_since(one.last_timestamp_ms) >= max_transaction_minutes * 60]
     hanging = _unknown(brokers, old)
+    rows = [
+        (*one.partition, one.producer_id, one.producer_epoch, one.start_offset, int(_seconds_since(one.last_timestamp_ms)))
+        for one in hanging
+    ]
     if as_json:
-        say_json(
-            [
-                {
-                    "topic": transaction.partition[0],
-                    "partition": transaction.partition[1],
-                    "producer_id": transaction.producer_id,
-                    "producer_epoch": transaction.producer_epoch,
-                    "start_offset": transaction.start_offset,
-                    "seconds": int(_seconds_since(transaction.last_timestamp_ms)),
-                }
-                for transaction in hanging
-            ]
-        )
-    elif hanging:
-        rows = [
-            (
-                *transaction.partition,
-                str(transaction.producer_id),
-                transaction.producer_epoch,
-                transaction.start_offset,
-                int(_seconds_since(transaction.last_timestamp_ms)),
-            )
-            for transaction in hanging
-        ]
-        say(table(("topic", "partition", "producer", "epoch", "start offset", "seconds"), rows))
+        names = ("topic", "partition", "producer_id", "producer_epoch", "start_offset", "seconds")
+        say_json([dict(zip(names, row, strict=True)) for row in rows])
+    elif rows:
+        shown = [(topic, partition, str(producer), *rest) for topic, partition, producer, *rest in rows]
+        say(table(("topic", "partition", "producer", "epoch", "start offset", "seconds"), shown))
         note("`ottla transactions abort TOPIC PARTITION START_OFFSET` ends one.")
     else:
         say(f"No transaction hangs; {count_of(len(open_ones), 'is', 'are')} open.")
