@@ -32,7 +32,7 @@ from ottla.record.audit_records import WRONG, Verdict
 from ottla.record.digests import MASK_64, MASK_128, Identities, OffsetSums, contents, digest, digests_of, placed
 from ottla.record.message_ids import id_of
 from ottla.spark.loading.decoding import SCHEMA_ID
-from ottla.spark.loading.inspection import check_is_of_loads, committed_by_loads
+from ottla.spark.loading.inspection import check_is_of_loads, committed_by_loads, runs_of
 from ottla.spark.table import Table, file_rows
 
 if TYPE_CHECKING:
@@ -321,10 +321,7 @@ class CountTask:
             keep = (starts >= from_ms) & (starts < to_ms)
         for number in np.unique(numbers[keep]).tolist():
             which = keep & (numbers == number)
-            mine = np.sort(offsets[which])
-            breaks = np.flatnonzero(np.diff(mine) != 1) + 1
-            runs = np.column_stack((mine[np.append(0, breaks)], mine[np.append(breaks - 1, len(mine) - 1)] + 1))
-            yield number, Rows(runs, self._digest(batch, number, which, offsets, times) if self.has_contents else None)
+            yield number, Rows(runs_of(offsets[which]).T, self._digest(batch, number, which, offsets, times) if self.has_contents else None)
 
     def _digest(self, batch: Any, number: int, which: NDArray[np.bool_], offsets: Any, times: Any) -> int:
         # As lists before anything is left out: a file that delta-rs has compacted has views of bytes, which Arrow cannot filter.

@@ -26,16 +26,14 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Any, Final, Protocol
 
-import numpy as np
-
 from ottla.clock import Clock, SystemClock
 from ottla.errors import ApiError, ConfigurationError, OttlaError, reason_of
 from ottla.lifecycle import LoopThread
 from ottla.model import TopicPartition
-from ottla.record.columnar import Integers
 from ottla.spark.loading.auditing import Report, send
 from ottla.spark.loading.decoding import OURS, ColumnTypes, merged
 from ottla.spark.loading.files import PARTITION_BY, WriteTask, table_schema, write
+from ottla.spark.loading.inspection import runs_of_rows
 from ottla.spark.loading.ranges import MAX_RECORDS_PER_FILE, LoadIncomplete, RangeFacts, check, forgotten, plan, reached
 from ottla.spark.loading.schemas import Decoding
 from ottla.spark.offsets import Loss, Offsets, backlog, flat, nested, packed
@@ -415,14 +413,7 @@ def offsets_of_rows(table: Table, settings: LoadSettings) -> dict[TopicPartition
     Raises:
         TableUnusable: rows are of another topic, or an offset is there more than once, so that rows are of other topics or jobs too.
     """
-    found: dict[TopicPartition, list[Integers]] = {}  # runs of offsets, as first and last
-    for file, batch in table.rows(["partition", "offset"]):
-        numbers, offsets = (batch.column(name).to_numpy() for name in ("partition", "offset"))
-        for number in np.unique(numbers).tolist():
-            of_it = np.sort(offsets[numbers == number])
-            breaks = np.flatnonzero(np.diff(of_it) != 1)
-            runs = np.column_stack((of_it[np.append(0, breaks + 1)], of_it[np.append(breaks, len(of_it) - 1)]))
-            found.setdefault(TopicPartition(file["partition.topic"], number), []).append(runs)
+    found = runs_of_rows(table)
     with ClusterReader(settings.source) as reader:
         there = reader.partitions()
         ends = _begins_without_rows(reader, there - found.keys())
@@ -433,13 +424,13 @@ def offsets_of_rows(table: Table, settings: LoadSettings) -> dict[TopicPartition
                 f"{partition.topic} has the id {topic_id}, of which this job has loaded nothing into {table.uri}, and the rows of its name"
                 f" there are of another topic or job: {_TO_GO_ON}"
             )
-        firsts, lasts = np.sort(np.concatenate(found[partition]), axis=0).T
-        if (firsts[1:] <= lasts[:-1]).any():
+        starts, behind = found[partition]
+        if (starts[1:] < behind[:-1]).any():
             raise TableUnusable(
                 f"{partition} has offsets in {table.uri} more than once, of another job or of a topic that was made again, so that rows do"
                 f" not say where this job is: {_TO_GO_ON}"
             )
-        ends[partition] = int(lasts[-1]) + 1
+        ends[partition] = int(behind[-1])
     return ends
 
 

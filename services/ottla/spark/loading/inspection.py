@@ -88,7 +88,7 @@ def verify(table: Table) -> Verdict:
             size = path.stat().st_size if path.exists() else None
             if size != action["size_bytes"]:
                 wrong.append(f"{action['path']} has {size} bytes, and {action['size_bytes']} were committed")
-    runs = _runs(table) if not wrong else {}
+    runs = runs_of_rows(table) if not wrong else {}
     rows = {partition: int((ends - starts).sum()) for partition, (starts, ends) in runs.items()}
     committed, is_whole, reached = _committed(table)
     loaded: dict[TopicPartition, list[Integers]] | None = None
@@ -105,16 +105,20 @@ def verify(table: Table) -> Verdict:
     return Verdict(sum(rows.values()), len(actions), tuple(wrong), is_whole)
 
 
-def _runs(table: Table) -> dict[TopicPartition, Integers]:
-    """Of each partition the first offsets of those that stand side by side, and the offsets behind the last, each in their order."""
+def runs_of(offsets: Integers) -> Integers:
+    """The first offsets of those that stand side by side, and the offsets behind the last, each in their order."""
+    ordered = np.sort(offsets)
+    breaks = np.flatnonzero(np.diff(ordered) != 1)
+    return np.array([ordered[np.append(0, breaks + 1)], ordered[np.append(breaks, len(ordered) - 1)] + 1])
+
+
+def runs_of_rows(table: Table) -> dict[TopicPartition, Integers]:
+    """As `runs_of`, of each partition."""
     found: dict[TopicPartition, list[Integers]] = {}
     for file, batch in table.rows(["partition", "offset"]):
         numbers, offsets = (batch.column(name).to_numpy() for name in ("partition", "offset"))
         for number in np.unique(numbers).tolist():
-            mine = np.sort(offsets[numbers == number])
-            breaks = np.flatnonzero(np.diff(mine) != 1)
-            runs = np.array([mine[np.append(0, breaks + 1)], mine[np.append(breaks, len(mine) - 1)] + 1])
-            found.setdefault(TopicPartition(file["partition.topic"], number), []).append(runs)
+            found.setdefault(TopicPartition(file["partition.topic"], number), []).append(runs_of(offsets[numbers == number]))
     return {partition: np.sort(np.concatenate(parts, axis=1), axis=1) for partition, parts in found.items()}
 
 
