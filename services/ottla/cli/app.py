@@ -21,13 +21,12 @@ from ottla.cli import (
     load,
     log,
     mirror,
-    mirror_maker,
     produce,
     quickstart,
     reassign,
     replay,
     schema,
-    schema_registry,
+    services,
     spark,
     takeover,
     topics,
@@ -52,9 +51,9 @@ app = typer.Typer(
 )
 app.command("dev", rich_help_panel=RUN)(dev.dev)
 app.add_typer(broker.app, name="broker", rich_help_panel=RUN)
-app.command("schema-registry", rich_help_panel=RUN)(schema_registry.schema_registry)
-app.command("audit-counter", rich_help_panel=RUN)(audit.audit_counter)
-app.command("mirror-maker", rich_help_panel=RUN)(mirror_maker.mirror_maker)
+app.command("schema-registry", rich_help_panel=RUN)(services.schema_registry)
+app.command("audit-counter", rich_help_panel=RUN)(services.audit_counter)
+app.command("mirror-maker", rich_help_panel=RUN)(services.mirror_maker)
 app.command("quickstart", rich_help_panel=RUN)(quickstart.quickstart)
 app.add_typer(topics.app, name="topics", rich_help_panel=USE)
 app.add_typer(configs.app, name="configs", rich_help_panel=OPERATE)

@@ -1,4 +1,4 @@
-"""`ottla audit-counter` runs an audit counter; `ottla audit` asks one over its REST API.
+"""`ottla audit` asks an audit counter over its REST API.
 
 `verify` and `canary` are for scripts: 0 when every message arrived, 1 when one is lost, doubled or another, 3 when that is not known.
 """
@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import logging
-import os
 import re
-import socket
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, ClassVar, Final
@@ -18,10 +15,8 @@ from urllib.parse import quote, urlencode
 
 import typer
 
-from ottla.cli.broker import ConfigOption, Overrides, PidFileOption
-from ottla.cli.connection import Json, commands, pairs
+from ottla.cli.connection import Json, commands
 from ottla.cli.errors import CommandFailed, UsageError
-from ottla.cli.log_lines import FormatOption, LevelOption, ends_told, set_up
 from ottla.cli.output import count_of, say, say_json, table
 from ottla.cli.schema import connection_to
 from ottla.errors import reason_of
@@ -31,8 +26,6 @@ _WAIT_SECONDS: Final = 10.0  # of one question; longer waits ask again
 _AGAIN_SECONDS: Final = 1.0
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-log = logging.getLogger(__name__)
 
 app = commands("Ask an audit counter whether every message arrived.")
 
@@ -50,39 +43,6 @@ class NotKnown(CommandFailed):
     """It is not known whether all arrived: by a counter that does not answer, too."""
 
     exit_code: ClassVar[int] = 3
-
-
-def audit_counter(
-    config: ConfigOption = None,
-    overrides: Overrides = None,
-    pid_file: PidFileOption = None,
-    log_level: LevelOption = None,
-    log_format: FormatOption = None,
-) -> None:
-    """Run an audit counter: it compares what producers, brokers and consumers say they had.
-
-    docs/configuration.md lists the settings. Any can be given by a variable: OTTLA_SETTING_ and its name in upper case, with _ for
-    each dot. Without zookeeper.connect the counter is active by itself.
-
-    Examples:
-
-    - `ottla audit-counter --config audit-counter.properties`
-    - `OTTLA_SETTING_BOOTSTRAP_SERVERS=localhost:9092 ottla audit-counter --override audit.directory=./audit`
-    """
-    from ottla.cli.process import announce, serve_service, settings_of
-
-    chosen_format = set_up(log_level, log_format, default_level="info")
-    with ends_told(chosen_format):
-        from ottla.audit_counter.server import AuditServer
-        from ottla.config.audit import AuditSettings
-
-        settings = settings_of(AuditSettings, "audit-counter", config, os.environ, pairs(overrides, "--override"))
-        server = AuditServer(settings, name=f"{socket.gethostname()}:{os.getpid()}")
-
-        def ready(url: str) -> None:
-            announce(log, f"Ottla audit counter is ready on {url or 'no port'}", chosen_format)
-
-        serve_service("audit-counter", server, lambda: server.url, ready, pid_file)
 
 
 def ask(url: str, path: str, failed: type[CommandFailed] = CommandFailed, /, **query: object) -> Any:

@@ -78,7 +78,7 @@ def _service(name: str) -> Callable[..., Any]:
 
         return dev
     if name == "schema-registry":
-        from ottla.cli.schema_registry import schema_registry
+        from ottla.cli.services import schema_registry
 
         return schema_registry
     from ottla.cli.broker import broker
